@@ -1,0 +1,30 @@
+# Every target works from a clean clone without an activated environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup test lint fmt clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
+	PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh
+	@touch $(STAMP)
+
+test: setup
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not interop and not chaos" $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/tidy.py
+
+fmt: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist

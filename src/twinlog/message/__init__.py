@@ -1,0 +1,1 @@
+"""Messages and their byte form. Pure: no I/O, no clock."""

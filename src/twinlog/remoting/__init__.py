@@ -1,0 +1,1 @@
+"""RocketMQ's RPC: frames, headers and commands (pure), server and client (shells)."""

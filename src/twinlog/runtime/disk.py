@@ -1,0 +1,303 @@
+"""The only way to files. Everything that is written goes through here, so a test can be the disk.
+
+Writes use pwrite, never a writable mapping: a full disk is then an error of the call (ENOSPC) and
+not a signal that kills the process. Synchronising is explicit; a failed fdatasync is final, because
+Linux marks the pages clean and the next call would claim success for data that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+_IOV_COUNT_MAX = 1024  # IOV_MAX of Linux: a longer vector is refused by the kernel.
+
+
+class DiskSyncError(OSError):
+    """fsync or fdatasync failed. What was not durable before is unknown now; stop and recover."""
+
+
+class DiskLockedError(OSError):
+    """Another process holds the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Bytes of the file system under a path. `used` and `usable` are those of `df`."""
+
+    used: int
+    usable: int
+
+    @property
+    def ratio(self) -> float:
+        """RocketMQ's ratio: rounded up to a whole percent, -1 when it cannot be known."""
+        total = self.used + self.usable
+        if total <= 0:
+            return -1.0
+        return -(-100 * self.used // total) / 100
+
+
+class DiskFile(Protocol):
+    """One open file."""
+
+    path: str
+
+    def pread(self, size: int, offset: int) -> bytes: ...
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write all buffers or raise; a short write is continued."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Reserve the blocks of [0, size): later writes there cannot meet a full disk."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def fdatasync(self) -> None: ...
+
+    async def fdatasync_async(self) -> None:
+        """fdatasync in a thread, so that the loop goes on."""
+        ...
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class DiskLock(Protocol):
+    """A held lock file."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> DiskFile: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def make_directories(self, path: str) -> None: ...
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names in a directory; empty when there is none."""
+        ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None: ...
+
+    def fsync_directory(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> DiskLock: ...
+
+    def space(self, path: str) -> DiskSpace: ...
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+
+def write_atomically(disk: Disk, path: str, data: bytes, *, keep_backup: bool = False) -> None:
+    """Replace `path` so that a crash leaves the old content or the new, never a part.
+
+    With `keep_backup` the old content stays as `path.bak`. Temp, fsync, rename, fsync of the
+    directory: without the last step the rename itself may be lost.
+    """
+    directory = os.path.dirname(path)
+    _write_new(disk, path + ".tmp", data)
+    if keep_backup and disk.exists(path):
+        _write_new(disk, path + ".bak.tmp", disk.read_bytes(path))
+        disk.rename(path + ".bak.tmp", path + ".bak")
+    disk.rename(path + ".tmp", path)
+    disk.fsync_directory(directory)
+
+
+def _write_new(disk: Disk, path: str, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        if data:
+            file.pwritev([data], 0)
+        file.fdatasync()
+    finally:
+        file.close()
+
+
+class PosixFile:
+    """A file descriptor."""
+
+    __slots__ = ("_executor", "_fd", "path")
+
+    def __init__(self, path: str, fd: int, executor: ThreadPoolExecutor) -> None:
+        self.path = path
+        self._fd = fd
+        self._executor = executor
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing:
+            data = os.pread(self._fd, missing, offset + size - missing)
+            if not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        total = 0
+        for start in range(0, len(buffers), _IOV_COUNT_MAX):
+            total += self._pwritev_some(buffers[start : start + _IOV_COUNT_MAX], offset + total)
+        return total
+
+    def _pwritev_some(self, buffers: Sequence[Buffer], offset: int) -> int:
+        size = sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
+        written = os.pwritev(self._fd, buffers, offset)
+        if written < size:
+            rest = memoryview(b"".join(buffers))
+            while written < size:
+                written += os.pwrite(self._fd, rest[written:], offset + written)
+        return size
+
+    def allocate(self, size: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            # A file system without reservation: sparse, as Apache's files are.
+            os.ftruncate(self._fd, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def fdatasync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            text = f"fdatasync failed: {error.strerror}"
+            raise DiskSyncError(error.errno, text, self.path) from error
+
+    async def fdatasync_async(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, self.fdatasync)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class PosixLock:
+    """An fcntl record lock on the first byte, the kind that a Java broker takes."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class PosixDisk:
+    """The real file system."""
+
+    def __init__(self) -> None:
+        # Two threads: one for the commit log, one for the rest, so neither waits for the other.
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="twinlog-sync")
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True)
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> PosixFile:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT
+        return PosixFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644), self._executor)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def fsync_directory(self, path: str) -> None:
+        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise DiskSyncError(error.errno, f"fsync failed: {error.strerror}", path) from error
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> PosixLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(fd)
+            raise DiskLockedError(error.errno, "another process holds the lock", path) from error
+        # The four bytes that Apache's broker writes.
+        os.pwrite(fd, b"lock", 0)
+        os.fsync(fd)
+        return PosixLock(fd)
+
+    def space(self, path: str) -> DiskSpace:
+        facts = os.statvfs(path)
+        used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+        return DiskSpace(used=used, usable=facts.f_bavail * facts.f_frsize)
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()

@@ -1,0 +1,154 @@
+"""A monotonic number and those who wait for it.
+
+Answers to RocketMQ's WaitNotifyObject, GroupCommitService's request queue, GroupTransferService's
+request queue and FlushDiskWatcher: all of them wait for an offset to be passed.
+
+Invariants: the value never goes back except through `reset`; every waiter is called exactly once;
+waiters of one watermark are called in offset order, and in arrival order for equal offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+
+class Outcome(enum.Enum):
+    """How a wait ended."""
+
+    REACHED = "reached"
+    TIMEOUT = "timeout"
+    FAILED = "failed"
+
+
+# (argument, outcome, reason): the reason is a sentence, empty when the offset was reached.
+WaiterCallback = Callable[[Any, Outcome, str], None]
+
+
+class _Waiter:
+    __slots__ = ("argument", "callback", "deadline_ms", "offset")
+
+    def __init__(
+        self, offset: int, deadline_ms: int, callback: WaiterCallback, argument: Any
+    ) -> None:
+        self.offset = offset
+        self.deadline_ms = deadline_ms
+        self.callback = callback
+        self.argument = argument
+
+
+def _waiter_offset(waiter: _Waiter) -> int:
+    return waiter.offset
+
+
+class Watermark:
+    """A monotonic offset with waiters in offset order.
+
+    `wait` costs one append in the common case (offsets arrive in order) and `advance` releases
+    every covered waiter in one pass. Deadlines are absolute, on the monotonic clock, and are
+    applied by `expire`, which the owner calls from a timer.
+    """
+
+    __slots__ = ("_deadline_min", "_subscribers", "_value", "_waiters", "name")
+
+    def __init__(self, name: str, value: int = 0) -> None:
+        self.name = name
+        self._value = value
+        self._waiters: deque[_Waiter] = deque()
+        self._deadline_min: int | None = None
+        self._subscribers: list[Callable[[int], None]] = []
+
+    @property
+    def value(self) -> int:
+        return self._value
+
+    @property
+    def waiter_count(self) -> int:
+        return len(self._waiters)
+
+    def advance(self, value: int) -> None:
+        """Move forward to `value` and release those who waited for it. A lower value is a bug."""
+        assert value >= self._value, f"{self.name} would go back from {self._value} to {value}"
+        if value == self._value:
+            return
+        self._value = value
+        waiters = self._waiters
+        while waiters and waiters[0].offset <= value:
+            waiter = waiters.popleft()
+            waiter.callback(waiter.argument, Outcome.REACHED, "")
+        if not waiters:
+            self._deadline_min = None
+        for subscriber in tuple(self._subscribers):
+            subscriber(value)
+
+    def reset(self, value: int, reason: str) -> None:
+        """Set any value (truncation, another epoch): all who wait are told that it failed."""
+        self.fail_above(-1, reason)
+        self._value = value
+
+    def wait(
+        self, offset: int, deadline_ms: int, callback: WaiterCallback, argument: Any = None
+    ) -> None:
+        """Call `callback(argument, outcome, reason)` once the value reaches `offset`.
+
+        Called at once, before this returns, when it already has.
+        """
+        if offset <= self._value:
+            callback(argument, Outcome.REACHED, "")
+            return
+        waiter = _Waiter(offset, deadline_ms, callback, argument)
+        waiters = self._waiters
+        if waiters and waiters[-1].offset > offset:
+            # Out of order happens only when waits start after an await; it stays rare.
+            ordered = list(waiters)
+            insort(ordered, waiter, key=_waiter_offset)
+            self._waiters = deque(ordered)
+        else:
+            waiters.append(waiter)
+        if self._deadline_min is None or deadline_ms < self._deadline_min:
+            self._deadline_min = deadline_ms
+
+    def expire(self, now_ms: int) -> None:
+        """Release with TIMEOUT every waiter whose deadline has passed."""
+        if self._deadline_min is None or now_ms < self._deadline_min:
+            return
+        expired = [w for w in self._waiters if w.deadline_ms <= now_ms]
+        kept = [w for w in self._waiters if w.deadline_ms > now_ms]
+        self._waiters = deque(kept)
+        self._deadline_min = min((w.deadline_ms for w in kept), default=None)
+        for waiter in expired:
+            waiter.callback(waiter.argument, Outcome.TIMEOUT, f"{self.name} did not reach in time")
+
+    def fail_above(self, offset: int, reason: str) -> None:
+        """Release with FAILED every waiter for more than `offset`."""
+        failed = [w for w in self._waiters if w.offset > offset]
+        kept = [w for w in self._waiters if w.offset <= offset]
+        self._waiters = deque(kept)
+        self._deadline_min = min((w.deadline_ms for w in kept), default=None)
+        for waiter in failed:
+            waiter.callback(waiter.argument, Outcome.FAILED, reason)
+
+    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Call `callback(value)` after each advance; returns the function that ends it."""
+        self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            if callback in self._subscribers:
+                self._subscribers.remove(callback)
+
+        return unsubscribe
+
+    async def reached(self, offset: int, deadline_ms: int) -> Outcome:
+        """Await `offset`. For cold paths: it costs a future."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(_: Any, outcome: Outcome, __: str) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.wait(offset, deadline_ms, done)
+        return await future
