@@ -1,0 +1,48 @@
+"""Rules for every suite: a test that is skipped without being on tests/skips.txt has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SKIPS = Path(__file__).parent / "skips.txt"
+
+
+def allowed_skips() -> list[str]:
+    """The patterns of skips.txt; a line without a reason is an error."""
+    patterns = []
+    for number, line in enumerate(SKIPS.read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        pattern, _, reason = line.strip().partition(" ")
+        if not reason.strip():
+            raise pytest.UsageError(f"{SKIPS.name}:{number}: {pattern} has no reason")
+        patterns.append(pattern)
+    return patterns
+
+
+def refuse_unlisted_skip(report: Any) -> None:
+    is_expected_failure = hasattr(report, "wasxfail")
+    if not report.skipped or is_expected_failure:
+        return
+    if any(fnmatchcase(report.nodeid, pattern) for pattern in allowed_skips()):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"{report.nodeid} was skipped and is not on {SKIPS.name}: {reason}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, None]:
+    outcome = yield
+    refuse_unlisted_skip(outcome.get_result())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, None]:
+    outcome = yield
+    refuse_unlisted_skip(outcome.get_result())

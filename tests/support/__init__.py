@@ -1,0 +1,1 @@
+"""What several test suites share. Imported as `support`: pytest puts tests/ on the path."""

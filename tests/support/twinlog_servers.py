@@ -1,0 +1,103 @@
+"""twinlog's own servers as processes, from the same configuration files as Apache's.
+
+namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+broker = start_twinlog_broker(tmp_path / "m", namesrv=namesrv.address, brokerId=0)
+broker.kill(); broker = broker.restart()
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from support.processes import Process, free_broker_port, free_port
+from support.properties import write_properties
+
+TWINLOG = Path(sys.executable).parent / "twinlog"
+READY_DEADLINE_S = 60.0
+
+
+class TwinlogNamesrv(Process):
+    def __init__(self, directory: Path, config: dict[str, object]) -> None:
+        self.directory = directory
+        self.config = config
+        self.port = int(str(config["listenPort"]))
+        self.address = f"127.0.0.1:{self.port}"
+        file = write_properties(directory / "namesrv.conf", config)
+        argv = [str(TWINLOG), "namesrv", "-c", str(file)]
+        super().__init__("twinlog namesrv", argv, log=directory / "namesrv.log", cwd=directory)
+
+    def restart(self, **changes: object) -> TwinlogNamesrv:
+        namesrv = TwinlogNamesrv(self.directory, {**self.config, **changes})
+        namesrv.wait_for_text("twinlog namesrv ready", deadline_s=READY_DEADLINE_S)
+        return namesrv
+
+
+class TwinlogBroker(Process):
+    def __init__(self, directory: Path, config: dict[str, object]) -> None:
+        self.directory = directory
+        self.config = config
+        self.port = int(str(config["listenPort"]))
+        self.address = f"127.0.0.1:{self.port}"
+        self.ha_port = int(str(config.get("haListenPort", self.port + 1)))
+        self.store = Path(str(config["storePathRootDir"]))
+        file = write_properties(directory / "broker.conf", config)
+        argv = [str(TWINLOG), "broker", "-c", str(file)]
+        super().__init__("twinlog broker", argv, log=directory / "broker.log", cwd=directory)
+
+    def restart(self, **changes: object) -> TwinlogBroker:
+        """A new process on the same directory, ports and configuration, with `changes` to it."""
+        broker = TwinlogBroker(self.directory, {**self.config, **changes})
+        broker.wait_for_text("twinlog broker ready", deadline_s=READY_DEADLINE_S)
+        return broker
+
+
+def start_twinlog_namesrv(directory: Path, **config: object) -> TwinlogNamesrv:
+    values = namesrv_values(directory, config)
+    namesrv = TwinlogNamesrv(directory, values)
+    namesrv.wait_for_text("twinlog namesrv ready", deadline_s=READY_DEADLINE_S)
+    return namesrv
+
+
+def namesrv_values(directory: Path, config: dict[str, object]) -> dict[str, object]:
+    values: dict[str, object] = {
+        "listenPort": free_port(),
+        "kvConfigPath": directory / "kvConfig.json",
+        "rocketmqHome": directory,
+    }
+    return {**values, **config}
+
+
+def start_twinlog_broker(
+    directory: Path, *, namesrv: str | None = None, wait: bool = True, **config: object
+) -> TwinlogBroker:
+    """Start a broker; keys of `config` are those of broker.conf. Ports are chosen unless given."""
+    values = broker_values(directory, namesrv, config)
+    broker = TwinlogBroker(directory, values)
+    if wait:
+        broker.wait_for_text("twinlog broker ready", deadline_s=READY_DEADLINE_S)
+    return broker
+
+
+def broker_values(
+    directory: Path, namesrv: str | None, config: dict[str, object]
+) -> dict[str, object]:
+    """The keys that every broker in a test gets, Apache's and ours alike."""
+    store = directory / "store"
+    port = config.get("listenPort") or free_broker_port()
+    values: dict[str, object] = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "brokerRole": "ASYNC_MASTER",
+        "listenPort": port,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+    }
+    if namesrv:
+        values["namesrvAddr"] = namesrv
+    values.update(config)
+    values["listenPort"] = port
+    return values
