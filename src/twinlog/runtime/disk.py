@@ -11,13 +11,14 @@ import asyncio
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import Buffer
 
+_T = TypeVar("_T")
 _IOV_COUNT_MAX = 1024  # IOV_MAX of Linux: a longer vector is refused by the kernel.
 
 
@@ -63,6 +64,13 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def size(self) -> int: ...
+
+    def next_data(self, offset: int) -> int | None:
+        """Where data may begin at or after `offset`; None when only a hole follows.
+
+        A file system without holes answers `offset`: the caller reads and sees zeros.
+        """
+        ...
 
     def fdatasync(self) -> None: ...
 
@@ -113,6 +121,10 @@ class Disk(Protocol):
     def space(self, path: str) -> DiskSpace: ...
 
     def read_bytes(self, path: str) -> bytes: ...
+
+    async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Call `function`, which does only disk calls, in a thread: the loop goes on."""
+        ...
 
 
 def write_atomically(disk: Disk, path: str, data: bytes, *, keep_backup: bool = False) -> None:
@@ -194,6 +206,14 @@ class PosixFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def next_data(self, offset: int) -> int | None:
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return offset
 
     def fdatasync(self) -> None:
         try:
@@ -297,6 +317,10 @@ class PosixDisk:
         facts = os.statvfs(path)
         used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
         return DiskSpace(used=used, usable=facts.f_bavail * facts.f_frsize)
+
+    async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, *arguments)
 
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
