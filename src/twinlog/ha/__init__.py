@@ -1,0 +1,1 @@
+"""Replication between master and slave: RocketMQ's HA protocol, and what follows from its acks."""

@@ -1,0 +1,78 @@
+"""Who has what: acknowledged offsets per replica. Pure.
+
+Answers to the ack mark `push2SlaveMaxOffset` of RocketMQ's HAService, which is one number, the
+maximum over all comers and all time. Here each replica has its own, and a replica that is gone has
+none: a dead slave, or a peer that claimed too much once, confirms nothing.
+
+Invariants: an acknowledgement never exceeds what was sent to that replica (or what it had when it
+joined), and never falls while the replica stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ReplicaAck:
+    """One replica. `caught_up_ms` is when it last had everything that the master had."""
+
+    name: str
+    ack_offset: int
+    joined_ms: int
+    acked_ms: int
+    caught_up_ms: int
+
+
+class AckTable:
+    """Acknowledged offsets of the replicas that are connected now."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, ReplicaAck] = {}
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    @property
+    def replicas(self) -> tuple[ReplicaAck, ...]:
+        return tuple(self._replicas.values())
+
+    def join(self, name: str, ack_offset: int, now_ms: int) -> ReplicaAck:
+        """A replica reported for the first time. The same name again replaces the old entry."""
+        assert ack_offset >= 0
+        replica = ReplicaAck(name, ack_offset, now_ms, now_ms, now_ms)
+        self._replicas[name] = replica
+        return replica
+
+    def ack(
+        self, name: str, ack_offset: int, *, sent_offset: int, end_offset: int, now_ms: int
+    ) -> None:
+        """`name` has everything below `ack_offset`; `end_offset` is the end of the master's log."""
+        assert ack_offset <= sent_offset <= end_offset, (ack_offset, sent_offset, end_offset)
+        replica = self._replicas[name]
+        if ack_offset > replica.ack_offset:
+            replica.ack_offset = ack_offset
+        replica.acked_ms = now_ms
+        if ack_offset >= end_offset:
+            replica.caught_up_ms = now_ms
+
+    def leave(self, name: str) -> None:
+        """The replica is gone and its acknowledgement with it."""
+        self._replicas.pop(name, None)
+
+    def acked_by(self, count: int) -> int | None:
+        """The offset that `count` replicas have acknowledged, None when there are fewer."""
+        assert count >= 1
+        if len(self._replicas) < count:
+            return None
+        if count == 1:
+            return max(replica.ack_offset for replica in self._replicas.values())
+        offsets = sorted((r.ack_offset for r in self._replicas.values()), reverse=True)
+        return offsets[count - 1]
+
+    def nearest(self, count: int) -> ReplicaAck | None:
+        """The replica whose acknowledgement decides what `count` replicas have."""
+        if len(self._replicas) < count:
+            return None
+        order = sorted(self._replicas.values(), key=lambda replica: -replica.ack_offset)
+        return order[count - 1]

@@ -1,0 +1,82 @@
+"""AckTable: acknowledgements per replica, and what k of them have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.ha.acks import AckTable
+
+
+def test_one_of_two_is_enough_and_both_have_the_smaller() -> None:
+    table = AckTable()
+    assert table.acked_by(1) is None
+    table.join("a", 100, 0)
+    table.join("b", 70, 0)
+    assert table.acked_by(1) == 100
+    assert table.acked_by(2) == 70
+    assert table.acked_by(3) is None
+    nearest = table.nearest(2)
+    assert nearest is not None
+    assert nearest.name == "b"
+
+
+def test_a_replica_that_left_confirms_nothing() -> None:
+    table = AckTable()
+    table.join("a", 100, 0)
+    table.join("b", 70, 0)
+    table.leave("a")
+    table.leave("a")
+    assert table.acked_by(1) == 70
+    table.leave("b")
+    assert table.acked_by(1) is None
+    assert len(table) == 0
+
+
+def test_an_ack_above_what_was_sent_is_a_bug_of_the_caller() -> None:
+    table = AckTable()
+    table.join("a", 100, 0)
+    with pytest.raises(AssertionError):
+        table.ack("a", 201, sent_offset=200, end_offset=300, now_ms=1)
+    assert table.acked_by(1) == 100
+
+
+def test_the_same_replica_twice_counts_once() -> None:
+    table = AckTable()
+    table.join("a", 100, 0)
+    table.join("a", 90, 5)
+    assert table.acked_by(2) is None
+    assert table.acked_by(1) == 90
+
+
+def test_caught_up_time_is_when_it_last_had_everything() -> None:
+    table = AckTable()
+    replica = table.join("a", 100, 0)
+    table.ack("a", 150, sent_offset=200, end_offset=200, now_ms=10)
+    assert (replica.acked_ms, replica.caught_up_ms) == (10, 0)
+    table.ack("a", 200, sent_offset=200, end_offset=200, now_ms=20)
+    assert replica.caught_up_ms == 20
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 1000)), max_size=40))
+def test_kth_offset_is_what_at_least_k_replicas_have(steps: list[tuple[str, int]]) -> None:
+    table, model = AckTable(), dict[str, int]()
+    for name, offset in steps:
+        if offset % 7 == 0:
+            table.leave(name)
+            model.pop(name, None)
+        elif name not in model:
+            table.join(name, offset, 0)
+            model[name] = offset
+        else:
+            table.ack(name, offset, sent_offset=1000, end_offset=1000, now_ms=0)
+            model[name] = max(model[name], offset)
+        for count in range(1, 5):
+            acked = table.acked_by(count)
+            if len(model) < count:
+                assert acked is None
+            else:
+                assert acked is not None
+                assert sum(value >= acked for value in model.values()) >= count
+                assert sum(value > acked for value in model.values()) < count
