@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test lint fmt clean
+.PHONY: setup test interop lint fmt clean
 
 setup: $(STAMP)
 
@@ -14,6 +14,10 @@ $(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
 
 test: setup
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not interop and not chaos" $(ARGS)
+
+# Apache RocketMQ and foreign clients, fetched once into .cache/ by the first test that needs them.
+interop: setup
+	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

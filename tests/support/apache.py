@@ -1,0 +1,141 @@
+"""Apache RocketMQ 4.9.7 as processes: name server, broker, mqadmin.
+
+    namesrv = start_apache_namesrv(tmp_path / "namesrv")
+    master = start_apache_broker(tmp_path / "master", namesrv=namesrv.address)
+    master.stop(); master = master.restart(brokerRole="SYNC_MASTER")
+    text = mqadmin("clusterList", "-n", namesrv.address)
+
+Small heaps and the first compiler tier only: a test wants a JVM that starts soon, not one that
+runs fast. A benchmark passes its own `java_options`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from support.processes import Process
+from support.properties import write_properties
+from support.toolchain import jars, tool
+from support.twinlog_servers import broker_values, namesrv_values
+
+APACHE = "apache-4.9"
+READY_DEADLINE_S = 120.0
+QUICK_JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# What 4.9.7 reaches into by reflection, closed since JDK 16.
+OPEN_MODULES = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+LOGBACK = """<configuration>
+  <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d{HH:mm:ss.SSS} %level %logger{0} %msg%n</pattern></encoder>
+  </appender>
+  <root level="LEVEL"><appender-ref ref="OUT"/></root>
+</configuration>
+"""
+
+
+def java(main: str, *arguments: str, home: Path, options: Sequence[str]) -> list[str]:
+    """Command line of a class of Apache's; `home` is made to be what ROCKETMQ_HOME must be."""
+    return [
+        tool("java"), *options, *OPEN_MODULES, "-Duser.timezone=UTC", f"-Duser.home={home}",
+        f"-Drocketmq.home.dir={home}", "-cp", jars(APACHE), main, *arguments,
+    ]  # fmt: skip
+
+
+def write_home(home: Path, level: str = "INFO") -> None:
+    conf = home / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in ("broker", "namesrv", "tools"):
+        (conf / f"logback_{name}.xml").write_text(LOGBACK.replace("LEVEL", level))
+
+
+class ApacheNamesrv(Process):
+    def __init__(
+        self, directory: Path, config: dict[str, object], java_options: Sequence[str]
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.java_options = java_options
+        self.port = int(str(config["listenPort"]))
+        self.address = f"127.0.0.1:{self.port}"
+        write_home(directory)
+        file = write_properties(directory / "namesrv.conf", config)
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        argv = java(main, "-c", str(file), home=directory, options=java_options)
+        super().__init__("apache namesrv", argv, log=directory / "namesrv.log", cwd=directory)
+
+    def restart(self, **changes: object) -> ApacheNamesrv:
+        namesrv = ApacheNamesrv(self.directory, {**self.config, **changes}, self.java_options)
+        namesrv.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
+        return namesrv
+
+
+class ApacheBroker(Process):
+    def __init__(
+        self, directory: Path, config: dict[str, object], java_options: Sequence[str]
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.java_options = java_options
+        self.port = int(str(config["listenPort"]))
+        self.address = f"127.0.0.1:{self.port}"
+        self.ha_port = self.port + 1
+        self.store = Path(str(config["storePathRootDir"]))
+        write_home(directory)
+        file = write_properties(directory / "broker.conf", config)
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        argv = java(main, "-c", str(file), home=directory, options=java_options)
+        super().__init__("apache broker", argv, log=directory / "broker.log", cwd=directory)
+
+    def restart(self, **changes: object) -> ApacheBroker:
+        """A new process on the same directory, ports and configuration, with `changes` to it."""
+        broker = ApacheBroker(self.directory, {**self.config, **changes}, self.java_options)
+        broker.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
+        return broker
+
+
+def start_apache_namesrv(
+    directory: Path, *, java_options: Sequence[str] = QUICK_JVM, **config: object
+) -> ApacheNamesrv:
+    namesrv = ApacheNamesrv(directory, namesrv_values(directory, config), java_options)
+    namesrv.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
+    return namesrv
+
+
+def start_apache_broker(
+    directory: Path,
+    *,
+    namesrv: str | None = None,
+    wait: bool = True,
+    java_options: Sequence[str] = QUICK_JVM,
+    **config: object,
+) -> ApacheBroker:
+    """Start a broker; keys of `config` are those of broker.conf. Ports are chosen unless given."""
+    values = broker_values(directory, namesrv, config)
+    values.pop("bindAddress", None)
+    broker = ApacheBroker(directory, values, java_options)
+    if wait:
+        broker.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
+    return broker
+
+
+def mqadmin(*arguments: str, home: Path, deadline_s: float = 120.0) -> str:
+    """Run a verb of Apache's mqadmin 4.9.7; standard output, or AssertionError with all of it.
+
+    Apache's tool exits with 0 when it failed, so a stack trace or the word of a failure counts.
+    """
+    write_home(home, level="ERROR")
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    argv = java(main, *arguments, home=home, options=QUICK_JVM)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, cwd=home, timeout=deadline_s
+    )
+    output = done.stdout + done.stderr
+    failed = done.returncode != 0 or "Exception" in output or "command failed" in output
+    assert not failed, f"mqadmin {' '.join(arguments)}: exit {done.returncode}\n{output}"
+    return done.stdout
