@@ -1,0 +1,1 @@
+"""The broker: processors that join store, remoting and replication."""

@@ -1,0 +1,1 @@
+"""The command line: `twinlog`, and the names that Apache users type."""

@@ -1,0 +1,188 @@
+"""`twinlog up`, `down`, `ps` and `logs`: a local cluster for development, in one directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from twinlog.cli import local_cluster
+from twinlog.cli.local_cluster import ClusterError, ClusterPlan, LocalCluster, Node
+
+EXIT_FAILED = 1
+EXIT_NOT_FOUND = 3
+EXIT_UNHEALTHY = 10
+
+
+def default_directory() -> Path:
+    home = os.environ.get("TWINLOG_HOME")
+    return Path(home) if home else Path.home() / ".twinlog" / "cluster"
+
+
+_DIRECTORY = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=default_directory,
+    show_default="$TWINLOG_HOME, else ~/.twinlog/cluster",
+    help="Where configuration, stores and logs of this cluster are kept.",
+)
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"twinlog: {text}", err=True)
+    sys.exit(code)
+
+
+def _found(directory: Path) -> LocalCluster:
+    try:
+        cluster = local_cluster.load_cluster(directory)
+    except ClusterError as error:
+        _fail(str(error), EXIT_FAILED)
+        raise
+    if cluster is None:
+        _fail(f"no cluster in {directory}; start one with: twinlog up", EXIT_NOT_FOUND)
+    assert cluster is not None
+    return cluster
+
+
+@click.command(
+    epilog="Example: twinlog up --sync && twinlog topic list -n 127.0.0.1:9876",
+    short_help="Start a local cluster in the background.",
+)
+@click.option("--brokers", default=2, show_default=True, type=click.IntRange(1, 8),
+              help="Replicas of each group: one master, the rest slaves.")  # fmt: skip
+@click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26),
+              help="Broker groups, each with its own master.")  # fmt: skip
+@click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
+@click.option("--free-ports", is_flag=True, help="Any free ports instead of 9876, 10911, ...")
+@click.option("--fresh", is_flag=True, help="Remove what an earlier cluster left in the directory.")
+@_DIRECTORY
+def up(
+    brokers: int, groups: int, is_sync: bool, free_ports: bool, fresh: bool, directory: Path
+) -> None:
+    """Start a name server and broker groups in the background; returns when they are healthy."""
+    try:
+        existing = local_cluster.load_cluster(directory)
+        if existing is not None and existing.running():
+            click.echo(f"A cluster is running in {directory}:\n")
+            _print_nodes(existing)
+            _print_hints(existing, directory)
+            return
+        if fresh and existing is not None:
+            _purge(existing)
+        plan = ClusterPlan(directory, brokers, groups, is_sync, free_ports)
+        cluster = local_cluster.start_cluster(plan)
+    except ClusterError as error:
+        _fail(str(error), EXIT_FAILED)
+        return
+    except OSError as error:
+        _fail(f"cannot use {directory}: {error.strerror}; choose another with --dir", EXIT_FAILED)
+        return
+    _print_nodes(cluster)
+    _print_hints(cluster, directory)
+
+
+@click.command(short_help="Stop the local cluster.")
+@click.option("--purge", is_flag=True, help="Remove its stores, logs and configuration too.")
+@_DIRECTORY
+def down(purge: bool, directory: Path) -> None:
+    """Stop every process of the cluster: SIGTERM, a clean stop, SIGKILL only after 15 s."""
+    cluster = _found(directory)
+    count = len(cluster.running())
+    killed = cluster.stop()
+    click.echo(f"stopped {count} processes")
+    if killed:
+        click.echo(f"twinlog: had to be killed: {', '.join(killed)}", err=True)
+    if purge:
+        _purge(cluster)
+        click.echo(f"removed {directory}")
+    if killed:
+        sys.exit(EXIT_UNHEALTHY)
+
+
+def _purge(cluster: LocalCluster) -> None:
+    """Remove what `up` made, and the directory only when nothing else is in it."""
+    directory = Path(cluster.directory)
+    for node in cluster.nodes:
+        shutil.rmtree(node.directory, ignore_errors=True)
+    (directory / "cluster.json").unlink(missing_ok=True)
+    if directory.exists() and not any(directory.iterdir()):
+        directory.rmdir()
+
+
+@click.command(short_help="Show the processes of the local cluster.")
+@_DIRECTORY
+def ps(directory: Path) -> None:
+    """List the processes, their addresses, memory and state. Exit code 10 when one is down."""
+    cluster = _found(directory)
+    _print_nodes(cluster)
+    if len(cluster.running()) < len(cluster.nodes):
+        sys.exit(EXIT_UNHEALTHY)
+
+
+@click.command(short_help="Print or follow the logs of the local cluster.")
+@click.argument("names", nargs=-1)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
+@click.option("-n", "--lines", default=20, show_default=True, help="Last lines of each.")
+@_DIRECTORY
+def logs(names: tuple[str, ...], follow: bool, lines: int, directory: Path) -> None:
+    """Print the last lines of each log, or of NAMES (see `twinlog ps`)."""
+    cluster = _found(directory)
+    try:
+        nodes = [cluster.node(name) for name in names] or cluster.nodes
+    except ClusterError as error:
+        _fail(str(error), EXIT_NOT_FOUND)
+        return
+    positions = {node.name: _print_tail(node, lines) for node in nodes}
+    while follow:
+        time.sleep(0.3)
+        for node in nodes:
+            positions[node.name] = _print_since(node, positions[node.name])
+
+
+def _print_tail(node: Node, lines: int) -> int:
+    data = node.log_path.read_bytes() if node.log_path.exists() else b""
+    for line in data.decode("utf-8", "replace").splitlines()[-lines:]:
+        click.echo(f"{node.name} | {line}")
+    return len(data)
+
+
+def _print_since(node: Node, position: int) -> int:
+    with node.log_path.open("rb") as log:
+        log.seek(position)
+        data = log.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    for line in whole.decode("utf-8", "replace").splitlines():
+        click.echo(f"{node.name} | {line}")
+    return position + len(whole)
+
+
+def _print_nodes(cluster: LocalCluster) -> None:
+    header = ("NAME", "ROLE", "ADDRESS", "PID", "MEMORY", "STATE")
+    rows = [header, *(_node_row(node) for node in cluster.nodes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _node_row(node: Node) -> tuple[str, ...]:
+    process = node.process()
+    if process is None:
+        return (node.name, node.role or "NAMESRV", node.address, "-", "-", "down")
+    memory = f"{process.memory_info().rss / 1e6:.0f} MB"
+    return (node.name, node.role or "NAMESRV", node.address, str(node.pid), memory, "up")
+
+
+def _print_hints(cluster: LocalCluster, directory: Path) -> None:
+    where = "" if directory == default_directory() else f" --dir {directory}"
+    click.echo(
+        f"\nconnect with  NAMESRV_ADDR={cluster.name_server.address}"
+        f"\ndata and logs {directory}"
+        f"\nstop with     twinlog down{where}   (and its files: --purge)"
+    )

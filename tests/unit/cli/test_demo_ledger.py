@@ -1,0 +1,63 @@
+"""The demo's books: what counts as lost, as a duplicate, as out of order."""
+
+from __future__ import annotations
+
+from twinlog.cli.demo.ledger import Ledger, latency_per_bin, percentile, rate_per_bin
+
+QUEUE = ("broker-a", 0)
+
+
+def ledger_with(acknowledged: range) -> Ledger:
+    ledger = Ledger()
+    for number in acknowledged:
+        ledger.acknowledge(number, now=number * 0.1, latency_ms=float(number))
+    return ledger
+
+
+def test_an_acknowledged_message_that_nobody_read_is_lost() -> None:
+    ledger = ledger_with(range(3))
+    ledger.consume(0, QUEUE, 0, 1.0)
+    ledger.consume(2, QUEUE, 2, 1.1)
+    assert ledger.lost() == [1]
+    assert ledger.unread == 1
+
+
+def test_an_unknown_send_may_be_read_and_is_never_lost() -> None:
+    ledger = Ledger()
+    ledger.leave_unknown("FLUSH_SLAVE_TIMEOUT")
+    ledger.consume(7, QUEUE, 0, 1.0)
+    assert ledger.lost() == []
+    assert ledger.unknown == {"FLUSH_SLAVE_TIMEOUT": 1}
+
+
+def test_a_repeat_is_a_duplicate_and_not_an_order_violation() -> None:
+    ledger = ledger_with(range(2))
+    for number in (0, 1, 0):
+        ledger.consume(number, QUEUE, number, 1.0)
+    assert (ledger.duplicates, ledger.order_violations) == (1, 0)
+
+
+def test_a_first_delivery_behind_a_later_one_is_out_of_order() -> None:
+    ledger = ledger_with(range(2))
+    ledger.consume(1, QUEUE, 1, 1.0)
+    ledger.consume(0, QUEUE, 0, 1.1)
+    assert ledger.order_violations == 1
+
+
+def test_gaps_are_measured_from_the_kill_to_the_next_event() -> None:
+    ledger = ledger_with(range(10))
+    ledger.consume(0, QUEUE, 0, 0.2)
+    ledger.consume(1, QUEUE, 1, 1.7)
+    assert ledger.seconds_without_reads(0.5) is not None
+    assert abs((ledger.seconds_without_reads(0.5) or 0) - 1.2) < 1e-9
+    assert ledger.seconds_without_reads(2.0) is None
+    assert abs((ledger.seconds_without_writes(0.45) or 0) - 0.05) < 1e-9
+    assert ledger.acknowledged_until(0.25) == {0, 1, 2}
+
+
+def test_percentiles_and_bins() -> None:
+    assert percentile([], 0.99) == 0.0
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 3.0
+    assert rate_per_bin([0.1, 0.2, 1.5], 2.0, 1.0) == [(0.5, 2.0), (1.5, 1.0)]
+    assert latency_per_bin([(0.1, 5.0), (1.2, 7.0)], 2.0, 1.0, 0.99) == [(0.5, 5.0), (1.5, 7.0)]
+    assert ledger_with(range(100)).latency_percentiles(0, 100)["p99"] == 99.0
