@@ -1,0 +1,324 @@
+"""The record of the commit log, to bytes and back. Answers to MessageExtEncoder and
+CommitLog.checkMessageAndReturnSize.
+
+| position (IPv4) | type | field |
+|---|---|---|
+| 0 | i32 | total size, this field included |
+| 4 | i32 | magic: V1 0xDAA320A7, V2 0xDAA320AB (16-bit topic length), blank 0xCBD43194 |
+| 8 | i32 | body CRC |
+| 12 | i32 | queue id |
+| 16 | i32 | flag |
+| 20 | i64 | queue offset |
+| 28 | i64 | physical offset |
+| 36 | i32 | system flag |
+| 40 | i64 | born timestamp |
+| 48 | 8 or 20 | born host |
+| 56 | i64 | store timestamp |
+| 64 | 8 or 20 | store host |
+| 72 | i32 | reconsume times |
+| 76 | i64 | prepared transaction offset |
+| 84 | i32 + n | body |
+| 88+n | i8 or i16 + t | topic |
+| 89+n+t | i16 + p | properties |
+
+An IPv6 host moves what follows by 12. The flag bits 4 and 5 follow from the hosts, whatever the
+caller says. Encoding is one pack and one join; the topic with its length is cached.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from twinlog.message.crc import crc32
+from twinlog.message.ids import HOST_V4_SIZE, HOST_V6_SIZE
+from twinlog.message.model import PutMessage, Record
+from twinlog.message.sysflag import BORNHOST_V6_FLAG, HOSTS_V6_MASK, STOREHOSTADDRESS_V6_FLAG
+from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+RECORD_SIZE_MIN = 91  # V1, IPv4, everything that may be empty is.
+BLANK_SIZE_MIN = 8  # Always kept free at the end of a segment.
+TOPIC_LENGTH_V2_MAX = 32767
+_HOST_EXTRA = HOST_V6_SIZE - HOST_V4_SIZE
+_V6_FLAGS = {
+    (HOST_V4_SIZE, HOST_V4_SIZE): 0,
+    (HOST_V6_SIZE, HOST_V4_SIZE): BORNHOST_V6_FLAG,
+    (HOST_V4_SIZE, HOST_V6_SIZE): STOREHOSTADDRESS_V6_FLAG,
+    (HOST_V6_SIZE, HOST_V6_SIZE): HOSTS_V6_MASK,
+}
+
+
+def _head(born_size: int, store_size: int) -> struct.Struct:
+    return struct.Struct(f">iIiiiqqiq{born_size}sq{store_size}siqi")
+
+
+_HEADS = {
+    flags: _head(born_size, store_size) for (born_size, store_size), flags in _V6_FLAGS.items()
+}
+_PACK_V4 = _HEADS[0].pack
+_HEAD_SIZE = _HEADS[0].size
+# What a scan needs of an IPv4 head: size, magic, CRC, queue, offsets, flag, store time, body size.
+_SCAN_HEAD = struct.Struct(">iIii4xqqi16xq8x12xi")
+_SIZE_MAGIC = struct.Struct(">iI")
+_U16 = struct.Struct(">H")
+_LENGTH = struct.Struct(">h")
+_LENGTHS = tuple(_LENGTH.pack(size) for size in range(1024))  # Of almost all property strings.
+
+
+class RecordError(ValueError):
+    """Bytes that are no whole record, or a message that cannot become one."""
+
+
+class TopicLengthError(RecordError):
+    """The topic is empty or longer than its length field can say."""
+
+
+class PropertiesSizeError(RecordError):
+    """The properties are longer than their length field can say."""
+
+
+@lru_cache(maxsize=65536)
+def _topic_field(topic: str) -> tuple[int, bytes]:
+    """Magic and the topic field: V1 as long as the topic fits its signed length byte."""
+    data = topic.encode()
+    if not data:
+        raise TopicLengthError("the topic is empty")
+    if len(data) <= TOPIC_LENGTH_MAX:
+        return MAGIC_V1, bytes((len(data),)) + data
+    if len(data) <= TOPIC_LENGTH_V2_MAX:
+        return MAGIC_V2, _U16.pack(len(data)) + data
+    raise TopicLengthError(f"topic of {len(data)} bytes, at most {TOPIC_LENGTH_V2_MAX}")
+
+
+def encoded_size(message: PutMessage) -> int:
+    """The size that `encode_record` will give: asked before the place of the record is known."""
+    return (
+        _HEAD_SIZE - 2 * HOST_V4_SIZE
+        + len(message.born_host) + len(message.store_host)
+        + len(message.body) + len(_topic_field(message.topic)[1]) + 2 + len(message.properties)
+    )  # fmt: skip
+
+
+def encode_record(
+    message: PutMessage, queue_offset: int, physical_offset: int, store_timestamp: int
+) -> bytes:
+    """The record of `message` at the place and time that the store chose."""
+    body = message.body
+    properties = message.properties
+    born_host = message.born_host
+    store_host = message.store_host
+    magic, topic = _topic_field(message.topic)
+    body_size = len(body)
+    properties_size = len(properties)
+    if properties_size < 1024:
+        length = _LENGTHS[properties_size]
+    elif properties_size <= PROPERTIES_SIZE_MAX:
+        length = _LENGTH.pack(properties_size)
+    else:
+        raise PropertiesSizeError(
+            f"properties of {properties_size} bytes, at most {PROPERTIES_SIZE_MAX}"
+        )
+    sys_flag = message.sys_flag
+    if len(born_host) == 8 and len(store_host) == 8:
+        pack = _PACK_V4
+        size = 90 + body_size + len(topic) + properties_size
+        sys_flag &= ~HOSTS_V6_MASK
+    else:
+        flags = _V6_FLAGS[len(born_host), len(store_host)]
+        pack = _HEADS[flags].pack
+        size = 74 + len(born_host) + len(store_host) + body_size + len(topic) + properties_size
+        sys_flag = sys_flag & ~HOSTS_V6_MASK | flags
+    head = pack(
+        size, magic, crc32(body) & 0x7FFFFFFF if body_size else 0, message.queue_id, message.flag,
+        queue_offset, physical_offset, sys_flag, message.born_timestamp, born_host,
+        store_timestamp, store_host, message.reconsume_times,
+        message.prepared_transaction_offset, body_size,
+    )  # fmt: skip
+    return b"".join((head, body, topic, length, properties))
+
+
+def blank_record(size: int) -> bytes:
+    """The 8 bytes that close a segment with `size` bytes left, themselves included."""
+    if size < BLANK_SIZE_MIN:
+        raise RecordError(f"a blank record needs {BLANK_SIZE_MIN} bytes, {size} are left")
+    return _SIZE_MAGIC.pack(size, MAGIC_BLANK)
+
+
+def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: bool = True) -> Record:
+    """The record that starts at `offset` of `buffer`. Raises RecordError naming what is wrong."""
+    view = memoryview(buffer)
+    available = len(view) - offset
+    if available < RECORD_SIZE_MIN:
+        raise RecordError(f"{available} bytes are no record, it has at least {RECORD_SIZE_MIN}")
+    total_size, magic = _SIZE_MAGIC.unpack_from(view, offset)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise RecordError(f"magic {magic:#010x} is not that of a message")
+    if total_size < RECORD_SIZE_MIN or total_size > available:
+        raise RecordError(f"total size {total_size}, {available} bytes are there")
+    (sys_flag,) = struct.unpack_from(">i", view, offset + 36)
+    head = _HEADS[sys_flag & HOSTS_V6_MASK]
+    if head.size > total_size:
+        raise RecordError(f"total size {total_size} is less than the head of {head.size}")
+    values = head.unpack_from(view, offset)
+    body_size = values[14]
+    end = offset + total_size
+    body_at = offset + head.size
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + 3 > end:
+        raise RecordError(f"body size {body_size} in a record of {total_size} bytes")
+    body = bytes(view[body_at:topic_at])
+    topic, properties_at = _decode_topic(view, topic_at, end, magic)
+    if properties_at + 2 > end:
+        raise RecordError(f"topic runs past the end of a record of {total_size} bytes")
+    (properties_size,) = _LENGTH.unpack_from(view, properties_at)
+    if properties_size < 0 or properties_at + 2 + properties_size != end:
+        raise RecordError(
+            f"total size {total_size} is not that of its parts, properties size {properties_size}"
+        )
+    if check_crc and body and crc32(body) & 0x7FFFFFFF != values[2]:
+        raise RecordError(f"body CRC is not {values[2]:#010x}, as the record says")
+    properties = bytes(view[properties_at + 2 : end])
+    # The head unpacks in the order of the fields of Record.
+    return Record(*values[:14], body, topic, properties)  # type: ignore[call-arg]
+
+
+def _decode_topic(view: memoryview, position: int, end: int, magic: int) -> tuple[str, int]:
+    """Topic and the position behind it; may lie past `end`, which the caller checks."""
+    if magic == MAGIC_V1:
+        size, start = view[position], position + 1
+    else:
+        size, start = _U16.unpack_from(view, position)[0], position + 2
+    if size == 0 or size > (TOPIC_LENGTH_MAX if magic == MAGIC_V1 else TOPIC_LENGTH_V2_MAX):
+        raise RecordError(f"topic length {size}")
+    return _topic_text(bytes(view[start : min(start + size, end)])), start + size
+
+
+@lru_cache(maxsize=65536)
+def _topic_text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+class ScanStop(Enum):
+    """Why a scan ended."""
+
+    COUNT = "count"  # As many as were asked for.
+    END = "end"  # Nothing is left, or less than a size and a magic.
+    INCOMPLETE = "incomplete"  # A record begins here and ends beyond the bytes at hand.
+    BLANK = "blank"  # The end of the segment.
+    EMPTY = "empty"  # Zeros: nothing was written here.
+    DAMAGED = "damaged"  # No record can begin like this.
+
+
+# (physical offset, size, queue id, queue offset, system flag, store timestamp, topic, properties):
+# a plain tuple, because recovery makes a million of them.
+ScanEntry: TypeAlias = tuple[int, int, int, int, int, int, str, bytes]
+
+
+class ScanResult(NamedTuple):
+    """The whole records that were found, and what comes after them."""
+
+    entries: list[ScanEntry]
+    position: int  # In the buffer: behind the last whole record.
+    stop: ScanStop
+    reason: str
+    size: int  # What the size field at `position` says: of a blank or incomplete record, else 0.
+
+
+def scan(
+    buffer: bytes,
+    position: int,
+    physical_offset: int,
+    *,
+    check_crc: bool = True,
+    count_max: int = 1 << 62,
+) -> ScanResult:
+    """Find the whole records from `position` on, which is `physical_offset` of the log.
+
+    Each must have a message's magic, sizes that add up, the physical offset where it is and, with
+    `check_crc`, a body as it was. The last check but one is what Apache leaves out: a record that
+    was valid elsewhere or before a truncation is not one of this log.
+    """
+    view = memoryview(buffer)
+    end = len(view)
+    shift = physical_offset - position
+    entries: list[ScanEntry] = []
+    unpack, append = _SCAN_HEAD.unpack_from, entries.append
+    while end - position >= RECORD_SIZE_MIN and len(entries) < count_max:
+        size, magic, crc, queue_id, queue_offset, own_offset, sys_flag, stored_at, body_size = (
+            unpack(view, position)
+        )
+        record_end = position + size
+        if magic != MAGIC_V1 or sys_flag & HOSTS_V6_MASK or size < RECORD_SIZE_MIN:
+            if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN or record_end > end:
+                break
+            try:
+                entry = _scan_slow(view, position, check_crc)
+            except RecordError as error:
+                return ScanResult(entries, position, ScanStop.DAMAGED, str(error), 0)
+        else:
+            if record_end > end:
+                break
+            topic_at = position + 88 + body_size
+            if body_size < 0 or topic_at + 3 > record_end:
+                reason = f"body size {body_size} in a record of {size} bytes"
+                return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
+            properties_at = topic_at + 3 + buffer[topic_at]
+            if (
+                not 0 < buffer[topic_at] <= 127
+                or properties_at > record_end
+                or properties_at + (buffer[properties_at - 2] << 8 | buffer[properties_at - 1])
+                != record_end
+            ):
+                reason = f"total size {size} is not that of its parts"
+                return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
+            if (
+                check_crc
+                and body_size
+                and crc32(view[position + 88 : topic_at]) & 0x7FFFFFFF != crc
+            ):
+                reason = f"body CRC is not {crc:#010x}, as the record says"
+                return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
+            entry = (
+                own_offset, size, queue_id, queue_offset, sys_flag, stored_at,
+                _topic_text(buffer[topic_at + 1 : properties_at - 2]),
+                buffer[properties_at:record_end],
+            )  # fmt: skip
+        if entry[0] != position + shift:
+            reason = f"record says offset {entry[0]}, it is at {position + shift}"
+            return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
+        append(entry)
+        position = record_end
+    if len(entries) >= count_max:
+        return ScanResult(entries, position, ScanStop.COUNT, "", 0)
+    stop, reason, size = _scan_stop(view, position, end)
+    return ScanResult(entries, position, stop, reason, size)
+
+
+def _scan_slow(view: memoryview, position: int, check_crc: bool) -> ScanEntry:
+    """A record with IPv6 hosts or a long topic: rare, so it takes the general decoder."""
+    record = decode_record(view, position, check_crc=check_crc)
+    return (
+        record.physical_offset, record.total_size, record.queue_id, record.queue_offset,
+        record.sys_flag, record.store_timestamp, record.topic, record.properties,
+    )  # fmt: skip
+
+
+def _scan_stop(view: memoryview, position: int, end: int) -> tuple[ScanStop, str, int]:
+    """What is at `position`, where no whole record begins or the scan was told to stop."""
+    if end - position < _SIZE_MAGIC.size:
+        return ScanStop.END, "", 0
+    size, magic = _SIZE_MAGIC.unpack_from(view, position)
+    if magic == MAGIC_BLANK and size >= BLANK_SIZE_MIN:
+        return ScanStop.BLANK, "", size
+    if size == 0 and magic == 0:
+        return ScanStop.EMPTY, "", 0
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return ScanStop.DAMAGED, f"magic {magic:#010x} is not that of a message", 0
+    if size < RECORD_SIZE_MIN:
+        return ScanStop.DAMAGED, f"total size {size} is less than {RECORD_SIZE_MIN}", 0
+    return ScanStop.INCOMPLETE, f"record of {size} bytes, {end - position} are there", size
