@@ -1,0 +1,51 @@
+"""Addresses in their three forms: text `host:port`, socket tuple, packed as in a record."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` to its parts; `[::1]:9876` and `::1:9876` are IPv6.
+
+    Raises:
+        ValueError: no port, or not a number in 0..65535.
+    """
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"address {address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def split_addresses(addresses: str) -> list[str]:
+    """A list as in `namesrvAddr`: separated by semicolons (or commas), blanks ignored."""
+    return [part.strip() for part in addresses.replace(",", ";").split(";") if part.strip()]
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def pack_host(host: str, port: int) -> bytes:
+    """4 or 16 bytes of address, 4 bytes of port: the born host of a record.
+
+    IPv4 in IPv6 becomes IPv4: the C++ client reads no other. What is no address is 0.0.0.0.
+    """
+    try:
+        address = ipaddress.ip_address(host.split("%", 1)[0])
+    except ValueError:
+        return b"\0\0\0\0" + port.to_bytes(4, "big")
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.packed + port.to_bytes(4, "big")
+
+
+def peer_address(sockname: Any) -> tuple[str, int]:
+    """Host and port out of what a socket says; a mapped IPv4 address in its short form."""
+    if not isinstance(sockname, tuple) or len(sockname) < 2:
+        return ("unknown", 0)
+    host = str(sockname[0])
+    if host.startswith("::ffff:") and "." in host:
+        host = host.removeprefix("::ffff:")
+    return (host, int(sockname[1]))

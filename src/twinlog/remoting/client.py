@@ -1,0 +1,274 @@
+"""The dialling end of remoting: answers to RocketMQ's NettyRemotingClient.
+
+One connection per address, opened at the first use and again after it was lost: there is no
+background redialling, the next request dials. Requests made while a connection is being opened
+wait for it. A peer may send requests too (`request_handler`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+
+from twinlog.remoting.addresses import split_address
+from twinlog.remoting.codes import ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.connection import Connection, WriteTurn
+from twinlog.remoting.errors import ConnectError, RemotingError, TooManyRequestsError
+from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
+from twinlog.remoting.session import AnswerCallback, OpaqueCounter
+from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.tasks import TaskOwner
+
+_LOG = logging.getLogger("twinlog.remoting")
+_SWEEP_MS = 5_000
+_WAITING_FOR_CONNECT_MAX = 10_000
+
+# Called with the address before a request is encoded; may add ext fields (ACL signing does).
+RequestHook = Callable[[str, RemotingCommand], None]
+
+
+class ClientConnection(Connection):
+    """A peer we dialled."""
+
+    address: str = ""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+
+    def sweep(self, now_ms: int) -> None:
+        """Close when nothing was said for long, as RocketMQ's client does."""
+        if self.was_active:
+            self.was_active = False
+            self.last_active_ms = now_ms
+        elif now_ms - self.last_active_ms >= self._limits.idle_ms_max:
+            self.close("idle")
+
+
+def refuse_request(connection: ClientConnection, request: Request) -> None:
+    """Answer of a client without a handler."""
+    connection.reply(
+        request,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f" request type {request.code} not supported",
+    )
+
+
+class RemotingClient:
+    """Connections by address, shared by everybody in the process who asks."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
+        request_handler: Callable[[ClientConnection, Request], None] | None = None,
+        hooks: Sequence[RequestHook] = (),
+        limits: RemotingLimits = DEFAULT_LIMITS,
+        tasks: TaskOwner | None = None,
+        name: str = "client",
+    ) -> None:
+        self._clock = clock
+        self._tls = tls
+        self._handler = request_handler or refuse_request
+        self._hooks = tuple(hooks)
+        self._limits = limits
+        self._owns_tasks = tasks is None
+        self._tasks = tasks if tasks is not None else TaskOwner(f"{name}-dial")
+        self._turn = WriteTurn(asyncio.get_running_loop())
+        self._opaques = OpaqueCounter()
+        self._connections: dict[str, ClientConnection] = {}
+        self._dialling: dict[str, asyncio.Future[ClientConnection]] = {}
+        self._waiting = 0
+        self._sweeper: TimerHandle | None = None
+        self._is_closed = False
+
+    # Connections
+
+    def connection(self, address: str) -> ClientConnection | None:
+        """The open connection to an address, if there is one."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.is_closed else connection
+
+    async def connect(self, address: str) -> ClientConnection:
+        """The open connection to an address; dials when there is none.
+
+        Raises:
+            ConnectError: it cannot be had within the connect time-out.
+        """
+        connection = self.connection(address)
+        if connection is not None:
+            return connection
+        if self._is_closed:
+            raise ConnectError(address, "the client is closed")
+        dialling = self._dialling.get(address)
+        if dialling is None:
+            dialling = asyncio.get_running_loop().create_future()
+            self._dialling[address] = dialling
+            self._tasks.spawn(f"dial {address}", self._dial(address, dialling))
+        return await asyncio.shield(dialling)
+
+    async def _dial(self, address: str, result: asyncio.Future[ClientConnection]) -> None:
+        try:
+            connection = await self._open(address)
+        except RemotingError as error:
+            result.set_exception(error)
+            result.exception()  # Whoever waited may have gone; the reason is then nobody's.
+        except asyncio.CancelledError:
+            result.set_exception(ConnectError(address, "the client is closed"))
+            result.exception()
+            raise
+        else:
+            self._connections[address] = connection
+            if self._sweeper is None:
+                self._sweeper = self._clock.call_later_ms(_SWEEP_MS, self._sweep)
+            result.set_result(connection)
+        finally:
+            self._dialling.pop(address, None)
+
+    async def _open(self, address: str) -> ClientConnection:
+        try:
+            host, port = split_address(address)
+        except ValueError as error:
+            raise ConnectError(address, str(error)) from None
+        loop = asyncio.get_running_loop()
+        server_name = host if self._tls is not None else None
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(
+                    self._make, host, port, ssl=self._tls, server_hostname=server_name
+                )
+        except TimeoutError:
+            reason = f"no answer within {self._limits.connect_timeout_ms} ms"
+            raise ConnectError(address, reason) from None
+        except (OSError, ssl.SSLError) as error:
+            raise ConnectError(address, str(error) or type(error).__name__) from None
+        connection.address = address
+        return connection
+
+    def _make(self) -> ClientConnection:
+        return ClientConnection(
+            self._handler,
+            clock=self._clock,
+            limits=self._limits,
+            turn=self._turn,
+            opaques=self._opaques,
+        )
+
+    def _sweep(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for address, connection in list(self._connections.items()):
+            if connection.is_closed:
+                del self._connections[address]
+            else:
+                connection.sweep(now_ms)
+        self._sweeper = None
+        if self._connections and not self._is_closed:
+            self._sweeper = self._clock.call_later_ms(_SWEEP_MS, self._sweep)
+
+    # Requests
+
+    async def invoke(self, address: str, command: RemotingCommand, timeout_ms: float) -> Request:
+        """Send a request and wait for its answer; dialling counts against the time-out.
+
+        Raises:
+            ConnectError, TooManyRequestsError: nothing was sent.
+            RequestTimeoutError, ConnectionClosedError: the outcome is unknown.
+        """
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection = await self.connect(address)
+                await self._writable(connection)
+        except TimeoutError:
+            raise ConnectError(address, f"not ready within {timeout_ms:.0f} ms") from None
+        self._prepare(address, command)
+        rest_ms = max(1, deadline_ms - self._clock.monotonic_ms())
+        return await connection.invoke(command, rest_ms)
+
+    def submit(
+        self, address: str, command: RemotingCommand, timeout_ms: float, callback: AnswerCallback
+    ) -> None:
+        """Send a request without waiting; `callback` gets the answer, or None and the reason.
+
+        The path for many requests: on an open connection no task, future or timer is made.
+
+        Raises:
+            TooManyRequestsError: as many as allowed are under way; the callback is not called.
+        """
+        connection = self.connection(address)
+        if connection is not None:
+            self._prepare(address, command)
+            connection.submit(command, timeout_ms, callback)
+            return
+        if self._waiting >= _WAITING_FOR_CONNECT_MAX:
+            raise TooManyRequestsError(address, _WAITING_FOR_CONNECT_MAX)
+        self._waiting += 1
+        self._tasks.spawn(
+            f"submit {address}", self._submit_later(address, command, timeout_ms, callback)
+        )
+
+    async def _submit_later(
+        self, address: str, command: RemotingCommand, timeout_ms: float, callback: AnswerCallback
+    ) -> None:
+        started_ms = self._clock.monotonic_ms()
+        try:
+            connection = await self.connect(address)
+            self._prepare(address, command)
+            rest_ms = max(1, timeout_ms - (self._clock.monotonic_ms() - started_ms))
+            connection.submit(command, rest_ms, callback)
+        except RemotingError as error:
+            callback(None, error)
+        finally:
+            self._waiting -= 1
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        """Send a request that is never answered; returns when it is handed to the transport.
+
+        Raises:
+            ConnectError: nothing was sent.
+        """
+        connection = await self.connect(address)
+        await self._writable(connection)
+        self._prepare(address, command)
+        connection.oneway(command)
+
+    def _prepare(self, address: str, command: RemotingCommand) -> None:
+        for hook in self._hooks:
+            hook(address, command)
+
+    async def _writable(self, connection: ClientConnection) -> None:
+        """Wait until the peer has read enough of what it was sent."""
+        if not connection.is_congested:
+            return
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        connection.when_writable(wake)
+        await ready
+
+    def flush(self) -> None:
+        """Write now what all connections have queued."""
+        self._turn.flush()
+
+    def close_connection(self, address: str, reason: str) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close(reason)
+
+    async def close(self) -> None:
+        """Close every connection; requests under way end with ConnectionClosedError."""
+        self._is_closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if self._owns_tasks:
+            await self._tasks.stop()
+        for connection in self._connections.values():
+            connection.close("the client is closed")
+        self._connections.clear()

@@ -1,0 +1,482 @@
+"""One remoting connection, as both ends have it: frames in, commands to a handler, replies out.
+
+Shell over FrameSplitter, the codec and PendingRequests. What one read brings is handled in one go
+and everything said meanwhile leaves in one write. Replies made later (a watermark moved, a held
+pull woke) are collected too: the connection puts itself on the list of its `WriteTurn`, which
+writes for all connections at once when the turn of the loop ends, or when told to.
+
+Back-pressure: while the peer does not read (`is_congested`), or has too much unanswered, nothing
+is read from it; frames that came in the same read wait. Whoever answers out of turn with large
+bodies asks `is_congested` first and uses `when_writable`: above `write_buffer_max` the peer is cut
+off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twinlog.remoting import codec
+from twinlog.remoting.addresses import join_address, pack_host, peer_address
+from twinlog.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from twinlog.remoting.command import Header, RemotingCommand, Request
+from twinlog.remoting.errors import (
+    CommandError,
+    ConnectionClosedError,
+    RemoteProtocolError,
+    RemotingError,
+    RequestTimeoutError,
+    TooManyRequestsError,
+)
+from twinlog.remoting.framing import Frame, FrameSplitter
+from twinlog.remoting.limits import RemotingLimits
+from twinlog.remoting.session import AnswerCallback, OpaqueCounter, PendingRequests
+from twinlog.runtime.clock import Clock, TimerHandle
+
+_LOG = logging.getLogger("twinlog.remoting")
+_LARGE = 16 * 1024  # A piece of this size is handed to the transport as it is, not copied.
+_TURN_BYTES_MAX = 256 * 1024  # Large bodies leave before the turn ends once there are this many.
+_EXPIRE_MS_MIN = 20  # Time-outs are looked at no more often than this.
+
+
+class WriteTurn:
+    """Connections that have something to write. One call at the end of the turn serves them all."""
+
+    __slots__ = ("_dirty", "_loop", "_scheduled")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._dirty: list[Connection] = []
+        self._scheduled = False
+
+    def add(self, connection: Connection) -> None:
+        self._dirty.append(connection)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write now what all connections have to say; saves one turn of the loop."""
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+
+class Connection(asyncio.Protocol):
+    """Protocol of one connection. Subclasses say where it came from and what its end means."""
+
+    def __init__(
+        self,
+        handler: Callable[[Any, Request], None],
+        *,
+        clock: Clock,
+        limits: RemotingLimits,
+        turn: WriteTurn,
+        opaques: OpaqueCounter,
+    ) -> None:
+        self._handler = handler
+        self._clock = clock
+        self._limits = limits
+        self._turn = turn
+        self._opaques = opaques
+        self._splitter = FrameSplitter(
+            frame_size_max=limits.frame_size_max, header_size_max=limits.header_size_max
+        )
+        self._transport: asyncio.Transport | None = None
+        self._backlog: deque[Frame] = deque()
+        self._out: list[codec.Body] = []
+        self._out_large = 0
+        self._is_in_turn = False
+        self._is_reading_paused = False
+        self._requests_in_flight = 0
+        self._bytes_in_flight = 0
+        self._replies = 0
+        self._pending = PendingRequests()
+        self._expiry: TimerHandle | None = None
+        self._close_callbacks: list[Callable[[Any], object]] = []
+        self._writable_callbacks: list[Callable[[], object]] = []
+        self.attributes: dict[Any, Any] = {}
+        self.remote_address: tuple[str, int] = ("unknown", 0)
+        self.local_address: tuple[str, int] = ("unknown", 0)
+        self.remote_host = b"\0" * 8
+        self.is_closed = False
+        self.is_congested = False
+        self.close_reason = ""
+        self.was_active = True
+        self.last_active_ms = clock.monotonic_ms()
+
+    # What users of a connection call
+
+    @property
+    def remote_text(self) -> str:
+        return join_address(*self.remote_address)
+
+    def reply(
+        self,
+        request: Request,
+        code: int = 0,
+        *,
+        remark: str | None = None,
+        header: Header | None = None,
+        body: codec.Body | Sequence[codec.Body] = b"",
+        serialize_type: int | None = None,
+    ) -> None:
+        """Answer a request, in the form it was asked in unless told otherwise. One-way: nothing."""
+        if request.flag & FLAG_ONEWAY:
+            return
+        pieces = codec.encode_response(
+            code,
+            request.opaque,
+            remark=remark,
+            header=header,
+            body=body,
+            serialize_type=request.serialize_type if serialize_type is None else serialize_type,
+        )
+        self.write_pieces(pieces)
+
+    def write(self, frame: codec.Body) -> None:
+        """Queue the whole frame of one answer; it leaves with the others of this turn."""
+        if self.is_closed:
+            return
+        self._replies += 1
+        if not self._out and not self._is_in_turn:
+            self._turn.add(self)
+        self._out.append(frame)
+
+    def write_pieces(self, pieces: Sequence[codec.Body]) -> None:
+        """Queue one answer in pieces: opening and header first, then slices of the body."""
+        if self.is_closed:
+            return
+        self._replies += 1
+        self._queue(pieces)
+
+    def oneway(self, command: RemotingCommand) -> None:
+        """Send a request that is never answered."""
+        if self.is_closed:
+            return
+        command.flag |= FLAG_ONEWAY
+        command.opaque = self._opaques.take()
+        self._queue((codec.encode_command(command),))
+
+    def submit(self, command: RemotingCommand, timeout_ms: float, callback: AnswerCallback) -> None:
+        """Send a request; `callback` gets the answer, or None and the reason. No future, no task.
+
+        Raises:
+            ConnectionClosedError, TooManyRequestsError: nothing was sent, no callback will come.
+        """
+        if self.is_closed:
+            raise ConnectionClosedError(self.remote_text, self.close_reason)
+        if len(self._pending) >= self._limits.pending_requests_max:
+            raise TooManyRequestsError(self.remote_text, self._limits.pending_requests_max)
+        opaque = self._opaques.take()
+        while opaque in self._pending:
+            opaque = self._opaques.take()
+        command.opaque = opaque
+        frame = codec.encode_command(command)
+        deadline_ms = self._clock.monotonic_ms() + int(timeout_ms)
+        if self._pending.add(opaque, callback, deadline_ms, command.code):
+            self._schedule_expiry()
+        self._queue((frame,))
+
+    async def invoke(self, command: RemotingCommand, timeout_ms: float) -> Request:
+        """Send a request and wait for the answer.
+
+        Raises:
+            RequestTimeoutError, ConnectionClosedError: the outcome is unknown.
+        """
+        answer: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
+
+        def answered(response: Request | None, error: RemotingError | None) -> None:
+            if answer.done():
+                return
+            if response is not None:
+                answer.set_result(response)
+            else:
+                assert error is not None
+                answer.set_exception(error)
+
+        self.submit(command, timeout_ms, answered)
+        return await answer
+
+    def on_close(self, callback: Callable[[Any], object]) -> None:
+        """Call back with this connection once it is gone; at once if it is already."""
+        if self.is_closed:
+            callback(self)
+        else:
+            self._close_callbacks.append(callback)
+
+    def when_writable(self, callback: Callable[[], object]) -> None:
+        """Call back once when the peer has read enough; at once if it is not congested."""
+        if self.is_congested:
+            self._writable_callbacks.append(callback)
+        else:
+            callback()
+
+    def close(self, reason: str) -> None:
+        """Write what is queued, then close. Nothing is read any more."""
+        if self.is_closed:
+            return
+        self.flush()
+        self._mark_closed(reason)
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once and drop what is queued: the peer is broken or does not read."""
+        if self.is_closed:
+            return
+        self._mark_closed(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        self.remote_address = peer_address(transport.get_extra_info("peername"))
+        self.local_address = peer_address(transport.get_extra_info("sockname"))
+        self.remote_host = pack_host(*self.remote_address)
+        self._transport_limits()
+
+    def _transport_limits(self) -> None:
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(
+            high=self._limits.write_buffer_high, low=self._limits.write_buffer_low
+        )
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._mark_closed(self.close_reason or (f"{error}" if error else "closed by the peer"))
+        self._transport = None
+
+    def eof_received(self) -> bool:
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        self.was_active = True
+        self.receive(data)
+
+    def pause_writing(self) -> None:
+        self.is_congested = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self.is_congested = False
+        callbacks, self._writable_callbacks = self._writable_callbacks, []
+        for callback in callbacks:
+            callback()
+        self._continue_backlog()
+
+    # The turn
+
+    def receive(self, data: bytes) -> bool:
+        """Handle every complete frame of what was read, then write all answers at once.
+
+        True: the data completed at least one frame.
+        """
+        frames = self._splitter.feed(data)
+        if self._backlog:
+            self._backlog.extend(frames)
+            return bool(frames)
+        if frames:
+            self._is_in_turn = True
+            self._handle(frames)
+            self._is_in_turn = False
+            if self._out:
+                self.flush()
+            else:
+                self._update_reading()
+        if self._splitter.error is not None and not self.is_closed:
+            self._broken(self._splitter.error)
+        return bool(frames)
+
+    def _handle(self, frames: list[Frame]) -> None:
+        handler = self._handler
+        decode = codec.decode_header
+        for index, (kind, header, body) in enumerate(frames):
+            if self.is_congested or self.is_closed:
+                self._backlog.extend(frames[index:])
+                return
+            try:
+                request = decode(kind, header, body)
+            except RemoteProtocolError as error:
+                self._broken(error)
+                return
+            flag = request.flag
+            if flag & FLAG_RESPONSE:
+                self._answered(request)
+                continue
+            if not flag & FLAG_ONEWAY:
+                self._requests_in_flight += 1
+                self._bytes_in_flight += len(body)
+            try:
+                handler(self, request)
+            except CommandError as refusal:
+                self.reply(request, refusal.code, remark=refusal.remark)
+            except RemoteProtocolError as error:
+                self._broken(error)
+                return
+            except Exception as error:
+                # A bug of ours costs this request its answer, not the others their server.
+                _LOG.exception("handler failed peer=%s code=%d", self.remote_text, request.code)
+                remark = f"{type(error).__name__}: {error}"
+                self.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def _continue_backlog(self) -> None:
+        while self._backlog and not self.is_congested and not self.is_closed:
+            frames = list(self._backlog)
+            self._backlog.clear()
+            self._is_in_turn = True
+            self._handle(frames)
+            self._is_in_turn = False
+            self.flush()
+        self._update_reading()
+
+    def _answered(self, response: Request) -> None:
+        callback = self._pending.take(response.opaque)
+        if callback is None:
+            _LOG.debug(
+                "answer without request peer=%s opaque=%d", self.remote_text, response.opaque
+            )
+            return
+        callback(response, None)
+
+    def _broken(self, error: RemoteProtocolError) -> None:
+        _LOG.warning("peer broke the protocol peer=%s reason=%s", self.remote_text, error)
+        self.close(str(error))
+
+    # Writing
+
+    def _queue(self, pieces: Sequence[codec.Body]) -> None:
+        if not self._out and not self._is_in_turn:
+            self._turn.add(self)
+        self._out.extend(pieces)
+        if len(pieces) > 1 or len(pieces[0]) > _LARGE:
+            self._out_large += sum(map(len, pieces))
+            if self._out_large > _TURN_BYTES_MAX:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand everything queued to the transport in one write."""
+        out = self._out
+        if not out or self._transport is None or self.is_closed:
+            return
+        self._out = []
+        self._count_replies()
+        if self._out_large > _LARGE:
+            self._write_large(out)
+        else:
+            self._transport_write(out[0] if len(out) == 1 else b"".join(out))
+        self._out_large = 0
+        self.was_active = True
+        if self.is_congested:
+            self._check_write_buffer()
+        self._update_reading()
+
+    def _transport_write(self, data: codec.Body) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def _write_large(self, out: list[codec.Body]) -> None:
+        small: list[codec.Body] = []
+        for piece in out:
+            if len(piece) < _LARGE:
+                small.append(piece)
+                continue
+            if small:
+                self._transport_write(b"".join(small))
+                small = []
+            self._transport_write(piece)
+        if small:
+            self._transport_write(b"".join(small))
+
+    def _check_write_buffer(self) -> None:
+        if self._transport is None:
+            return
+        size = self._transport.get_write_buffer_size()
+        if size > self._limits.write_buffer_max:
+            reason = f"{size} bytes are waiting and the peer does not read"
+            _LOG.warning("peer cut off peer=%s reason=%s", self.remote_text, reason)
+            self.abort(reason)
+
+    def _count_replies(self) -> None:
+        """Requests answered leave the account; their bytes by the mean, which ends at zero."""
+        replies, self._replies = self._replies, 0
+        if replies >= self._requests_in_flight:
+            self._requests_in_flight = self._bytes_in_flight = 0
+            return
+        self._bytes_in_flight -= self._bytes_in_flight * replies // self._requests_in_flight
+        self._requests_in_flight -= replies
+
+    # Reading stops and goes on
+
+    def _must_pause(self) -> bool:
+        limits = self._limits
+        if self._is_reading_paused:  # Go on at half the limit, not at one below it.
+            return (
+                self.is_congested
+                or bool(self._backlog)
+                or self._requests_in_flight > limits.requests_in_flight_max // 2
+                or self._bytes_in_flight > limits.bytes_in_flight_max // 2
+            )
+        return (
+            self.is_congested
+            or bool(self._backlog)
+            or self._requests_in_flight >= limits.requests_in_flight_max
+            or self._bytes_in_flight >= limits.bytes_in_flight_max
+        )
+
+    def _update_reading(self) -> None:
+        if self._transport is None or self.is_closed:
+            return
+        must_pause = self._must_pause()
+        if must_pause and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+        elif not must_pause and self._is_reading_paused:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    # Time and the end
+
+    def _schedule_expiry(self) -> None:
+        deadline_ms = self._pending.next_deadline_ms
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if deadline_ms is not None:
+            delay_ms = max(_EXPIRE_MS_MIN, deadline_ms - self._clock.monotonic_ms())
+            self._expiry = self._clock.call_later_ms(delay_ms, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now_ms = self._clock.monotonic_ms()
+        for callback, code in self._pending.expire(now_ms):
+            callback(None, RequestTimeoutError(self.remote_text, code))
+        self._schedule_expiry()
+
+    def _mark_closed(self, reason: str) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.close_reason = reason
+        self._out = []
+        self._backlog.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        for callback in self._pending.drain():
+            callback(None, ConnectionClosedError(self.remote_text, reason))
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for close_callback in callbacks:
+            close_callback(self)
+        writable, self._writable_callbacks = self._writable_callbacks, []
+        for writable_callback in writable:
+            writable_callback()

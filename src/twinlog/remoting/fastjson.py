@@ -1,0 +1,347 @@
+"""JSON in the dialect of fastjson 1.2, which RocketMQ speaks in bodies and configuration files.
+
+Differences from the standard that occur on the wire and on disk: integer map keys without quotes
+(`{0:"127.0.0.1:10911"}`), whole objects as map keys (`{{"queueId":0,"topic":"T"}:5}`), repeated
+objects as `{"$ref":"$.path"}`, single quotes, names without quotes.
+
+Reading: keys always come back as strings; an object key as its compact text (`loads` it again).
+Writing: a msgspec struct is a Java bean (members in alphabetical order of their wire names, None
+left out), a dict is a Java map (order kept, int keys without quotes, structs as keys allowed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+DEPTH_MAX = 64  # RocketMQ's deepest body has 6 levels.
+
+_INT_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL)
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class FastjsonError(ValueError):
+    """The text is not JSON, not even fastjson's."""
+
+
+# Reading
+
+
+def loads(data: bytes | bytearray | str) -> Any:
+    """Parse a text; the standard forms by the fast parser, the rest by our own.
+
+    Raises:
+        FastjsonError: not JSON, or nested deeper than `DEPTH_MAX` where the fast parser gave up.
+    """
+    raw = data.encode("utf-8") if isinstance(data, str) else bytes(data)
+    if not raw.strip():
+        raise FastjsonError("empty text")
+    try:
+        value = _loads_fast(raw)
+        return _resolve_references(value) if b'"$ref"' in raw else value
+    except RecursionError:
+        raise FastjsonError("nested too deeply") from None
+
+
+def _loads_fast(raw: bytes) -> Any:
+    try:
+        return _decode(raw)
+    except msgspec.DecodeError:
+        pass  # Off the standard: quote the integer keys, and if that is not it, parse slowly.
+    try:
+        return _decode(_INT_KEY.sub(_quote_key, raw))
+    except msgspec.DecodeError:
+        return _Parser(raw).parse()
+
+
+def _quote_key(match: re.Match[bytes]) -> bytes:
+    if match.group(2) is None:
+        return match.group(0)
+    return b'%b"%b"%b' % match.group(1, 2, 3)
+
+
+_SPACE = re.compile(r"[ \t\r\n\f\b]*")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?[LBSFD]?")
+_WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.\-]*")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_SIMPLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
+
+
+class _Parser:
+    """Recursive descent over the text; bounded by `DEPTH_MAX`."""
+
+    def __init__(self, raw: bytes) -> None:
+        try:
+            self._text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise FastjsonError(f"not UTF-8: {error.reason} at byte {error.start}") from None
+        self._at = 0
+
+    def parse(self) -> Any:
+        value = self._value(0)
+        self._skip_space()
+        if self._at != len(self._text):
+            raise self._wrong("text after the value")
+        return value
+
+    def _wrong(self, what: str) -> FastjsonError:
+        return FastjsonError(f"{what} at character {self._at}")
+
+    def _skip_space(self) -> str:
+        match = _SPACE.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()
+        return self._text[self._at : self._at + 1]
+
+    def _value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise self._wrong("nested too deeply")
+        following = self._skip_space()
+        if following == "{":
+            return self._object(depth)
+        if following == "[":
+            return self._array(depth)
+        if following in {'"', "'"}:
+            return self._string()
+        if number := _NUMBER.match(self._text, self._at):
+            self._at = number.end()
+            digits = number.group().rstrip("LBSFD")
+            return float(digits) if number.group(1) or number.group(2) else _integer(digits)
+        if (word := _WORD.match(self._text, self._at)) and word.group() in _WORDS:
+            self._at = word.end()
+            return _WORDS[word.group()]
+        raise self._wrong("no value")
+
+    def _string(self) -> str:
+        match = _STRING.match(self._text, self._at)
+        if match is None:
+            raise self._wrong("string without end")
+        self._at = match.end()
+        content = match.group(1) if match.group(1) is not None else match.group(2)
+        return _ESCAPE.sub(_unescape, content) if "\\" in content else content
+
+    def _key(self, depth: int) -> str:
+        following = self._skip_space()
+        if following in {'"', "'"}:
+            return self._string()
+        if following in {"{", "["}:
+            return _encode(self._value(depth + 1)).decode("utf-8")
+        for pattern in (_NUMBER, _WORD):
+            if match := pattern.match(self._text, self._at):
+                self._at = match.end()
+                return match.group()
+        raise self._wrong("no member name")
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        self._at += 1
+        while True:
+            following = self._skip_space()
+            if following == "}":
+                self._at += 1
+                return members
+            if following == ",":
+                self._at += 1
+                continue
+            key = self._key(depth)
+            if self._skip_space() != ":":
+                raise self._wrong("no colon")
+            self._at += 1
+            members[key] = self._value(depth + 1)
+            if self._skip_space() not in {",", "}"}:
+                raise self._wrong("neither comma nor brace")
+
+    def _array(self, depth: int) -> list[Any]:
+        items: list[Any] = []
+        self._at += 1
+        while True:
+            following = self._skip_space()
+            if following == "]":
+                self._at += 1
+                return items
+            if following == ",":
+                self._at += 1
+                continue
+            items.append(self._value(depth + 1))
+            if self._skip_space() not in {",", "]"}:
+                raise self._wrong("neither comma nor bracket")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 40:
+        raise FastjsonError(f"number of {len(digits)} digits")
+    return int(digits)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match.group(1)
+    if len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _SIMPLE_ESCAPES.get(code, code)
+
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]|\[[\"']([^\]]+)[\"']\]")
+
+
+def _resolve_references(root: Any) -> Any:
+    """Put the object in the place of each `{"$ref":"$.path"}`; a path to nowhere gives None."""
+
+    def walk(value: Any, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise FastjsonError("nested too deeply")
+        if isinstance(value, dict):
+            if len(value) == 1 and isinstance(value.get("$ref"), str):
+                return _at_path(root, value["$ref"])
+            for key, member in value.items():
+                value[key] = walk(member, depth + 1)
+        elif isinstance(value, list):
+            value[:] = [walk(item, depth + 1) for item in value]
+        return value
+
+    return walk(root, 0)
+
+
+def _at_path(root: Any, path: str) -> Any:
+    value = root
+    if not path.startswith("$"):
+        return None
+    for match in _STEP.finditer(path, 1):
+        name, index, quoted = match.groups()
+        if index is not None and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        elif isinstance(value, dict):
+            value = value.get(name or quoted or index)
+        else:
+            return None
+    return value
+
+
+# Writing
+
+_BEAN_FIELDS: dict[type, tuple[tuple[str, str], ...]] = {}
+
+
+def _bean_members(bean: msgspec.Struct) -> Iterable[tuple[str, Any]]:
+    fields = _BEAN_FIELDS.get(type(bean))
+    if fields is None:
+        pairs = [(f.encode_name, f.name) for f in msgspec.structs.fields(type(bean))]
+        fields = tuple(sorted(pairs))
+        _BEAN_FIELDS[type(bean)] = fields
+    return (
+        (wire_name, value)
+        for wire_name, name in fields
+        if (value := getattr(bean, name)) is not None
+    )
+
+
+def dumps(value: Any, *, quote_int_keys: bool = False) -> bytes:
+    """Compact text as Java sends it; `quote_int_keys` keeps to the JSON standard."""
+    out: list[bytes] = []
+    _write(value, out.append, quote_int_keys)
+    return b"".join(out)
+
+
+def _scalar(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bool | int | float | str):
+        return _encode(value.name if isinstance(value, Enum) else value)
+    if isinstance(value, Enum):
+        return _encode(value.name)
+    return None
+
+
+def _write_key(key: Any, put: Callable[[bytes], None], quote_int_keys: bool) -> None:
+    if isinstance(key, int) and not isinstance(key, Enum):
+        put(b'"%d":' % key if quote_int_keys else b"%d:" % key)
+        return
+    _write(key, put, quote_int_keys)
+    put(b":")
+
+
+def _write(value: Any, put: Callable[[bytes], None], quote_int_keys: bool) -> None:
+    scalar = _scalar(value)
+    if scalar is not None:
+        put(scalar)
+    elif isinstance(value, msgspec.Struct):
+        separator = b"{"
+        for name, member in _bean_members(value):
+            put(separator)
+            put(_encode(name))
+            put(b":")
+            _write(member, put, quote_int_keys)
+            separator = b","
+        put(b"{}" if separator == b"{" else b"}")
+    elif isinstance(value, dict):
+        separator = b"{"
+        for key, member in value.items():
+            put(separator)
+            _write_key(key, put, quote_int_keys)
+            _write(member, put, quote_int_keys)
+            separator = b","
+        put(b"{}" if separator == b"{" else b"}")
+    else:
+        separator = b"["
+        for item in value:
+            put(separator)
+            _write(item, put, quote_int_keys)
+            separator = b","
+        put(b"[]" if separator == b"[" else b"]")
+
+
+def dumps_pretty(value: Any) -> bytes:
+    """Text of a configuration file: one TAB per level, maps with integer keys on one line.
+
+    A list has its items on lines of their own, a set (or tuple) has them on one line: so does
+    fastjson.
+    """
+    out: list[bytes] = []
+    _write_pretty(value, out.append, 0)
+    return b"".join(out)
+
+
+def _write_pretty(value: Any, put: Callable[[bytes], None], level: int) -> None:
+    scalar = _scalar(value)
+    if scalar is not None:
+        put(scalar)
+        return
+    if isinstance(value, msgspec.Struct):
+        members: list[tuple[Any, Any]] = list(_bean_members(value))
+    elif isinstance(value, dict):
+        members = list(value.items())
+    else:
+        _write_pretty_items(value, put, level)
+        return
+    if not members:
+        put(b"{}")
+        return
+    separator = b"{"
+    for key, member in members:
+        put(separator)
+        if not isinstance(key, int):
+            put(b"\n" + b"\t" * (level + 1))
+        _write_key(key, put, quote_int_keys=False)
+        _write_pretty(member, put, level + 1)
+        separator = b","
+    put(b"\n" + b"\t" * level + b"}")
+
+
+def _write_pretty_items(value: Iterable[Any], put: Callable[[bytes], None], level: int) -> None:
+    items = list(value)
+    is_list = isinstance(value, list)
+    if not items:
+        put(b"[]")
+        return
+    put(b"[")
+    for index, item in enumerate(items):
+        if index:
+            put(b",")
+        if is_list:
+            put(b"\n" + b"\t" * (level + 1))
+        _write_pretty(item, put, level + 1)
+    put(b"\n" + b"\t" * level + b"]" if is_list else b"]")

@@ -1,0 +1,110 @@
+"""Cuts a byte stream into frames. Pure: bytes in, frames out, limits checked before anything else.
+
+Answers to RocketMQ's NettyDecoder. A frame:
+
+    offset  size  field
+    0       4     L, bytes that follow this field: 4 + H + B
+    4       1     type of the header: 0 JSON, 1 ROCKETMQ
+    5       3     H, size of the header
+    8       H     header
+    8+H     B     body
+
+A frame that breaks a rule ends the stream: what came before it is still returned, `error` says why,
+and nothing is accepted any more.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from twinlog.remoting.errors import FrameError
+from twinlog.runtime.limits import FRAME_SIZE_MAX
+
+HEADER_SIZE_MAX = (
+    1024 * 1024
+)  # Properties of 32767 bytes, every one escaped as six, fit five times.
+SERIALIZE_TYPE_MAX = 1
+
+Frame = tuple[int, bytes, bytes]  # type of the header, header, body
+_OPENING = struct.Struct(">iI")
+_LENGTH = struct.Struct(">i")
+
+
+class FrameSplitter:
+    """Keeps the incomplete frame between two reads."""
+
+    __slots__ = ("_buffer", "_frame_size_max", "_header_size_max", "_needed", "error")
+
+    def __init__(
+        self, *, frame_size_max: int = FRAME_SIZE_MAX, header_size_max: int = HEADER_SIZE_MAX
+    ) -> None:
+        self._frame_size_max = frame_size_max
+        self._header_size_max = header_size_max
+        self._buffer = bytearray()
+        self._needed = 0
+        self.error: FrameError | None = None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of the frame that is not complete yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what was read; return the frames it completes, in order."""
+        if self.error is not None:
+            return []
+        buffer = self._buffer
+        if buffer:
+            buffer += data
+            if len(buffer) < self._needed:
+                return []
+            data = bytes(buffer)
+            self._buffer = bytearray()
+        return self._split(data)
+
+    def _split(self, data: bytes) -> list[Frame]:
+        frames: list[Frame] = []
+        unpack = _OPENING.unpack_from
+        size_max = self._frame_size_max - 4
+        position, end = 0, len(data)
+        needed = 8
+        while end - position >= 8:
+            length, mark = unpack(data, position)
+            header_end = position + 8 + (mark & 0xFFFFFF)
+            stop = position + 4 + length
+            if not 4 <= length <= size_max or mark >= 0x2000000 or header_end > stop:
+                self._refuse(length, mark)
+                return frames
+            if mark & 0xFFFFFF > self._header_size_max:
+                self._refuse(length, mark)
+                return frames
+            if stop > end:
+                needed = stop - position
+                break
+            frames.append((mark >> 24, data[position + 8 : header_end], data[header_end:stop]))
+            position = stop
+        if position < end:
+            self._keep(data[position:], needed)
+        return frames
+
+    def _keep(self, rest: bytes, needed: int) -> None:
+        if 4 <= len(rest) < 8:
+            (length,) = _LENGTH.unpack_from(rest)
+            if not 4 <= length <= self._frame_size_max - 4:
+                self._refuse(length, 0)
+                return
+        self._needed = needed
+        self._buffer += rest
+
+    def _refuse(self, length: int, mark: int) -> None:
+        header_size, kind = mark & 0xFFFFFF, mark >> 24
+        if not 4 <= length <= self._frame_size_max - 4:
+            reason = f"frame length {length} not in 4..{self._frame_size_max - 4}"
+        elif kind > SERIALIZE_TYPE_MAX:
+            reason = f"unknown serialisation type {kind}"
+        elif header_size > length - 4:
+            reason = f"header length {header_size} beyond the frame's {length - 4} bytes"
+        else:
+            reason = f"header length {header_size} above the limit {self._header_size_max}"
+        self.error = FrameError(reason)
+        self._buffer = bytearray()

@@ -1,0 +1,291 @@
+"""The accepting end of remoting: answers to RocketMQ's NettyRemotingServer.
+
+Owns its listeners and connections, the limits over all of them, idle closing and the choice
+between TLS and plain text. What a request means is the handler's business. A peer that breaks a
+rule costs its own connection and one line of log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from twinlog.remoting import codec
+from twinlog.remoting.command import Request
+from twinlog.remoting.connection import Connection, WriteTurn
+from twinlog.remoting.errors import RemoteProtocolError
+from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
+from twinlog.remoting.session import OpaqueCounter
+from twinlog.remoting.tls_channel import HANDSHAKE_RECORD, TlsChannel, TlsMode
+from twinlog.runtime.clock import Clock, TimerHandle
+
+_LOG = logging.getLogger("twinlog.remoting")
+_SWEEP_MS = 1000
+
+Handler = Callable[["ServerConnection", Request], None]
+
+
+class ServerTls(Protocol):
+    """What the server needs to know about TLS."""
+
+    @property
+    def mode(self) -> TlsMode: ...
+
+    @property
+    def context(self) -> ssl.SSLContext | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Mode and certificate. Without a context a peer that speaks TLS is refused."""
+
+    mode: TlsMode
+    context: ssl.SSLContext | None
+
+
+PLAIN_TEXT = TlsSettings(TlsMode.DISABLED, None)
+
+
+class ServerConnection(Connection):
+    """A peer that dialled us."""
+
+    def __init__(self, server: RemotingServer, handler: Handler) -> None:
+        super().__init__(
+            handler,
+            clock=server.clock,
+            limits=server.limits,
+            turn=server.turn,
+            opaques=server.opaques,
+        )
+        self._server = server
+        self._channel: TlsChannel | None = None
+        self._is_first_read = True
+        self._partial = 0
+        self._partial_since_ms: int | None = None
+        self.is_waiting_for_room = False
+
+    @property
+    def is_tls(self) -> bool:
+        return self._channel is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.connection_added(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._server.connection_removed(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.was_active = True
+        if self._is_first_read:
+            self._is_first_read = False
+            if not self._choose_channel(data[0]):
+                return
+        if self._channel is not None:
+            data = self._decrypt(data)
+            if not data:
+                return
+        has_frames = self.receive(data)
+        partial = self._splitter.buffered
+        if partial or self._partial:
+            self._partial_changed(partial, has_frames)
+
+    def _choose_channel(self, first: int) -> bool:
+        tls = self._server.tls
+        if first == HANDSHAKE_RECORD:
+            if tls.mode is TlsMode.DISABLED or tls.context is None:
+                self._refuse("TLS is not offered here")
+                return False
+            self._channel = TlsChannel(tls.context)
+        elif tls.mode is TlsMode.ENFORCING:
+            self._refuse("plain text where TLS is demanded")
+            return False
+        return True
+
+    def _refuse(self, reason: str) -> None:
+        _LOG.warning("connection refused peer=%s reason=%s", self.remote_text, reason)
+        self.abort(reason)
+
+    def _decrypt(self, data: bytes) -> bytes:
+        assert self._channel is not None
+        try:
+            plain = self._channel.receive(data)
+        except RemoteProtocolError as error:
+            self._send_records()  # The alert that tells the peer why.
+            self._broken(error)
+            return b""
+        self._send_records()
+        return plain
+
+    def _send_records(self) -> None:
+        assert self._channel is not None
+        records = self._channel.outgoing()
+        if records and self._transport is not None:
+            self._transport.write(records)
+
+    def _transport_write(self, data: codec.Body) -> None:
+        assert self._transport is not None
+        if self._channel is None:
+            self._transport.write(data)
+        else:
+            self._channel.encrypt(data)
+            self._send_records()
+
+    # Incomplete frames
+
+    def _partial_changed(self, partial: int, has_frames: bool) -> None:
+        if partial == 0:
+            self._partial_since_ms = None
+        elif has_frames or self._partial_since_ms is None:
+            self._partial_since_ms = self._clock.monotonic_ms()
+        before, self._partial = self._partial, partial
+        self._server.partial_changed(self, before, partial)
+
+    def wait_for_room(self, must_wait: bool) -> None:
+        self.is_waiting_for_room = must_wait
+        self._update_reading()
+
+    def _must_pause(self) -> bool:
+        return self.is_waiting_for_room or super()._must_pause()
+
+    def forget_partial(self) -> None:
+        before, self._partial = self._partial, 0
+        self._server.partial_changed(self, before, 0)
+
+    # Time
+
+    def sweep(self, now_ms: int) -> None:
+        """Close an idle peer, and one whose frame does not become complete."""
+        if self.was_active:
+            self.was_active = False
+            self.last_active_ms = now_ms
+        elif now_ms - self.last_active_ms >= self._limits.idle_ms_max:
+            seconds = self._limits.idle_ms_max // 1000
+            _LOG.info("connection idle peer=%s closed after %d s", self.remote_text, seconds)
+            self.close("idle")
+            return
+        since_ms = self._partial_since_ms
+        if since_ms is None or now_ms - since_ms < self._limits.frame_completion_ms_max:
+            return
+        # A long frame may take its time while there is room; a short one has no excuse.
+        if self._partial <= self._limits.partial_bytes_free or self._server.is_short_of_room:
+            reason = f"a frame is not complete after {now_ms - since_ms} ms"
+            _LOG.warning("peer cut off peer=%s reason=%s", self.remote_text, reason)
+            self.abort(reason)
+
+
+class RemotingServer:
+    """Listens on one or several ports with one handler."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        clock: Clock,
+        limits: RemotingLimits = DEFAULT_LIMITS,
+        tls: ServerTls | None = None,
+        name: str = "remoting",
+    ) -> None:
+        self._handler = handler
+        self.clock = clock
+        self.limits = limits
+        self.tls: ServerTls = tls if tls is not None else PLAIN_TEXT
+        self.name = name
+        self.opaques = OpaqueCounter()
+        self.turn = WriteTurn(asyncio.get_running_loop())
+        self.connections: set[ServerConnection] = set()
+        self.partial_bytes = 0
+        self._large: dict[ServerConnection, None] = {}  # In the order they became long.
+        self._listeners: list[asyncio.Server] = []
+        self._sweeper: TimerHandle | None = None
+        self._refused = 0
+
+    async def listen(self, host: str, port: int) -> int:
+        """Open a port (0: any free one) and return its number.
+
+        Raises:
+            OSError: the address is in use or not ours.
+        """
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(
+            lambda: ServerConnection(self, self._handler),
+            host,
+            port,
+            backlog=self.limits.backlog,
+        )
+        self._listeners.append(listener)
+        if self._sweeper is None:
+            self._sweeper = self.clock.call_later_ms(_SWEEP_MS, self._sweep)
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
+
+    def flush(self) -> None:
+        """Write now what all connections have queued, without waiting for the end of the turn."""
+        self.turn.flush()
+
+    async def close(self) -> None:
+        """Stop listening, write what is queued, close every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self.connections):
+            connection.close("the server stops")
+        for listener in self._listeners:
+            await listener.wait_closed()
+        self._listeners.clear()
+
+    # Called by connections
+
+    def connection_added(self, connection: ServerConnection) -> None:
+        if len(self.connections) >= self.limits.connections_max:
+            self._refused += 1
+            connection.abort("too many connections")
+            return
+        self.connections.add(connection)
+
+    def connection_removed(self, connection: ServerConnection) -> None:
+        self.connections.discard(connection)
+        connection.forget_partial()
+
+    @property
+    def is_short_of_room(self) -> bool:
+        return self.partial_bytes > self.limits.partial_bytes_max
+
+    def partial_changed(self, connection: ServerConnection, before: int, after: int) -> None:
+        """Account for incomplete frames. When room is short, long ones wait for the oldest.
+
+        One of them always goes on: it ends by becoming complete or by its time limit.
+        """
+        self.partial_bytes += after - before
+        if after > self.limits.partial_bytes_free:
+            self._large[connection] = None
+            if self.is_short_of_room and next(iter(self._large)) is not connection:
+                connection.wait_for_room(True)
+        elif connection in self._large:
+            del self._large[connection]
+            connection.wait_for_room(False)
+            self._give_room()
+
+    def _give_room(self) -> None:
+        first = next(iter(self._large), None)
+        for connection in self._large:
+            connection.wait_for_room(self.is_short_of_room and connection is not first)
+
+    def _sweep(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        if self._refused:
+            _LOG.warning(
+                "connections refused name=%s count=%d reason=limit of %d reached",
+                self.name, self._refused, self.limits.connections_max,
+            )  # fmt: skip
+            self._refused = 0
+        for connection in list(self.connections):
+            connection.sweep(now_ms)
+        self._sweeper = self.clock.call_later_ms(_SWEEP_MS, self._sweep)

@@ -1,0 +1,82 @@
+"""TLS inside one connection, as bytes in and bytes out.
+
+The port serves TLS and plain text; which of them a peer speaks shows in its first byte, and by then
+asyncio's own TLS cannot be put in front any more. So the connection runs the handshake itself over
+`ssl.MemoryBIO`, on any event loop.
+"""
+
+from __future__ import annotations
+
+import ssl
+from enum import Enum
+
+from twinlog.remoting.errors import RemoteProtocolError
+
+HANDSHAKE_RECORD = 0x16  # As the first byte of a plain frame it would mean 369 MB.
+_READ_SIZE = 256 * 1024
+
+
+class TlsMode(Enum):
+    """`tls.server.mode`. A text nobody knows means permissive, as in RocketMQ."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+    @classmethod
+    def parse(cls, text: str) -> TlsMode:
+        return next((mode for mode in cls if mode.value == text.strip().lower()), cls.PERMISSIVE)
+
+
+class TlsError(RemoteProtocolError):
+    """The handshake failed or a record is broken."""
+
+
+class TlsChannel:
+    """Server side of TLS on one connection. `outgoing` is what must be written after each call."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._has_handshake = False
+        self._waiting: list[bytes] = []
+
+    def receive(self, data: bytes) -> bytes:
+        """Plain bytes of what was read; empty while the handshake goes on."""
+        self._incoming.write(data)
+        try:
+            if not self._has_handshake:
+                self._object.do_handshake()
+                self._has_handshake = True
+                waiting, self._waiting = self._waiting, []
+                for plain in waiting:
+                    self._object.write(plain)
+            return self._read_all()
+        except ssl.SSLWantReadError:
+            return b""
+        except ssl.SSLError as error:
+            raise TlsError(f"TLS: {error.reason or error}") from None
+
+    def _read_all(self) -> bytes:
+        pieces = []
+        while True:
+            try:
+                piece = self._object.read(_READ_SIZE)
+            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def encrypt(self, data: bytes | bytearray | memoryview) -> None:
+        """Take plain bytes; before the handshake is done they wait for it."""
+        if not self._has_handshake:
+            self._waiting.append(bytes(data))
+            return
+        self._object.write(data)
+
+    def outgoing(self) -> bytes:
+        """Records to be written to the transport now."""
+        return self._outgoing.read()
