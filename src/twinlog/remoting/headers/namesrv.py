@@ -1,0 +1,141 @@
+"""Name server: registration, routes, KV configuration, write permission."""
+
+from __future__ import annotations
+
+from twinlog.remoting.headers.base import Header, Int, Long, TopicHeader
+
+
+class RegisterBrokerRequestHeader(Header):
+    """103."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Long
+    compressed: bool = False
+    body_crc32: Int = 0
+    heartbeat_timeout_millis: Long | None = None
+
+
+class RegisterBrokerResponseHeader(Header):
+    """Answer to 103: for a slave with a live master, where it is.
+
+    `twinlog` is said to twinlog brokers only: this name server takes heartbeats (904).
+    """
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+    twinlog: str | None = None
+
+
+class UnregisterBrokerRequestHeader(Header):
+    """104."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+class QueryDataVersionRequestHeader(Header):
+    """322."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+class QueryDataVersionResponseHeader(Header):
+    """Answer to 322."""
+
+    changed: bool
+
+
+class BrokerHeartbeatRequestHeader(Header):
+    """904 of 5.x."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: Long | None = None
+    epoch: Int | None = None
+    max_offset: Long | None = None
+    confirm_offset: Long | None = None
+
+
+class GetRouteInfoRequestHeader(TopicHeader):
+    """105."""
+
+    accept_standard_json_only: bool = False
+
+
+class GetTopicsByClusterRequestHeader(Header):
+    """224."""
+
+    cluster: str
+
+
+class WipeWritePermOfBrokerRequestHeader(Header):
+    """205."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponseHeader(Header):
+    """Answer to 205."""
+
+    wipe_topic_count: Int
+
+
+class AddWritePermOfBrokerRequestHeader(Header):
+    """327."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponseHeader(Header):
+    """Answer to 327."""
+
+    add_topic_count: Int
+
+
+class DeleteTopicInNamesrvRequestHeader(TopicHeader):
+    """216."""
+
+    cluster_name: str | None = None
+
+
+class PutKVConfigRequestHeader(Header):
+    """100."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class GetKVConfigRequestHeader(Header):
+    """101."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponseHeader(Header):
+    """Answer to 101."""
+
+    value: str | None = None
+
+
+class DeleteKVConfigRequestHeader(Header):
+    """102."""
+
+    namespace: str
+    key: str
+
+
+class GetKVListByNamespaceRequestHeader(Header):
+    """219."""
+
+    namespace: str
