@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from interop.cluster import Cluster, start_cluster
 from support.apache import (
     ApacheBroker,
     ApacheNamesrv,
@@ -103,3 +104,26 @@ def java_5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     driver = Driver(tmp_path_factory.mktemp("java5"), CLIENT_5)
     yield driver
     driver.close()
+
+
+@pytest.fixture(scope="session")
+def java_binary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """The 4.9.7 client with headers in RocketMQ's own binary form instead of JSON."""
+    options = ["-Drocketmq.serialize.type=ROCKETMQ"]
+    driver = Driver(tmp_path_factory.mktemp("javabinary"), options=options)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(params=["java", "java_binary", "java_5"])
+def client(request: pytest.FixtureRequest) -> Driver:
+    """Each Java client in turn."""
+    driver: Driver = request.getfixturevalue(request.param)
+    return driver
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One cluster of the subject for a module; tests use topics and groups of their own."""
+    with process_group() as group:
+        yield start_cluster(group, tmp_path_factory.mktemp("cluster"))

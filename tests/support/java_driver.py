@@ -98,6 +98,7 @@ class Driver:
 
     def __init__(self, directory: Path, project: str = APACHE, options: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.project = project
         self._numbers = itertools.count(1)
         self._jobs: dict[str, Job] = {"driver": Job(self, "driver", "driver")}
         self._log = directory / "driver.log"

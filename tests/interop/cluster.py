@@ -1,0 +1,105 @@
+"""The cluster under test: a name server and a broker, of twinlog or (to check the tests) Apache's.
+
+INTEROP_SUBJECT=apache runs every scenario against Apache's own servers: a scenario that fails
+there is wrong, whatever twinlog does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.apache import start_apache_broker, start_apache_namesrv
+from support.java_driver import Event
+from support.processes import Process, ProcessGroup
+from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+
+SUBJECT = os.environ.get("INTEROP_SUBJECT", "twinlog")
+FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
+# Short, and different enough to tell levels apart. A retry starts at level 3.
+DELAY_LEVELS = "1s 2s 1s 1s 1s 1s 3s"
+BROKER_CONFIG: dict[str, object] = {
+    "mappedFileSizeCommitLog": 16 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 5000,
+    "autoCreateTopicEnable": True,
+    "enablePropertyFilter": True,
+    "messageDelayLevel": DELAY_LEVELS,
+    "transactionCheckInterval": 2000,
+    "transactionTimeOut": 1000,
+    "transactionCheckMax": 3,
+    "traceTopicEnable": True,
+    "waitTimeMillsInSendQueue": 5000,
+    "osPageCacheBusyTimeOutMills": 10000,
+    "flushConsumerOffsetInterval": 1000,
+}
+
+_numbers = itertools.count(1)
+
+
+def unique(word: str) -> str:
+    """A topic or group name that no other test of this session uses."""
+    return f"{word}_{next(_numbers)}"
+
+
+@dataclass
+class Cluster:
+    group: ProcessGroup
+    namesrv: Process
+    broker: Process
+
+    @property
+    def address(self) -> str:
+        return self.namesrv.address  # type: ignore[attr-defined,no-any-return]
+
+    def restart_broker(self, **changes: object) -> None:
+        self.broker = self.group.add(self.broker.restart(**changes))  # type: ignore[attr-defined]
+
+
+def start_cluster(
+    group: ProcessGroup,
+    directory: Path,
+    *,
+    namesrv_of: str = SUBJECT,
+    broker_of: str = SUBJECT,
+    **config: object,
+) -> Cluster:
+    start_namesrv = {"apache": start_apache_namesrv, "twinlog": start_twinlog_namesrv}[namesrv_of]
+    start_broker = {"apache": start_apache_broker, "twinlog": start_twinlog_broker}[broker_of]
+    namesrv = group.add(start_namesrv(directory / "namesrv"))
+    values = {**BROKER_CONFIG, **config}
+    address = namesrv.address  # type: ignore[attr-defined]
+    broker = group.add(start_broker(directory / "broker", namesrv=address, **values))  # type: ignore[arg-type]
+    return Cluster(group, namesrv, broker)
+
+
+def names(events: list[Event]) -> list[str]:
+    return [event["name"] for event in events]
+
+
+def expected_names(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}-{n}" for n in range(count)]
+
+
+def check_bodies(events: list[Event], sizes: list[int]) -> None:
+    """Every body arrived as it was sent: its size and its CRC follow from its name."""
+    for event in events:
+        number = int(event["name"].rpartition("-")[2])
+        text = event["name"] + ":"
+        missing = max(0, sizes[number % len(sizes)] - len(text))
+        body = text + (FILLER * (missing // len(FILLER) + 1))[:missing]
+        assert event["size"] == len(body), event["name"]
+        assert event["crc"] == zlib.crc32(body.encode()), event["name"]
+
+
+def check_order(events: list[Event]) -> None:
+    """Within a queue the messages came in the order of their offsets, without a gap."""
+    by_queue: dict[tuple[str, int], list[int]] = {}
+    for event in events:
+        offsets = by_queue.setdefault((event["broker"], event["queue"]), [])
+        if event["offset"] not in offsets[-100:]:
+            offsets.append(event["offset"])
+    for queue, offsets in by_queue.items():
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), queue
