@@ -1,0 +1,37 @@
+"""Which address this machine is reached at. Answers to RemotingUtil.getLocalAddress."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+import psutil
+
+
+def is_wildcard(address: str) -> bool:
+    """True for an address that means every interface."""
+    try:
+        return ipaddress.ip_address(address).is_unspecified
+    except ValueError:
+        return address in ("", "*")
+
+
+def local_address() -> str:
+    """The address that others can reach, as Apache guesses it; loopback when there is none."""
+    found = [
+        item.address.partition("%")[0]
+        for items in psutil.net_if_addrs().values()
+        for item in items
+        if item.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return choose_address(found)
+
+
+def choose_address(addresses: Iterable[str]) -> str:
+    """The first IPv4 address that is not loopback, those of a private home network last."""
+    usable = [a for a in map(ipaddress.ip_address, addresses) if not a.is_loopback]
+    v4 = [str(a) for a in usable if a.version == 4]
+    v6 = [str(a) for a in usable if a.version == 6 and not a.is_link_local]
+    far = [a for a in v4 if not a.startswith("192.168")]
+    return next(iter(far + v4[::-1] + v6), "127.0.0.1")

@@ -1,0 +1,114 @@
+"""Properties files and the small languages inside their values.
+
+A properties file knows comments only at the start of a line. People write them behind a value all
+the same; Apache then ignores the value silently or uses it with the comment in it, so it is an
+error here that names the comment.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import javaproperties
+import msgspec
+
+_DELAY = re.compile(r"([0-9]+)([smhd])")
+_DELAY_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TRAILING_COMMENT = re.compile(r"\s#.*$")
+
+
+class ConfigValueError(ValueError):
+    """A value that cannot be: which key, and why."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class Entry(NamedTuple):
+    """One key of a file, with its line."""
+
+    line: int
+    key: str
+    value: str
+
+
+def parse_properties(data: bytes) -> Iterator[Entry]:
+    """The keys of a properties file in order. Text is UTF-8, else Latin-1 as Java reads it."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    line = 1
+    for element in javaproperties.parse(io.StringIO(text, newline=None)):
+        if isinstance(element, javaproperties.KeyValue):
+            # Java keeps blanks at the end of a value; no key of ours means anything by them.
+            yield Entry(line, element.key, element.value.rstrip())
+        line += max(1, element.source.count("\n"))
+
+
+def trailing_comment(value: str) -> str | None:
+    """The part of `value` that was meant as a comment, if there is one."""
+    found = _TRAILING_COMMENT.search(" " + value)
+    return found.group().strip() if found else None
+
+
+def parse_delay_levels(text: str) -> dict[int, int]:
+    """`1s 5s 1m` to ms by level, from 1. Raises ValueError naming the part that is wrong."""
+    levels: dict[int, int] = {}
+    for level, part in enumerate(text.split(), 1):
+        match = _DELAY.fullmatch(part)
+        if match is None:
+            raise ValueError(f"level {level} is {part!r}; write a number and s, m, h or d")
+        levels[level] = int(match[1]) * _DELAY_UNIT_MS[match[2]]
+    return levels
+
+
+def parse_hours(text: str) -> tuple[int, ...]:
+    """`04;16` to hours. Raises ValueError naming the part that is wrong."""
+    hours = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        if not part.isdecimal() or int(part) > 23:
+            raise ValueError(f"{part!r} is not an hour from 00 to 23")
+        hours.append(int(part))
+    return tuple(hours)
+
+
+# Where Apache's capitals do not follow from ours.
+_SPELLED = {
+    "ip1": "IP1",
+    "ip2": "IP2",
+    "tls": "TLS",
+    "ha": "HA",
+    "crc": "CRC",
+}
+
+
+def key_of(name: str) -> str:
+    """The file's key of an attribute: `broker_ip1` is `brokerIP1`."""
+    words = name.split("_")
+    return words[0] + "".join(_SPELLED.get(word, word[:1].upper() + word[1:]) for word in words[1:])
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def properties_text(config: msgspec.Struct) -> str:
+    """All keys and values of a configuration as Apache prints them: `key=value`, sorted.
+
+    Keys without a value are left out, and so is what is not a plain value (TLS, with its
+    passwords).
+    """
+    lines = [
+        f"{key_of(name)}={_text_of(value)}\n"
+        for name in config.__struct_fields__
+        if (value := getattr(config, name)) is not None and not isinstance(value, msgspec.Struct)
+    ]
+    return "".join(sorted(lines))

@@ -1,0 +1,270 @@
+"""The one place that makes TLS contexts. Answers to TlsSystemConfig, TlsHelper and TlsMode.
+
+Keys are Apache's, `tls.*`. Apache takes them from JVM options and from the file that
+`tls.config.file` names; here they may stand in the server's own properties file as well.
+
+What differs: without a certificate TLS is off, where Apache makes a certificate that nobody can
+check; `tls.test.mode.enable=true` asks for that kind. A mode that is given needs what it needs:
+nothing falls back to plain text silently.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from twinlog.runtime.config_format import ConfigValueError, parse_properties, trailing_comment
+
+
+class TlsMode(StrEnum):
+    """What a server does with a connection."""
+
+    DISABLED = "disabled"  # TLS is refused.
+    PERMISSIVE = "permissive"  # Both: the first byte says which.
+    ENFORCING = "enforcing"  # Plain text is refused.
+
+
+class ClientAuth(StrEnum):
+    """Whether a server asks for the client's certificate."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRE = "require"
+
+
+class TlsConfig(msgspec.Struct, frozen=True):
+    """The TLS keys. Passwords are kept out of `repr`, and so out of logs."""
+
+    server_mode: TlsMode | None = None  # None: permissive with a certificate, else disabled.
+    client_enable: bool = False
+    test_mode_enable: bool = False
+    server_key_path: str | None = None
+    server_key_password: str | None = None
+    server_cert_path: str | None = None
+    server_need_client_auth: ClientAuth = ClientAuth.NONE
+    server_auth_client: bool = False
+    server_trust_cert_path: str | None = None
+    client_key_path: str | None = None
+    client_key_password: str | None = None
+    client_cert_path: str | None = None
+    client_auth_server: bool = False
+    client_trust_cert_path: str | None = None
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        text = ", ".join(
+            f"{name}={'***' if 'password' in name and value else value!r}"
+            for name, value in shown.items()
+        )
+        return f"TlsConfig({text})"
+
+    @property
+    def mode(self) -> TlsMode:
+        """The server's mode, decided."""
+        if self.server_mode is not None:
+            return self.server_mode
+        return TlsMode.PERMISSIVE if self._has_certificate else TlsMode.DISABLED
+
+    @property
+    def _has_certificate(self) -> bool:
+        return bool(self.server_cert_path) or self.test_mode_enable
+
+
+_KEYS = {
+    "tls.server.mode": "server_mode",
+    "tls.enable": "client_enable",
+    "tls.test.mode.enable": "test_mode_enable",
+    "tls.server.keyPath": "server_key_path",
+    "tls.server.keyPassword": "server_key_password",
+    "tls.server.certPath": "server_cert_path",
+    "tls.server.need.client.auth": "server_need_client_auth",
+    "tls.server.authClient": "server_auth_client",
+    "tls.server.trustCertPath": "server_trust_cert_path",
+    "tls.client.keyPath": "client_key_path",
+    "tls.client.keyPassword": "client_key_password",
+    "tls.client.certPath": "client_cert_path",
+    "tls.client.authServer": "client_auth_server",
+    "tls.client.trustCertPath": "client_trust_cert_path",
+}
+_FILE_KEY = "tls.config.file"
+_FLAGS = {"client_enable", "test_mode_enable", "server_auth_client", "client_auth_server"}
+
+
+def is_tls_key(key: str) -> bool:
+    return key.startswith("tls.")
+
+
+def tls_with(properties: Mapping[str, str]) -> TlsConfig:
+    """The TLS configuration of `tls.*` keys. What `tls.config.file` holds yields to them.
+
+    Raises ConfigValueError naming the key.
+    """
+    merged = dict(properties)
+    path = merged.pop(_FILE_KEY, None)
+    if path is not None:
+        merged = _read_file(path) | merged
+    values = {_known(key): _convert(key, text) for key, text in merged.items()}
+    config = TlsConfig(**values)
+    _check_server(config)
+    _check_client(config)
+    return config
+
+
+def _known(key: str) -> str:
+    if key not in _KEYS:
+        raise ConfigValueError(key, f"unknown TLS key; known are {', '.join(sorted(_KEYS))}")
+    return _KEYS[key]
+
+
+def _read_file(path: str) -> dict[str, str]:
+    try:
+        with open(path, "rb") as file:
+            return {entry.key: entry.value for entry in parse_properties(file.read())}
+    except OSError as error:
+        raise ConfigValueError(_FILE_KEY, f"cannot read {path}: {error.strerror}") from error
+
+
+def _convert(key: str, text: str) -> Any:
+    name = _known(key)
+    if "password" not in name and (comment := trailing_comment(text)) is not None:
+        raise ConfigValueError(key, f"{comment!r} is not a comment here; put it on its own line")
+    try:
+        if name == "server_mode":
+            return TlsMode(text.strip().lower())
+        if name == "server_need_client_auth":
+            return ClientAuth(text.strip().lower())
+        if name in _FLAGS:
+            return msgspec.convert(text.strip(), bool, strict=False)
+    except ValueError as error:
+        reason = "is not true or false" if name in _FLAGS else str(error)
+        raise ConfigValueError(key, reason) from error
+    return text
+
+
+def _check_server(config: TlsConfig) -> None:
+    if config.mode is TlsMode.DISABLED:
+        return
+    if not config._has_certificate:
+        raise ConfigValueError("tls.server.mode", f"{config.mode} needs tls.server.certPath")
+    _check_readable("tls.server.certPath", config.server_cert_path)
+    _check_readable("tls.server.keyPath", config.server_key_path)
+    _check_readable("tls.server.trustCertPath", config.server_trust_cert_path)
+    if config.server_need_client_auth is not ClientAuth.NONE and not config.server_trust_cert_path:
+        raise ConfigValueError(
+            "tls.server.need.client.auth",
+            "needs tls.server.trustCertPath: a certificate that nobody checks proves nothing",
+        )
+    if config.server_auth_client and config.server_need_client_auth is ClientAuth.NONE:
+        raise ConfigValueError(
+            "tls.server.authClient",
+            "has no effect unless tls.server.need.client.auth is optional or require",
+        )
+
+
+def _check_client(config: TlsConfig) -> None:
+    _check_readable("tls.client.certPath", config.client_cert_path)
+    _check_readable("tls.client.keyPath", config.client_key_path)
+    _check_readable("tls.client.trustCertPath", config.client_trust_cert_path)
+
+
+def _check_readable(key: str, path: str | None) -> None:
+    if path is not None and not os.access(path, os.R_OK):
+        raise ConfigValueError(key, f"{path} cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """What a listening server needs: the mode, and the context when it is not disabled."""
+
+    mode: TlsMode
+    context: ssl.SSLContext | None
+
+
+def server_tls(config: TlsConfig) -> ServerTls:
+    """The server's side. Raises ConfigValueError for files that are no certificate or key."""
+    if config.mode is TlsMode.DISABLED:
+        return ServerTls(TlsMode.DISABLED, None)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if config.server_cert_path:
+        _load_chain(
+            context,
+            "tls.server.certPath",
+            config.server_cert_path,
+            config.server_key_path,
+            config.server_key_password,
+        )
+    else:
+        _load_self_signed(context)
+    if config.server_need_client_auth is not ClientAuth.NONE:
+        _load_trust(context, "tls.server.trustCertPath", config.server_trust_cert_path)
+        is_required = config.server_need_client_auth is ClientAuth.REQUIRE
+        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    return ServerTls(config.mode, context)
+
+
+def client_tls(config: TlsConfig, *, use_tls: bool = False) -> ssl.SSLContext | None:
+    """The client's side; None for plain text. `use_tls` is the key `useTLS` of a client.
+
+    As with Apache the server's certificate is checked only with `tls.client.authServer=true`.
+    """
+    if not (config.client_enable or use_tls):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Brokers are known by address, and RocketMQ's certificates name no address.
+    context.check_hostname = False
+    if config.client_auth_server:
+        if config.client_trust_cert_path:
+            _load_trust(context, "tls.client.trustCertPath", config.client_trust_cert_path)
+        else:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    if config.client_cert_path:
+        _load_chain(
+            context,
+            "tls.client.certPath",
+            config.client_cert_path,
+            config.client_key_path,
+            config.client_key_password,
+        )
+    return context
+
+
+def _load_chain(
+    context: ssl.SSLContext, key: str, cert: str, private: str | None, password: str | None
+) -> None:
+    try:
+        # A password is always passed: without one OpenSSL would ask on the terminal.
+        context.load_cert_chain(cert, private, password or "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise ConfigValueError(key, f"{cert} with key {private or cert}: {error}") from error
+
+
+def _load_trust(context: ssl.SSLContext, key: str, path: str | None) -> None:
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigValueError(key, f"{path}: {error}") from error
+
+
+def _load_self_signed(context: ssl.SSLContext) -> None:
+    """A certificate for tests, made now and kept nowhere."""
+    try:
+        from twinlog.runtime.self_signed import make_certificate
+    except ImportError as error:
+        raise ConfigValueError(
+            "tls.test.mode.enable", "needs the package cryptography; or give tls.server.certPath"
+        ) from error
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        file.write(make_certificate("twinlog-test"))
+        file.flush()
+        context.load_cert_chain(file.name)
