@@ -1,0 +1,333 @@
+"""Slave side of one twin connection. Bytes and facts in, bytes and events out; no I/O.
+
+    READY      -- HELLO sent, CHALLENGE ---------->  HANDSHAKE  PROOF when there is a secret
+    HANDSHAKE  -- PROBE -------------------------->  HANDSHAKE  DigestsWanted
+    HANDSHAKE  -- TRUNCATE ----------------------->  HANDSHAKE  TruncateWanted, READY when cut
+    HANDSHAKE  -- START -------------------------->  TRANSFER   Started
+    TRANSFER   -- DATA at the log's end ---------->  TRANSFER   BodyReceived
+    TRANSFER   -- DATA damaged on the way -------->  TRANSFER   RESEND, later frames dropped
+    any        -- ERROR, fault, silence, end ----->  SHUTDOWN   Refused, MasterGone
+
+Invariants: bodies come out contiguous, each byte once, and only when their checksum is right; an
+acknowledgement says *received* only after `appended` and *durable* only after `flushed`; nothing is
+cut unless the policy allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from twinlog.ha.receiver import BodyReceived, MasterGone
+from twinlog.ha.twin import wire
+from twinlog.ha.twin.common import Range
+from twinlog.ha.twin.secrets import is_proof, prove
+from twinlog.ha.twin.sender import encode_hello
+from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
+from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
+
+PROBE_SIZE_MAX = 8 * 1024 * 1024  # A digest of more than that would hold up the slave for others.
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveFacts:
+    """Who this slave is. `reseed` is `twinlogReseed`: tail, all or manual."""
+
+    hello: Hello
+    secret: str = ""
+    reseed: str = "tail"
+    heartbeat_interval_ms: int = 5000
+    housekeeping_interval_ms: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class DigestsWanted:
+    """Compute the digests of these ranges of the own log: `digests_computed`."""
+
+    ranges: list[Range]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateWanted:
+    """Cut the log back to `offset`, bytes moved aside: `truncated`."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The master sends from `offset` on; an empty log begins there."""
+
+    offset: int
+    store_id: str
+    epochs: tuple[wire.EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One of the two said no. `code` tells what the policy may do about it."""
+
+    code: int
+    reason: str
+
+
+TwinReceiverEvent = DigestsWanted | TruncateWanted | Started | BodyReceived | Refused | MasterGone
+
+
+@dataclass(slots=True)
+class TwinReceiver:
+    """Turns the master's frames into log bytes, and what was stored into acknowledgements."""
+
+    facts: SlaveFacts
+    now_ms: int
+    state: HAConnectionState = HAConnectionState.READY
+    reason: str = ""
+    log_end: int = 0
+    flushed_offset: int = 0
+    confirmed: int = 0
+    master_end: int = 0
+    epoch: int = 0
+    damaged_count: int = 0
+    _parser: FrameParser = field(default_factory=FrameParser)
+    _outgoing: list[bytes] = field(default_factory=list)
+    _events: list[TwinReceiverEvent] = field(default_factory=list)
+    _hello_bytes: bytes = b""
+    _expected: int = 0
+    _truncating_to: int = -1
+    _is_resending: bool = False
+    _acked: tuple[int, int] = (-1, -1)
+    _last_read_ms: int = 0
+    _last_ack_ms: int = 0
+
+    def __post_init__(self) -> None:
+        hello = self.facts.hello
+        self.log_end = self._expected = hello.log_end
+        self._last_read_ms = self._last_ack_ms = self.now_ms
+        frame, self._hello_bytes = encode_hello(hello)
+        self._outgoing.append(wire.MAGIC + frame)
+
+    # Bytes in.
+
+    def get_buffer(self) -> memoryview:
+        return self._parser.get_buffer()
+
+    def buffer_filled(self, size: int, now_ms: int) -> None:
+        """`size` bytes were put at the start of `get_buffer()`. Take the events out before more."""
+        self._receive_frames(self._parser.buffer_filled(size), now_ms)
+
+    def receive_data(self, data: bytes | memoryview, now_ms: int) -> None:
+        self._receive_frames(self._parser.feed(data), now_ms)
+
+    def _receive_frames(self, frames: Iterator[Frame], now_ms: int) -> None:
+        if self.state is HAConnectionState.SHUTDOWN:
+            raise LocalProtocolError("data after the connection ended")
+        self._last_read_ms = now_ms
+        try:
+            for frame in frames:
+                if self.is_ended:
+                    return
+                self._receive(frame)
+        except RemoteProtocolError as error:
+            self.refuse(ErrorCode.PROTOCOL, str(error))
+        self.check()
+
+    def receive_eof(self) -> None:
+        self._end("the master closed the connection")
+
+    # Facts in.
+
+    def digests_computed(self, digests: list[str]) -> None:
+        self._outgoing.append(wire.encode_json(FrameType.DIGESTS, wire.Digests(digests=digests)))
+
+    def truncated(self, log_end: int) -> None:
+        """The tail is cut and moved aside."""
+        assert log_end == self._truncating_to
+        self.log_end = self._expected = log_end
+        self.flushed_offset = min(self.flushed_offset, log_end)
+        self._outgoing.append(wire.encode_json(FrameType.READY, wire.Ready(log_end=log_end)))
+
+    def appended(self, end_offset: int) -> None:
+        assert self.log_end <= end_offset <= self._expected, (self.log_end, end_offset)
+        self.log_end = end_offset
+
+    def flushed(self, offset: int) -> None:
+        """Everything below `offset` is on this slave's disk."""
+        self.flushed_offset = max(self.flushed_offset, min(offset, self.log_end))
+
+    def append_failed(self, reason: str) -> None:
+        self.refuse(ErrorCode.DISK, reason)
+
+    def tick(self, now_ms: int) -> None:
+        if self.state is HAConnectionState.SHUTDOWN:
+            return
+        silence_ms = now_ms - self._last_read_ms
+        if silence_ms > self.facts.housekeeping_interval_ms:
+            self._end(f"housekeeping: nothing from the master for {silence_ms} ms")
+        elif now_ms - self._last_ack_ms > self.facts.heartbeat_interval_ms:
+            self._acked = (-1, -1)  # An idle acknowledgement repeats the last one.
+
+    def refuse(self, code: ErrorCode, reason: str) -> None:
+        """Tell the master why, and close."""
+        if self.state is HAConnectionState.SHUTDOWN:
+            return
+        error = wire.Error(code=code, reason=reason, log_end=self.log_end)
+        self._outgoing.append(wire.encode_json(FrameType.ERROR, error))
+        self._events.append(Refused(code, reason))
+        self._end(reason)
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state is HAConnectionState.SHUTDOWN
+
+    # Results out.
+
+    def events(self) -> list[TwinReceiverEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def data_to_send(self, now_ms: int) -> bytes:
+        """Handshake frames, and one acknowledgement for all that was stored since the last."""
+        if self.state is HAConnectionState.TRANSFER:
+            ack = (self.log_end, min(self.flushed_offset, self.log_end))
+            if ack != self._acked:
+                self._acked = ack
+                self._last_ack_ms = now_ms
+                self._outgoing.append(wire.encode_ack(*ack))
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def check(self) -> None:
+        assert self.flushed_offset <= self.log_end <= self._expected or self._truncating_to >= 0
+
+    # Frames.
+
+    def _receive(self, frame: Frame) -> None:
+        if frame.frame_type == FrameType.DATA and self.state is HAConnectionState.TRANSFER:
+            self._receive_data(frame)
+            return
+        if not frame.is_intact:
+            raise RemoteProtocolError("a frame of the master does not match its checksum")
+        if frame.frame_type == FrameType.ERROR:
+            error = wire.decode_json(frame.payload, wire.Error)
+            self._events.append(Refused(error.code, error.reason))
+            self._end(f"the master refused: {error.reason}")
+        elif self.state is HAConnectionState.READY:
+            self._receive_challenge(frame)
+        elif self.state is HAConnectionState.HANDSHAKE:
+            self._receive_handshake(frame)
+        elif frame.frame_type == FrameType.HEARTBEAT:
+            self._receive_heartbeat(frame)
+        else:
+            raise RemoteProtocolError(f"frame type {frame.frame_type} while transferring")
+
+    def _receive_challenge(self, frame: Frame) -> None:
+        if frame.frame_type != FrameType.CHALLENGE:
+            raise RemoteProtocolError(f"expected CHALLENGE, got frame type {frame.frame_type}")
+        challenge = wire.decode_json(frame.payload, wire.Challenge)
+        hello = self.facts.hello
+        if not hello.version_min <= challenge.version <= hello.version:
+            self.refuse(ErrorCode.VERSION, f"the master chose version {challenge.version},"
+                        f" this slave speaks {hello.version_min}..{hello.version}")  # fmt: skip
+            return
+        if self.facts.secret:
+            expected = prove(self.facts.secret, role="master", nonce=challenge.nonce,
+                             peer_nonce=hello.nonce, hello=self._hello_bytes)  # fmt: skip
+            if not is_proof(expected, challenge.proof):
+                self.refuse(ErrorCode.WRONG_SECRET, "the master's secret is not this slave's")
+                return
+            proof = prove(self.facts.secret, role="slave", nonce=hello.nonce,
+                          peer_nonce=challenge.nonce, hello=self._hello_bytes)  # fmt: skip
+            self._outgoing.append(wire.encode_json(FrameType.PROOF, wire.Proof(proof=proof)))
+        self.state = HAConnectionState.HANDSHAKE
+
+    def _receive_handshake(self, frame: Frame) -> None:
+        if frame.frame_type == FrameType.PROBE:
+            self._receive_probe(wire.decode_json(frame.payload, wire.Probe))
+        elif frame.frame_type == FrameType.TRUNCATE:
+            self._receive_truncate(wire.decode_json(frame.payload, wire.Truncate))
+        elif frame.frame_type == FrameType.START:
+            self._receive_start(wire.decode_json(frame.payload, wire.Start))
+        else:
+            raise RemoteProtocolError(f"frame type {frame.frame_type} in the handshake")
+
+    def _receive_probe(self, probe: wire.Probe) -> None:
+        hello = self.facts.hello
+        for start, end in probe.ranges:
+            if not hello.log_min <= start < end <= hello.log_end or end - start > PROBE_SIZE_MAX:
+                raise RemoteProtocolError(f"probe of [{start}, {end})")
+        if not 0 < len(probe.ranges) <= 16:
+            raise RemoteProtocolError(f"probe of {len(probe.ranges)} ranges")
+        self._events.append(DigestsWanted(probe.ranges))
+
+    def _receive_truncate(self, truncate: wire.Truncate) -> None:
+        hello = self.facts.hello
+        if not hello.log_min < truncate.offset < hello.log_end:
+            raise RemoteProtocolError(f"asked to cut to {truncate.offset}")
+        if self.facts.reseed == "manual":
+            self.refuse(ErrorCode(truncate.code), f"{truncate.reason};"
+                        " twinlogReseed=manual, so nothing is cut here")  # fmt: skip
+            return
+        self._truncating_to = truncate.offset
+        self._events.append(TruncateWanted(truncate.offset, truncate.reason))
+
+    def _receive_start(self, start: wire.Start) -> None:
+        is_empty = self.facts.hello.log_end == 0
+        if not is_empty and start.offset != self.log_end:
+            raise RemoteProtocolError(f"started at {start.offset}, this log ends at {self.log_end}")
+        if start.offset < 0 or (is_empty and start.offset % self.facts.hello.segment_size):
+            raise RemoteProtocolError(f"an empty log cannot start at {start.offset}")
+        self.log_end = self._expected = start.offset
+        if is_empty:
+            self.flushed_offset = start.offset  # There is nothing below it to lose.
+        self._truncating_to = -1
+        self.state = HAConnectionState.TRANSFER
+        self._parser.payload_size_max = wire.PAYLOAD_SIZE_MAX
+        self._events.append(Started(start.offset, start.store_id, tuple(start.epochs)))
+
+    # Transfer.
+
+    def _receive_data(self, frame: Frame) -> None:
+        if not frame.is_intact:
+            self.damaged_count += 1
+            if not self._is_resending:
+                self._is_resending = True
+                self._outgoing.append(wire.encode_resend(self._expected))
+            return
+        if len(frame.payload) <= wire.DATA_PREFIX.size:
+            raise RemoteProtocolError("a DATA frame without data")
+        offset, confirmed, epoch = wire.DATA_PREFIX.unpack_from(frame.payload)
+        if self._is_resending and offset > self._expected:
+            return  # Sent before the master heard of the damage.
+        if offset != self._expected:
+            raise RemoteProtocolError(f"data at {offset}, this log ends at {self._expected}")
+        self._note_epoch(epoch)
+        body = frame.payload[wire.DATA_PREFIX.size :]
+        segment_size = self.facts.hello.segment_size
+        if len(body) > segment_size - offset % segment_size:
+            raise RemoteProtocolError(f"data at {offset} crosses the end of a file")
+        self._is_resending = False
+        self.confirmed = max(self.confirmed, confirmed)
+        self._expected = offset + len(body)
+        self.master_end = max(self.master_end, self._expected)
+        self._events.append(BodyReceived(offset, [body], len(body)))
+
+    def _receive_heartbeat(self, frame: Frame) -> None:
+        if len(frame.payload) != wire.DATA_PREFIX.size:
+            raise RemoteProtocolError("a HEARTBEAT of the wrong size")
+        self.master_end, confirmed, epoch = wire.DATA_PREFIX.unpack(frame.payload)
+        self._note_epoch(epoch)
+        self.confirmed = max(self.confirmed, confirmed)
+
+    def _note_epoch(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise RemoteProtocolError(f"epoch {epoch} after {self.epoch}: an older master")
+        self.epoch = epoch
+
+    def _end(self, reason: str) -> None:
+        if self.state is HAConnectionState.SHUTDOWN:
+            return
+        self.state = HAConnectionState.SHUTDOWN
+        self.reason = reason
+        self._events.append(MasterGone(reason))

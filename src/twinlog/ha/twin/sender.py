@@ -1,0 +1,480 @@
+"""Master side of one twin connection. Bytes and facts in, bytes and events out; no I/O.
+
+    READY      -- HELLO that fits ---------------->  HANDSHAKE  (CHALLENGE, PROOF when secret)
+    HANDSHAKE  -- digests agree ------------------>  TRANSFER   SlaveJoined
+    HANDSHAKE  -- the slave has another tail ----->  HANDSHAKE  TRUNCATE, waits for READY
+    TRANSFER   -- ACK, RESEND -------------------->  TRANSFER   SlaveAcked
+    any        -- refusal, fault, silence, end --->  SHUTDOWN   ConnectionEnded
+
+Invariants: no byte of log leaves before the last common record is known; `durable <= received <=
+next_offset <= log end`; at most `window_size` bytes are unacknowledged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
+from twinlog.ha.twin import wire
+from twinlog.ha.twin.common import CommonSearch, Range
+from twinlog.ha.twin.secrets import is_proof, prove
+from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
+from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
+
+WINDOW_SIZE = 16 * 1024 * 1024  # Unacknowledged bytes: enough for 2 ms each way at 2 GB/s.
+
+
+@dataclass(frozen=True, slots=True)
+class MasterFacts:
+    """Who this master is. `check_replica` returns why a slave is refused, or an empty text."""
+
+    cluster: str
+    group: str
+    store_id: str
+    segment_size: int
+    secret: str = ""
+    epochs: tuple[wire.EpochEntry, ...] = (wire.EpochEntry(0, 0),)
+    heartbeat_interval_ms: int = 5000
+    housekeeping_interval_ms: int = 20_000
+    window_size: int = WINDOW_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReceived:
+    """Someone says who it is. The owner answers with `admit` or `refuse`."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class DigestsWanted:
+    """Compute the digests of these ranges of the own log: `digests_computed`."""
+
+    ranges: list[Range]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundariesWanted:
+    """Find a record start at or before `start`, and all record ends up to `end`: `boundaries`."""
+
+    start: int
+    end: int
+
+
+TwinSenderEvent = (
+    HelloReceived | DigestsWanted | BoundariesWanted | SlaveJoined | SlaveAcked | ConnectionEnded
+)
+
+
+@dataclass(slots=True)
+class TwinSender:
+    """Decides what one twinlog slave is sent and what its acknowledgements are worth."""
+
+    facts: MasterFacts
+    log_min: int
+    log_end: int
+    now_ms: int
+    nonce: str
+    state: HAConnectionState = HAConnectionState.READY
+    reason: str = ""
+    hello: Hello | None = None
+    request_offset: int = -1
+    ack_offset: int = -1
+    durable_offset: int = -1
+    next_offset: int = -1
+    resend_count: int = 0
+    _parser: FrameParser = field(default_factory=FrameParser)
+    _magic: bytes = b""
+    _hello_bytes: bytes = b""
+    _outgoing: list[bytes] = field(default_factory=list)
+    _events: list[TwinSenderEvent] = field(default_factory=list)
+    _search: CommonSearch | None = None
+    _own_digests: list[str] | None = None
+    _peer_digests: list[str] | None = None
+    _truncate_to: int = -1
+    _last_read_ms: int = 0
+    _last_write_ms: int = 0
+    _is_write_complete: bool = True
+    _is_proved: bool = False
+
+    def __post_init__(self) -> None:
+        self._last_read_ms = self._last_write_ms = self.now_ms
+
+    # Facts in.
+
+    def receive_data(self, data: bytes, now_ms: int) -> None:
+        """Bytes of the slave, the magic first, in any split."""
+        if self.state is HAConnectionState.SHUTDOWN:
+            raise LocalProtocolError("data after the connection ended")
+        self._last_read_ms = now_ms
+        missing = len(wire.MAGIC) - len(self._magic)
+        if missing:
+            self._magic += data[:missing]
+            data = data[missing:]
+            if not wire.MAGIC.startswith(self._magic):
+                self._end("the connection does not begin with the twin dialect's magic")
+                return
+        try:
+            for frame in self._parser.feed(data) if data else ():
+                if self.is_ended:
+                    return
+                self._receive(frame)
+        except RemoteProtocolError as error:
+            self.refuse(ErrorCode.PROTOCOL, str(error))
+        self.check()
+
+    def receive_eof(self) -> None:
+        self._end("the slave closed the connection")
+
+    def log_moved(self, log_min: int, log_end: int) -> None:
+        self.log_min, self.log_end = log_min, log_end
+        if self.state is HAConnectionState.TRANSFER and self.next_offset < log_min:
+            self.refuse(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the slave needs offset {self.next_offset}, the oldest kept is {log_min}",
+            )
+
+    def write_blocked(self) -> None:
+        self._is_write_complete = False
+
+    def write_completed(self, now_ms: int) -> None:
+        self._is_write_complete = True
+        self._last_write_ms = now_ms
+
+    def tick(self, now_ms: int) -> None:
+        if self.state is HAConnectionState.SHUTDOWN:
+            return
+        silence_ms = now_ms - self._last_read_ms
+        if silence_ms > self.facts.housekeeping_interval_ms:
+            self._end(f"housekeeping: nothing from the slave for {silence_ms} ms")
+
+    def admit(self) -> None:
+        """The owner has no objection to this replica: go on with the secret, then the search."""
+        assert self.hello is not None
+        proof = ""
+        if self.facts.secret:
+            proof = prove(self.facts.secret, role="master", nonce=self.nonce,
+                          peer_nonce=self.hello.nonce, hello=self._hello_bytes)  # fmt: skip
+        challenge = wire.Challenge(
+            version=min(self.hello.version, wire.VERSION), nonce=self.nonce, proof=proof
+        )
+        self._outgoing.append(wire.encode_json(FrameType.CHALLENGE, challenge))
+        if not self.facts.secret:
+            self._is_proved = True
+            self._begin_search()
+
+    def refuse(self, code: ErrorCode, reason: str) -> None:
+        """Say why, at both ends, and close."""
+        if self.state is HAConnectionState.SHUTDOWN:
+            return
+        error = wire.Error(code=code, reason=reason, log_min=self.log_min, log_end=self.log_end)
+        self._outgoing.append(wire.encode_json(FrameType.ERROR, error))
+        self._end(reason)
+
+    def digests_computed(self, digests: list[str]) -> None:
+        """The answer to DigestsWanted."""
+        self._own_digests = digests
+        self._compare()
+
+    def boundaries(self, anchor: int, ends: list[int]) -> None:
+        """The answer to BoundariesWanted."""
+        assert self._search is not None
+        self._search.boundaries(anchor, ends)
+        self._ask()
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state is HAConnectionState.SHUTDOWN
+
+    # Results out.
+
+    def events(self) -> list[TwinSenderEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def data_to_send(self) -> bytes:
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def next_range(self, now_ms: int) -> Range | None:
+        """The log bytes to send next; an empty range is a heartbeat. Counts as sent from here."""
+        if self.state is not HAConnectionState.TRANSFER or not self._is_write_complete:
+            return None
+        size = min(self._readable(), self.facts.window_size - (self.next_offset - self.ack_offset))
+        if size <= 0:
+            if now_ms - self._last_write_ms > self.facts.heartbeat_interval_ms:
+                self._last_write_ms = now_ms
+                return self.next_offset, self.next_offset
+            return None
+        start = self.next_offset
+        self.next_offset += size
+        self._last_write_ms = now_ms
+        self.check()
+        return start, self.next_offset
+
+    def shortened(self, end: int) -> None:
+        """The shell cut the last range at a record boundary: the rest comes next time."""
+        assert self.ack_offset <= end <= self.next_offset
+        self.next_offset = end
+
+    def frame(self, offset: int, body: bytes | memoryview, confirmed: int) -> list[
+        bytes | memoryview
+    ]:  # fmt: skip
+        """The frame for a range that `next_range` gave."""
+        epoch = self.facts.epochs[-1].epoch
+        if not body:
+            return [wire.encode_heartbeat(self.log_end, confirmed, epoch)]
+        return wire.encode_data(offset, confirmed, epoch, body)
+
+    @property
+    def is_durable(self) -> bool:
+        return self.hello is not None and self.hello.is_durable
+
+    @property
+    def counted_offset(self) -> int:
+        """What counts as acknowledged: on the slave's disk when that is what it promises."""
+        return self.durable_offset if self.is_durable else self.ack_offset
+
+    def check(self) -> None:
+        if self.state is HAConnectionState.TRANSFER:
+            assert self.durable_offset <= self.ack_offset <= self.next_offset <= self.log_end, (
+                f"durable {self.durable_offset} ack {self.ack_offset}"
+                f" next {self.next_offset} end {self.log_end}"
+            )
+
+    def _readable(self) -> int:
+        segment_size = self.facts.segment_size
+        file_end = self.next_offset - self.next_offset % segment_size + segment_size
+        return min(self.log_end, file_end, self.next_offset + wire.BODY_SIZE_MAX) - self.next_offset
+
+    # Frames.
+
+    def _receive(self, frame: Frame) -> None:
+        if not frame.is_intact:
+            raise RemoteProtocolError("a frame of the slave does not match its checksum")
+        if self.state is HAConnectionState.READY:
+            self._receive_hello(frame)
+        elif frame.frame_type == FrameType.ERROR:
+            error = wire.decode_json(frame.payload, wire.Error)
+            self._end(f"the slave refused: {error.reason}")
+        elif self.state is HAConnectionState.TRANSFER:
+            self._receive_transfer(frame)
+        else:
+            self._receive_handshake(frame)
+
+    def _receive_hello(self, frame: Frame) -> None:
+        if frame.frame_type != FrameType.HELLO:
+            raise RemoteProtocolError(f"expected HELLO, got frame type {frame.frame_type}")
+        hello: Hello = wire.decode_json(frame.payload, Hello)
+        self.hello = hello
+        self._hello_bytes = bytes(frame.payload)
+        self.state = HAConnectionState.HANDSHAKE
+        if fault := self._hello_fault(hello):
+            self.refuse(*fault)
+        else:
+            self._events.append(HelloReceived(hello))
+
+    def _hello_fault(self, hello: Hello) -> tuple[ErrorCode, str] | None:
+        facts = self.facts
+        if hello.version < wire.VERSION_MIN or hello.version_min > wire.VERSION:
+            return ErrorCode.VERSION, (
+                f"the slave speaks versions {hello.version_min}..{hello.version} of the twin"
+                f" dialect, this master {wire.VERSION_MIN}..{wire.VERSION}"
+            )
+        if hello.cluster != facts.cluster:
+            return ErrorCode.WRONG_CLUSTER, (
+                f"the slave is of cluster {hello.cluster!r}, this master of {facts.cluster!r}"
+            )
+        if hello.group != facts.group:
+            return ErrorCode.WRONG_GROUP, (
+                f"the slave is of broker {hello.group!r}, this master of {facts.group!r}"
+            )
+        if hello.has_secret != bool(facts.secret):
+            who = "the master has a secret and the slave none"
+            if hello.has_secret:
+                who = "the slave has a secret and the master none"
+            return ErrorCode.WRONG_SECRET, f"{who}: set twinlogHASecret on both"
+        if hello.segment_size != facts.segment_size:
+            return ErrorCode.SEGMENT_SIZE, (
+                f"mappedFileSizeCommitLog is {hello.segment_size} on the slave and"
+                f" {facts.segment_size} on the master; it must be the same"
+            )
+        if not 0 <= hello.log_min <= hello.log_end or hello.replica_id <= 0:
+            return ErrorCode.PROTOCOL, "HELLO with an impossible log range or replica id"
+        return None
+
+    def _receive_handshake(self, frame: Frame) -> None:
+        if frame.frame_type == FrameType.PROOF and not self._is_proved:
+            self._check_proof(wire.decode_json(frame.payload, wire.Proof))
+        elif frame.frame_type == FrameType.DIGESTS and self._search is not None:
+            digests = wire.decode_json(frame.payload, wire.Digests).digests
+            if len(digests) != 1:
+                raise RemoteProtocolError(f"asked for one digest, got {len(digests)}")
+            self._peer_digests = digests
+            self._compare()
+        elif frame.frame_type == FrameType.READY and self._truncate_to >= 0:
+            ready = wire.decode_json(frame.payload, wire.Ready)
+            if ready.log_end != self._truncate_to:
+                raise RemoteProtocolError(
+                    f"asked to cut to {self._truncate_to}, the slave is at {ready.log_end}"
+                )
+            self._start(self._truncate_to)
+        else:
+            raise RemoteProtocolError(f"frame type {frame.frame_type} in the handshake")
+
+    def _check_proof(self, given: wire.Proof) -> None:
+        assert self.hello is not None
+        expected = prove(self.facts.secret, role="slave", nonce=self.hello.nonce,
+                         peer_nonce=self.nonce, hello=self._hello_bytes)  # fmt: skip
+        if not is_proof(expected, given.proof):
+            self.refuse(ErrorCode.WRONG_SECRET, "the slave's secret is not this master's")
+            return
+        self._is_proved = True
+        self._begin_search()
+
+    # The search for the last common record.
+
+    def _begin_search(self) -> None:
+        hello = self.hello
+        assert hello is not None
+        if hello.log_end == 0:
+            last_file = self.log_end - self.log_end % self.facts.segment_size
+            self._start(last_file if hello.wants_last_file_only else max(self.log_min, 0))
+        elif hello.store_id and hello.store_id != self.facts.store_id:
+            self.refuse(
+                ErrorCode.OTHER_STORE,
+                f"the slave copies another log (store {hello.store_id}, this is"
+                f" {self.facts.store_id})",
+            )
+        elif hello.log_end < self.log_min or hello.log_min > self.log_end:
+            self.refuse(
+                ErrorCode.NOTHING_COMMON,
+                f"the slave has [{hello.log_min}, {hello.log_end}), this master"
+                f" [{self.log_min}, {self.log_end}): nothing is common",
+            )
+        else:
+            low, high = max(self.log_min, hello.log_min), min(self.log_end, hello.log_end)
+            self._search = CommonSearch(low, high)
+            self._ask()
+
+    def _ask(self) -> None:
+        search = self._search
+        assert search is not None
+        if search.is_done:
+            self._settle(search)
+        elif search.wants_boundaries is not None:
+            self._events.append(BoundariesWanted(*search.wants_boundaries))
+        else:
+            ranges = [search.question()]
+            self._own_digests = self._peer_digests = None
+            self._outgoing.append(wire.encode_json(FrameType.PROBE, wire.Probe(ranges=ranges)))
+            self._events.append(DigestsWanted(ranges))
+
+    def _compare(self) -> None:
+        if self._own_digests is None or self._peer_digests is None:
+            return
+        assert self._search is not None
+        is_equal = self._own_digests == self._peer_digests
+        self._own_digests = self._peer_digests = None
+        self._search.answer(is_equal=is_equal)
+        self._ask()
+
+    def _settle(self, search: CommonSearch) -> None:
+        hello = self.hello
+        assert hello is not None
+        self._search = None
+        if search.common == search.low < search.high:
+            self.refuse(
+                ErrorCode.NOTHING_COMMON,
+                f"the logs differ from offset {search.low} on: not one record is common",
+            )
+        elif search.common < hello.log_end:
+            is_longer = search.common == self.log_end
+            what = "is longer than" if is_longer else "differs from"
+            truncate = wire.Truncate(
+                offset=search.common,
+                code=ErrorCode.OFFSET_OUT_OF_RANGE if is_longer else ErrorCode.DIVERGED,
+                reason=f"the slave's log {what} the master's from offset {search.common} on"
+                f" ({hello.log_end - search.common} bytes)",
+            )
+            self._truncate_to = search.common
+            self._outgoing.append(wire.encode_json(FrameType.TRUNCATE, truncate))
+        else:
+            self._start(hello.log_end)
+
+    def _start(self, offset: int) -> None:
+        assert self.hello is not None
+        self._truncate_to = -1
+        start = wire.Start(
+            offset=offset, store_id=self.facts.store_id, epochs=list(self.facts.epochs)
+        )
+        self._outgoing.append(wire.encode_json(FrameType.START, start))
+        self.state = HAConnectionState.TRANSFER
+        self.request_offset = self.next_offset = self.ack_offset = offset
+        # What it had before counts as durable only once it says so.
+        self.durable_offset = 0 if self.is_durable else offset
+        self._events.append(SlaveJoined(offset, offset))
+
+    # Transfer.
+
+    def _receive_transfer(self, frame: Frame) -> None:
+        if frame.frame_type == FrameType.ACK and len(frame.payload) == wire.ACK.size:
+            self._receive_ack(*wire.ACK.unpack(frame.payload))
+        elif frame.frame_type == FrameType.RESEND and len(frame.payload) == wire.RESEND.size:
+            (offset,) = wire.RESEND.unpack(frame.payload)
+            if not self.ack_offset <= offset <= self.next_offset:
+                raise RemoteProtocolError(
+                    f"asked to resend from {offset}, sent is [{self.ack_offset},"
+                    f" {self.next_offset})"
+                )
+            self.resend_count += 1
+            self.next_offset = offset
+        else:
+            raise RemoteProtocolError(f"frame type {frame.frame_type} while transferring")
+
+    def _receive_ack(self, received: int, durable: int) -> None:
+        if not self.ack_offset <= received <= self.next_offset:
+            raise RemoteProtocolError(
+                f"acknowledged {received}, sent is [{self.ack_offset}, {self.next_offset}]"
+            )
+        if not self.durable_offset <= durable <= received:
+            raise RemoteProtocolError(
+                f"durable {durable} is not in [{self.durable_offset}, {received}]"
+            )
+        self.ack_offset, self.durable_offset = received, durable
+        self._events.append(SlaveAcked(self.counted_offset))
+
+    def _end(self, reason: str) -> None:
+        if self.state is HAConnectionState.SHUTDOWN:
+            return
+        self.state = HAConnectionState.SHUTDOWN
+        self.reason = reason
+        self._events.append(ConnectionEnded(reason))
+
+
+def last_record_boundary(body: memoryview, *, is_file_end: bool) -> int:
+    """Bytes of `body`, which begins at a record, up to the last record that is whole in it.
+
+    The whole body when it reaches the end of its file: blank filler is not walked. 0 when not even
+    one record is whole: such a record is sent in pieces.
+    """
+    if is_file_end:
+        return len(body)
+    position = 0
+    size = len(body)
+    from_bytes = int.from_bytes
+    while position + 8 <= size:
+        record_size = from_bytes(body[position : position + 4], "big")
+        if record_size < 8 or position + record_size > size:
+            break
+        position += record_size
+    return position
+
+
+def encode_hello(hello: Hello) -> tuple[bytes, bytes]:
+    """The HELLO frame and the payload that the proofs cover."""
+    payload = msgspec.json.encode(hello)
+    return wire.encode_frame(FrameType.HELLO, payload), payload

@@ -1,0 +1,501 @@
+"""The twin dialect: two cores driven against each other over a pretended link, no sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twinlog.ha.receiver import BodyReceived, MasterGone
+from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
+from twinlog.ha.twin import receiver as slave_side
+from twinlog.ha.twin import sender as master_side
+from twinlog.ha.twin import wire
+from twinlog.ha.twin.common import CommonSearch
+from twinlog.ha.twin.receiver import SlaveFacts, Started, TruncateWanted, TwinReceiver
+from twinlog.ha.twin.sender import (
+    BoundariesWanted,
+    HelloReceived,
+    MasterFacts,
+    TwinSender,
+    last_record_boundary,
+)
+from twinlog.ha.twin.wire import ErrorCode, FrameParser, FrameType, Hello
+from twinlog.ha.wire import HAConnectionState, RemoteProtocolError
+
+SEGMENT = 1 << 20
+MAGIC = struct.pack(">i", -626843481)
+
+
+def record(rng: random.Random, size: int) -> bytes:
+    return struct.pack(">i", size) + MAGIC + rng.randbytes(size - 8)
+
+
+def log_of(seed: int, size: int) -> bytes:
+    """Whole records, `size` bytes of them."""
+    rng = random.Random(seed)
+    parts: list[bytes] = []
+    missing = size
+    while missing:
+        take = min(missing, rng.randrange(91, 600))
+        take = missing if missing - take < 91 else take
+        parts.append(record(rng, take))
+        missing -= take
+    return b"".join(parts)
+
+
+def record_ends(log: bytes) -> list[int]:
+    ends, position = [], 0
+    while position < len(log):
+        position += struct.unpack_from(">i", log, position)[0]
+        ends.append(position)
+    return ends
+
+
+class Pair:
+    """A master's log, a slave's log, the two cores, and a link that may be tampered with."""
+
+    def __init__(
+        self,
+        master: bytes,
+        slave: bytes,
+        *,
+        facts: MasterFacts | None = None,
+        hello: dict[str, object] | None = None,
+        secret: str = "",
+        reseed: str = "tail",
+        tamper: Callable[[bytes], bytes] = bytes,
+        cut: Callable[[int], int] = lambda size: size,
+    ) -> None:
+        self.master, self.slave = bytearray(master), bytearray(slave)
+        self.facts = facts or MasterFacts("c", "g", "store-1", SEGMENT)
+        values: dict[str, object] = {
+            "version": 1, "version_min": 1, "cluster": "c", "group": "g", "replica_id": 1,
+            "replica_uid": "u", "store_id": "store-1" if slave else "", "segment_size": SEGMENT,
+            "log_min": 0, "log_end": len(slave), "nonce": "s", "has_secret": bool(secret),
+        }  # fmt: skip
+        values |= hello or {}
+        self.sender = TwinSender(self.facts, 0, len(master), 0, "m")
+        self.receiver = TwinReceiver(
+            SlaveFacts(Hello(**values), secret=secret, reseed=reseed),
+            0,  # type: ignore[arg-type]
+        )
+        self.tamper, self.cut = tamper, cut
+        self.aside = b""
+        self.acks: list[int] = []
+        self.ended: dict[str, str] = {}
+        self.flush = True
+
+    def run(self, rounds: int = 2000) -> None:
+        for _ in range(rounds):
+            if not self.step():
+                return
+        raise AssertionError("the two never came to rest")
+
+    def step(self) -> bool:
+        to_master = self.receiver.data_to_send(0)
+        to_slave = self.sender.data_to_send() + self.next_frames()
+        self.deliver(to_master, self.sender)
+        self.run_sender_events()
+        self.deliver(self.tamper(to_slave), self.receiver)
+        self.run_receiver_events()
+        return bool(to_master or to_slave)
+
+    def next_frames(self) -> bytes:
+        asked = self.sender.next_range(0)
+        if asked is None:
+            return b""
+        start, end = asked
+        body = memoryview(bytes(self.master[start:end]))
+        return b"".join(self.sender.frame(start, body, confirmed=self.sender.ack_offset))
+
+    def deliver(self, data: bytes, core: TwinSender | TwinReceiver) -> None:
+        position = 0
+        while position < len(data) and core.state is not HAConnectionState.SHUTDOWN:
+            size = max(1, self.cut(len(data) - position))
+            core.receive_data(data[position : position + size], 0)
+            position += size
+
+    def run_sender_events(self) -> None:
+        while events := self.sender.events():
+            self.run_each_sender_event(events)
+
+    def run_each_sender_event(self, events: list[master_side.TwinSenderEvent]) -> None:
+        for event in events:
+            match event:
+                case HelloReceived():
+                    self.sender.admit()
+                case master_side.DigestsWanted():
+                    self.sender.digests_computed([digest(self.master, r) for r in event.ranges])
+                case BoundariesWanted():
+                    ends = record_ends(bytes(self.master))
+                    anchor = max([0, *(end for end in ends if end <= event.start)])
+                    self.sender.boundaries(anchor, [e for e in ends if anchor < e <= event.end])
+                case SlaveAcked():
+                    self.acks.append(event.offset)
+                case SlaveJoined():
+                    pass
+                case ConnectionEnded():
+                    self.ended["master"] = event.reason
+
+    def run_receiver_events(self) -> None:
+        for event in self.receiver.events():
+            match event:
+                case slave_side.DigestsWanted():
+                    self.receiver.digests_computed([digest(self.slave, r) for r in event.ranges])
+                case TruncateWanted():
+                    self.aside = bytes(self.slave[event.offset :])
+                    del self.slave[event.offset :]
+                    self.receiver.truncated(event.offset)
+                case Started():
+                    assert event.offset == len(self.slave) or not self.slave
+                case BodyReceived():
+                    assert event.offset == len(self.slave)
+                    self.slave += event.bodies[0]
+                    self.receiver.appended(len(self.slave))
+                    if self.flush:
+                        self.receiver.flushed(len(self.slave))
+                case MasterGone():
+                    self.ended["slave"] = event.reason
+
+
+def digest(log: bytes | bytearray, span: tuple[int, int]) -> str:
+    return hashlib.sha256(log[span[0] : span[1]]).hexdigest()
+
+
+# ---- a slave that belongs to the master
+
+
+def test_an_empty_slave_gets_the_whole_log() -> None:
+    pair = Pair(log_of(1, 3 * SEGMENT // 2), b"")
+    pair.run()
+    assert pair.slave == pair.master
+    assert pair.acks[-1] == len(pair.master)
+    assert pair.ended == {}
+
+
+def test_an_empty_slave_may_ask_for_the_last_file_only() -> None:
+    log = log_of(1, SEGMENT) + log_of(2, 5000)
+    pair = Pair(log, b"", hello={"wants_last_file_only": True})
+    pair.step()
+    assert pair.sender.request_offset == SEGMENT
+
+
+def test_a_slave_goes_on_where_it_stopped() -> None:
+    log = log_of(1, 300_000)
+    pair = Pair(log, log[: record_ends(log)[400]])
+    pair.run()
+    assert pair.slave == pair.master
+    assert pair.aside == b""
+
+
+@given(st.integers(0, 2**32), st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_any_split_of_the_bytes_gives_the_same(seed: int, step_max: int) -> None:
+    rng = random.Random(seed)
+    pair = Pair(log_of(seed, 20_000), b"", cut=lambda _: rng.randrange(1, step_max * 50))
+    pair.run()
+    assert pair.slave == pair.master
+
+
+def test_one_byte_at_a_time() -> None:
+    pair = Pair(log_of(5, 3000), b"", cut=lambda _: 1)
+    pair.run()
+    assert pair.slave == pair.master
+
+
+# ---- divergence
+
+
+def changed(log: bytes, position: int) -> bytes:
+    """Another history from the record that holds `position` on, of the same length."""
+    start = max([0, *(end for end in record_ends(log) if end <= position)])
+    return log[:start] + log_of(999, len(log) - start)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("extra", [-40_000, 0, 40_000])
+def test_another_tail_is_cut_to_the_last_common_record(share: float, extra: int) -> None:
+    log = log_of(1, 400_000)
+    position = int(share * (len(log) - 50_000))
+    other = changed(log, position)
+    slave = other[:extra] if extra < 0 else other + (log_of(3, extra) if extra else b"")
+    last_common = max(end for end in [0, *record_ends(log)] if log[:end] == slave[:end])
+    pair = Pair(log, slave)
+    pair.run()
+    assert pair.slave == pair.master
+    assert pair.aside == slave[last_common:], "exactly the records that are not common are moved"
+
+
+def test_a_longer_slave_is_cut_to_the_master() -> None:
+    log = log_of(1, 200_000)
+    pair = Pair(log, log + log_of(2, 500))
+    pair.run()
+    assert (pair.slave, pair.aside) == (pair.master, log_of(2, 500))
+
+
+def test_manual_policy_cuts_nothing_and_both_say_why() -> None:
+    log = log_of(1, 20_000)
+    pair = Pair(log, log + log_of(2, 500), reseed="manual")
+    pair.run()
+    assert pair.slave == log + log_of(2, 500)
+    assert "manual" in pair.ended["slave"]
+    assert "manual" in pair.ended["master"]
+
+
+def test_another_log_is_refused() -> None:
+    pair = Pair(log_of(1, 20_000), log_of(2, 20_000))
+    pair.run()
+    assert "not one record is common" in pair.ended["slave"]
+    assert pair.slave == log_of(2, 20_000)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_search_finds_the_last_common_record(seed: int) -> None:
+    rng = random.Random(seed)
+    log = log_of(seed, rng.randrange(200, 400_000))
+    other = changed(log, rng.randrange(len(log)))
+    search = CommonSearch(0, len(log))
+    questions = 0
+    while not search.is_done:
+        if search.wants_boundaries:
+            start, end = search.wants_boundaries
+            ends = record_ends(log)
+            anchor = max([0, *(e for e in ends if e <= start)])
+            search.boundaries(anchor, [e for e in ends if anchor < e <= end])
+            continue
+        start, end = search.question()
+        search.answer(is_equal=log[start:end] == other[start:end])
+        questions += 1
+    assert search.common == max(e for e in [0, *record_ends(log)] if log[:e] == other[:e])
+    assert questions < 60
+
+
+# ---- identity
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        ({"cluster": "x"}, "cluster"),
+        ({"group": "x"}, "broker"),
+        ({"has_secret": True}, "twinlogHASecret"),
+        ({"segment_size": 4096}, "mappedFileSizeCommitLog"),
+        ({"version": 9, "version_min": 5}, "versions 5..9"),
+        ({"version": 0, "version_min": 0}, "versions 0..0"),
+        ({"store_id": "other", "log_end": 500}, "another log"),
+        ({"replica_id": 0}, "impossible"),
+        ({"log_min": 900, "log_end": 500}, "impossible"),
+    ],
+)
+def test_a_stranger_is_refused_with_the_reason_at_both_ends(
+    hello: dict[str, object], words: str
+) -> None:
+    pair = Pair(log_of(1, 3000), b"", hello=hello)
+    pair.run()
+    assert words in pair.ended["master"]
+    assert words in pair.ended["slave"]
+    assert pair.slave == b""
+
+
+def test_a_newer_peer_is_served_in_the_common_version() -> None:
+    pair = Pair(log_of(1, 3000), b"", hello={"version": 7})
+    pair.run()
+    assert pair.slave == pair.master
+
+
+def test_secret_is_proved_both_ways() -> None:
+    facts = MasterFacts("c", "g", "store-1", SEGMENT, secret="one")
+    pair = Pair(log_of(1, 3000), b"", facts=facts, secret="one")
+    pair.run()
+    assert pair.slave == pair.master
+    wrong = Pair(log_of(1, 3000), b"", facts=facts, secret="two")
+    wrong.run()
+    assert "secret" in wrong.ended["master"]
+    assert "secret" in wrong.ended["slave"]
+    assert wrong.slave == b""
+
+
+# ---- damage on the way
+
+
+def test_a_flipped_bit_is_found_and_never_stored() -> None:
+    """1,000 seeded flips, anywhere in the master's stream after the handshake."""
+    log = log_of(7, 60_000)
+    found = 0
+    for seed in range(1000):
+        rng = random.Random(seed)
+        flips = [1]
+
+        def tamper(data: bytes, rng: random.Random = rng, flips: list[int] = flips) -> bytes:
+            if len(data) > 1000 and flips[0]:
+                flips[0] -= 1
+                damaged = bytearray(data)
+                damaged[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+                return bytes(damaged)
+            return data
+
+        pair = Pair(log, b"", tamper=tamper)
+        pair.run()
+        assert flips[0] == 0
+        assert log.startswith(bytes(pair.slave)), f"seed {seed}: wrong bytes were stored"
+        if pair.ended:
+            assert "checksum" in pair.ended["slave"] or "frame" in pair.ended["slave"]
+        else:
+            assert pair.slave == log
+            assert pair.sender.resend_count == 1
+        found += bool(pair.ended) or pair.receiver.damaged_count
+    assert found == 1000
+
+
+def test_frames_behind_a_damaged_one_are_dropped_until_it_is_sent_again() -> None:
+    log = log_of(7, SEGMENT - 1000)
+    state = {"seen": 0}
+
+    def tamper(data: bytes) -> bytes:
+        if len(data) > 100_000:
+            state["seen"] += 1
+            if state["seen"] == 1:
+                return data[:5000] + b"?" + data[5001:]
+        return data
+
+    pair = Pair(log, b"", tamper=tamper)
+    pair.run()
+    assert pair.slave == log
+    assert pair.receiver.damaged_count == 1
+
+
+# ---- acknowledgements
+
+
+def test_durable_acknowledgement_waits_for_the_flush() -> None:
+    pair = Pair(log_of(1, 3000), b"", hello={"is_durable": True})
+    pair.flush = False
+    pair.run()
+    assert pair.slave == pair.master
+    assert set(pair.acks) <= {0}
+    pair.receiver.flushed(3000)
+    pair.run()
+    assert pair.acks[-1] == 3000
+
+
+def joined() -> Pair:
+    pair = Pair(log_of(1, 3000), b"")
+    pair.run()
+    assert pair.sender.state is HAConnectionState.TRANSFER
+    return pair
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        wire.encode_ack(3001, 0),
+        wire.encode_ack(2999, 0),
+        wire.encode_ack(3000, 3001),
+        wire.encode_resend(2999),
+        wire.encode_resend(-1),
+        wire.encode_frame(FrameType.ACK, b"short"),
+        wire.encode_frame(FrameType.HELLO, b"{}"),
+        wire.encode_frame(FrameType.DATA, b"x" * 40),
+        b"\0" * 16,
+        wire.encode_ack(3000, 3000)[:-1] + b"?",
+    ],
+)
+def test_what_a_slave_may_not_say_ends_the_connection(frame: bytes) -> None:
+    pair = joined()
+    pair.sender.receive_data(frame, 0)
+    assert pair.sender.state is HAConnectionState.SHUTDOWN
+    assert pair.sender.ack_offset == 3000
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"".join(wire.encode_data(2999, 0, 0, b"x")),
+        b"".join(wire.encode_data(3001, 0, 0, b"x")),
+        b"".join(wire.encode_data(3000, 0, 0, b"")),
+        wire.encode_frame(FrameType.HEARTBEAT, b"x"),
+        wire.encode_frame(FrameType.START, b"{}"),
+        b"\0" * 16,
+    ],
+)
+def test_what_a_master_may_not_say_ends_the_connection(frame: bytes) -> None:
+    pair = joined()
+    pair.receiver.receive_data(frame, 0)
+    assert pair.receiver.state is HAConnectionState.SHUTDOWN
+    assert not any(isinstance(event, BodyReceived) for event in pair.receiver.events())
+
+
+def test_an_older_epoch_is_refused() -> None:
+    pair = joined()
+    pair.receiver.receive_data(wire.encode_heartbeat(3000, 0, 5), 0)
+    pair.receiver.receive_data(wire.encode_heartbeat(3000, 0, 4), 0)
+    assert "older master" in pair.receiver.reason
+
+
+def test_at_most_one_window_is_unacknowledged() -> None:
+    facts = MasterFacts("c", "g", "store-1", SEGMENT, window_size=10_000)
+    pair = Pair(log_of(1, 50_000), b"", facts=facts)
+    pair.step(), pair.step(), pair.step()
+    while pair.next_frames():
+        pass
+    assert pair.sender.next_offset - pair.sender.ack_offset == 10_000
+
+
+def test_silence_ends_both_ends_and_idle_ends_speak() -> None:
+    pair = joined()
+    assert pair.sender.next_range(5000) is None
+    assert pair.sender.next_range(5001) == (3000, 3000)
+    pair.receiver.tick(5001)
+    assert pair.receiver.data_to_send(5001) == wire.encode_ack(3000, 3000)
+    pair.sender.tick(20_001)
+    pair.receiver.tick(20_001)
+    assert "housekeeping" in pair.sender.reason
+    assert "housekeeping" in pair.receiver.reason
+
+
+# ---- frames
+
+
+def test_the_magic_is_no_offset_of_the_classic_dialect() -> None:
+    assert struct.unpack(">q", wire.MAGIC)[0] < 0
+
+
+def test_a_first_byte_that_is_not_ours_is_refused() -> None:
+    sender = TwinSender(MasterFacts("c", "g", "s", SEGMENT), 0, 0, 0, "m")
+    sender.receive_data(b"GET / HT", 0)
+    assert "magic" in sender.reason
+
+
+def test_a_giant_frame_is_refused_before_it_is_waited_for() -> None:
+    start = struct.pack(">HHII", FrameType.HELLO, 0, 0x7FFFFFFF, 0)
+    parser = FrameParser()
+    with pytest.raises(RemoteProtocolError, match="2147483647"):
+        list(parser.feed(start + wire.crc32(start, 0).to_bytes(4, "big")))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_never_raises(data: bytes) -> None:
+    sender = TwinSender(MasterFacts("c", "g", "s", SEGMENT), 0, 0, 0, "m")
+    sender.receive_data(wire.MAGIC + data, 0)
+    receiver = Pair(b"", b"").receiver
+    receiver.receive_data(data, 0)
+
+
+def test_boundary_of_whole_records() -> None:
+    log = log_of(4, 5000)
+    cut = record_ends(log)[5] + 17
+    view = memoryview(log)[:cut]
+    assert last_record_boundary(view, is_file_end=False) == record_ends(log)[5]
+    assert last_record_boundary(view, is_file_end=True) == cut
+    assert last_record_boundary(view[:50], is_file_end=False) == 0
+
+
+def test_error_codes_are_part_of_the_wire() -> None:
+    assert [code.value for code in ErrorCode] == list(range(1, 15))
