@@ -1,0 +1,208 @@
+"""Bodies as typed columns: JSON, Avro, Protobuf, with dead letters for what cannot be decoded.
+
+With `decodeBody` the column `body` has the type of `bodySchema` and a column `body_error` says why
+a body could not be decoded (null where it could). `decodeMode`: `fail` ends the query with the
+row's offsets, `null` gives a null body, `deadletter` gives a null body and writes the whole row to
+Parquet under `deadLetterPath`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
+from twinlog.spark.errors import OptionError, RecordCorruptError
+
+KINDS = ("none", "json", "avro", "protobuf")
+MODES = ("fail", "null", "deadletter")
+Parse = Callable[[bytes], Any]
+
+
+def _schema_text(raw: Mapping[str, str]) -> str:
+    if "bodySchema" in raw:
+        return raw["bodySchema"]
+    path = raw.get("bodySchemaPath")
+    if path is None:
+        raise OptionError("BAD_OPTION", "decodeBody needs bodySchema or bodySchemaPath")
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError("BAD_OPTION", f"option bodySchemaPath: {error}") from error
+
+
+def _kind(raw: Mapping[str, str]) -> str:
+    kind = raw.get("decodeBody", "none").lower()
+    if kind not in KINDS:
+        raise OptionError("BAD_OPTION", f"option decodeBody={kind!r}: it must be one of {KINDS}")
+    return kind
+
+
+def body_columns(raw: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that decoding adds or changes, with their Spark types."""
+    kind = _kind(raw)
+    if kind == "none":
+        return {}
+    mode = raw.get("decodeMode", "fail").lower()
+    if mode not in MODES:
+        raise OptionError("BAD_OPTION", f"option decodeMode={mode!r}: it must be one of {MODES}")
+    if mode == "deadletter" and "deadLetterPath" not in raw:
+        raise OptionError("BAD_OPTION", "decodeMode=deadletter needs deadLetterPath")
+    return {"body": _spark_type(kind, raw), "body_error": "STRING"}
+
+
+def _spark_type(kind: str, raw: Mapping[str, str]) -> str:
+    text = _schema_text(raw).strip()
+    if kind == "json":
+        return text if text.upper().startswith("STRUCT<") else f"STRUCT<{text}>"
+    if kind == "avro":
+        return avro_type(_avro_schema(text))
+    # Without a compiler the fields of a descriptor are not known; its JSON form is text.
+    return "STRING"
+
+
+def _avro_schema(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError("BAD_OPTION", f"bodySchema is no Avro schema: {error}") from error
+
+
+AVRO_TYPES = {
+    "null": "STRING", "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT",
+    "double": "DOUBLE", "bytes": "BINARY", "string": "STRING", "enum": "STRING", "fixed": "BINARY",
+}  # fmt: skip
+
+
+def avro_type(schema: Any) -> str:
+    """Return the Spark type of an Avro schema."""
+    if isinstance(schema, list):
+        rest = [part for part in schema if part != "null"]
+        if len(rest) != 1:
+            raise OptionError("BAD_OPTION", f"an Avro union of {rest} has no Spark type")
+        return avro_type(rest[0])
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, dict | list):
+        return avro_type(kind)
+    if kind == "record":
+        fields = [f"`{field['name']}`: {avro_type(field['type'])}" for field in schema["fields"]]
+        return f"STRUCT<{', '.join(fields)}>"
+    if kind == "array":
+        return f"ARRAY<{avro_type(schema['items'])}>"
+    if kind == "map":
+        return f"MAP<STRING, {avro_type(schema['values'])}>"
+    if kind not in AVRO_TYPES:
+        raise OptionError("BAD_OPTION", f"the Avro type {kind!r} is not known here")
+    return AVRO_TYPES[kind]
+
+
+def parser(kind: str, raw: Mapping[str, str]) -> Parse:
+    """Return the function that turns one body into Python values."""
+    if kind == "json":
+        return json.loads
+    text = _schema_text(raw)
+    if kind == "avro":
+        try:
+            import fastavro
+        except ImportError as error:
+            raise OptionError("BAD_OPTION", "decodeBody=avro needs the package fastavro") from error
+        schema = fastavro.parse_schema(_avro_schema(text))
+        return lambda body: fastavro.schemaless_reader(io.BytesIO(body), schema)
+    return _protobuf_parser(text)
+
+
+def _protobuf_parser(name: str) -> Parse:
+    """`bodySchema` is module:Message, a generated class that the workers can import."""
+    try:
+        import importlib
+
+        from google.protobuf.json_format import MessageToJson
+    except ImportError as error:
+        raise OptionError("BAD_OPTION", "decodeBody=protobuf needs the package protobuf") from error
+    module, _, message = name.strip().partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), message)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            "BAD_OPTION",
+            f"bodySchema={name!r} must be module:Message of a generated class: {error}",
+        ) from error
+    return lambda body: MessageToJson(kind.FromString(body), preserving_proto_field_name=True)
+
+
+class BodyDecoder:
+    """Decodes the bodies of batches."""
+
+    def __init__(self, raw: Mapping[str, str], columns: tuple[str, ...]) -> None:
+        from pyspark.sql.pandas.types import to_arrow_type
+        from pyspark.sql.types import StructType
+
+        self.columns = columns
+        self.kind = _kind(raw)
+        self.mode = raw.get("decodeMode", "fail").lower()
+        self.dead_letters = raw.get("deadLetterPath", "")
+        schema = StructType.fromDDL(f"body {body_columns(raw)['body']}")
+        assert isinstance(schema, StructType)
+        self.arrow_type = to_arrow_type(schema["body"].dataType)
+        self.parse = parser(self.kind, raw)
+        plain = tuple(name for name in columns if name not in ("body", "body_error"))
+        if self.mode == "deadletter":
+            plain = tuple(name for name in ALL_COLUMNS if name != "body")
+        self.needed = (*plain, "body")
+        if not {"topic", "phys_offset"} <= set(self.needed):
+            self.needed = tuple(dict.fromkeys(("topic", "phys_offset", *self.needed)))
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Replace the bodies of one batch."""
+        values, errors = [], []
+        for row, body in enumerate(batch.column("body").to_pylist()):
+            value, error = self._one(batch, row, body)
+            values.append(value)
+            errors.append(error)
+        if self.mode == "deadletter" and any(errors):
+            self._bury(batch, errors)
+        decoded = pa.array(values, self.arrow_type)
+        arrays = {"body": decoded, "body_error": pa.array(errors, pa.string())}
+        chosen = [arrays[n] if n in arrays else batch.column(n) for n in self.columns]
+        return pa.RecordBatch.from_arrays(chosen, list(self.columns))
+
+    def _one(self, batch: pa.RecordBatch, row: int, body: bytes) -> tuple[Any, str | None]:
+        try:
+            value = self.parse(body)
+            pa.array([value], self.arrow_type)
+        except Exception as error:  # whatever a codec of another package raises is a bad body
+            reason = f"{type(error).__name__}: {error}"
+            if self.mode == "fail":
+                topic = batch.column("topic")[row].as_py()
+                at = batch.column("phys_offset")[row].as_py()
+                raise RecordCorruptError(
+                    "BODY_UNDECODABLE",
+                    f"{topic}, record at physical offset {at}: the body is no {self.kind} of "
+                    f"bodySchema: {reason}; set decodeMode=null or deadletter to go on",
+                ) from error
+            return None, reason
+        return value, None
+
+    def _bury(self, batch: pa.RecordBatch, errors: list[str | None]) -> None:
+        """Write dead letters; the name follows from the rows, so a task done again overwrites."""
+        keep = [row for row, error in enumerate(errors) if error is not None]
+        names = [name for name in ALL_COLUMNS if name in batch.schema.names]
+        rows = pa.Table.from_batches([batch.select(names).take(pa.array(keep))])
+        reasons = pa.array([errors[row] for row in keep], pa.string())
+        table = rows.cast(arrow_schema(names)).append_column("reason", reasons)
+        place = (
+            f"{batch.column('topic')[keep[0]]}-{batch.column('phys_offset')[keep[0]]}-{len(keep)}"
+        )
+        name = hashlib.sha256(place.encode()).hexdigest()[:24]
+        os.makedirs(self.dead_letters, exist_ok=True)
+        temporary = os.path.join(self.dead_letters, f".{name}.{os.getpid()}")
+        pq.write_table(table, temporary, compression="zstd")
+        os.replace(temporary, os.path.join(self.dead_letters, f"{name}.parquet"))

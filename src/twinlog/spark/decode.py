@@ -1,0 +1,340 @@
+"""Commit-log records to Arrow columns. Answers to RocketMQ's MessageDecoder, by the batch.
+
+Owns the record layout as arrays of positions (`Layout`), the checks of a record against its index
+entry, and one function per column. Only the columns that are asked for are decoded. No pyspark
+import, no file access.
+
+| pos (IPv4 hosts) | field | pos | field |
+|---|---|---|---|
+| 0 | i32 total size | 40 | i64 born time |
+| 4 | i32 magic | 48 | born host, 8 or 20 bytes |
+| 8 | i32 body crc | +0 | i64 store time |
+| 12 | i32 queue id | +8 | store host, 8 or 20 bytes |
+| 16 | i32 flag | +0 | i32 reconsume times |
+| 20 | i64 queue offset | +4 | i64 prepared transaction offset |
+| 28 | i64 physical offset | +12 | i32 body length, body |
+| 36 | i32 system flag | | i8 (V1) or i16 (V2) + topic, i16 + properties |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twinlog.message.compression import CompressionError, inflate_body
+from twinlog.message.crc import body_crc
+from twinlog.message.record import MAGIC_V1, MAGIC_V2
+from twinlog.message.sysflag import BORNHOST_V6_FLAG, COMPRESSED_FLAG, STOREHOSTADDRESS_V6_FLAG
+from twinlog.spark.columns import COLUMNS, PROPERTY_COLUMNS, arrow_schema
+from twinlog.spark.errors import RecordCorruptError
+from twinlog.spark.vector import (
+    I64,
+    U8,
+    Properties,
+    gather_bytes,
+    gather_int,
+    split_properties,
+    times_us,
+)
+
+SMALLEST_RECORD = 91  # no body, no topic, no properties, IPv4 hosts
+HEX_BYTES = 64
+HOST_CACHE_MAX = 65536
+MAGICS = (MAGIC_V1, MAGIC_V2)
+SIZE_MAGIC = struct.Struct(">iI")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Some bytes of a commit log in memory; `base` is the physical offset of the first."""
+
+    data: pa.Buffer
+    view: U8
+    base: int
+
+    @classmethod
+    def over(cls, source: object, base: int) -> LogSlice:
+        """Wrap anything that has the buffer interface (a mapped file, bytes), copying nothing."""
+        data = pa.py_buffer(source)
+        return cls(data, np.frombuffer(data, np.uint8), base)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the consume queue (or the answer of a broker) says about the rows of a batch."""
+
+    sizes: I64 | None = None
+    physical_offsets: I64 | None = None
+    queue_ids: I64 | None = None
+    queue_offsets: I64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts of every record are."""
+
+    log: LogSlice
+    starts: I64
+    sizes: I64
+    sys_flags: I64
+    store_time_at: I64
+    body_at: I64
+    body_sizes: I64
+    topic_at: I64
+    topic_sizes: I64
+    properties_at: I64
+    properties_sizes: I64
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def rows(self, chosen: npt.NDArray[np.bool_]) -> Layout:
+        """Return the layout of some of the rows."""
+        fields = [getattr(self, name)[chosen] for name in LAYOUT_ARRAYS]
+        return Layout(self.log, *fields)
+
+    def int_at(self, kind: str, positions: I64) -> I64:
+        """Read one integer of every row."""
+        return gather_int(self.log.view, kind, positions)
+
+
+LAYOUT_ARRAYS = tuple(name for name in Layout.__dataclass_fields__ if name != "log")
+
+
+def corrupt(log: LogSlice, position: int, what: str) -> RecordCorruptError:
+    """Make the error for the record at `position` of the slice: what is wrong, where, its bytes."""
+    head = bytes(log.view[position : position + HEX_BYTES]).hex()
+    return RecordCorruptError(
+        "RECORD_CORRUPT",
+        f"record at physical offset {log.base + position}: {what}; bytes there: {head}",
+    )
+
+
+def _demand(log: LogSlice, starts: I64, good: npt.NDArray[np.bool_], what: str) -> None:
+    if not good.all():
+        raise corrupt(log, int(starts[int(np.argmin(good))]), what)
+
+
+def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Layout:
+    """Find the parts of the records that begin at `starts` (positions in the slice) and check them.
+
+    Raises:
+        RecordCorruptError: a record's magic, sizes or numbers are not what they must be.
+    """
+    end = len(log.view)
+    _demand(log, starts, (starts >= 0) & (starts + SMALLEST_RECORD <= end), "it passes the end")
+    sizes = gather_int(log.view, ">i4", starts)
+    magics = gather_int(log.view, ">u4", starts + 4)
+    is_v2 = magics == MAGIC_V2
+    _demand(log, starts, is_v2 | (magics == MAGIC_V1), "it has no message magic")
+    _demand(log, starts, (sizes >= SMALLEST_RECORD) & (starts + sizes <= end), "its size is wrong")
+    sys_flags = gather_int(log.view, ">i4", starts + 36)
+    store_time_at = starts + np.where(sys_flags & BORNHOST_V6_FLAG, 68, 56)
+    body_at = store_time_at + np.where(sys_flags & STOREHOSTADDRESS_V6_FLAG, 44, 32)
+    limits = starts + sizes
+    _demand(log, starts, body_at + 3 <= limits, "its hosts pass its end")
+    body_sizes = gather_int(log.view, ">i4", body_at - 4)
+    topic_at = body_at + body_sizes
+    good = (body_sizes >= 0) & (topic_at + 3 + is_v2 <= limits)
+    _demand(log, starts, good, "its body passes its end")
+    topic_sizes = _topic_sizes(log, topic_at, is_v2)
+    topic_at = topic_at + 1 + is_v2
+    properties_at = topic_at + topic_sizes + 2
+    _demand(log, starts, properties_at <= limits, "its topic passes its end")
+    properties_sizes = gather_int(log.view, ">i2", properties_at - 2)
+    good = (properties_sizes >= 0) & (properties_at + properties_sizes == limits)
+    _demand(log, starts, good, "its lengths do not add up to its size")
+    layout = Layout(
+        log, starts, sizes, sys_flags, store_time_at, body_at, body_sizes,
+        topic_at, topic_sizes, properties_at, properties_sizes,
+    )  # fmt: skip
+    if expected is not None:
+        _compare(layout, expected)
+    return layout
+
+
+def _topic_sizes(log: LogSlice, at: I64, is_v2: npt.NDArray[np.bool_]) -> I64:
+    sizes = log.view[at].astype(np.int64)
+    if is_v2.any():
+        sizes = np.where(
+            is_v2, gather_int(log.view, ">u2", np.minimum(at, len(log.view) - 2)), sizes
+        )
+    return sizes
+
+
+def _compare(layout: Layout, expected: Expected) -> None:
+    pairs = (
+        ("size", layout.sizes, expected.sizes),
+        ("physical offset", layout.int_at(">i8", layout.starts + 28), expected.physical_offsets),
+        ("queue id", layout.int_at(">i4", layout.starts + 12), expected.queue_ids),
+        ("queue offset", layout.int_at(">i8", layout.starts + 20), expected.queue_offsets),
+    )
+    for name, found, wanted in pairs:
+        if wanted is None or np.array_equal(found, wanted):
+            continue
+        bad = int(np.argmax(found != wanted))
+        raise corrupt(
+            layout.log,
+            int(layout.starts[bad]),
+            f"its {name} is {found[bad]}, the consume queue says {wanted[bad]}",
+        )
+
+
+def bad_crcs(layout: Layout) -> npt.NDArray[np.bool_]:
+    """Mark the rows whose body does not have the stored checksum."""
+    stored = layout.int_at(">i4", layout.starts + 8)
+    view = memoryview(layout.log.data)
+    ends = (layout.body_at + layout.body_sizes).tolist()
+    found = [body_crc(view[at:end]) for at, end in zip(layout.body_at.tolist(), ends, strict=True)]
+    wrong: npt.NDArray[np.bool_] = np.array(found, np.int64) != stored
+    return wrong
+
+
+def tail_properties(layout: Layout) -> Properties:
+    """Split the properties of all rows."""
+    texts = gather_bytes(
+        layout.log.data, layout.properties_at, layout.properties_sizes, pa.string()
+    )
+    return split_properties(texts)
+
+
+def topics(layout: Layout) -> pa.Array:
+    """Return the topic of every row."""
+    return gather_bytes(layout.log.data, layout.topic_at, layout.topic_sizes, pa.string())
+
+
+def bodies(layout: Layout, *, decompress: bool) -> pa.Array:
+    """Return the body of every row, inflated where the system flag says so.
+
+    Raises:
+        RecordCorruptError: a body that is marked as compressed cannot be inflated.
+    """
+    stored = gather_bytes(layout.log.data, layout.body_at, layout.body_sizes, pa.binary())
+    packed = (layout.sys_flags & COMPRESSED_FLAG) != 0
+    if not decompress or not packed.any():
+        return stored
+    inflated = []
+    for row in np.flatnonzero(packed).tolist():
+        try:
+            inflated.append(inflate_body(stored[row].as_py(), int(layout.sys_flags[row])))
+        except CompressionError as error:
+            raise RecordCorruptError(
+                "BODY_UNDECODABLE",
+                f"record at physical offset {layout.log.base + int(layout.starts[row])}: {error}; "
+                "read it as stored with decompress=false",
+            ) from error
+    return pc.replace_with_mask(stored, pa.array(packed), pa.array(inflated, pa.binary()))
+
+
+_host_texts: dict[bytes, str] = {}
+
+
+def _host_text(packed: bytes) -> str:
+    text = _host_texts.get(packed)
+    if text is None:
+        port = int.from_bytes(packed[-4:], "big", signed=True)
+        if len(packed) == 8:
+            address = ".".join(map(str, packed[:4]))
+        else:  # Java's form: eight groups, no leading zeros, no "::"
+            address = ":".join(f"{packed[i] << 8 | packed[i + 1]:x}" for i in range(0, 16, 2))
+        text = f"{address}:{port}"
+        if len(_host_texts) >= HOST_CACHE_MAX:
+            _host_texts.clear()
+        _host_texts[packed] = text
+    return text
+
+
+def hosts(layout: Layout, positions: I64, v6_flag: int) -> pa.Array:
+    """Return host:port of every row; each distinct host of a batch is formatted once."""
+    sizes = np.where(layout.sys_flags & v6_flag, 20, 8)
+    packed = gather_bytes(layout.log.data, positions, sizes, pa.binary()).dictionary_encode()
+    texts = [_host_text(value) for value in packed.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(packed.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Turns layouts into record batches of the wanted columns."""
+
+    columns: tuple[str, ...]
+    broker: str
+    decompress: bool = True
+
+    def batch(self, layout: Layout) -> pa.RecordBatch:
+        """Decode the wanted columns of these rows."""
+        split = None
+        if "properties" in self.columns or not PROPERTY_COLUMNS.keys().isdisjoint(self.columns):
+            split = tail_properties(layout)
+        arrays = [self._column(name, layout, split) for name in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))
+
+    def _column(self, name: str, layout: Layout, split: Properties | None) -> pa.Array:
+        if name == "broker":
+            return pa.repeat(pa.scalar(self.broker, pa.string()), len(layout))
+        if name == "body":
+            return bodies(layout, decompress=self.decompress)
+        if split is not None and name == "properties":
+            return split.map_column()
+        if split is not None and name in PROPERTY_COLUMNS:
+            return split.column(PROPERTY_COLUMNS[name])
+        if name in COMPUTED:
+            return COMPUTED[name](layout)
+        kind, position = FIXED[name]
+        values = layout.int_at(kind, position(layout))
+        return pa.array(values.astype(np.int32) if kind == ">i4" else values)
+
+
+COMPUTED: dict[str, Callable[[Layout], pa.Array]] = {
+    "topic": topics,
+    "born_ts": lambda rows: times_us(rows.int_at(">i8", rows.starts + 40)),
+    "store_ts": lambda rows: times_us(rows.int_at(">i8", rows.store_time_at)),
+    "born_host": lambda rows: hosts(rows, rows.starts + 48, BORNHOST_V6_FLAG),
+    "store_host": lambda rows: hosts(rows, rows.store_time_at + 8, STOREHOSTADDRESS_V6_FLAG),
+}
+FIXED: dict[str, tuple[str, Callable[[Layout], I64]]] = {
+    "store_size": (">i4", lambda rows: rows.starts),
+    "body_crc": (">i4", lambda rows: rows.starts + 8),
+    "queue_id": (">i4", lambda rows: rows.starts + 12),
+    "flag": (">i4", lambda rows: rows.starts + 16),
+    "queue_offset": (">i8", lambda rows: rows.starts + 20),
+    "phys_offset": (">i8", lambda rows: rows.starts + 28),
+    "sys_flag": (">i4", lambda rows: rows.starts + 36),
+    "prepared_tx_offset": (">i8", lambda rows: rows.body_at - 12),
+    "reconsume_times": (">i4", lambda rows: rows.body_at - 16),
+}
+
+
+def cut_batches(sizes: I64, *, rows_max: int, bytes_max: int) -> list[tuple[int, int]]:
+    """Cut rows into runs of at most `rows_max` rows, about `bytes_max` bytes, at least one row."""
+    ends = np.cumsum(sizes)
+    runs, begin = [], 0
+    while begin < len(sizes):
+        spent = int(ends[begin - 1]) if begin else 0
+        by_bytes = int(np.searchsorted(ends, spent + bytes_max, "right"))
+        end = min(len(sizes), begin + rows_max, max(begin + 1, by_bytes))
+        runs.append((begin, end))
+        begin = end
+    return runs
+
+
+def chain(log: LogSlice, position: int = 0, end: int | None = None) -> Sequence[int]:
+    """Walk records by their sizes from `position`; stop at a blank record, zeros or the end."""
+    limit = len(log.view) if end is None else end
+    found: list[int] = []
+    add, head = found.append, SIZE_MAGIC.unpack_from
+    while position + SMALLEST_RECORD <= limit:
+        size, magic = head(log.data, position)
+        if magic not in MAGICS or size < SMALLEST_RECORD or position + size > limit:
+            break
+        add(position)
+        position += size
+    return found
+
+
+__all__ = ["COLUMNS", "Decoder", "Expected", "Layout", "LogSlice", "bad_crcs", "chain", "lay_out"]

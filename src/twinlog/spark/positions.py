@@ -1,0 +1,126 @@
+"""Where a read starts and ends: words, offsets, times and consumer groups to queue offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from twinlog.spark.errors import OptionError
+from twinlog.spark.offsets import Offsets, QueueKey
+from twinlog.spark.options import EARLIEST, LATEST, QueueTable, SourceOptions
+from twinlog.spark.plan import Range
+from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Transport
+
+Bounds = Mapping[QueueKey, tuple[int, int]]
+
+
+def resolve_start(
+    options: SourceOptions, transport: Transport, bounds: Bounds, default: int
+) -> Offsets:
+    """Return the start offset of every queue."""
+    kind, value = options.position("starting")
+    start = _resolve(options, transport, bounds, "starting", default)
+    group = options.raw.get("startingGroup")
+    if group and kind == "word":
+        committed = transport.group_offsets(group)
+        start = {key: committed.get(key, number) for key, number in start.items()}
+    assert value is None or kind != "word" or value in (EARLIEST, LATEST)
+    return start
+
+
+def resolve_end(options: SourceOptions, transport: Transport, bounds: Bounds) -> Offsets:
+    """Return the end offset of every queue."""
+    return _resolve(options, transport, bounds, "ending", LATEST)
+
+
+def _resolve(
+    options: SourceOptions, transport: Transport, bounds: Bounds, side: str, default: int
+) -> Offsets:
+    kind, value = options.position(side)
+    found = {}
+    for key, (begin, end) in bounds.items():
+        if kind == "time":
+            found[key] = _by_time(options, transport, key, value, side, end)
+            continue
+        number: int | None = None
+        if kind in ("table", "times"):
+            number = look_up(value, key)
+        if kind == "times" and number is not None:
+            found[key] = _by_time(options, transport, key, number, side, end)
+            continue
+        if number is None:
+            number = default if kind != "word" or value is None else value
+        found[key] = {EARLIEST: begin, LATEST: end}.get(number, number)
+    if kind in ("table", "times"):
+        _check_table(f"{side}Offsets", value, bounds)
+    return found
+
+
+def look_up(table: QueueTable, key: QueueKey) -> int | None:
+    """Find a queue in a table whose broker may be "*"."""
+    brokers = table.get(key[0], {})
+    queues: Mapping[int, int] = brokers.get(key[1]) or brokers.get("*") or {}
+    return queues.get(key[2])
+
+
+def _check_table(name: str, table: QueueTable, bounds: Bounds) -> None:
+    known = set(bounds)
+    brokers_of = {topic: {b for t, b, _ in known if t == topic} for topic, _, _ in known}
+    for topic, brokers in table.items():
+        for broker, queues in brokers.items():
+            for queue in queues:
+                owners: Iterable[str] = brokers_of.get(topic, ()) if broker == "*" else (broker,)
+                if not any((topic, owner, queue) in known for owner in owners):
+                    raise OptionError(
+                        "BAD_OPTION",
+                        f"option {name} names topic {topic!r} broker {broker!r} queue {queue}, "
+                        "which is not among the queues that are read",
+                    )
+
+
+def _by_time(
+    options: SourceOptions, transport: Transport, key: QueueKey, time_ms: int, side: str, end: int
+) -> int:
+    found = transport.at_time(key, time_ms)
+    if found is not None:
+        return found
+    if side == "starting" and not options.late_timestamp_is_latest:
+        raise OptionError(
+            "BAD_OPTION",
+            f"{key[0]} broker {key[1]} queue {key[2]} has no record stored at or after {time_ms}; "
+            "to start at the end there, set startingOffsetsByTimestampStrategy=latest",
+        )
+    return end
+
+
+def ranges_between(start: Offsets, end: Offsets, bounds: Bounds, policy: LossPolicy) -> list[Range]:
+    """Return what to read, after applying the loss rule to what is not there any more."""
+    found = []
+    for key, high in sorted(end.items()):
+        low = start.get(key, high)
+        if key not in bounds:
+            reason = "QUEUE_VANISHED the queue does not exist any more"
+            if high > low:
+                policy.lost(Skip(*key, low, high, reason), ADVICE)
+            continue
+        begin, head = bounds[key]
+        if high > head:
+            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made anew or cut"
+            policy.lost(Skip(*key, max(low, head), high, reason), ADVICE)
+            high = head
+        if low < begin and high > low:
+            reason = f"OFFSET_EXPIRED retention removed them, the queue begins at {begin}"
+            policy.lost(Skip(*key, low, min(begin, high), reason), ADVICE)
+            low = begin
+        if high > low:
+            found.append(Range(*key, low, high))
+    return found
+
+
+def describe_start(options: SourceOptions, default: str) -> str:
+    """Name the start for the symbol that stands before the first batch."""
+    for name in ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"):
+        if name in options.raw:
+            return f"{name}={options.raw[name]}"
+    group: Any = options.raw.get("startingGroup")
+    return f"startingGroup={group}" if group else default

@@ -1,0 +1,58 @@
+"""The one door to rows: choose the transport, plan a batch, read a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from twinlog.spark.errors import OptionError
+from twinlog.spark.options import EARLIEST, SourceOptions
+from twinlog.spark.positions import ranges_between, resolve_end, resolve_start
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.storeread import StoreTransport
+from twinlog.spark.transport import LossPolicy, Transport, select_queues
+
+
+def open_transport(options: SourceOptions) -> Transport:
+    """Open the place that the options name.
+
+    Raises:
+        OptionError: only an archive is named, which has no live part.
+    """
+    if options.path is not None:
+        return StoreTransport(options)
+    if options.name_server is not None:
+        raise OptionError("BAD_OPTION", "nameServer: the network transport is not there yet")
+    raise OptionError(
+        "BAD_OPTION", "archive alone is a finished table: give path or nameServer too"
+    )
+
+
+def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
+    """Plan a batch read: windows of the log, and files of the archive before them."""
+    parts: list[Any] = []
+    transport = open_transport(options)
+    try:
+        keys = [k for k in select_queues(options, transport.queues()) if pushed.wants_queue(k)]
+        bounds = transport.bounds(keys)
+        start = resolve_start(options, transport, bounds, EARLIEST)
+        end = resolve_end(options, transport, bounds)
+        start, end = pushed.narrow(start, end, transport)
+        policy = LossPolicy(options.fail_on_data_loss)
+        parts += transport.plan(ranges_between(start, end, bounds, policy))
+    finally:
+        transport.close()
+    return parts
+
+
+def read_window(
+    options: SourceOptions, part: Any, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task."""
+    transport = open_transport(options)
+    try:
+        yield from transport.read(part, columns)
+    finally:
+        transport.close()

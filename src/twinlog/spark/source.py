@@ -1,0 +1,201 @@
+"""Format "twinlog" for Spark: thin classes of the Python data source interface.
+
+Spark pickles these objects to planner and worker processes, so they hold options only and open
+files or connections where they run. A user's schema is the column pruning: Spark's interface has
+no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from twinlog.spark.body import BodyDecoder, body_columns
+from twinlog.spark.columns import ALL_COLUMNS, COLUMNS, check_columns, ddl
+from twinlog.spark.errors import OptionError
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import open_transport, plan_batch, read_window
+from twinlog.spark.stream import StreamPlanner
+from twinlog.spark.transport import Window
+
+UNLIMITED = 1 << 62
+
+
+class WindowPartition(InputPartition):
+    """One task: a window of the log."""
+
+    def __init__(self, window: Any) -> None:
+        super().__init__(window)
+        self.window = window
+
+
+class TwinlogDataSource(DataSource):
+    """Topics as tables: `spark.read.format("twinlog")`, `spark.readStream.format("twinlog")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "twinlog"
+
+    def schema(self) -> str:
+        """Return all columns."""
+        options = SourceOptions.parse(self.options)
+        extra = body_columns(options.raw)
+        if not extra:
+            return ddl()
+        plain = ddl(name for name in ALL_COLUMNS if name != "body")
+        return f"{plain}, {', '.join(f'{name} {kind}' for name, kind in extra.items())}"
+
+    def _columns(self, schema: StructType, options: SourceOptions) -> tuple[str, ...]:
+        extra = body_columns(options.raw)
+        names = check_columns([field.name for field in schema.fields], extra)
+        if not extra:
+            _check_types(schema)
+        return names
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Make a batch reader; only the push-down one has `pushFilters` (Spark refuses it else)."""
+        options = SourceOptions.parse(self.options)
+        columns = self._columns(schema, options)
+        kind = PushdownReader if options.filter_pushdown else BatchReader
+        return kind(dict(self.options), columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Make a stream reader."""
+        options = SourceOptions.parse(self.options)
+        if any(name.startswith("ending") for name in options.raw):
+            raise OptionError(
+                "BAD_OPTION", "a stream has no end: endingOffsets and the like are for batches"
+            )
+        return StreamReader(dict(self.options), self._columns(schema, options))
+
+
+def _check_types(schema: StructType) -> None:
+    for field in schema.fields:
+        wanted = COLUMNS[field.name][0].lower()
+        if field.dataType.simpleString() != wanted:
+            raise OptionError(
+                "BAD_COLUMN",
+                f"column {field.name} is {wanted.upper()}, the schema says "
+                f"{field.dataType.simpleString().upper()}; cast it in the query instead",
+            )
+
+
+class BatchReader(DataSourceReader):
+    """Reads a fixed range."""
+
+    def __init__(self, options: dict[str, str], columns: tuple[str, ...]) -> None:
+        self.options, self.columns = options, columns
+        self.pushed = Pushed()
+
+    def partitions(self) -> Sequence[WindowPartition]:
+        """Plan the read."""
+        options = SourceOptions.parse(self.options)
+        planned = plan_batch(options, self.pushed)
+        return [WindowPartition(part) for part in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's rows."""
+        assert isinstance(partition, WindowPartition)
+        options = SourceOptions.parse(self.options)
+        yield from _decoded(options, partition.window, self.columns)
+
+
+class PushdownReader(BatchReader):
+    """The same with filters that narrow the plan (the session must allow it)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what narrows the plan; Spark checks every filter again, so nothing is given up."""
+        for item in filters:
+            self.pushed.take(item)
+            yield item
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a growing range, batch by batch."""
+
+    def __init__(self, options: dict[str, str], columns: tuple[str, ...]) -> None:
+        self.options, self.columns = options, columns
+        self._planner: StreamPlanner | None = None
+
+    @property
+    def planner(self) -> StreamPlanner:
+        """Open the planner in the process that plans."""
+        if self._planner is None:
+            options = SourceOptions.parse(self.options)
+            self._planner = StreamPlanner(options, open_transport(options))
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return a symbol, see `offsets`."""
+        return self.planner.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Anything but "all" means: our own limits apply (Spark knows no combined one)."""
+        return ReadMaxRows(UNLIMITED)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch."""
+        return self.planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the heads, so that progress shows how far behind the query is."""
+        from twinlog.spark.offsets import to_json
+
+        return to_json({key: end for key, (_, end) in self.planner.heads().items()}, {})
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of this run."""
+        self.planner.fix_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[WindowPartition]:
+        """Plan one batch."""
+        return [WindowPartition(window) for window in self.planner.partitions(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's rows."""
+        assert isinstance(partition, WindowPartition)
+        options = SourceOptions.parse(self.options)
+        yield from _decoded(options, partition.window, self.columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Report progress to `commitGroup`; the checkpoint alone decides where to go on."""
+        from twinlog.spark.offsets import from_json, is_symbol
+
+        group = self.planner.options.raw.get("commitGroup")
+        if group and not is_symbol(end):
+            self.planner.transport.commit_group(group, from_json(end)[0])
+
+    def stop(self) -> None:
+        """Let go of connections."""
+        if self._planner is not None:
+            self._planner.transport.close()
+
+
+def _decoded(
+    options: SourceOptions, window: Window, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    extra = body_columns(options.raw)
+    if not extra:
+        yield from read_window(options, window, columns)
+        return
+    decoder = BodyDecoder(options.raw, columns)
+    for batch in read_window(options, window, decoder.needed):
+        yield decoder.decode(batch)

@@ -1,0 +1,153 @@
+"""Format "twinlog" in a real Spark session: batch, stream, errors."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from storefiles import BEGIN_MS, StoreFiles, unpack_vectors
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from twinlog.spark.session import local_session
+
+    session = local_session("tests")
+    yield session
+    session.stop()
+
+
+def reader(spark: Any, root: Path, **options: str) -> Any:
+    chosen = {"path": str(root), "subscribe": "orders,events", **options}
+    return spark.read.format("twinlog").options(**chosen)
+
+
+def identities(rows: list[Any]) -> Counter[tuple[str, int, int]]:
+    return Counter((row.topic, row.queue_id, row.queue_offset) for row in rows)
+
+
+def wanted(files: StoreFiles) -> Counter[tuple[str, int, int]]:
+    return Counter((r["topic"], r["queue_id"], r["queue_offset"]) for r in files.rows)
+
+
+def test_batch_read_is_found_by_name_and_equals_a_direct_read(spark: Any, tmp_path: Path) -> None:
+    from test_decode import read
+
+    root = unpack_vectors(tmp_path / "store")
+    frame = (
+        spark.read.format("twinlog").option("path", str(root)).option("subscribePattern", ".*")
+        .option("includeSystemTopics", "true").option("minPartitions", "3").load()
+    )  # fmt: skip
+    found = sorted((row.asDict() for row in frame.collect()), key=lambda row: row["phys_offset"])
+    direct = sorted(read(root), key=lambda row: row["phys_offset"])
+    for row in found:
+        row["body"] = bytes(row["body"])
+    for row in direct:
+        for name in ("born_ts", "store_ts"):
+            row[name] = row[name].replace(tzinfo=None)
+    assert found == direct
+
+
+def test_a_user_schema_prunes_and_filters_are_pushed(spark: Any, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "s")
+    files.fill(400)
+    rows = reader(spark, tmp_path / "s").schema("queue_offset BIGINT, tags STRING").load()
+    assert rows.columns == ["queue_offset", "tags"]
+    assert rows.count() == 400
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        moment = f"timestamp_millis({BEGIN_MS + 200})"
+        where = (
+            f"topic = 'orders' AND queue_id IN (1, 2) AND queue_offset >= 3 AND store_ts < {moment}"
+        )
+        pushed = reader(spark, tmp_path / "s", filterPushdown="true").load().where(where)
+        plain = [
+            r for r in files.rows
+            if r["topic"] == "orders" and r["queue_id"] in (1, 2) and r["queue_offset"] >= 3
+            and r["store_ms"] < BEGIN_MS + 200
+        ]  # fmt: skip
+        assert len(plain) > 10
+        assert pushed.count() == len(plain)
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+def run_stream(spark: Any, root: Path, work: Path, **options: str) -> list[list[Any]]:
+    """Run a stream over what is there; return the rows of each batch."""
+    batches: list[list[Any]] = []
+    chosen = {"path": str(root), "subscribe": "orders,events", **options}
+    query = (
+        spark.readStream.format("twinlog").options(**chosen)
+        .schema("topic STRING, queue_id INT, queue_offset BIGINT, store_size INT").load()
+        .writeStream.foreachBatch(lambda frame, number: batches.append(frame.collect()))
+        .option("checkpointLocation", str(work)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    return batches
+
+
+def test_stream_goes_on_from_its_checkpoint_with_limits(spark: Any, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "s")
+    files.fill(300)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "120"}
+    first = run_stream(spark, tmp_path / "s", tmp_path / "check", **options)
+    sizes = [len(batch) for batch in first if batch]
+    assert len(sizes) == 3
+    assert max(sizes) <= 120
+    files.fill(100)
+    files.put("orders", 7, b"a new queue")
+    options = {"startingOffsets": "earliest", "maxBytesPerTrigger": "9000"}
+    second = run_stream(spark, tmp_path / "s", tmp_path / "check", **options)
+    assert all(sum(row.store_size for row in batch) <= 9000 for batch in second)
+    assert len([batch for batch in second if batch]) > 2
+    rows = [row for batch in first + second for row in batch]
+    assert identities(rows) == wanted(files)
+
+
+def test_a_stream_at_latest_is_pinned_by_an_empty_first_batch(spark: Any, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "s")
+    files.fill(50)
+    assert run_stream(spark, tmp_path / "s", tmp_path / "check") == [[]]
+    files.fill(30)
+    rows = [row for b in run_stream(spark, tmp_path / "s", tmp_path / "check") for row in b]
+    assert identities(rows) == wanted(files) - Counter(
+        (r["topic"], r["queue_id"], r["queue_offset"]) for r in files.rows[:50]
+    )
+    offset = json.loads(
+        max((tmp_path / "check/offsets").glob("[0-9]*")).read_text().splitlines()[-1]
+    )
+    assert offset["offsets"]["orders"]["broker-a"]["0"] == 10
+    assert offset["marks"]["broker-a"]["phys"] == files.end
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"maxOffsetPerTrigger": "5"}, "maxOffsetsPerTrigger"),
+        ({"subscribe": "order"}, "did you mean 'orders'"),
+        ({"startingOffsets": '{"orders":{"broker-a":{"0":999}}}'}, ""),
+        ({"endingOffsets": '{"orders":{"broker-a":{"0":999}}}'}, "OFFSET_AHEAD"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+    ],
+)
+def test_bad_input_is_a_spark_error_with_a_clear_text(
+    spark: Any, tmp_path: Path, options: dict[str, str], text: str
+) -> None:
+    StoreFiles(tmp_path / "s").fill(20)
+    if not text:
+        assert reader(spark, tmp_path / "s", **options).load().count() < 20
+        return
+    with pytest.raises(Exception, match=text):
+        reader(spark, tmp_path / "s", **options).load().count()
+
+
+def test_an_unknown_column_names_the_nearest(spark: Any, tmp_path: Path) -> None:
+    StoreFiles(tmp_path / "s").fill(4)
+    with pytest.raises(Exception, match="queue_offset"):
+        reader(spark, tmp_path / "s").schema("queue_ofset BIGINT").load().count()
