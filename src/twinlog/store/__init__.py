@@ -1,1 +1,4 @@
-"""The store: commit log, consume queues, index, flush, dispatch, recovery, retention."""
+"""Commit log, consume queues, index: RocketMQ's files, byte for byte.
+
+`MessageStore` is the door; the rest of the package is behind it.
+"""

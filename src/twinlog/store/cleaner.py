@@ -1,0 +1,131 @@
+"""Retention and disk space. Answers to RocketMQ's CleanCommitLogService.
+
+A segment is old when its newest record is: the store time of the first record of the next segment
+tells. Apache looks at the time of the file, which a copy or a restore changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk, DiskSpace
+from twinlog.store.running_flags import DISK_FULL
+
+if TYPE_CHECKING:
+    from twinlog.store.message_store import MessageStore
+
+_LOG = logging.getLogger("twinlog.store")
+_HOUR_MS: Final = 3_600_000
+_SEGMENTS_PER_RUN: Final = 10
+_FIRST_CHECK_MS: Final = 1000
+_MANUAL_RUNS: Final = 20
+
+
+class Cleaner:
+    """Deletes what is expired, or what must go, and says when the disk is full."""
+
+    def __init__(self, store: MessageStore, disk: Disk, clock: Clock) -> None:
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._manual_runs = 0
+        self._cleaned_to = -1
+
+    async def run(self) -> None:
+        """Until cancelled: the disk is looked at after 1 s, then at each interval."""
+        await self._clock.sleep_ms(_FIRST_CHECK_MS)
+        while True:
+            await self.clean()
+            await self._clock.sleep_ms(self._store.config.clean_resource_interval)
+
+    def execute_delete_files_manually(self) -> None:
+        """An operator asks: expired files go at once, whatever the hour."""
+        self._manual_runs = _MANUAL_RUNS
+
+    async def clean(self) -> int:
+        """One run; the number of segments that were deleted."""
+        is_forced = self.check_disk()
+        count = 0
+        if self._is_due(is_forced):
+            self._manual_runs = max(0, self._manual_runs - 1)
+            count = await self._clean_commit_log(is_forced)
+        if count:
+            self.check_disk()
+        await self._clean_followers()
+        return count
+
+    def check_disk(self) -> bool:
+        """Set or clear DISK_FULL; whether files must go regardless of their age."""
+        store, config = self._store, self._store.config
+        spaces = [(path, self._disk.space(path)) for path in config.commit_log_paths]
+        path, space = min(spaces, key=lambda item: item[1].ratio)
+        warning = config.disk_space_warning_level_ratio / 100
+        if space.ratio > warning:
+            store.set_flag(DISK_FULL, _full_reason(path, space, warning))
+        else:
+            store.clear_flag(DISK_FULL)
+        return (
+            config.clean_file_forcibly_enable
+            and space.ratio > config.disk_space_clean_forcibly_ratio / 100
+        )
+
+    def _is_due(self, is_forced: bool) -> bool:
+        config = self._store.config
+        hour = datetime.fromtimestamp(self._clock.now_ms() // 1000).hour
+        if is_forced or self._manual_runs or hour in config.delete_when_hours:
+            return True
+        ratios = [self._disk.space(path).ratio for path in config.commit_log_paths]
+        ratios.append(self._disk.space(self._store.root).ratio)
+        return any(ratio < 0 or ratio > config.disk_max_used_ratio for ratio in ratios)
+
+    async def _clean_commit_log(self, is_forced: bool) -> int:
+        store = self._store
+        log = store.commit_log
+        reserved_ms = store.config.file_reserved_time * _HOUR_MS
+        count = 0
+        while count < _SEGMENTS_PER_RUN and len(log.segments.segments) > 1:
+            newest = self._newest_time()
+            is_expired = newest >= 0 and self._clock.now_ms() >= newest + reserved_ms
+            if not is_expired and not is_forced:
+                break
+            if log.segments.segments[0].end > store.dispatched.value:
+                break  # Its records have no entries yet.
+            segment = log.remove_first()
+            count += 1
+            _LOG.info(
+                "segment deleted path=%s reason=%s",
+                segment.path, "expired" if is_expired else "disk space",
+            )  # fmt: skip
+            if is_forced:
+                is_forced = self.check_disk()
+            await self._clock.sleep_ms(store.config.delete_commit_log_files_interval)
+        return count
+
+    def _newest_time(self) -> int:
+        """Store time of the newest record of the first segment, about: of the next segment."""
+        segments = self._store.commit_log.segments.segments
+        time = self._store.reader.store_time_at(segments[1].start)
+        return time if time > 0 else self._disk.modified_ms(segments[0].path)
+
+    async def _clean_followers(self) -> None:
+        """Queues and index files whose records are gone."""
+        store = self._store
+        floor = store.commit_log.min_offset
+        if floor <= self._cleaned_to or floor == 0:
+            return
+        self._cleaned_to = floor
+        for queue in tuple(store.queue_table):
+            if queue.remove_expired_files(self._disk, store.queue_table.pool, floor):
+                await self._clock.sleep_ms(store.config.delete_consume_queue_files_interval)
+        if store.index is not None:
+            store.index.remove_expired(floor)
+
+
+def _full_reason(path: str, space: DiskSpace, warning: float) -> str:
+    return (
+        f"disk full: {path} is used to {space.ratio:.0%} ({space.used} bytes, "
+        f"{space.usable} free), the limit is {warning:.0%}"
+    )

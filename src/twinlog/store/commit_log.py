@@ -1,0 +1,437 @@
+"""The log: the one file set that matters. Answers to RocketMQ's CommitLog.
+
+Owns the segments, the bytes waiting to be written in this turn of the loop, and the watermarks
+`appended` and `flushed`. Does not know topics, queues or indexes.
+
+Invariants: flushed <= appended <= tail; every byte in [appended, end of the segment) is zero on
+disk once a turn is over; `tail` is where the next record goes, pending ones included; a record
+never crosses a segment, and at least 8 bytes stay for the blank record that closes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import posixpath
+from collections.abc import Callable, Sequence
+
+from twinlog.message.record import BLANK_SIZE_MIN, blank_record
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk
+from twinlog.runtime.watermark import Watermark
+from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
+from twinlog.store.resync import find_record
+from twinlog.store.segment import Segment, data_ranges, segment_name, zero_data
+from twinlog.store.segment_queue import SegmentQueue
+
+_LOG = logging.getLogger("twinlog.store")
+_COPY_SIZE = 4 << 20
+# Prepare the next segment when the current one is half full: early enough at disk speed, and an
+# idle broker does not reserve twice the space.
+_PREPARE_FRACTION = 2
+# A reader may still send from a file that was removed: RocketMQ's destroyMapedFileIntervalForcibly.
+_RETIRE_DELAY_MS = 120_000
+
+
+class CommitLog:
+    """Segments, pending bytes, appended and flushed."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        *,
+        directories: Sequence[str],
+        read_only_directories: Sequence[str] = (),
+        segment_size: int,
+        aside_directory: str,
+    ) -> None:
+        assert segment_size > BLANK_SIZE_MIN
+        self._disk = disk
+        self._clock = clock
+        self._directories = list(directories)
+        self._read_only_directories = list(read_only_directories)
+        self._aside_directory = aside_directory
+        self.segment_size = segment_size
+        self.segments = SegmentQueue(disk, directories, segment_size)
+        self.appended = Watermark("appended")
+        self.flushed = Watermark("flushed")
+        self.tail = 0
+        self.segment_end = 0  # Of the segment that is being filled; 0 when there is none.
+        self.pieces: list[bytes] = []
+        self.broken_reason = ""
+        self.on_truncate: Callable[[int], None] | None = None
+        self._first_offset = 0
+        self._pieces_start = 0
+        self._last: Segment | None = None
+        self._next: Segment | None = None
+        self._preparing_start = -1
+        self._retired: list[Segment] = []
+
+    # Loading
+
+    def load(self) -> None:
+        """Open the files that are there. Positions come from `set_end` after recovery."""
+        for directory in self._directories:
+            self._disk.make_directories(directory)
+        self.segments.load(key="mappedFileSizeCommitLog", read_only=self._read_only_directories)
+
+    def set_end(self, offset: int) -> None:
+        """The log ends here: what recovery found. Unused segments behind it become spare."""
+        segments = self.segments.segments
+        while segments and segments[-1].start >= offset and len(segments) > 1:
+            self._drop_spare(segments.pop())
+        self._last = segments[-1] if segments else None
+        self.segment_end = self._last.end if self._last else 0
+        self.tail = self._pieces_start = offset
+        self.appended.reset(offset, "the log was truncated")
+        self.flushed.reset(offset, "the log was truncated")
+        assert self._last is None or self._last.start <= offset <= self._last.end
+
+    def _drop_spare(self, segment: Segment) -> None:
+        segment.file.close()
+        self._disk.unlink(segment.path)
+
+    def find_first_record(self) -> None:
+        """A slave's log may begin in the middle of its first segment: zeros come before it."""
+        segment = self.segments.segments[0]
+        self._first_offset = segment.start
+        if segment.file.pread(BLANK_SIZE_MIN, 0) != bytes(BLANK_SIZE_MIN):
+            return
+        for start, end in data_ranges(segment.file, 0, segment.size):
+            at = find_record(segment, start, end)
+            if at is not None:
+                self._first_offset = segment.start + at
+                return
+
+    @property
+    def min_offset(self) -> int:
+        """First byte of the first segment; the end when there is none."""
+        segments = self.segments.segments
+        return max(segments[0].start, self._first_offset) if segments else self.appended.value
+
+    @property
+    def max_offset(self) -> int:
+        return self.appended.value
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.segments.segments
+
+    # Appending
+
+    def make_room(self, size: int) -> None:
+        """Close the segment with a blank record and take the next one, so that `size` bytes fit.
+
+        Raises OSError when there is no space for a new segment: nothing has changed then. Raises
+        StoreError when the pending bytes could not be written: `discard_pending` must follow.
+        """
+        assert size + BLANK_SIZE_MIN <= self.segment_size
+        if self._last is None:
+            segment = self._take_segment(self.tail - self.tail % self.segment_size)
+            self.segments.append(segment)
+            self._use(segment)
+            if self.tail + size + BLANK_SIZE_MIN <= segment.end:
+                return
+        last = self._last
+        assert last is not None
+        segment = self._take_segment(last.end)
+        rest = last.end - self.tail
+        if rest:
+            self.pieces.append(blank_record(rest))
+        try:
+            self._write_pieces()
+        except OSError as error:
+            self._next = segment
+            raise StoreError(f"write to {last.path} failed: {error}") from error
+        self.segments.append(segment)
+        self.tail = self._pieces_start = segment.start
+        self._use(segment)
+
+    def _use(self, segment: Segment) -> None:
+        self._last = segment
+        self.segment_end = segment.end
+
+    def _take_segment(self, start: int) -> Segment:
+        """The prepared segment, or a new one made now."""
+        prepared, self._next = self._next, None
+        if prepared is not None and prepared.start == start:
+            return prepared
+        assert prepared is None
+        try:
+            return self.segments.create(start)
+        except OSError:
+            path = self.segments.path_of(start)
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+            raise
+
+    def _write_pieces(self) -> None:
+        pieces = self.pieces
+        if not pieces:
+            return
+        last = self._last
+        assert last is not None
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        last.file.pwritev((data,), self._pieces_start - last.start)
+        self._pieces_start += len(data)
+        pieces.clear()
+
+    def write_pending(self) -> int:
+        """Write what is pending and return the new end; `appended` is the caller's to advance.
+
+        Raises OSError; call `discard_pending` then.
+        """
+        self._write_pieces()
+        assert self._pieces_start == self.tail
+        return self.tail
+
+    def discard_pending(self, reason: str) -> None:
+        """A write failed: nothing of this turn is in the log. Its bytes are made zero again.
+
+        When even that fails the store is broken: stale bytes behind the end might come back as
+        records after the next crash.
+        """
+        end = self.appended.value
+        self.pieces.clear()
+        try:
+            while (last := self._last) is not None and last.start > end:
+                zero_data(last.file, 0, last.size)
+                self.segments.segments.pop()
+                if self._next is not None:
+                    self._drop_spare(self._next)
+                self._next = last
+                self._last = self.segments.segments[-1] if self.segments.segments else None
+            if last is not None:
+                zero_data(last.file, end - last.start, last.size)
+        except OSError as error:
+            self.break_down(f"{reason}; making the bytes zero failed, too: {error}")
+        self.segment_end = self._last.end if self._last else 0
+        self.tail = self._pieces_start = end
+
+    def break_down(self, reason: str) -> None:
+        """Nothing more is written by this process."""
+        if not self.broken_reason:
+            self.broken_reason = reason
+            _LOG.error("store broken reason=%s", reason)
+        self.flushed.fail_above(self.flushed.value, reason)
+        self.appended.fail_above(self.appended.value, reason)
+
+    def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes of the master's log as they are (slave). Never across a segment.
+
+        Raises StoreError when `offset` is not the end, or the bytes do not fit the segment.
+        """
+        if self.broken_reason:
+            raise StoreBrokenError(self.broken_reason)
+        if offset != self.tail:
+            raise OffsetOutOfRangeError(f"bytes for offset {offset}, the log ends at {self.tail}")
+        if not data and self._last is not None:
+            return
+        last = self._last
+        if last is None or offset == last.end:
+            segment = self._take_segment(offset - offset % self.segment_size)
+            self.segments.append(segment)
+            self._use(segment)
+            last = segment
+        if offset + len(data) > last.end:
+            raise StoreError(
+                f"{len(data)} bytes at {offset} cross the end of {last.path}: "
+                "the master's mappedFileSizeCommitLog differs from ours"
+            )
+        if not data:
+            return
+        try:
+            last.file.pwritev((data,), offset - last.start)
+        except OSError as error:
+            self.discard_pending(f"write to {last.path} failed: {error}")
+            raise
+        self.tail = self._pieces_start = offset + len(data)
+        self.appended.advance(self.tail)
+
+    def start_at(self, offset: int) -> None:
+        """An empty log begins at `offset` (slave whose master no longer has the older files)."""
+        if not self.is_empty or self.tail:
+            raise StoreError(f"the log is not empty, it ends at {self.tail}")
+        self.tail = self._pieces_start = self._first_offset = offset
+        self.appended.reset(offset, "the log starts elsewhere")
+        self.flushed.reset(offset, "the log starts elsewhere")
+        self.append_raw(offset, b"")
+        if self.on_truncate is not None:
+            self.on_truncate(offset)
+
+    # Preparing the next segment
+
+    @property
+    def needs_next(self) -> bool:
+        """Whether the next segment should be prepared now."""
+        last = self._last
+        return (
+            last is not None
+            and self._next is None
+            and self._preparing_start != last.end
+            and self.tail - last.start >= self.segment_size // _PREPARE_FRACTION
+        )
+
+    async def prepare_next(self) -> None:
+        """Make the next segment in a thread. A full disk is not an error yet: a put will say so."""
+        assert self._last is not None
+        start = self._last.end
+        self._preparing_start = start
+        path = self.segments.path_of(start)
+        try:
+            segment = await self._disk.run(self.segments.create, start)
+        except OSError as error:
+            _LOG.warning("next segment not prepared path=%s error=%s", path, error)
+            if self.segments.find(start) is None and self._disk.exists(path):
+                self._disk.unlink(path)
+            await self._clock.sleep_ms(1000)  # A full disk does not get free in a hurry.
+            return
+        finally:
+            self._preparing_start = -1
+        is_wanted = self._last is not None and self._last.end == start and self._next is None
+        if is_wanted:
+            self._next = segment
+        elif self.segments.find(start) is not None:
+            segment.file.close()  # The loop could not wait and opened the same file itself.
+        else:
+            self._drop_spare(segment)
+
+    # Reading
+
+    def read(self, offset: int, size_max: int) -> bytes:
+        """Bytes from `offset` on, at most `size_max`, never across a segment or the end."""
+        segment, size = self._readable(offset, size_max)
+        return segment.file.pread(size, offset - segment.start) if size > 0 else b""
+
+    def file_range(self, offset: int, size_max: int) -> tuple[int, int, int]:
+        """(file descriptor, position, size) of the same bytes, for sendfile."""
+        segment, size = self._readable(offset, size_max)
+        return segment.file.fileno(), offset - segment.start, size
+
+    def _readable(self, offset: int, size_max: int) -> tuple[Segment, int]:
+        segment = self.segments.find(offset)
+        end = self.appended.value
+        if segment is None or offset > end:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in the log [{self.min_offset}, {end})"
+            )
+        return segment, min(size_max, segment.end - offset, end - offset)
+
+    # Syncing
+
+    def unsynced(self, target: int) -> list[Segment]:
+        """The segments that hold [flushed, target), oldest first."""
+        start = self.flushed.value
+        return [s for s in self.segments.segments if s.end > start and s.start < target]
+
+    def sync_directories(self, segments: Sequence[Segment]) -> None:
+        """Make the names of new segments durable."""
+        for segment in segments:
+            if not segment.is_directory_synced:
+                self._disk.fsync_directory(posixpath.dirname(segment.path))
+                segment.is_directory_synced = True
+
+    # Cutting
+
+    def remove_first(self) -> Segment:
+        """Retention: the oldest segment goes, never the last. Readers may hold it a while."""
+        segments = self.segments.segments
+        assert len(segments) > 1, "the last segment is never removed"
+        segment = segments[0]
+        self._disk.unlink(segment.path)
+        segments.pop(0)
+        self._retired.append(segment)
+        self._clock.call_later_ms(_RETIRE_DELAY_MS, self._close_retired, segment)
+        return segment
+
+    def _close_retired(self, segment: Segment) -> None:
+        if segment in self._retired:
+            self._retired.remove(segment)
+            segment.file.close()
+
+    def truncate_to(self, offset: int, *, reason: str) -> None:
+        """Cut everything from `offset` on. The bytes are moved aside, never destroyed."""
+        if not self.min_offset <= offset <= self.appended.value:
+            raise OffsetOutOfRangeError(
+                f"cannot truncate to {offset}, the log is [{self.min_offset}, {self.max_offset})"
+            )
+        self.discard_pending(reason)
+        self.cut(offset, reason)
+        if self.on_truncate is not None:
+            self.on_truncate(offset)
+
+    def cut(self, offset: int, reason: str) -> int:
+        """Move aside what is on disk at and after `offset`; the number of bytes that were there.
+
+        Order: copies durable first, then later segments from the last to the first (a crash in
+        between leaves no hole), then the rest of the segment made zero. Doing it again is safe.
+        """
+        if self._next is not None:
+            self._drop_spare(self._next)
+            self._next = None
+        segments = self.segments.segments
+        aside = posixpath.join(
+            self._aside_directory, f"cut-{segment_name(offset)}-{self._clock.now_ms()}"
+        )
+        count = 0
+        while segments and segments[-1].end > offset:
+            segment = segments[-1]
+            ranges = data_ranges(segment.file, max(0, offset - segment.start), segment.size)
+            if ranges:
+                count += self._copy_aside(segment, ranges, aside)
+            if segment.start >= offset and len(segments) > 1:
+                self._drop_spare(segments.pop())
+                continue
+            if ranges:
+                zero_data(segment.file, ranges[0][0], segment.size)
+                segment.file.fdatasync()
+            break
+        self.set_end(offset)
+        if count:
+            _LOG.warning(
+                "log cut offset=%d bytes=%d aside=%s reason=%s", offset, count, aside, reason
+            )
+        return count
+
+    def _copy_aside(self, segment: Segment, ranges: Sequence[tuple[int, int]], aside: str) -> int:
+        """Copy from the first to the last byte that is not zero; name = its physical offset."""
+        start, end = ranges[0][0], ranges[-1][1]
+        self._disk.make_directories(aside)
+        target = self._disk.open(
+            posixpath.join(aside, segment_name(segment.start + start)), create=True
+        )
+        try:
+            for position in range(start, end, _COPY_SIZE):
+                data = segment.file.pread(min(_COPY_SIZE, end - position), position)
+                target.pwritev((data,), position - start)
+            target.fdatasync()
+        finally:
+            target.close()
+        self._disk.fsync_directory(aside)
+        self._disk.fsync_directory(self._aside_directory)
+        return end - start
+
+    def close(self, *, remove_spare: bool) -> None:
+        """Close every file; a clean stop removes the prepared segment, as Apache does."""
+        spare, self._next = self._next, None
+        if spare is not None:
+            if remove_spare:
+                self._drop_spare(spare)
+            else:
+                spare.file.close()
+        for segment in tuple(self._retired):
+            self._close_retired(segment)
+        self.segments.close()
+        self._last = None
+
+    def disk_full_reason(self, error: OSError) -> str:
+        """A sentence for a producer whose message found no room."""
+        directory = self._directories[0]
+        if error.errno != errno.ENOSPC:
+            return f"no new segment in {directory}: {error}"
+        space = self._disk.space(directory)
+        return (
+            f"disk full: no new segment of {self.segment_size} bytes in {directory}, "
+            f"used {space.used} bytes ({space.ratio:.0%}), free {space.usable} bytes"
+        )

@@ -1,0 +1,128 @@
+"""From records to consume queues and index. Answers to RocketMQ's CommitLogDispatcher classes.
+
+Used where the log is read again: on a slave, in recovery, for a rebuild. The put path of a master
+knows the entry already and does the same without decoding.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from twinlog.message.properties import delay_level, tags_and_keys
+from twinlog.message.record import ScanEntry
+from twinlog.message.sysflag import (
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+)
+from twinlog.runtime.clock import Clock
+from twinlog.store.consume_queue import GAP_ENTRIES_MAX, ConsumeQueue
+from twinlog.store.index_service import PENDING_MAX, IndexService
+from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
+
+_LOG = logging.getLogger("twinlog.store")
+_UNKNOWN_LEVEL_DELAY_MS: Final = 1000  # RocketMQ's, for a level that the table does not have.
+
+
+class QueueGapError(Exception):
+    """A record's number is ahead of its queue: entries before it are missing."""
+
+
+class StaleRecordError(Exception):
+    """A record's number was given before: bytes of an earlier life of the log."""
+
+    def __init__(self, message: str, physical_offset: int) -> None:
+        super().__init__(message)
+        self.physical_offset = physical_offset
+
+
+def deliver_time(properties: bytes, store_timestamp: int, levels: Mapping[int, int]) -> int | None:
+    """The tags code of a delayed message: when it is due. None: it is not delayed."""
+    try:
+        level = delay_level(properties)
+    except ValueError:
+        return None
+    if level is None or level <= 0:
+        return None
+    delay_ms = levels.get(min(level, max(levels, default=0)), _UNKNOWN_LEVEL_DELAY_MS)
+    return store_timestamp + delay_ms
+
+
+class Dispatcher:
+    """Puts scanned records into queues and index; both ignore what they have."""
+
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        levels: Mapping[int, int],
+        clock: Clock,
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._levels = levels
+        self._clock = clock
+        # Recovery asks for errors where later, on a slave, the gap is filled and reported.
+        self.is_strict = False
+
+    def dispatch(self, entries: Iterable[ScanEntry]) -> set[ConsumeQueue]:
+        """Queues that moved. Their new entries are visible at once."""
+        by_key, index = self._queues.by_key, self._index
+        now_ms = self._clock.monotonic_ms()
+        moved: set[ConsumeQueue] = set()
+        for offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties in entries:
+            tags_code, keys = tags_and_keys(properties)
+            kind = sys_flag & TRANSACTION_ROLLBACK_TYPE
+            if kind not in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE):
+                queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
+                if queue_offset == queue.next_offset or self._place(
+                    queue, queue_offset, offset, size
+                ):
+                    if queue.is_schedule:
+                        due = deliver_time(properties, stored_at, self._levels)
+                        tags_code = tags_code if due is None else due
+                    if queue.dirty_since_ms < 0:
+                        self._queues.mark_dirty(queue, now_ms, offset, stored_at)
+                    queue.add(offset, size, tags_code)
+                    moved.add(queue)
+            if index is not None and kind != TRANSACTION_ROLLBACK_TYPE:
+                if keys:
+                    index.pending.append((topic, keys, offset, stored_at))
+                else:
+                    index.bare_offset = offset
+        self._finish(moved)
+        return moved
+
+    def _finish(self, moved: set[ConsumeQueue]) -> None:
+        for queue in moved:
+            queue.max_offset = queue.next_offset
+            if len(queue.tail) > TAIL_SIZE_MAX:
+                self._queues.write(queue)
+        if self._index is not None and len(self._index.pending) > PENDING_MAX:
+            self._index.drain()
+
+    def _place(self, queue: ConsumeQueue, queue_offset: int, offset: int, size: int) -> bool:
+        """Whether the record gets an entry although its number is not the next one."""
+        if offset + size <= queue.last_physical_end:
+            return False  # It has one.
+        name = f"{queue.topic}-{queue.queue_id}"
+        if queue_offset > queue.next_offset:
+            if queue.next_offset == 0:
+                queue.begin_at(queue_offset)
+                return True
+            gap = f"record {queue_offset} at {offset}, queue {name} ends at {queue.next_offset}"
+            if self.is_strict or queue_offset - queue.next_offset > GAP_ENTRIES_MAX:
+                raise QueueGapError(gap)
+            _LOG.error("queue has a gap, filled with blank entries: %s", gap)
+            queue.fill_gap(queue_offset)
+            return True
+        if queue_offset == 0:
+            _LOG.warning("queue starts again name=%s offset=%d", name, offset)
+            self._queues.restart(queue)
+            return True
+        text = f"record {queue_offset} at {offset} of queue {name} was there before"
+        if self.is_strict:
+            raise StaleRecordError(text, offset)
+        _LOG.error("record skipped: %s", text)
+        return False

@@ -1,0 +1,35 @@
+"""What the store asks before it hands a message out. Answers to RocketMQ's MessageFilter."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class MessageFilter(Protocol):
+    """Two questions: one about the 20-byte entry, one about the record behind it."""
+
+    needs_record: bool  # False: `matches_record` is never asked (tag filters).
+
+    def matches_tags_code(self, tags_code: int) -> bool:
+        """Whether the entry may be wanted. A false yes is allowed, a false no is not."""
+        ...
+
+    def matches_record(self, record: bytes) -> bool:
+        """Whether the stored record is wanted (SQL92 over its properties)."""
+        ...
+
+
+class TagsCodeFilter:
+    """A set of tag hash codes: low 32 bits of the tags code, signed."""
+
+    needs_record = False
+
+    def __init__(self, codes: frozenset[int]) -> None:
+        self._codes = codes
+
+    def matches_tags_code(self, tags_code: int) -> bool:
+        code = tags_code & 0xFFFFFFFF
+        return (code - (1 << 32) if code & 0x80000000 else code) in self._codes
+
+    def matches_record(self, record: bytes) -> bool:
+        return True

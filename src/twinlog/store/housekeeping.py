@@ -1,0 +1,197 @@
+"""What the store does on the side: write waiting entries, sync them, save the checkpoint.
+
+Answers to RocketMQ's FlushConsumeQueueService and the flushing part of IndexService. A round makes
+queues, index and log durable up to one offset and writes that offset down, so that a crash costs a
+scan from there and nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from typing import TYPE_CHECKING, Final
+
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk
+from twinlog.store.checkpoint import RecoveryPoint
+from twinlog.store.consume_queue import ConsumeQueue
+from twinlog.store.errors import StoreBrokenError
+from twinlog.store.index_file import IndexFile
+from twinlog.store.running_flags import INDEX_FILE_ERROR, LOGICS_QUEUE_ERROR
+
+if TYPE_CHECKING:
+    from twinlog.store.message_store import MessageStore
+
+_LOG = logging.getLogger("twinlog.store")
+_TICK_MS: Final = 50
+_QUEUES_PER_TICK: Final = 256  # About 5 ms when every file must be opened.
+_ROUND_INTERVAL_MS: Final = 5000
+_REPORT_INTERVAL_MS: Final = 10_000
+_SYNC_BATCH: Final = 64
+
+
+class Housekeeping:
+    """One task: a tick every 50 ms, a durable round every few seconds."""
+
+    def __init__(self, store: MessageStore, disk: Disk, clock: Clock) -> None:
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._reported: dict[str, int] = {}
+        self._slots_written_ms = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        next_round = self._clock.monotonic_ms() + _ROUND_INTERVAL_MS
+        while True:
+            await self._clock.sleep_ms(_TICK_MS)
+            now_ms = self._clock.monotonic_ms()
+            self._tick(now_ms)
+            log = self._store.commit_log
+            if log.needs_next and not log.broken_reason:
+                await log.prepare_next()
+            if now_ms >= next_round:
+                await self.save_round()
+                spent = self._clock.monotonic_ms() - now_ms
+                # A slow disk gets at most a tenth of the time of this.
+                next_round = now_ms + max(_ROUND_INTERVAL_MS, 10 * spent)
+
+    def _tick(self, now_ms: int) -> None:
+        store = self._store
+        for watermark in (store.appended, store.flushed, store.dispatched):
+            watermark.expire(now_ms)
+        if store.commit_log.broken_reason:
+            raise StoreBrokenError(store.commit_log.broken_reason)
+        store.write_pending()
+        try:
+            store.queue_table.write_due(now_ms, _QUEUES_PER_TICK)
+        except OSError as error:
+            self._queue_failed(error)
+        else:
+            if store.running_flags.bits & LOGICS_QUEUE_ERROR:
+                self._retry_queues()
+        self.drain_index()
+
+    def _retry_queues(self) -> None:
+        try:
+            self._store.queue_table.write_all()
+        except OSError as error:
+            self._queue_failed(error)
+        else:
+            self._store.clear_flag(LOGICS_QUEUE_ERROR)
+
+    def write_queue(self, queue: ConsumeQueue) -> None:
+        """Write the entries of one queue now; a full disk makes the store refuse puts."""
+        try:
+            self._store.queue_table.write(queue)
+        except OSError as error:
+            self._queue_failed(error)
+
+    def _queue_failed(self, error: OSError) -> None:
+        self._store.set_flag(
+            LOGICS_QUEUE_ERROR, f"consume queue not written: {error}; retried until it works"
+        )
+
+    def drain_index(self) -> None:
+        """Write waiting keys; an error keeps them and makes the store refuse puts."""
+        index = self._store.index
+        if index is None:
+            return
+        try:
+            index.drain()
+        except OSError as error:
+            self._store.set_flag(INDEX_FILE_ERROR, f"index not written: {error}; retried")
+        else:
+            if self._store.running_flags.bits & INDEX_FILE_ERROR:
+                self._store.clear_flag(INDEX_FILE_ERROR)
+
+    # Durable rounds
+
+    async def save_round(self) -> bool:
+        """Make everything dispatched so far durable and write it down; false: not this time."""
+        store = self._store
+        store.write_pending()
+        target = store.dispatched.value
+        timestamp = store.last_store_timestamp
+        try:
+            store.queue_table.write_all()
+            if store.index is not None:
+                store.index.drain()
+                self._write_slots()
+        except OSError as error:
+            self._queue_failed(error)
+            return False
+        paths = store.queue_table.take_unsynced()
+        index_files = store.index.take_unsynced() if store.index is not None else []
+        try:
+            await self._sync(paths, index_files)
+            flushed = await store.flush_service.flush()
+        except OSError as error:
+            reason = f"sync of consume queue or index failed: {error}"
+            store.commit_log.break_down(reason)
+            raise StoreBrokenError(reason) from error
+        if store.dispatched.value < target or store.commit_log.max_offset < target:
+            return False  # The log was cut while we waited.
+        if store.index is not None:
+            store.index.synced(index_files)
+            store.checkpoint.index_timestamp = store.index.full_timestamp
+        store.checkpoint.physic_timestamp = timestamp
+        store.checkpoint.logics_timestamp = timestamp
+        point = RecoveryPoint(flushed=min(flushed, target), dispatched=target)
+        await self._disk.run(store.checkpoint.save, point)
+        return True
+
+    def _write_slots(self) -> None:
+        """The slots follow from the entries: written seldom, for those who read the files."""
+        store = self._store
+        now_ms = self._clock.monotonic_ms()
+        interval = store.config.flush_consume_queue_thorough_interval
+        if store.index is not None and now_ms - self._slots_written_ms >= interval:
+            self._slots_written_ms = now_ms
+            store.index.write_slots()
+
+    async def save_all(self) -> bool:
+        """Clean stop: as a round, with the slots of the index and every directory."""
+        store = self._store
+        if not store.is_master:
+            while store.reput.step():
+                pass
+        if store.index is not None:
+            store.index.drain()
+            store.index.write_slots()
+        if not await self.save_round():
+            return False
+        # Bytes that are no whole record yet (slave) are kept; the next start asks for the rest.
+        return store.dispatched.value == store.appended.value and store.is_writeable
+
+    async def _sync(self, paths: list[str], index_files: list[IndexFile]) -> None:
+        for start in range(0, len(paths), _SYNC_BATCH):
+            await self._disk.run(self._sync_paths, paths[start : start + _SYNC_BATCH])
+        for file in index_files:
+            await file.file.fdatasync_async()
+        if index_files:
+            directory = posixpath.dirname(index_files[0].path)
+            await self._disk.run(self._disk.fsync_directory, directory)
+
+    def _sync_paths(self, paths: list[str]) -> None:
+        """In a thread, with descriptors of its own: the pool belongs to the loop."""
+        directories: set[str] = set()
+        for path in paths:
+            if not self._disk.exists(path):
+                continue  # Removed meanwhile.
+            file = self._disk.open(path)
+            try:
+                file.fdatasync()
+            finally:
+                file.close()
+            directories.add(posixpath.dirname(path))
+        for directory in directories | {posixpath.dirname(path) for path in directories}:
+            if self._disk.exists(directory):
+                self._disk.fsync_directory(directory)
+
+    def report_once(self, what: str, reason: str) -> None:
+        """A warning that would come with every put, at most every 10 s."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._reported.get(what, -_REPORT_INTERVAL_MS) >= _REPORT_INTERVAL_MS:
+            self._reported[what] = now_ms
+            _LOG.error("put refused reason=%s", reason)

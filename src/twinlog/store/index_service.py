@@ -1,0 +1,241 @@
+"""Find messages by key. Answers to RocketMQ's IndexService.
+
+Keys arrive with each dispatched message and wait in `pending`; `drain` hashes and writes them in
+batches. A query drains first, so that nobody sees the delay.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable
+from datetime import datetime
+from itertools import repeat
+from typing import Final
+
+from twinlog.message.hashing import index_key_hash
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk
+from twinlog.store.index_file import IndexFile, index_file_size
+
+_LOG = logging.getLogger("twinlog.store")
+PENDING_MAX: Final = 4096
+_NAME_LENGTH: Final = 17
+
+
+class IndexService:
+    """The index files, newest last, and the keys that are not in them yet."""
+
+    def __init__(
+        self, disk: Disk, clock: Clock, directory: str, *, slots_max: int, index_max: int
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._directory = directory
+        self._slots_max = slots_max
+        self._index_max = index_max
+        self.files: list[IndexFile] = []
+        # (topic, keys, physical offset, store timestamp) of each message with keys.
+        self.pending: list[tuple[str, tuple[str, ...], int, int]] = []
+        # The newest message without keys: it has no entry, but it makes a file that is missing.
+        self.bare_offset = -1
+        self.full_timestamp = (
+            0  # End of the newest full and synced file: checkpoint's third number.
+        )
+        self._unsynced_full: list[IndexFile] = []
+        # Hashed keys on their way to the file; they stay here when the disk is full.
+        self._hashes: list[int] = []
+        self._offsets: list[int] = []
+        self._timestamps: list[int] = []
+
+    # Loading
+
+    def load(self) -> None:
+        """Open every file whose name is a time."""
+        size = index_file_size(self._slots_max, self._index_max)
+        for name in self._disk.list(self._directory):
+            path = posixpath.join(self._directory, name)
+            if not name.isdigit() or self._disk.is_directory(path):
+                _LOG.error("foreign entry in the index ignored path=%s", path)
+                continue
+            if self._disk.file_size(path) != size:
+                # The index follows from the log: it is made again, never a reason not to start.
+                _LOG.error("index file of another size removed path=%s", path)
+                self._disk.unlink(path)
+                continue
+            file = IndexFile(path, self._disk.open(path), self._slots_max, self._index_max)
+            file.load_header()
+            self.files.append(file)
+
+    @property
+    def last_file(self) -> IndexFile | None:
+        return self.files[-1] if self.files else None
+
+    @property
+    def end_offset(self) -> int:
+        """Records below this are indexed; -1 when there is nothing."""
+        last = self.last_file
+        if last is None or (last.entry_count == 0 and len(self.files) == 1):
+            return -1
+        return last.end_offset
+
+    def recover(self, offset_end: int, store_time: Callable[[int], int]) -> None:
+        """After a crash: keep entries of records below `offset_end`, which are durable."""
+        while self.files and (
+            self.files[-1].begin_offset >= offset_end or self.files[-1].entry_count == 0
+        ):
+            self._remove(self.files.pop())
+        if self.files:
+            self.files[-1].rebuild(offset_end, store_time)
+            if self.files[-1].entry_count == 0:
+                self._remove(self.files.pop())
+
+    def remove_newer_than(self, timestamp: int) -> None:
+        """Files that ended after `timestamp` were not synced as a whole: made again."""
+        while self.files and self.files[-1].end_timestamp > timestamp:
+            self._remove(self.files.pop())
+
+    def truncate(self, physical_offset: int, store_time: Callable[[int], int]) -> None:
+        """The log was cut: no entry may point behind its end."""
+        self.drain()
+        if self.end_offset >= physical_offset:
+            self.recover(physical_offset, store_time)
+
+    # Appending
+
+    def drain(self) -> None:
+        """Write every pending key. Raises OSError; what was not written stays for the next time."""
+        if self.pending:
+            self._hash_pending()
+        hashes, offsets, timestamps = self._hashes, self._offsets, self._timestamps
+        done = 0
+        try:
+            while done < len(hashes):
+                last = self.last_file
+                if last is None or last.is_full:
+                    last = self._add_file()
+                done += last.put_many(hashes[done:], offsets[done:], timestamps[done:])
+            if self.bare_offset >= 0:
+                last = self.last_file
+                if last is None or (last.is_full and self.bare_offset > last.end_offset):
+                    self._add_file()
+                self.bare_offset = -1
+        finally:
+            del hashes[:done], offsets[:done], timestamps[:done]
+
+    def _hash_pending(self) -> None:
+        """Skip what is indexed already, hash the rest."""
+        floor = self._offsets[-1] if self._offsets else self.end_offset
+        pending, self.pending = self.pending, []
+        hashes, offsets, timestamps = self._hashes, self._offsets, self._timestamps
+        for topic, keys, offset, timestamp in pending:
+            if offset <= floor:
+                continue
+            if len(keys) == 1:
+                hashes.append(index_key_hash(topic, keys[0]))
+                offsets.append(offset)
+                timestamps.append(timestamp)
+            else:
+                hashes.extend(map(index_key_hash, repeat(topic), keys))
+                offsets.extend(repeat(offset, len(keys)))
+                timestamps.extend(repeat(timestamp, len(keys)))
+
+    def _add_file(self) -> IndexFile:
+        """The next file; its name is the local time, made unique when files follow quickly."""
+        self._disk.make_directories(self._directory)
+        before = self.last_file
+        if before is not None:
+            before.release_slots()
+            self._unsynced_full.append(before)
+        name = self._new_name()
+        path = posixpath.join(self._directory, name)
+        handle = self._disk.open(path, create=True)
+        try:
+            handle.truncate(index_file_size(self._slots_max, self._index_max))
+        except OSError:
+            handle.close()
+            self._disk.unlink(path)
+            raise
+        file = IndexFile(path, handle, self._slots_max, self._index_max)
+        file.start(
+            before.end_timestamp if before is not None else 0,
+            before.end_offset if before is not None else 0,
+        )
+        self.files.append(file)
+        return file
+
+    def _new_name(self) -> str:
+        now_ms = self._clock.now_ms()
+        while True:
+            seconds, milliseconds = divmod(now_ms, 1000)
+            text = datetime.fromtimestamp(seconds).strftime("%Y%m%d%H%M%S")
+            name = f"{text}{milliseconds:03d}"
+            last = self.files[-1].path if self.files else ""
+            if posixpath.basename(last) < name:
+                return name
+            now_ms += 1
+
+    # Syncing
+
+    def take_unsynced(self) -> list[IndexFile]:
+        """Files to sync now: full ones and the current one."""
+        files, self._unsynced_full = self._unsynced_full, []
+        last = self.last_file
+        if last is not None and last.is_unsynced:
+            files.append(last)
+        for file in files:
+            file.is_unsynced = False
+        return files
+
+    def synced(self, files: list[IndexFile]) -> None:
+        """They are durable: a full one moves the checkpoint's third number."""
+        for file in files:
+            if file.is_full:
+                self.full_timestamp = max(self.full_timestamp, file.end_timestamp)
+
+    def write_slots(self) -> None:
+        last = self.last_file
+        if last is not None:
+            last.write_slots()
+
+    # Query and retention
+
+    def query(
+        self, topic: str, key: str, count_max: int, begin: int, end: int
+    ) -> tuple[list[int], int, int]:
+        """(physical offsets, newest first; end timestamp and end offset of the newest file)."""
+        self.drain()
+        found: list[int] = []
+        last = self.last_file
+        if last is None:
+            return found, 0, 0
+        key_hash = index_key_hash(topic, key)
+        for file in reversed(self.files):
+            if file.is_time_matched(begin, end):
+                found += file.select(key_hash, count_max - len(found), begin, end)
+            if file.begin_timestamp < begin or len(found) >= count_max:
+                break
+        return found, last.end_timestamp, last.end_offset
+
+    def remove_expired(self, log_min_offset: int) -> int:
+        """Delete from the oldest on, never the last, what points only below the log."""
+        count = 0
+        while len(self.files) > 1 and self.files[0].end_offset < log_min_offset:
+            self._remove(self.files.pop(0))
+            count += 1
+        return count
+
+    def _remove(self, file: IndexFile) -> None:
+        file.file.close()
+        self._disk.unlink(file.path)
+
+    def remove_all(self) -> None:
+        while self.files:
+            self._remove(self.files.pop())
+        self.pending = []
+        self.bare_offset = -1
+
+    def close(self) -> None:
+        for file in self.files:
+            file.file.close()
+        self.files = []

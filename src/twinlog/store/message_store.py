@@ -1,0 +1,681 @@
+"""The store: one log, its queues and its index. Answers to RocketMQ's DefaultMessageStore.
+
+Everything here runs on the loop. `put` assigns the place and buffers; all that was put in one turn
+of the loop is written by one call at its end, then `appended` moves once. On a master the entry
+of the consume queue and the keys of the index are known at that time. A slave appends raw bytes
+and reads them again (ReputService).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from twinlog.message.batch import BatchMember
+from twinlog.message.model import PutMessage
+from twinlog.message.record import PropertiesSizeError, RecordError, encode_record
+from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
+from twinlog.runtime.limits import CONSUME_QUEUE_FILES_OPEN_MAX, TOPIC_LENGTH_MAX
+from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.watermark import Watermark
+from twinlog.store.batch_put import encode_members
+from twinlog.store.checkpoint import StoreCheckpoint
+from twinlog.store.cleaner import Cleaner
+from twinlog.store.commit_log import CommitLog
+from twinlog.store.consume_queue import ENTRY, ConsumeQueue
+from twinlog.store.dispatch import Dispatcher, deliver_time
+from twinlog.store.errors import StoreError, StoreLockedError
+from twinlog.store.filter import MessageFilter
+from twinlog.store.flush import FlushService
+from twinlog.store.housekeeping import Housekeeping
+from twinlog.store.index_service import PENDING_MAX, IndexService
+from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
+from twinlog.store.reader import StoreReader
+from twinlog.store.recovery import Recovery, RecoveryReport
+from twinlog.store.reput import ReputService
+from twinlog.store.running_flags import RunningFlags
+from twinlog.store.status import (
+    AppendResult,
+    GetMessageStatus,
+    GetResult,
+    PutMessageStatus,
+    QueryResult,
+)
+
+_LOG = logging.getLogger("twinlog.store")
+_PUT_OK: Final = PutMessageStatus.PUT_OK
+_ENTRY_PACK: Final = ENTRY.pack
+_RECORD_EXTRA_MAX: Final = 65536  # RocketMQ: a record is at most maxMessageSize and this.
+_ROLLBACK: Final = 0xC
+_UNQUEUED: Final = (0x4, _ROLLBACK)  # PREPARED and ROLLBACK records have no queue.
+_MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess.
+
+DispatchListener = Callable[[Collection[tuple[str, int]]], None]
+
+
+class MessageStore:
+    """Puts, reads and the life of the store."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        delay_levels: Mapping[int, int],
+        memory_size: int = _MEMORY_UNKNOWN,
+    ) -> None:
+        root = config.store_path_root_dir
+        own = posixpath.join(root, "twinlog")
+        self.config = config
+        self.root = root
+        self.running_flags = RunningFlags()
+        self._disk = disk
+        self._clock = clock
+        self._levels = dict(delay_levels)
+        self._own_directory = own
+        self.commit_log = CommitLog(
+            disk,
+            clock,
+            directories=config.commit_log_paths,
+            read_only_directories=_split(config.read_only_commit_log_store_paths),
+            segment_size=config.mapped_file_size_commit_log,
+            aside_directory=own,
+        )
+        self.appended = self.commit_log.appended
+        self.flushed = self.commit_log.flushed
+        self.dispatched = Watermark("dispatched")
+        self.queue_table = ConsumeQueueTable(
+            disk,
+            posixpath.join(root, "consumequeue"),
+            file_size=config.consume_queue_file_size,
+            open_files_max=CONSUME_QUEUE_FILES_OPEN_MAX,
+        )
+        self.index: IndexService | None = None
+        if config.message_index_enable:
+            self.index = IndexService(
+                disk,
+                clock,
+                posixpath.join(root, "index"),
+                slots_max=config.max_hash_slot_num,
+                index_max=config.max_index_num,
+            )
+        self.checkpoint = StoreCheckpoint(disk, root, own)
+        self._dispatcher = Dispatcher(self.queue_table, self.index, self._levels, clock)
+        self.reader = StoreReader(
+            config, self.commit_log, self.queue_table, self.index, memory_size
+        )
+        self.reput = ReputService(
+            self.commit_log, self._dispatcher, self.dispatched, self._queues_moved
+        )
+        self.flush_service = FlushService(
+            self.commit_log,
+            disk,
+            clock,
+            is_sync=config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            interval_ms=config.flush_interval_commit_log,
+            least_pages=config.flush_commit_log_least_pages,
+            thorough_interval_ms=config.flush_commit_log_thorough_interval,
+        )
+        self.housekeeping = Housekeeping(self, disk, clock)
+        self.cleaner = Cleaner(self, disk, clock)
+        self.last_store_timestamp = 0
+        self.is_master = config.is_master
+        self._state = "new"
+        self._refusal: AppendResult | None = None
+        self._update_refusal()
+        self._lock: DiskLock | None = None
+        self._tasks: TaskOwner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = 0
+        self._turn_timestamp = 0
+        self._turn_queues: list[ConsumeQueue] = []
+        self._is_write_scheduled = False
+        self._listeners: list[DispatchListener] = []
+        self._limit: Watermark | None = None
+        self._held: list[tuple[int, list[tuple[ConsumeQueue, int]]]] = []
+        self.commit_log.on_truncate = self._log_truncated
+
+    # Life
+
+    async def load(self) -> RecoveryReport:
+        """Take the lock, load, recover. Raises StoreError with a sentence that says what to do."""
+        assert self._state == "new"
+        self._loop = asyncio.get_running_loop()
+        abort = posixpath.join(self.root, "abort")
+        try:
+            self._disk.make_directories(self._own_directory)
+            self._lock = self._disk.lock(posixpath.join(self.root, "lock"))
+        except DiskLockedError as error:
+            raise StoreLockedError(
+                f"{self.root} is in use by another broker: stop it, or set storePathRootDir"
+            ) from error
+        except OSError as error:
+            raise StoreError(f"cannot write to storePathRootDir {self.root}: {error}") from error
+        was_clean = not self._disk.exists(abort)
+        try:
+            report = await self._load_and_recover(was_clean)
+        except BaseException as error:
+            self._close_files()
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot read the store {self.root}: {error}") from error
+            raise
+        self._disk.open(abort, create=True).close()
+        self._disk.fsync_directory(self.root)
+        self._state = "loaded"
+        return report
+
+    async def _load_and_recover(self, was_clean: bool) -> RecoveryReport:
+        self.commit_log.load()
+        self.queue_table.load()
+        self.checkpoint.load()
+        if self.index is not None:
+            self.index.load()
+            self.index.full_timestamp = self.checkpoint.index_timestamp
+        recovery = Recovery(
+            self.commit_log,
+            self.queue_table,
+            self.index,
+            self.checkpoint,
+            self._dispatcher,
+            self._clock,
+            check_crc=self.config.check_crc_on_recover,
+            is_index_safe=self.config.message_index_safe,
+        )
+        report = await recovery.run(was_clean=was_clean)
+        self.last_store_timestamp = max(
+            report.last_store_timestamp, self.checkpoint.logics_timestamp
+        )
+        self.dispatched.reset(self.commit_log.max_offset, "the store was loaded")
+        return report
+
+    async def start(self, tasks: TaskOwner) -> None:
+        """Accept puts (master) and raw bytes (slave); start the background work."""
+        assert self._state == "loaded"
+        self._tasks = tasks
+        self._state = "running"
+        self.reput.is_active = not self.is_master
+        self.appended.subscribe(lambda _: self.reput.wake())
+        tasks.spawn("flush", self.flush_service.run())
+        tasks.spawn("housekeeping", self.housekeeping.run())
+        tasks.spawn("cleaner", self.cleaner.run())
+        self._update_refusal()
+
+    async def stop(self) -> None:
+        """Clean stop: everything written and synced, checkpoint saved, `abort` removed.
+
+        A broken store keeps `abort`: the next start recovers. The caller stops the tasks first.
+        """
+        if self._state in ("new", "stopped"):
+            return
+        self._state = "stopped"
+        self._update_refusal()
+        self.reput.is_active = False
+        is_clean = False
+        try:
+            self.write_pending()
+            if not self.commit_log.broken_reason:
+                is_clean = await self.housekeeping.save_all()
+        finally:
+            if is_clean:
+                self.commit_log.close(remove_spare=True)
+                self._disk.unlink(posixpath.join(self.root, "abort"))
+                self._disk.fsync_directory(self.root)
+            self._close_files()
+
+    def _close_files(self) -> None:
+        self.commit_log.close(remove_spare=False)
+        self.queue_table.close()
+        if self.index is not None:
+            self.index.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # Put
+
+    def put(self, message: PutMessage) -> AppendResult:
+        """Give the message its place. It is in the log once `appended` passes `end_offset`."""
+        if self._refusal is not None:
+            return self._refusal
+        if not self._is_write_scheduled:
+            self._begin_turn()
+        log = self.commit_log
+        topic = message.topic
+        queue_id = message.queue_id
+        queue = self.queue_table.by_key.get((topic, queue_id))
+        if queue is None:
+            queue = self.queue_table.make(topic, queue_id)
+        kind = message.sys_flag & _ROLLBACK
+        if kind in _UNQUEUED:
+            return self._put_unqueued(message)
+        offset = log.tail
+        queue_offset = queue.next_offset
+        timestamp = self._turn_timestamp
+        if len(message.body) > self.config.max_message_size or len(topic) > TOPIC_LENGTH_MAX:
+            return self._illegal(message)
+        try:
+            record = encode_record(message, queue_offset, offset, timestamp)
+        except RecordError as error:
+            return _illegal_record(error)
+        size = len(record)
+        if offset + size + 8 > log.segment_end:
+            refused = self._make_room(size)
+            if refused is not None:
+                return refused
+            offset = log.tail
+            record = encode_record(message, queue_offset, offset, timestamp)
+        end = offset + size
+        log.pieces.append(record)
+        log.tail = end
+        if queue.turn != self._turn:
+            self._touch(queue, offset)
+        tags_code = message.tags_code
+        if queue.is_schedule:
+            due = deliver_time(message.properties, timestamp, self._levels)
+            tags_code = tags_code if due is None else due
+        queue.tail += _ENTRY_PACK(offset, size, tags_code)
+        queue.next_offset = queue_offset + 1
+        queue.last_physical_end = end
+        index = self.index
+        if index is not None:
+            if message.keys:
+                index.pending.append((topic, message.keys, offset, timestamp))
+            else:
+                index.bare_offset = offset
+        return AppendResult(_PUT_OK, offset, end, queue_offset, timestamp)
+
+    def put_batch(self, message: PutMessage, members: Sequence[BatchMember]) -> AppendResult:
+        """All members or none, one after the other in one segment. Answers to putMessages.
+
+        `message` gives what they share; each member is stored with its own properties followed by
+        those of `message`.
+        """
+        if self._refusal is not None:
+            return self._refusal
+        refused = self._check_batch(message, members)
+        if refused is not None:
+            return refused
+        if not self._is_write_scheduled:
+            self._begin_turn()
+        queue = self.queue_table.make(message.topic, message.queue_id)
+        log, first, timestamp = self.commit_log, queue.next_offset, self._turn_timestamp
+        try:
+            encoded = encode_members(message, members, first, log.tail, timestamp)
+            size = sum(len(member.record) for member in encoded)
+            if log.tail + size + 8 > log.segment_end:
+                refused = self._make_room(size)
+                if refused is not None:
+                    return refused
+                encoded = encode_members(message, members, first, log.tail, timestamp)
+        except RecordError as error:
+            return _illegal_record(error)
+        start = offset = log.tail
+        if queue.turn != self._turn:
+            self._touch(queue, offset)
+        offsets: list[int] = []
+        for member in encoded:
+            record_size = len(member.record)
+            log.pieces.append(member.record)
+            queue.add(offset, record_size, member.tags_code)
+            if self.index is not None:
+                if member.keys:
+                    item = (message.topic, member.keys, offset, timestamp)
+                    self.index.pending.append(item)
+                else:
+                    self.index.bare_offset = offset
+            offsets.append(offset)
+            offset += record_size
+        log.tail = offset
+        return AppendResult(_PUT_OK, start, offset, first, timestamp, len(members), tuple(offsets))
+
+    def _check_batch(
+        self, message: PutMessage, members: Sequence[BatchMember]
+    ) -> AppendResult | None:
+        """RocketMQ's checks; the transaction type and the topic are those of the request."""
+        reason = ""
+        total = sum(len(member.body) + len(member.properties) + 22 for member in members)
+        if not members:
+            reason = "the batch is empty"
+        elif message.sys_flag & _ROLLBACK:
+            reason = "a batch cannot be part of a transaction"
+        elif len(message.topic) > TOPIC_LENGTH_MAX:
+            reason = f"topic of {len(message.topic)} characters, at most {TOPIC_LENGTH_MAX}"
+        elif total > self.config.max_message_size:
+            limit = self.config.max_message_size
+            reason = f"batch of {total} bytes, maxMessageSize is {limit}"
+        return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=reason) if reason else None
+
+    def _put_unqueued(self, message: PutMessage) -> AppendResult:
+        """PREPARED and ROLLBACK records have queue offset 0 and no entry in a queue."""
+        log, timestamp = self.commit_log, self._turn_timestamp
+        if len(message.body) > self.config.max_message_size:
+            return self._illegal(message)
+        try:
+            size = len(encode_record(message, 0, log.tail, timestamp))
+        except RecordError as error:
+            return _illegal_record(error)
+        if log.tail + size + 8 > log.segment_end:
+            refused = self._make_room(size)
+            if refused is not None:
+                return refused
+        offset = log.tail
+        log.pieces.append(encode_record(message, 0, offset, timestamp))
+        log.tail = offset + size
+        index = self.index
+        if index is not None and message.sys_flag & _ROLLBACK != _ROLLBACK:
+            if message.keys:
+                index.pending.append((message.topic, message.keys, offset, timestamp))
+            else:
+                index.bare_offset = offset
+        return AppendResult(_PUT_OK, offset, offset + size, 0, timestamp)
+
+    def _illegal(self, message: PutMessage) -> AppendResult:
+        if len(message.topic) > TOPIC_LENGTH_MAX:
+            reason = f"topic of {len(message.topic)} characters, at most {TOPIC_LENGTH_MAX}"
+        else:
+            limit = self.config.max_message_size
+            reason = f"body of {len(message.body)} bytes, maxMessageSize is {limit}"
+        return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=reason)
+
+    def _make_room(self, size: int) -> AppendResult | None:
+        """The record does not fit the segment; None when the next one is ready."""
+        log = self.commit_log
+        if size + 8 > log.segment_size:
+            reason = f"record of {size} bytes does not fit a segment of {log.segment_size}"
+            return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=reason)
+        try:
+            log.make_room(size)
+        except OSError as error:
+            reason = log.disk_full_reason(error)
+            self.housekeeping.report_once("segment", reason)
+            return AppendResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED, reason=reason)
+        except StoreError as error:
+            self._append_failed(str(error))
+            return AppendResult(PutMessageStatus.UNKNOWN_ERROR, reason=str(error))
+        return None
+
+    # The turn of the loop
+
+    def _begin_turn(self) -> None:
+        self._is_write_scheduled = True
+        self._turn += 1
+        self._turn_timestamp = self._clock.now_ms()
+        assert self._loop is not None
+        self._loop.call_soon(self._end_turn)
+
+    def _touch(self, queue: ConsumeQueue, offset: int) -> None:
+        queue.turn = self._turn
+        queue.turn_offset = queue.next_offset
+        self._turn_queues.append(queue)
+        if queue.dirty_since_ms < 0:
+            now_ms = self._clock.monotonic_ms()
+            self.queue_table.mark_dirty(queue, now_ms, offset, self._turn_timestamp)
+
+    def _end_turn(self) -> None:
+        if self._is_write_scheduled:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Write what was put in this turn; `appended` moves and its waiters run."""
+        self._is_write_scheduled = False
+        log = self.commit_log
+        if log.tail == self.appended.value:
+            return
+        try:
+            end = log.write_pending()
+        except OSError as error:
+            self._append_failed(f"write to the commit log failed: {error}")
+            return
+        self.last_store_timestamp = self._turn_timestamp
+        queues, self._turn_queues = self._turn_queues, []
+        if self._limit is not None:
+            self._hold(end, queues)
+            self.appended.advance(end)
+            self._release_held()
+            return
+        for queue in queues:
+            queue.max_offset = queue.next_offset
+        self.appended.advance(end)
+        self._dispatched_to(end, queues)
+
+    def _dispatched_to(self, end: int, queues: list[ConsumeQueue]) -> None:
+        for queue in queues:
+            if len(queue.tail) > TAIL_SIZE_MAX:
+                self.housekeeping.write_queue(queue)
+        if self.index is not None and len(self.index.pending) > PENDING_MAX:
+            self.housekeeping.drain_index()
+        self.dispatched.advance(end)
+        if queues and self._listeners:
+            keys = [queue.key for queue in queues]
+            for listener in self._listeners:
+                listener(keys)
+
+    def _append_failed(self, reason: str) -> None:
+        """Nothing of this turn was stored: places are given back, who waits is told."""
+        _LOG.error("append failed reason=%s", reason)
+        self._is_write_scheduled = False
+        queues, self._turn_queues = self._turn_queues, []
+        floor = self.appended.value
+        for queue in queues:
+            queue.truncate_entries(self._disk, self.queue_table.pool, queue.turn_offset)
+        if self.index is not None:
+            self.index.pending = [item for item in self.index.pending if item[2] < floor]
+            self.index.bare_offset = min(self.index.bare_offset, floor - 1)
+        self.commit_log.discard_pending(reason)
+        self._update_refusal()
+        self.appended.fail_above(floor, reason)
+
+    # Controller mode: consumers see only what is confirmed
+
+    def set_dispatch_limit(self, limit: Watermark | None) -> None:
+        """Make messages visible only up to `limit` (confirmed); None: at once."""
+        self._limit = limit
+        self.reput.limit = limit
+        if limit is not None:
+            limit.subscribe(lambda _: self._limit_moved())
+        self._limit_moved()
+
+    def _limit_moved(self) -> None:
+        self._release_held()
+        self.reput.wake()
+
+    def _hold(self, end: int, queues: list[ConsumeQueue]) -> None:
+        self._held.append((end, [(queue, queue.next_offset) for queue in queues]))
+
+    def _release_held(self) -> None:
+        limit = self._limit
+        while self._held and (limit is None or self._held[0][0] <= limit.value):
+            end, moves = self._held.pop(0)
+            for queue, max_offset in moves:
+                queue.max_offset = max_offset
+            self._dispatched_to(end, [queue for queue, _ in moves])
+
+    # Dispatch
+
+    def add_dispatch_listener(self, callback: DispatchListener) -> None:
+        """`callback(keys)` once per turn in which queues moved; keys are (topic, queue id)."""
+        self._listeners.append(callback)
+
+    def _queues_moved(self, queues: Collection[ConsumeQueue]) -> None:
+        if self._listeners:
+            keys = [queue.key for queue in queues]
+            for listener in self._listeners:
+                listener(keys)
+
+    def _log_truncated(self, offset: int) -> None:
+        """The log was cut (slave, controller): queues and index follow."""
+        self.checkpoint.forget_point()
+        self._held.clear()
+        self.queue_table.truncate(offset)
+        if self.index is not None:
+            self.index.truncate(offset, self.reader.store_time_at)
+        if self.dispatched.value > offset or self.commit_log.min_offset == offset:
+            self.dispatched.reset(offset, "the log was truncated")
+        self.reput.truncated(offset)
+
+    def change_role(self, *, is_master: bool) -> None:
+        """Controller mode: from now on puts (master) or raw bytes (slave).
+
+        A new master dispatches what it has first; a torn record at the end is cut off.
+        """
+        self.write_pending()
+        if is_master:
+            while self.reput.step():
+                pass
+            end = self.dispatched.value
+            if end < self.appended.value and self._limit is None:
+                self.commit_log.truncate_to(end, reason="no whole record at the end of the log")
+        self.is_master = is_master
+        self.reput.is_active = not is_master
+        self._update_refusal()
+        self.reput.wake()
+
+    # State
+
+    def _update_refusal(self) -> None:
+        """One object that says why puts are refused, None when they are not."""
+        reason = ""
+        if self._state != "running":
+            reason = "the store is not running" if self._state == "stopped" else "not started"
+        elif self.commit_log.broken_reason:
+            reason = f"the store is broken: {self.commit_log.broken_reason}"
+        elif not self.is_master:
+            reason = "this broker is a slave"
+        elif not self.running_flags.is_writeable:
+            reason = self.running_flags.reason
+        status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+        self._refusal = AppendResult(status, reason=reason) if reason else None
+
+    def set_flag(self, bit: int, reason: str) -> None:
+        """Set a running flag with its reason; puts are refused with it."""
+        if self.running_flags.set(bit, reason):
+            _LOG.error("store not writeable flag=%d reason=%s", bit, reason)
+        self._update_refusal()
+
+    def clear_flag(self, bit: int) -> None:
+        if self.running_flags.clear(bit):
+            _LOG.info("flag cleared flag=%d writeable=%s", bit, self.is_writeable)
+        self._update_refusal()
+
+    @property
+    def is_writeable(self) -> bool:
+        return self.running_flags.is_writeable and not self.commit_log.broken_reason
+
+    @property
+    def refusal_reason(self) -> str:
+        """Why a put would be refused now, empty when it would not."""
+        return self._refusal.reason if self._refusal is not None else ""
+
+    @property
+    def is_running(self) -> bool:
+        return self._state == "running"
+
+    def disk_space(self) -> DiskSpace:
+        """Of the file system of the commit log."""
+        return self._disk.space(self.config.commit_log_paths[0])
+
+    # Reads
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        message_filter: MessageFilter | None = None,
+        max_bytes: int | None = None,
+    ) -> GetResult:
+        """Messages of a queue from `offset` on. Answers to getMessage."""
+        queue = self.queue_table.by_key.get((topic, queue_id))
+        is_corrected = self.is_master or self.config.offset_check_in_slave
+        if queue is None:
+            next_offset = 0 if is_corrected else offset
+            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, next_offset, 0, 0)
+        return self.reader.get(queue, offset, max_count, message_filter, max_bytes, is_corrected)
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        queue = self.queue_table.by_key.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """0 for a queue that is not known, as 4.9 answers (it makes the queue on look-up)."""
+        queue = self.queue_table.by_key.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.min_offset(self.queue_table.pool, self.commit_log.min_offset)
+
+    def offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        queue = self.queue_table.by_key.get((topic, queue_id))
+        return self.reader.offset_by_time(queue, timestamp_ms) if queue is not None else 0
+
+    def message_by_offset(self, physical_offset: int, size: int | None = None) -> bytes | None:
+        """The record at a physical offset, as stored."""
+        return self.reader.record_at(physical_offset, size)
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        return self.reader.query(topic, key, max_count, begin_ms, end_ms)
+
+    def message_store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Store time of one message, -1 when it is not there."""
+        queue = self.queue_table.by_key.get((topic, queue_id))
+        return self.reader.store_time(queue, queue_offset) if queue is not None else -1
+
+    def earliest_message_time(self, topic: str | None = None, queue_id: int | None = None) -> int:
+        """Store time of the oldest message of a queue, or of the log; -1 when there is none."""
+        if topic is None or queue_id is None:
+            return self.reader.store_time_at(self.commit_log.min_offset)
+        minimum = self.min_offset_in_queue(topic, queue_id)
+        return self.message_store_time(topic, queue_id, minimum)
+
+    # Queues
+
+    @property
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue."""
+        return list(self.queue_table.by_key)
+
+    def delete_topics(self, topics: Iterable[str]) -> int:
+        """Remove the queues of these topics; the log keeps their records."""
+        doomed = set(topics)
+        return self._destroy([q for q in self.queue_table if q.topic in doomed])
+
+    def clean_unused_topics(self, known: Collection[str]) -> int:
+        """Remove queues of topics that are not `known`. Answers to cleanUnusedTopic."""
+        kept = {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", *known}
+        return self._destroy(
+            [q for q in self.queue_table if q.topic not in kept and not q.topic.startswith("%LMQ%")]
+        )
+
+    def clean_expired_consume_queues(self) -> int:
+        """Remove queues whose every record is gone from the log, except the schedule topic's."""
+        floor = self.commit_log.min_offset
+        return self._destroy(
+            [q for q in self.queue_table if not q.is_schedule and -1 < q.last_physical_end < floor]
+        )
+
+    def _destroy(self, queues: list[ConsumeQueue]) -> int:
+        self.write_pending()
+        for queue in queues:
+            _LOG.info("queue removed topic=%s queue=%d", queue.topic, queue.queue_id)
+        self.queue_table.destroy(queues)
+        return len(queues)
+
+
+def _illegal_record(error: RecordError) -> AppendResult:
+    status = PutMessageStatus.MESSAGE_ILLEGAL
+    if isinstance(error, PropertiesSizeError):
+        status = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    return AppendResult(status, reason=str(error))
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]

@@ -1,0 +1,203 @@
+"""All consume queues. Answers to the consume-queue table of RocketMQ's DefaultMessageStore.
+
+Owns the open files of the queues and the order in which waiting entries are written: oldest first,
+a bounded number at a time, so that a hundred thousand queues do not stop the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from twinlog.runtime.disk import Disk
+from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
+from twinlog.store.errors import StoreLayoutError
+from twinlog.store.file_pool import FilePool
+from twinlog.store.segment import segment_name
+from twinlog.store.segment_queue import list_segments
+
+_LOG = logging.getLogger("twinlog.store")
+# How long entries wait before they are written; more queues wait longer, so that a write covers
+# several entries of each.
+WRITE_DELAY_MS: Final = 200
+WRITE_DELAY_MS_MAX: Final = 20_000
+_QUEUES_PER_DELAY: Final = 500
+TAIL_SIZE_MAX: Final = 1 << 16  # A queue with more waiting bytes is written at once.
+
+
+class ConsumeQueueTable:
+    """Queues by (topic, queue id)."""
+
+    def __init__(self, disk: Disk, directory: str, *, file_size: int, open_files_max: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
+        self.pool = FilePool(disk, open_files_max)
+        self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self._dirty: deque[ConsumeQueue] = deque()
+        self._unsynced: set[ConsumeQueue] = set()
+
+    # Loading
+
+    def load(self) -> None:
+        """Find every queue and where it ends."""
+        for topic in self._disk.list(self._directory):
+            topic_path = posixpath.join(self._directory, topic)
+            if not self._disk.is_directory(topic_path):
+                _LOG.warning("foreign entry ignored path=%s", topic_path)
+                continue
+            for name in self._disk.list(topic_path):
+                if name.isascii() and name.isdigit():
+                    self._load_queue(topic, int(name), posixpath.join(topic_path, name))
+
+    def _load_queue(self, topic: str, queue_id: int, directory: str) -> None:
+        starts = list_segments(
+            self._disk, directory, self._file_size, key="mappedFileSizeConsumeQueue"
+        )
+        queue = ConsumeQueue(topic, queue_id, directory, self._file_size)
+        self.by_key[queue.key] = queue
+        if not starts:
+            return
+        if starts[-1] - starts[0] != (len(starts) - 1) * self._file_size:
+            raise StoreLayoutError(
+                f"{directory} has a hole between its files: move the directory away, "
+                "it is made again from the log"
+            )
+        queue.first_start = starts[0]
+        entries = self._count_valid(posixpath.join(directory, segment_name(starts[-1])))
+        queue.written_end = starts[-1] + entries * ENTRY_SIZE
+        queue.next_offset = queue.max_offset = queue.written_end // ENTRY_SIZE
+        last = queue.entry(self.pool, queue.next_offset - 1)
+        if last is not None and last[1] != PRE_BLANK_SIZE:
+            queue.last_physical_end = last[0] + last[1]
+
+    def _count_valid(self, path: str) -> int:
+        """Entries before the first empty one: binary search, all behind the end is zero."""
+        file = self.pool.get(path)
+        low, high = 0, self._file_size // ENTRY_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = ENTRY.unpack(file.pread(ENTRY_SIZE, middle * ENTRY_SIZE))
+            if offset >= 0 and size > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self.by_key.get((topic, queue_id))
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, new and empty when it is not known."""
+        queue = self.by_key.get((topic, queue_id))
+        if queue is None:
+            directory = posixpath.join(self._directory, topic, str(queue_id))
+            queue = ConsumeQueue(topic, queue_id, directory, self._file_size)
+            self.by_key[queue.key] = queue
+        return queue
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self.by_key.values())
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    # Writing
+
+    def mark_dirty(self, queue: ConsumeQueue, now_ms: int, offset: int, timestamp: int) -> None:
+        """`queue` has entries to write, the first for the record at `offset`."""
+        assert queue.dirty_since_ms < 0
+        queue.dirty_since_ms = now_ms
+        queue.dirty_offset = offset
+        queue.dirty_timestamp = timestamp
+        self._dirty.append(queue)
+
+    @property
+    def dirty_count(self) -> int:
+        return len(self._dirty)
+
+    def write_due(self, now_ms: int, count_max: int) -> int:
+        """Write the queues that have waited long enough, at most `count_max`."""
+        delay = min(WRITE_DELAY_MS * (1 + len(self._dirty) // _QUEUES_PER_DELAY),
+                    WRITE_DELAY_MS_MAX)  # fmt: skip
+        count = 0
+        dirty = self._dirty
+        while dirty and count < count_max:
+            queue = dirty[0]
+            if queue.dirty_since_ms >= 0:
+                if queue.dirty_since_ms + delay > now_ms:
+                    break
+                self.write(queue)
+                count += 1
+            dirty.popleft()
+        return count
+
+    def write(self, queue: ConsumeQueue) -> None:
+        """Write the waiting entries of one queue. Raises OSError, nothing is lost then."""
+        if queue.write(self._disk, self.pool):
+            self._unsynced.add(queue)
+
+    def write_all(self) -> None:
+        """Write everything that waits."""
+        while self._dirty:
+            queue = self._dirty[0]
+            if queue.dirty_since_ms >= 0:
+                self.write(queue)
+            self._dirty.popleft()
+
+    @property
+    def written_offset(self) -> int | None:
+        """Physical offset of the oldest record whose entry is not written; None: all are."""
+        for queue in self._dirty:
+            if queue.dirty_since_ms >= 0:
+                return queue.dirty_offset
+        return None
+
+    # Syncing
+
+    def take_unsynced(self) -> list[str]:
+        """Paths written since the last call. The caller syncs them and their directories."""
+        paths: list[str] = []
+        for queue in self._unsynced:
+            paths.extend(queue.path_of(start) for start in queue.unsynced)
+            queue.unsynced.clear()
+        self._unsynced.clear()
+        return paths
+
+    # Cutting
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop entries of records at or behind `physical_offset`, in every queue."""
+        for queue in tuple(self.by_key.values()):
+            if queue.last_physical_end > physical_offset or queue.tail:
+                queue.truncate(self._disk, self.pool, physical_offset)
+                if queue.unsynced:
+                    self._unsynced.add(queue)
+
+    def remove_expired(self, log_min_offset: int) -> int:
+        """Delete queue files whose records are gone; the number of files."""
+        return sum(
+            queue.remove_expired_files(self._disk, self.pool, log_min_offset)
+            for queue in tuple(self.by_key.values())
+        )
+
+    def destroy(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Remove queues with their files; their offsets start again at 0."""
+        for queue in queues:
+            queue.destroy(self._disk, self.pool)
+            queue.dirty_since_ms = -1
+            self._unsynced.discard(queue)
+            self.by_key.pop(queue.key, None)
+            topic_path = posixpath.dirname(queue.directory)
+            if self._disk.exists(topic_path) and not self._disk.list(topic_path):
+                self._disk.remove_directory(topic_path)
+
+    def restart(self, queue: ConsumeQueue) -> None:
+        """Empty the queue: its topic was deleted and made again, numbers begin at 0."""
+        queue.truncate_entries(self._disk, self.pool, queue.first_offset)
+
+    def close(self) -> None:
+        self.pool.close()
