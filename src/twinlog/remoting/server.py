@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from twinlog.remoting import codec
 from twinlog.remoting.command import Request
@@ -20,8 +17,9 @@ from twinlog.remoting.connection import Connection, WriteTurn
 from twinlog.remoting.errors import RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
-from twinlog.remoting.tls_channel import HANDSHAKE_RECORD, TlsChannel, TlsMode
+from twinlog.remoting.tls_channel import HANDSHAKE_RECORD, TlsChannel
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.tls import ServerTls, TlsMode
 
 _LOG = logging.getLogger("twinlog.remoting")
 _SWEEP_MS = 1000
@@ -29,25 +27,7 @@ _SWEEP_MS = 1000
 Handler = Callable[["ServerConnection", Request], None]
 
 
-class ServerTls(Protocol):
-    """What the server needs to know about TLS."""
-
-    @property
-    def mode(self) -> TlsMode: ...
-
-    @property
-    def context(self) -> ssl.SSLContext | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """Mode and certificate. Without a context a peer that speaks TLS is refused."""
-
-    mode: TlsMode
-    context: ssl.SSLContext | None
-
-
-PLAIN_TEXT = TlsSettings(TlsMode.DISABLED, None)
+PLAIN_TEXT = ServerTls(TlsMode.DISABLED, None)
 
 
 class ServerConnection(Connection):
@@ -194,7 +174,7 @@ class RemotingServer:
         self._handler = handler
         self.clock = clock
         self.limits = limits
-        self.tls: ServerTls = tls if tls is not None else PLAIN_TEXT
+        self.tls = tls if tls is not None else PLAIN_TEXT
         self.name = name
         self.opaques = OpaqueCounter()
         self.turn = WriteTurn(asyncio.get_running_loop())

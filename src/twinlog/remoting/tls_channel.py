@@ -8,24 +8,11 @@ asyncio's own TLS cannot be put in front any more. So the connection runs the ha
 from __future__ import annotations
 
 import ssl
-from enum import Enum
 
 from twinlog.remoting.errors import RemoteProtocolError
 
 HANDSHAKE_RECORD = 0x16  # As the first byte of a plain frame it would mean 369 MB.
 _READ_SIZE = 256 * 1024
-
-
-class TlsMode(Enum):
-    """`tls.server.mode`. A text nobody knows means permissive, as in RocketMQ."""
-
-    DISABLED = "disabled"
-    PERMISSIVE = "permissive"
-    ENFORCING = "enforcing"
-
-    @classmethod
-    def parse(cls, text: str) -> TlsMode:
-        return next((mode for mode in cls if mode.value == text.strip().lower()), cls.PERMISSIVE)
 
 
 class TlsError(RemoteProtocolError):

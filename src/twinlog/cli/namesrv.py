@@ -1,0 +1,49 @@
+"""`twinlog namesrv`: a name server in the foreground."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from twinlog.cli.serve import EXIT_BAD_CONFIG, configure_logging, fail, run_service
+from twinlog.namesrv.kv_config import KVConfigError
+from twinlog.namesrv.server import Namesrv, build_namesrv
+from twinlog.runtime.config import ConfigError, LoadedConfig, NamesrvConfig, load_namesrv_config
+from twinlog.runtime.config_format import ConfigValueError
+
+_LOG = logging.getLogger("twinlog.namesrv")
+
+
+@click.command(short_help="Run a name server in the foreground.")
+@click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
+@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
+def namesrv(path: str | None, is_print: bool) -> None:
+    """Keep the routes of a cluster: which brokers live and which queues they have."""
+    loaded = _load(path)
+    if is_print:
+        click.echo(loaded.config.to_properties(), nl=False)
+        return
+    configure_logging()
+    for warning in loaded.warnings:
+        _LOG.warning("configuration %s", warning)
+    if loaded.not_applicable:
+        _LOG.info("configuration without effect here: %s", ", ".join(loaded.not_applicable))
+    run_service(lambda _: _build(loaded.config), known_errors=(KVConfigError, ConfigValueError))
+
+
+def _load(path: str | None) -> LoadedConfig[NamesrvConfig]:
+    try:
+        loaded = load_namesrv_config(path)
+    except ConfigError as error:
+        fail(str(error), EXIT_BAD_CONFIG)
+        raise
+    if path is not None and "config_store_path" not in loaded.given:
+        # As with Apache, a change at run time goes to the file that was named here.
+        loaded.config.config_store_path = str(Path(path).resolve())
+    return loaded
+
+
+def _build(config: NamesrvConfig) -> Namesrv:
+    return build_namesrv(config)

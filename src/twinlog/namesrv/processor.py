@@ -1,0 +1,310 @@
+"""What a name server answers to each request: answers to DefaultRequestProcessor.
+
+Shell over the route table and the KV configuration: reads the request, asks, answers. Codes and
+remarks are RocketMQ's, also where its code 0 hides that nothing was found.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from twinlog.namesrv.config_update import ConfigUpdater
+from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigError, KVConfigManager
+from twinlog.namesrv.routes import BrokerIdentity, RouteInfoManager, RouteTableFullError
+from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import DataVersion, KVTable, TopicList
+from twinlog.remoting.bodies.registration import (
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    body_crc32,
+    decode_old_registration,
+    decode_registration,
+)
+from twinlog.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.errors import CommandError
+from twinlog.remoting.headers import namesrv as headers
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import NamesrvConfig
+
+_LOG = logging.getLogger("twinlog.namesrv")
+VERSION_3_0_11 = 37  # From here on a registration carries filter servers too.
+VERSION_4_9_4 = 401  # From here on clients read standard JSON, integer keys in quotes.
+FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+
+Answer = Callable[[ServerConnection, Request], None]
+
+
+class NamesrvProcessor:
+    """One row per request code; everything else is refused with code 3."""
+
+    def __init__(
+        self,
+        *,
+        config: NamesrvConfig,
+        routes: RouteInfoManager,
+        kv: KVConfigManager,
+        updater: ConfigUpdater,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._routes = routes
+        self._kv = kv
+        self._updater = updater
+        self._clock = clock
+        self._table: dict[int, Answer] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _list(routes.all_topics),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _list(routes.system_topics),
+            RequestCode.GET_UNIT_TOPIC_LIST: _list(routes.unit_topics),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _list(routes.unit_sub_topics),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _list(routes.unit_sub_ununit_topics),
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+            RequestCode.TWINLOG_INFO: self._info,
+        }
+
+    def handle(self, connection: ServerConnection, request: Request) -> None:
+        """Handler of the remoting server."""
+        answer = self._table.get(request.code)
+        if answer is None:
+            remark = f" request type {request.code} not supported"
+            connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            return
+        answer(connection, request)
+
+    # Brokers
+
+    def _register(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.RegisterBrokerRequestHeader)
+        if header.body_crc32 != 0 and body_crc32(request.body) != header.body_crc32:
+            _LOG.warning("registration refused peer=%s reason=crc32", connection.remote_text)
+            raise CommandError("crc32 not match")
+        body = _registration(request, is_compressed=header.compressed)
+        wrapper = body.topic_config_serialize_wrapper
+        broker = _identity(header, header.ha_server_addr)
+        is_new = self._routes.data_version(broker.address) is None
+        try:
+            result = self._routes.register(
+                broker,
+                data_version=wrapper.data_version,
+                topics=wrapper.topic_config_table.values(),
+                connection=connection,
+                now_ms=self._clock.monotonic_ms(),
+                filter_servers=body.filter_server_list
+                if request.version >= VERSION_3_0_11
+                else None,
+            )
+        except RouteTableFullError as error:
+            raise CommandError(str(error)) from error
+        if is_new:
+            _LOG.info(
+                "broker registered cluster=%s name=%s id=%d address=%s",
+                broker.cluster_name, broker.broker_name, broker.broker_id, broker.address,
+            )  # fmt: skip
+        orders = self._kv.namespace(NAMESPACE_ORDER_TOPIC_CONFIG)
+        connection.reply(
+            request,
+            header=headers.RegisterBrokerResponseHeader(
+                result.ha_server_addr,
+                result.master_addr,
+                # Only twinlog sends this language to a name server; an Apache broker gets
+                # exactly what Apache's name server answers.
+                twinlog="1" if request.language is LanguageCode.PYTHON else None,
+            ),
+            body=b"" if orders is None else fastjson.dumps(KVTable(orders)),
+        )
+
+    def _unregister(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.UnregisterBrokerRequestHeader)
+        broker = _identity(header)
+        self._routes.unregister(broker)
+        _LOG.info(
+            "broker unregistered name=%s id=%d address=%s",
+            broker.broker_name, broker.broker_id, broker.address,
+        )  # fmt: skip
+        connection.reply(request)
+
+    def _query_data_version(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.QueryDataVersionRequestHeader)
+        try:
+            asked = fastjson.loads_as(request.body, DataVersion)
+        except ValueError as error:
+            raise CommandError(f"Failed to decode DataVersion: {error}") from error
+        known = self._routes.data_version(header.broker_addr)
+        is_changed = known is None or known != asked
+        if not is_changed:
+            self._routes.touch(header.broker_addr, self._clock.monotonic_ms())
+        connection.reply(
+            request,
+            header=headers.QueryDataVersionResponseHeader(changed=is_changed),
+            body=b"" if known is None else fastjson.dumps(known),
+        )
+
+    def _heartbeat(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.BrokerHeartbeatRequestHeader)
+        if self._routes.heartbeat(header.broker_addr, self._clock.monotonic_ms()):
+            connection.reply(request)
+            return
+        remark = f"the broker {header.broker_addr} is not registered: register first"
+        connection.reply(request, ResponseCode.QUERY_NOT_FOUND, remark=remark)
+
+    def connection_lost(self, connection: ServerConnection) -> None:
+        """A closed connection takes the brokers that registered over it out at once."""
+        for address in self._routes.connection_lost(connection):
+            _LOG.info(
+                "broker gone address=%s reason=connection %s", address, connection.close_reason
+            )
+
+    def expire(self) -> None:
+        """Take brokers without a sign of life out of the route and close their connections."""
+        for live, reason in self._routes.expire(self._clock.monotonic_ms()):
+            _LOG.warning("broker gone address=%s reason=%s", live.address, reason)
+            if isinstance(live.connection, ServerConnection):
+                live.connection.close(reason)
+
+    # Routes
+
+    def _route(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.GetRouteInfoRequestHeader)
+        route = self._routes.route(header.topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
+            connection.reply(request, ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+            return
+        if self._config.order_message_enable:
+            route.order_topic_conf = self._kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, header.topic)
+        is_standard = request.version >= VERSION_4_9_4 or header.accept_standard_json_only
+        connection.reply(request, body=fastjson.dumps(route, quote_int_keys=is_standard))
+
+    def _cluster_info(self, connection: ServerConnection, request: Request) -> None:
+        connection.reply(request, body=fastjson.dumps(self._routes.cluster_info()))
+
+    def _topics_by_cluster(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.GetTopicsByClusterRequestHeader)
+        body = fastjson.dumps(self._routes.topics_of_cluster(header.cluster))
+        connection.reply(request, body=body)
+
+    def _wipe_write_perm(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.WipeWritePermOfBrokerRequestHeader)
+        count = self._routes.wipe_write_perm(header.broker_name)
+        _LOG.info("write permission wiped name=%s topics=%d", header.broker_name, count)
+        answer = headers.WipeWritePermOfBrokerResponseHeader(count)
+        connection.reply(request, header=answer)
+
+    def _add_write_perm(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.AddWritePermOfBrokerRequestHeader)
+        count = self._routes.add_write_perm(header.broker_name)
+        _LOG.info("write permission added name=%s topics=%d", header.broker_name, count)
+        answer = headers.AddWritePermOfBrokerResponseHeader(count)
+        connection.reply(request, header=answer)
+
+    def _delete_topic(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.DeleteTopicInNamesrvRequestHeader)
+        self._routes.delete_topic(header.topic, header.cluster_name or None)
+        _LOG.info("topic deleted topic=%s cluster=%s", header.topic, header.cluster_name)
+        connection.reply(request)
+
+    # KV configuration
+
+    def _put_kv(self, connection: ServerConnection, request: Request) -> None:
+        ext = request.ext()
+        if not ext.get("namespace") or not ext.get("key"):
+            raise CommandError("namespace or key is null")
+        header = request.header(headers.PutKVConfigRequestHeader)
+        try:
+            self._kv.put(header.namespace, header.key, header.value)
+        except KVConfigError as error:
+            raise CommandError(str(error)) from error
+        except OSError as error:
+            raise CommandError(f"the KV configuration cannot be written: {error}") from error
+        connection.reply(request)
+
+    def _get_kv(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.GetKVConfigRequestHeader)
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            connection.reply(
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                remark=f"No config item, Namespace: {header.namespace} Key: {header.key}",
+                header=headers.GetKVConfigResponseHeader(),
+            )
+            return
+        connection.reply(request, header=headers.GetKVConfigResponseHeader(value))
+
+    def _delete_kv(self, connection: ServerConnection, request: Request) -> None:
+        ext = request.ext()
+        if not ext.get("namespace") or not ext.get("key"):
+            raise CommandError("namespace or key is null")
+        header = request.header(headers.DeleteKVConfigRequestHeader)
+        try:
+            self._kv.delete(header.namespace, header.key)
+        except OSError as error:
+            raise CommandError(f"the KV configuration cannot be written: {error}") from error
+        connection.reply(request)
+
+    def _kv_list(self, connection: ServerConnection, request: Request) -> None:
+        header = request.header(headers.GetKVListByNamespaceRequestHeader)
+        table = self._kv.namespace(header.namespace)
+        if table is None:
+            remark = f"No config item, Namespace: {header.namespace}"
+            connection.reply(request, ResponseCode.QUERY_NOT_FOUND, remark=remark)
+            return
+        connection.reply(request, body=fastjson.dumps(KVTable(table)))
+
+    # Configuration
+
+    def _update_config(self, connection: ServerConnection, request: Request) -> None:
+        changed = self._updater.update(request.body)
+        _LOG.info("configuration changed peer=%s keys=%s", connection.remote_text, changed)
+        connection.reply(request)
+
+    def _get_config(self, connection: ServerConnection, request: Request) -> None:
+        connection.reply(request, body=self._config.to_properties().encode("utf-8"))
+
+    def _info(self, connection: ServerConnection, request: Request) -> None:
+        connection.reply(request, header={"twinlog": "1", "role": "namesrv"})
+
+
+def _identity(
+    header: headers.RegisterBrokerRequestHeader | headers.UnregisterBrokerRequestHeader,
+    ha_server_addr: str = "",
+) -> BrokerIdentity:
+    return BrokerIdentity(
+        cluster_name=header.cluster_name,
+        broker_name=header.broker_name,
+        broker_id=header.broker_id,
+        address=header.broker_addr,
+        ha_server_addr=ha_server_addr,
+    )
+
+
+def _registration(request: Request, *, is_compressed: bool) -> RegisterBrokerBody:
+    if not request.body:
+        return RegisterBrokerBody(TopicConfigSerializeWrapper())
+    if request.version < VERSION_3_0_11:
+        return decode_old_registration(request.body)
+    return decode_registration(request.body, compressed=is_compressed)
+
+
+def _list(topics: Callable[[], TopicList]) -> Answer:
+    def answer(connection: ServerConnection, request: Request) -> None:
+        connection.reply(request, body=fastjson.dumps(topics()))
+
+    return answer

@@ -1,0 +1,101 @@
+"""A name server as one object: answers to NamesrvController. Wiring only."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from twinlog.namesrv.config_update import ConfigUpdater
+from twinlog.namesrv.kv_config import KVConfigManager
+from twinlog.namesrv.processor import NamesrvProcessor
+from twinlog.namesrv.routes import RouteInfoManager
+from twinlog.remoting.addresses import join_address
+from twinlog.remoting.command import Request
+from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
+from twinlog.remoting.server import RemotingServer, ServerConnection
+from twinlog.runtime.clock import Clock, SystemClock, TimerHandle
+from twinlog.runtime.config import NamesrvConfig
+from twinlog.runtime.disk import Disk, PosixDisk
+from twinlog.runtime.tls import server_tls
+
+_LOG = logging.getLogger("twinlog.namesrv")
+_SCAN_MS = 500  # A third of a heartbeat late at most; Apache looks every 10 s.
+
+
+class Namesrv:
+    """Listens, answers, forgets the dead."""
+
+    def __init__(
+        self, config: NamesrvConfig, *, disk: Disk, clock: Clock, limits: RemotingLimits
+    ) -> None:
+        self.config = config
+        self.routes = RouteInfoManager()
+        self.kv = KVConfigManager(disk, config.kv_config_path)
+        self._clock = clock
+        self._limits = limits
+        self._processor = NamesrvProcessor(
+            config=config,
+            routes=self.routes,
+            kv=self.kv,
+            updater=ConfigUpdater(config, disk),
+            clock=clock,
+        )
+        self._remoting: RemotingServer | None = None
+        self._scanner: TimerHandle | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Load what is stored and open the port.
+
+        Raises:
+            KVConfigError: kvConfig.json cannot be read.
+            OSError: the port cannot be opened.
+        """
+        self.kv.load()
+        self._remoting = RemotingServer(
+            self._handle,
+            clock=self._clock,
+            limits=self._limits,
+            tls=server_tls(self.config.tls),
+            name="namesrv",
+        )
+        self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
+        self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
+
+    @property
+    def address(self) -> str:
+        return join_address(self.config.bind_address, self.port)
+
+    @property
+    def ready_line(self) -> str:
+        return f"twinlog namesrv ready listen={self.address}"
+
+    async def stop(self) -> None:
+        if self._scanner is not None:
+            self._scanner.cancel()
+            self._scanner = None
+        if self._remoting is not None:
+            await self._remoting.close()
+            self._remoting = None
+
+    def _handle(self, connection: ServerConnection, request: Request) -> None:
+        if "is_watched" not in connection.attributes:
+            connection.attributes["is_watched"] = True
+            connection.on_close(self._processor.connection_lost)
+        self._processor.handle(connection, request)
+
+    def _scan(self) -> None:
+        self._processor.expire()
+        self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
+
+
+def build_namesrv(
+    config: NamesrvConfig, *, disk: Disk | None = None, clock: Clock | None = None
+) -> Namesrv:
+    """A name server, ready to be started."""
+    limits = replace(
+        DEFAULT_LIMITS,
+        idle_ms_max=config.server_channel_max_idle_time_seconds * 1000 or 2**62,
+        backlog=config.server_socket_backlog,
+    )
+    return Namesrv(config, disk=disk or PosixDisk(), clock=clock or SystemClock(), limits=limits)

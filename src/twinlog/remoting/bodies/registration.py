@@ -1,0 +1,121 @@
+"""What a broker tells a name server about its topics: answers to RegisterBrokerBody.
+
+Compressed form, one zlib stream:
+
+    4 + n   data version as JSON
+    4       number of topics
+    4 + n   per topic: `name readQueues writeQueues perm filterType` (5.x adds a sixth word)
+    4 + n   filter servers as a JSON list
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+
+from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import Body, DataVersion, TopicConfig
+from twinlog.remoting.errors import CommandError
+
+_INT32 = struct.Struct(">i")
+INFLATED_SIZE_MAX = 64 * 1024 * 1024  # 200,000 topics of 127 characters take half of it.
+
+
+class TopicConfigSerializeWrapper(Body):
+    """All topics of a broker and the version of the table."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+
+
+class RegisterBrokerBody(Body):
+    """Body of REGISTER_BROKER."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper
+    filter_server_list: list[str] = msgspec.field(default_factory=list)
+
+
+def body_crc32(body: bytes) -> int:
+    """Checksum of a body as it is sent; 0 of an empty one is no checksum."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def encode_registration(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
+    if not compressed:
+        return fastjson.dumps(body)
+    wrapper = body.topic_config_serialize_wrapper
+    texts = [_sized(fastjson.dumps(wrapper.data_version))]
+    texts.append(_INT32.pack(len(wrapper.topic_config_table)))
+    for topic in wrapper.topic_config_table.values():
+        words = (
+            f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm}"
+            f" {topic.topic_filter_type}"
+        )
+        texts.append(_sized(words.encode("utf-8")))
+    texts.append(_sized(fastjson.dumps(body.filter_server_list)))
+    return zlib.compress(b"".join(texts), 9)
+
+
+def _sized(text: bytes) -> bytes:
+    return _INT32.pack(len(text)) + text
+
+
+def decode_registration(data: bytes, *, compressed: bool) -> RegisterBrokerBody:
+    """Body of a registration.
+
+    Raises:
+        CommandError: it cannot be read; answered with code 1.
+    """
+    try:
+        if compressed:
+            return _decode_compressed(_inflate(data))
+        return fastjson.loads_as(data, RegisterBrokerBody)
+    except (ValueError, struct.error, zlib.error) as error:
+        raise CommandError(f"Failed to decode RegisterBrokerBody: {error}") from error
+
+
+def decode_old_registration(data: bytes) -> RegisterBrokerBody:
+    """Body of a broker before 3.0.11: only the topics."""
+    try:
+        return RegisterBrokerBody(fastjson.loads_as(data, TopicConfigSerializeWrapper))
+    except ValueError as error:
+        raise CommandError(f"Failed to decode TopicConfigSerializeWrapper: {error}") from error
+
+
+def _inflate(data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    text = inflater.decompress(data, INFLATED_SIZE_MAX)
+    if not inflater.eof:
+        raise ValueError(f"compressed body is cut off or above {INFLATED_SIZE_MAX} bytes")
+    return text
+
+
+def _decode_compressed(text: bytes) -> RegisterBrokerBody:
+    version_text, position = _take(text, 0)
+    (count,) = _INT32.unpack_from(text, position)
+    position += 4
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(count):
+        words, position = _take(text, position)
+        topic = _topic_of(words.decode("utf-8"))
+        topics[topic.topic_name] = topic
+    filter_text, position = _take(text, position)
+    wrapper = TopicConfigSerializeWrapper(fastjson.loads_as(version_text, DataVersion), topics)
+    return RegisterBrokerBody(wrapper, fastjson.loads_as(filter_text, list[str]))
+
+
+def _take(text: bytes, position: int) -> tuple[bytes, int]:
+    (size,) = _INT32.unpack_from(text, position)
+    end = position + 4 + size
+    if size < 0 or end > len(text):
+        raise ValueError(f"text of {size} bytes at {position} of {len(text)}")
+    return text[position + 4 : end], end
+
+
+def _topic_of(text: str) -> TopicConfig:
+    words = text.split(" ")
+    if len(words) < 5:
+        raise ValueError(f"topic {text!r} has fewer than five words")
+    return TopicConfig(words[0], int(words[1]), int(words[2]), int(words[3]), words[4])

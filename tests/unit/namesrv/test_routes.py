@@ -1,0 +1,181 @@
+"""The route table: who is in it, what a route says, and when a broker is out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twinlog.namesrv import routes as module
+from twinlog.namesrv.routes import BrokerIdentity, RouteInfoManager, RouteTableFullError
+from twinlog.remoting.bodies.common import DataVersion, TopicConfig
+
+MASTER = BrokerIdentity("c", "b", 0, "10.0.0.1:10911", "10.0.0.1:10912")
+SLAVE = BrokerIdentity("c", "b", 1, "10.0.0.2:10911", "10.0.0.2:10912")
+
+
+def register(
+    table: RouteInfoManager, broker: BrokerIdentity, *topics: str, **changes: Any
+) -> module.RegisterBrokerResult:
+    arguments = {
+        "data_version": DataVersion(1, 1),
+        "topics": [TopicConfig(topic, 4, 4) for topic in topics],
+        "connection": broker.address,
+        "now_ms": 0,
+    }
+    return table.register(broker, **{**arguments, **changes})
+
+
+@pytest.fixture
+def table() -> RouteInfoManager:
+    return RouteInfoManager()
+
+
+def test_master_gets_no_address_and_slave_gets_the_masters(table: RouteInfoManager) -> None:
+    assert register(table, SLAVE).master_addr is None
+    assert register(table, MASTER).master_addr is None
+    answer = register(table, SLAVE)
+    assert (answer.master_addr, answer.ha_server_addr) == ("10.0.0.1:10911", "10.0.0.1:10912")
+
+
+def test_only_a_masters_topics_count(table: RouteInfoManager) -> None:
+    register(table, SLAVE, "T")
+    assert table.route("T") is None
+    register(table, MASTER, "T")
+    route = table.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+    assert route.queue_datas[0].write_queue_nums == 4
+
+
+def test_topic_missing_from_a_later_registration_stays(table: RouteInfoManager) -> None:
+    register(table, MASTER, "A", "B")
+    register(table, MASTER, "C", data_version=DataVersion(2, 2))
+    assert table.all_topics().topic_list == ["A", "B", "C"]
+
+
+def test_unchanged_data_version_leaves_queues_as_they_are(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    assert table.wipe_write_perm("b") == 1
+    register(table, MASTER, "T")
+    route = table.route("T")
+    assert route is not None
+    assert route.queue_datas[0].perm == 4
+    register(table, MASTER, "T", data_version=DataVersion(2, 1))
+    assert route is not None
+    route = table.route("T")
+    assert route is not None
+    assert route.queue_datas[0].perm == 6
+
+
+def test_slave_that_becomes_master_leaves_its_old_place(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    register(table, SLAVE)
+    register(table, BrokerIdentity("c", "b", 0, SLAVE.address))
+    info = table.cluster_info()
+    assert info.broker_addr_table["b"].broker_addrs == {0: SLAVE.address}
+    # The old master's end must not take the new one's place with it.
+    table.connection_lost(MASTER.address)
+    assert table.cluster_info().broker_addr_table["b"].broker_addrs == {0: SLAVE.address}
+
+
+def test_last_address_takes_name_cluster_and_topics_with_it(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    register(table, SLAVE)
+    table.unregister(MASTER)
+    assert table.route("T") is not None
+    table.unregister(SLAVE)
+    assert table.route("T") is None
+    assert table.all_topics().topic_list == []
+    assert table.cluster_info().cluster_addr_table == {}
+    table.unregister(SLAVE)
+
+
+def test_lost_connection_removes_only_who_registered_over_it_last(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T", connection="old")
+    register(table, MASTER, "T", connection="new")
+    assert table.connection_lost("old") == []
+    assert table.route("T") is not None
+    assert table.connection_lost("new") == [MASTER.address]
+    assert table.route("T") is None
+
+
+def test_broker_without_registration_expires_after_two_minutes(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    assert table.expire(120_000) == []
+    table.touch(MASTER.address, 1_000)
+    assert table.expire(121_000) == []
+    ((live, reason),) = table.expire(121_001)
+    assert live.address == MASTER.address
+    assert reason == "no registration for 120001 ms"
+    assert table.route("T") is None
+
+
+def test_broker_that_sent_heartbeats_expires_after_three_seconds(table: RouteInfoManager) -> None:
+    assert not table.heartbeat(MASTER.address, 0)
+    register(table, MASTER, "T")
+    assert table.heartbeat(MASTER.address, 10_000)
+    assert table.expire(13_000) == []
+    register(table, MASTER, "T", now_ms=13_000)
+    assert table.expire(16_000) == []
+    ((_, reason),) = table.expire(16_001)
+    assert reason == "no heartbeat for 3001 ms"
+
+
+def test_lists_by_cluster_and_unit_flags(table: RouteInfoManager) -> None:
+    topics = [TopicConfig(f"t{flag}", 4, 4, topic_sys_flag=flag) for flag in range(4)]
+    register(table, MASTER, topics=topics)
+    register(table, BrokerIdentity("d", "x", 0, "10.0.0.3:1"), "only-d")
+    assert table.topics_of_cluster("c").topic_list == ["t0", "t1", "t2", "t3"]
+    assert table.topics_of_cluster("d").topic_list == ["only-d"]
+    assert table.topics_of_cluster("no").topic_list == []
+    assert table.unit_topics().topic_list == ["t1", "t3"]
+    assert table.unit_sub_topics().topic_list == ["t2", "t3"]
+    assert table.unit_sub_ununit_topics().topic_list == ["t2"]
+    system = table.system_topics()
+    assert system.topic_list == ["c", "b", "d", "x"]
+    assert system.broker_addr == MASTER.address
+
+
+def test_topic_is_deleted_everywhere_or_in_one_cluster(table: RouteInfoManager) -> None:
+    other = BrokerIdentity("d", "x", 0, "10.0.0.3:1")
+    register(table, MASTER, "T")
+    register(table, other, "T")
+    table.delete_topic("T", "d")
+    route = table.route("T")
+    assert route is not None
+    assert [data.broker_name for data in route.queue_datas] == ["b"]
+    table.delete_topic("T", "unknown")
+    assert table.route("T") is not None
+    table.delete_topic("T")
+    table.delete_topic("T")
+    assert table.route("T") is None
+
+
+def test_permission_edits_of_an_unknown_broker_touch_nothing(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    assert table.wipe_write_perm("nobody") == 0
+    assert table.add_write_perm("nobody") == 0
+
+
+def test_filter_servers_appear_in_the_route_until_they_are_gone(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T", filter_servers=["f:1"])
+    route = table.route("T")
+    assert route is not None
+    assert route.filter_server_table == {MASTER.address: ["f:1"]}
+    register(table, MASTER, "T", filter_servers=[])
+    route = table.route("T")
+    assert route is not None
+    assert route.filter_server_table == {}
+
+
+def test_full_table_refuses_new_names_and_topics(
+    table: RouteInfoManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BROKERS_MAX", 1)
+    monkeypatch.setattr(module, "TOPICS_MAX", 2)
+    register(table, MASTER, "A", "B")
+    with pytest.raises(RouteTableFullError, match="1 broker names"):
+        register(table, BrokerIdentity("c", "other", 0, "10.0.0.9:1"))
+    with pytest.raises(RouteTableFullError, match="2 topics"):
+        register(table, MASTER, "A", "C", data_version=DataVersion(3, 3))
