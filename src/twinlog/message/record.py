@@ -67,6 +67,7 @@ _SCAN_HEAD = struct.Struct(">iIii4xqqi16xq8x12xi")
 _SIZE_MAGIC = struct.Struct(">iI")
 _U16 = struct.Struct(">H")
 _LENGTH = struct.Struct(">h")
+_I32 = struct.Struct(">i")
 _LENGTHS = tuple(_LENGTH.pack(size) for size in range(1024))  # Of almost all property strings.
 
 
@@ -185,6 +186,18 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: boo
     properties = bytes(view[properties_at + 2 : end])
     # The head unpacks in the order of the fields of Record.
     return Record(*values[:14], body, topic, properties)  # type: ignore[call-arg]
+
+
+def properties_of(record: bytes) -> bytes:
+    """The property string of one whole, valid record, without decoding the rest."""
+    (sys_flag,) = _I32.unpack_from(record, 36)
+    body_at = _HEADS[sys_flag & HOSTS_V6_MASK].size
+    (body_size,) = _I32.unpack_from(record, body_at - 4)
+    topic_at = body_at + body_size
+    if record[7] == MAGIC_V1 & 0xFF:
+        return record[topic_at + 3 + record[topic_at] :]
+    (topic_size,) = _U16.unpack_from(record, topic_at)
+    return record[topic_at + 4 + topic_size :]
 
 
 def _decode_topic(view: memoryview, position: int, end: int, magic: int) -> tuple[str, int]:

@@ -1,0 +1,58 @@
+"""A table kept as one JSON file with a backup beside it (RocketMQ's ConfigManager).
+
+Saved with temp file, fsync and rename, so that a crash leaves the old table or the new one; what
+was answered is on disk. Loaded as Apache does: the file, else its backup, else nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from twinlog.remoting import fastjson
+from twinlog.runtime.disk import Disk, write_atomically
+
+_LOG = logging.getLogger("twinlog.broker")
+
+
+class ConfigFileError(Exception):
+    """Neither the file nor its backup can be read as JSON."""
+
+
+class ConfigFile:
+    """One JSON file. `load` gives the object in it, `save` replaces it."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+
+    def load(self) -> dict[str, Any] | None:
+        """The object in the file or in its backup; None when there is neither.
+
+        Raises:
+            ConfigFileError: there is text, and it is not JSON in file and backup alike.
+        """
+        fault = None
+        for path in (self.path, self.path + ".bak"):
+            if not self._disk.exists(path):
+                continue
+            data = self._disk.read_bytes(path)
+            if not data.strip():
+                continue
+            try:
+                value = fastjson.loads(data)
+            except ValueError as error:
+                fault = f"{path} is not JSON: {error}"
+                _LOG.warning("config file not readable path=%s error=%s", path, error)
+                continue
+            if isinstance(value, dict):
+                return value
+            fault = f"{path} holds no JSON object"
+        if fault is not None:
+            raise ConfigFileError(f"{fault}; repair or remove it and its backup")
+        return None
+
+    def save(self, value: dict[str, Any]) -> None:
+        """Replace the file, keep what was there as the backup."""
+        data = fastjson.dumps_pretty(value)
+        write_atomically(self._disk, self.path, data, keep_backup=True)

@@ -1,0 +1,101 @@
+"""How far each group has consumed each queue (RocketMQ's ConsumerOffsetManager).
+
+Owns `config/consumerOffset.json`, saved every `flushConsumerOffsetInterval` and at the stop, as
+in Apache. The last commit wins, also a smaller one. A key is `topic@group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from twinlog.broker.config_file import ConfigFile
+
+_SEPARATOR = "@"
+UNKNOWN_OFFSET = -1
+
+
+class ConsumerOffsetManager:
+    """The table of consumer offsets."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        self._file = file
+        self._is_dirty = False
+        self.table: dict[str, dict[int, int]] = {}
+
+    def load(self) -> None:
+        """Read the file; it replaces the whole table."""
+        data = self._file.load()
+        if data is not None:
+            self.replace(data)
+            self._is_dirty = False
+
+    def save(self) -> None:
+        """Write the table if it changed since the last time."""
+        if self._is_dirty:
+            self._is_dirty = False
+            self._file.save(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"offsetTable": self.table}
+
+    def replace(self, data: Any) -> None:
+        """Take over a table as a file or a master has it."""
+        table = data.get("offsetTable") or {}
+        self.table = {
+            key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            for key, queues in table.items()
+        }
+        self._is_dirty = True
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        key = topic + _SEPARATOR + group
+        queues = self.table.get(key)
+        if queues is None:
+            self.table[key] = {queue_id: offset}
+        else:
+            queues[queue_id] = offset
+        self._is_dirty = True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The committed offset, or UNKNOWN_OFFSET."""
+        queues = self.table.get(topic + _SEPARATOR + group)
+        return UNKNOWN_OFFSET if queues is None else queues.get(queue_id, UNKNOWN_OFFSET)
+
+    def query_all(self, group: str, topic: str) -> dict[int, int] | None:
+        return self.table.get(topic + _SEPARATOR + group)
+
+    def topics_of_group(self, group: str) -> set[str]:
+        return {topic for topic, name in self._pairs() if name == group}
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        return {group for name, group in self._pairs() if name == topic}
+
+    def min_offsets(self, topic: str, excluded_groups: Iterable[str]) -> dict[int, int]:
+        """Per queue of `topic` the smallest offset over all groups but the excluded."""
+        excluded = set(excluded_groups)
+        result: dict[int, int] = {}
+        for name, group in self._pairs():
+            if name != topic or group in excluded:
+                continue
+            for queue_id, offset in self.table[topic + _SEPARATOR + group].items():
+                result[queue_id] = min(offset, result.get(queue_id, offset))
+        return result
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> None:
+        offsets = self.table.get(topic + _SEPARATOR + source_group)
+        if offsets is not None:
+            self.table[topic + _SEPARATOR + target_group] = dict(offsets)
+            self._is_dirty = True
+
+    def remove_group(self, group: str) -> None:
+        for topic in self.topics_of_group(group):
+            del self.table[topic + _SEPARATOR + group]
+            self._is_dirty = True
+
+    def _pairs(self) -> Iterable[tuple[str, str]]:
+        """(topic, group) of every key that splits into exactly two."""
+        for key in self.table:
+            parts = key.split(_SEPARATOR)
+            if len(parts) == 2:
+                yield parts[0], parts[1]

@@ -1,0 +1,128 @@
+"""When a reply may leave: the watermarks its mode demands, or the deadline, whichever is first.
+
+Answers to CommitLog.submitFlushRequest/submitReplicaRequest and to the place where 4.9 combines
+the two futures. Pure: watermarks and time are passed in, decided replies come out.
+
+| demand    | OK when             | else, at its deadline                 |
+|-----------|---------------------|---------------------------------------|
+| FLUSH     | flushed >= end      | FLUSH_DISK_TIMEOUT                    |
+| REPLICATE | confirmed >= end    | FLUSH_SLAVE_TIMEOUT                   |
+| BOTH      | both                | the replication status wins           |
+
+Invariants: every entry is decided exactly once; entries of one demand are added in offset order
+and decided in offset order; a reply never leaves before its promise holds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Generic, TypeVar
+
+from twinlog.store.status import PutMessageStatus
+
+ReplyT = TypeVar("ReplyT")
+
+
+class Demand(enum.IntFlag):
+    """What a message waits for besides being appended."""
+
+    NONE = 0
+    FLUSH = 1
+    REPLICATE = 2
+
+
+class _Entry(Generic[ReplyT]):
+    __slots__ = ("end_offset", "flush_deadline_ms", "reply", "slave_deadline_ms")
+
+    def __init__(
+        self, end_offset: int, flush_deadline_ms: int, slave_deadline_ms: int, reply: ReplyT
+    ) -> None:
+        self.end_offset = end_offset
+        self.flush_deadline_ms = flush_deadline_ms
+        self.slave_deadline_ms = slave_deadline_ms
+        self.reply = reply
+
+
+Decided = list[tuple[ReplyT, PutMessageStatus]]
+
+
+class DurabilityQueue(Generic[ReplyT]):
+    """Replies that wait for flush, replication or both."""
+
+    def __init__(self) -> None:
+        # One line per demand: within a line both order of offsets and order of deadlines hold,
+        # so releasing looks only at heads.
+        self._lines: dict[Demand, deque[_Entry[ReplyT]]] = {
+            Demand.FLUSH: deque(),
+            Demand.REPLICATE: deque(),
+            Demand.FLUSH | Demand.REPLICATE: deque(),
+        }
+
+    def __len__(self) -> int:
+        return sum(len(line) for line in self._lines.values())
+
+    def add(
+        self,
+        demand: Demand,
+        end_offset: int,
+        reply: ReplyT,
+        *,
+        flush_deadline_ms: int,
+        slave_deadline_ms: int,
+    ) -> None:
+        line = self._lines[demand]
+        assert not line or line[-1].end_offset <= end_offset, "replies are added in log order"
+        line.append(_Entry(end_offset, flush_deadline_ms, slave_deadline_ms, reply))
+
+    def advance(self, flushed: int, confirmed: int) -> Decided[ReplyT]:
+        """Take out what the watermarks have passed."""
+        decided: Decided[ReplyT] = []
+        for demand, line in self._lines.items():
+            reached = _reached(demand, flushed, confirmed)
+            while line and line[0].end_offset <= reached:
+                decided.append((line.popleft().reply, PutMessageStatus.PUT_OK))
+        return decided
+
+    def expire(self, now_ms: int, flushed: int, confirmed: int) -> Decided[ReplyT]:
+        """Take out what ran out of time, with the status of what was missing."""
+        decided = self.advance(flushed, confirmed)
+        for demand, line in self._lines.items():
+            kept: deque[_Entry[ReplyT]] = deque()
+            for entry in line:
+                status = _overdue(demand, entry, now_ms, flushed, confirmed)
+                if status is None:
+                    kept.append(entry)
+                else:
+                    decided.append((entry.reply, status))
+            self._lines[demand] = kept
+        return decided
+
+    def fail_all(self) -> list[ReplyT]:
+        """Empty the queue because what waits can no longer be promised (shutdown, broken log)."""
+        replies = [entry.reply for line in self._lines.values() for entry in line]
+        for line in self._lines.values():
+            line.clear()
+        return replies
+
+
+def _reached(demand: Demand, flushed: int, confirmed: int) -> int:
+    if demand == Demand.FLUSH:
+        return flushed
+    if demand == Demand.REPLICATE:
+        return confirmed
+    return min(flushed, confirmed)
+
+
+def _overdue(
+    demand: Demand, entry: _Entry[ReplyT], now_ms: int, flushed: int, confirmed: int
+) -> PutMessageStatus | None:
+    """The status of an entry that is not done, or None while it may still wait."""
+    if demand & Demand.REPLICATE and confirmed < entry.end_offset:
+        # Replication decides alone: its status wins whatever becomes of the flush.
+        if now_ms >= entry.slave_deadline_ms:
+            return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        return None
+    if now_ms >= entry.flush_deadline_ms:
+        return PutMessageStatus.FLUSH_DISK_TIMEOUT
+    return None

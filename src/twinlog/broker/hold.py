@@ -1,0 +1,173 @@
+"""Pulls that wait for messages (RocketMQ's PullRequestHoldService).
+
+A parked pull is woken by the progress of its queue, not by polling: the store's dispatcher says
+which queues moved. Deadlines are kept in a heap and served by one timer. As in Apache a check
+every 5 s answers a pull whose queue has moved although nothing matched its filter, so that the
+consumer's offset goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection
+from typing import Any
+
+from twinlog.runtime.clock import Clock, TimerHandle
+
+QueueKey = tuple[str, int]
+CHECK_INTERVAL_MS = 5_000  # Apache's pause between two looks at all parked pulls.
+HELD_PULLS_MAX = 200_000  # About 100 MB of parked requests: beyond, a pull is answered at once.
+
+
+class HeldPull:
+    """One parked pull. `scan_offset` is how far its filter has already looked."""
+
+    __slots__ = (
+        "connection",
+        "deadline_ms",
+        "is_done",
+        "key",
+        "offset",
+        "pull",
+        "request",
+        "scan_offset",
+    )
+
+    def __init__(
+        self, key: QueueKey, offset: int, deadline_ms: int, connection: Any, request: Any, pull: Any
+    ) -> None:
+        self.key = key
+        self.offset = offset
+        self.scan_offset = offset
+        self.deadline_ms = deadline_ms
+        self.connection = connection
+        self.request = request
+        self.pull = pull
+        self.is_done = False
+
+
+class PullRequestHold:
+    """Parked pulls by queue.
+
+    `try_answer(held)` answers a pull if there is something for it and says whether it did;
+    `answer(held)` answers it whatever there is.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_offset: Callable[[str, int], int],
+        try_answer: Callable[[HeldPull], bool],
+        answer: Callable[[HeldPull], None],
+    ) -> None:
+        self._clock = clock
+        self._max_offset = max_offset
+        self._try_answer = try_answer
+        self._answer = answer
+        # Dicts as ordered sets: a pull is dropped from the middle when its connection closes.
+        self._queues: dict[QueueKey, dict[HeldPull, None]] = {}
+        self._by_connection: dict[Any, dict[HeldPull, None]] = {}
+        self._deadlines: list[tuple[int, int, HeldPull]] = []
+        self._sequence = 0
+        self._count = 0
+        self._timer: TimerHandle | None = None
+        self._timer_at_ms = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= HELD_PULLS_MAX
+
+    def park(self, held: HeldPull) -> None:
+        assert not self.is_full, "the caller answers at once when no more can be held"
+        self._queues.setdefault(held.key, {})[held] = None
+        self._by_connection.setdefault(held.connection, {})[held] = None
+        self._count += 1
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (held.deadline_ms, self._sequence, held))
+        self._arm()
+
+    def queues_moved(self, keys: Collection[QueueKey]) -> None:
+        """Wake those whose queue has something new. Called once per dispatch turn."""
+        if not self._queues:
+            return
+        queues = self._queues
+        for key in keys:
+            waiting = queues.get(key)
+            if waiting is not None:
+                self._wake(key, waiting)
+
+    def check(self) -> None:
+        """Answer those whose queue moved past them without a match."""
+        for key, waiting in list(self._queues.items()):
+            end = self._max_offset(*key)
+            self._settle([held for held in waiting if end > held.offset])
+
+    def connection_closed(self, connection: Any) -> None:
+        """Drop what a closed connection parked."""
+        for held in list(self._by_connection.get(connection, ())):
+            self._remove(held)
+
+    def release_all(self) -> None:
+        """Answer everything: the broker stops."""
+        for waiting in list(self._queues.values()):
+            self._settle(list(waiting))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self, key: QueueKey, waiting: dict[HeldPull, None]) -> None:
+        end = self._max_offset(*key)
+        for held in list(waiting):
+            if held.connection.is_closed or (end > held.scan_offset and self._try_answer(held)):
+                self._remove(held)
+
+    def _settle(self, chosen: list[HeldPull]) -> None:
+        for held in chosen:
+            self._remove(held)
+            if not held.connection.is_closed:
+                self._answer(held)
+
+    def _remove(self, held: HeldPull) -> None:
+        if held.is_done:
+            return
+        held.is_done = True
+        self._count -= 1
+        _discard(self._queues, held.key, held)
+        _discard(self._by_connection, held.connection, held)
+
+    def _arm(self) -> None:
+        """Keep one timer, for the nearest deadline."""
+        while self._deadlines and self._deadlines[0][2].is_done:
+            heapq.heappop(self._deadlines)
+        if not self._deadlines:
+            return
+        nearest = self._deadlines[0][0]
+        if self._timer is not None:
+            if self._timer_at_ms <= nearest:
+                return
+            self._timer.cancel()
+        self._timer_at_ms = nearest
+        delay = max(0, nearest - self._clock.monotonic_ms())
+        self._timer = self._clock.call_later_ms(delay, self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic_ms()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            held = heapq.heappop(self._deadlines)[2]
+            if not held.is_done:
+                self._settle([held])
+        self._arm()
+
+
+def _discard(table: dict[Any, dict[HeldPull, None]], key: Any, held: HeldPull) -> None:
+    members = table[key]
+    del members[held]
+    if not members:
+        del table[key]

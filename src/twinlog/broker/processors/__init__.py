@@ -1,0 +1,1 @@
+"""One module per family of request codes; `broker/server.py` has the table."""

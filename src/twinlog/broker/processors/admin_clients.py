@@ -1,0 +1,292 @@
+"""Connections, and what is relayed to consumers: 203, 204, 222, 223, 307, 309, 328.
+
+Answers to the client codes of RocketMQ's AdminBrokerProcessor and to Broker2Client.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinlog.broker.clients import ClientChannelInfo, ConsumerManager, ProducerManager
+from twinlog.broker.consumer_offset import UNKNOWN_OFFSET, ConsumerOffsetManager
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.message_queue import MessageQueue, queue_from_json
+from twinlog.broker.processors.admin_topics import UNSET_REMARK
+from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.message.ids import parse_offset_message_id
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode, ResponseCode, version_description
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.errors import RemotingError, RequestTimeoutError
+from twinlog.remoting.headers.base import GroupHeader
+from twinlog.remoting.headers.clients import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetProducerConnectionListRequestHeader,
+)
+from twinlog.remoting.headers.offsets import (
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.tasks import TaskOwner
+from twinlog.store.message_store import MessageStore
+
+_VERSION_RESET = 28  # 3.0.7-SNAPSHOT: older clients do not know 220 and 221.
+_VERSION_RUNNING_INFO = 62  # 3.1.8-SNAPSHOT: nor 307 and 309.
+_STATUS_TIMEOUT_MS = 5_000
+_RELAY_TIMEOUT_MS = 10_000
+
+
+class AdminClientsProcessor:
+    """Handlers of the codes above."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        producers: ProducerManager,
+        consumers: ConsumerManager,
+        tasks: TaskOwner,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._producers = producers
+        self._consumers = consumers
+        self._tasks = tasks
+        self._clock = clock
+
+    # Lists
+
+    def consumer_connections(self, connection: ServerConnection, request: Request) -> None:
+        """GET_CONSUMER_CONNECTION_LIST (203)."""
+        group = request.header(GroupHeader).consumer_group
+        info = self._consumers.find(group)
+        if info is None:
+            remark = f"the consumer group[{group}] not online"
+            raise BrokerError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        body = {
+            "connectionSet": [channel.to_json() for channel in info.channels.values()],
+            "consumeFromWhere": info.consume_from_where,
+            "consumeType": info.consume_type,
+            "messageModel": info.message_model,
+            "subscriptionTable": {t: data.to_json() for t, data in info.subscriptions.items()},
+        }
+        connection.reply(request, body=fastjson.dumps(body))
+
+    def producer_connections(self, connection: ServerConnection, request: Request) -> None:
+        """GET_PRODUCER_CONNECTION_LIST (204)."""
+        group = request.header(GetProducerConnectionListRequestHeader).producer_group
+        channels = self._producers.groups.get(group)
+        if channels is None:
+            remark = f"the producer group[{group}] not exist"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        body = {"connectionSet": [channel.to_json() for channel in channels.values()]}
+        connection.reply(request, body=fastjson.dumps(body))
+
+    def all_producers(self, connection: ServerConnection, request: Request) -> None:
+        """GET_ALL_PRODUCER_INFO (328)."""
+        skew = self._clock.now_ms() - self._clock.monotonic_ms()
+        data = {
+            group: [
+                {
+                    "clientId": channel.client_id,
+                    "language": channel.language,
+                    "lastUpdateTimestamp": channel.last_update_ms + skew,
+                    "remoteIP": f"/{channel.address}",
+                    "version": channel.version,
+                }
+                for channel in channels.values()
+            ]
+            for group, channels in self._producers.groups.items()
+        }
+        connection.reply(request, body=fastjson.dumps({"data": data}))
+
+    # Reset
+
+    def reset_offset(self, connection: ServerConnection, request: Request) -> None:
+        """INVOKE_BROKER_TO_RESET_OFFSET (222): the members move, and commit where they are."""
+        header = request.header(ResetOffsetRequestHeader)
+        table = self._reset_table(header)
+        info = self._consumers.find(header.group)
+        if info is None or not info.channels:
+            remark = (
+                f"Consumer not online, so can not reset offset, Group: {header.group} "
+                f"Topic: {header.topic} Timestamp: {header.timestamp}"
+            )
+            raise BrokerError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        for channel in info.channels.values():
+            _check_version(channel, _VERSION_RESET)
+        ext = {
+            "topic": header.topic,
+            "group": header.group,
+            "timestamp": header.timestamp,
+            "isForce": False,
+        }
+        for channel in info.channels.values():
+            body = _reset_body(table, is_cpp=channel.language == "CPP")
+            channel.connection.oneway(
+                RemotingCommand.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+            )
+        connection.reply(request, remark=UNSET_REMARK, body=fastjson.dumps({"offsetTable": table}))
+
+    def _reset_table(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+        topic = self._topics.select(header.topic)
+        if topic is None:
+            remark = (
+                f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        table = {}
+        for queue_id in range(topic.write_queue_nums):
+            committed = self._offsets.query(header.group, header.topic, queue_id)
+            if committed == UNKNOWN_OFFSET:
+                remark = f"THe consumer group <{header.group}> not exist"
+                raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+            if header.timestamp == -1:
+                target = self._store.max_offset_in_queue(header.topic, queue_id)
+            else:
+                target = self._store.offset_in_queue_by_time(
+                    header.topic, queue_id, header.timestamp
+                )
+            target = max(0, target)
+            queue = MessageQueue(self._config.broker_name, queue_id, header.topic)
+            table[queue] = target if header.is_force else min(target, committed)
+        return table
+
+    # Questions to the members
+
+    def consumer_status(self, connection: ServerConnection, request: Request) -> None:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
+        header = request.header(GetConsumerStatusRequestHeader)
+        info = self._consumers.find(header.group)
+        if info is None or not info.channels:
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        chosen = []
+        for channel in info.channels.values():
+            _check_version(channel, _VERSION_RESET)
+            if not header.client_addr or header.client_addr == channel.client_id:
+                chosen.append(channel)
+        self._tasks.spawn("consumer-status", self._ask_status(connection, request, header, chosen))
+
+    async def _ask_status(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        header: GetConsumerStatusRequestHeader,
+        channels: list[ClientChannelInfo],
+    ) -> None:
+        table: dict[str, Any] = {}
+        for channel in channels:
+            command = RemotingCommand.request(
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+                {"topic": header.topic, "group": header.group},
+            )
+            try:
+                answer = await channel.connection.invoke(command, _STATUS_TIMEOUT_MS)
+                if answer.code == ResponseCode.SUCCESS and answer.body:
+                    table[channel.client_id] = _queue_table(answer.body)
+            except (RemotingError, ValueError):
+                continue  # A member that does not answer is left out, as in Apache.
+        body = {"consumerTable": table, "messageQueueTable": {}}
+        connection.reply(request, remark=UNSET_REMARK, body=fastjson.dumps(body))
+
+    def running_info(self, connection: ServerConnection, request: Request) -> None:
+        """GET_CONSUMER_RUNNING_INFO (307): relayed as it is."""
+        header = request.header(GetConsumerRunningInfoRequestHeader)
+        self._relay(connection, request, header.consumer_group, header.client_id, request.body)
+
+    def consume_directly(self, connection: ServerConnection, request: Request) -> None:
+        """CONSUME_MESSAGE_DIRECTLY (309): a member is handed one record."""
+        header = request.header(ConsumeMessageDirectlyResultRequestHeader)
+        try:
+            offset = parse_offset_message_id(header.msg_id or "").physical_offset
+        except ValueError as error:
+            remark = f"the msgId {header.msg_id!r} is no offset message id: {error}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
+        record = self._store.message_by_offset(offset)
+        if record is None:
+            remark = f"can not find message by the offset, {offset}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        request.ext()["brokerName"] = self._config.broker_name
+        self._relay(connection, request, header.consumer_group, header.client_id or "", record)
+
+    def _relay(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        group: str,
+        client_id: str,
+        body: bytes,
+    ) -> None:
+        channel = self._consumers.find_channel(group, client_id)
+        if channel is None:
+            remark = f"The Consumer <{group}> <{client_id}> not online"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        if channel.version < _VERSION_RUNNING_INFO:
+            version = version_description(channel.version)
+            remark = (
+                f"The Consumer <{client_id}> Version <{version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        command = RemotingCommand.request(request.code, request.ext(), body)
+
+        def answered(answer: Request | None, error: RemotingError | None) -> None:
+            if answer is not None:
+                connection.reply(
+                    request,
+                    answer.code,
+                    remark=answer.remark,
+                    header=answer.ext() or None,
+                    body=answer.body,
+                )
+            elif isinstance(error, RequestTimeoutError):
+                remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
+                connection.reply(request, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
+            else:
+                remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
+                connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+        try:
+            channel.connection.submit(command, _RELAY_TIMEOUT_MS, answered)
+        except RemotingError as error:
+            answered(None, error)
+
+
+def _check_version(channel: ClientChannelInfo, needed: int) -> None:
+    if channel.version < needed:
+        version = version_description(channel.version)
+        remark = f"the client does not support this feature. version={version}"
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _reset_body(table: dict[MessageQueue, int], *, is_cpp: bool) -> bytes:
+    """The C++ client reads a list and no map with objects as keys; Java the other way round."""
+    if not is_cpp:
+        return fastjson.dumps({"offsetTable": table})
+    rows = [
+        {
+            "brokerName": queue.broker_name,
+            "offset": offset,
+            "queueId": queue.queue_id,
+            "topic": queue.topic,
+        }
+        for queue, offset in table.items()
+    ]
+    return fastjson.dumps({"offsetTable": rows})
+
+
+def _queue_table(body: bytes) -> dict[MessageQueue, int]:
+    """messageQueueTable of a member's answer; its keys are objects."""
+    table = fastjson.loads(body).get("messageQueueTable") or {}
+    return {queue_from_json(fastjson.loads(key)): int(value) for key, value in table.items()}

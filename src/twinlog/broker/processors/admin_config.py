@@ -1,0 +1,145 @@
+"""The broker's configuration and housekeeping: 25, 26, 306, 316, 329.
+
+Only keys of an allow list change while running: never a path, an address or a command.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from twinlog.broker.data_version import DataVersion
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
+from twinlog.runtime.config_format import parse_properties
+from twinlog.store.message_store import MessageStore
+
+_LOG = logging.getLogger("twinlog.broker")
+
+# What may be changed while running, and takes effect at once. Everything else is refused with 16:
+# a silent "ok" for a key that does nothing until the next start would mislead its user.
+UPDATABLE_KEYS = frozenset(
+    {
+        "accessMessageInMemoryMaxRatio",
+        "autoCreateSubscriptionGroup",
+        "autoCreateTopicEnable",
+        "brokerPermission",
+        "brokerRole",
+        "cleanFileForciblyEnable",
+        "compressedRegister",
+        "defaultQueryMaxNum",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "enablePropertyFilter",
+        "fileReservedTime",
+        "filterSupportRetry",
+        "flushConsumerOffsetInterval",
+        "flushDelayOffsetInterval",
+        "forceRegister",
+        "haHousekeepingInterval",
+        "haSendHeartbeatInterval",
+        "haSlaveFallbehindMax",
+        "haTransferBatchSize",
+        "longPollingEnable",
+        "maxMessageSize",
+        "maxMsgsNumBatch",
+        "maxTransferBytesOnMessageInDisk",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInDisk",
+        "maxTransferCountOnMessageInMemory",
+        "notifyConsumerIdsChangedEnable",
+        "offsetCheckInSlave",
+        "registerBrokerTimeoutMills",
+        "registerNameServerPeriod",
+        "rejectTransactionMessage",
+        "shortPollingTimeMills",
+        "slaveReadEnable",
+        "slaveTimeout",
+        "startAcceptSendRequestTimeStamp",
+        "storeReplyMessageEnable",
+        "syncFlushTimeout",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionTimeOut",
+    }
+)
+
+
+class AdminConfigProcessor:
+    """Handlers of the codes above."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        clock: Clock,
+        changed: Callable[[list[str]], None],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self._changed = changed
+        self.data_version = DataVersion(clock.now_ms())
+
+    def update(self, connection: ServerConnection, request: Request) -> None:
+        """UPDATE_BROKER_CONFIG (25): all of the lines or none."""
+        try:
+            entries = {entry.key: entry.value for entry in parse_properties(request.body)}
+        except ValueError as error:
+            remark = f"string2Properties error: {error}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
+        refused = sorted(set(entries) - UPDATABLE_KEYS)
+        black = {k for k in self._config.config_black_list.split(";") if k}
+        refused += sorted((set(entries) & UPDATABLE_KEYS) & black)
+        if refused:
+            remark = (
+                f"Can not update config in black list. Not changed: {', '.join(refused)}; "
+                "these keys may only be changed in the file"
+            )
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+        self._check_role(entries.get("brokerRole"))
+        try:
+            names = update_config(self._config, entries)
+        except ConfigError as error:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        self.data_version.next_version(self._clock.now_ms())
+        for key, value in entries.items():
+            _LOG.info("config changed key=%s value=%s peer=%s", key, value, connection.remote_text)
+        self._changed(names)
+        connection.reply(request)
+
+    def _check_role(self, role: str | None) -> None:
+        """SYNC and ASYNC may be exchanged; master and slave are not a matter of a key."""
+        if role is not None and (role == "SLAVE" or not self._config.is_master):
+            remark = "brokerRole: only ASYNC_MASTER and SYNC_MASTER may be exchanged"
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+
+    def get(self, connection: ServerConnection, request: Request) -> None:
+        """GET_BROKER_CONFIG (26)."""
+        version = fastjson.dumps(self.data_version.to_json()).decode()
+        body = self._config.to_properties().encode()
+        connection.reply(request, header={"version": version}, body=body)
+
+    def clean_expired_queues(self, connection: ServerConnection, request: Request) -> None:
+        """CLEAN_EXPIRED_CONSUMEQUEUE (306)."""
+        self._store.clean_expired_consume_queues()
+        connection.reply(request)
+
+    def clean_unused_topics(self, connection: ServerConnection, request: Request) -> None:
+        """CLEAN_UNUSED_TOPIC (316)."""
+        self._store.clean_unused_topics(set(self._topics.table))
+        connection.reply(request)
+
+    def delete_expired_log(self, connection: ServerConnection, request: Request) -> None:
+        """DELETE_EXPIRED_COMMITLOG (329)."""
+        self._store.cleaner.execute_delete_files_manually()
+        connection.reply(request)

@@ -1,0 +1,268 @@
+"""How much was put and consumed: 28, 208, 303, 308, 314, 315, 317, 321, and 43, 45 for slaves.
+
+Answers to the statistics codes of RocketMQ's AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from twinlog.broker.clients import ConsumerManager
+from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.message_queue import MessageQueue
+from twinlog.broker.processors.admin_topics import UNSET_REMARK
+from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.stats import BrokerStatsManager
+from twinlog.broker.store_view import queue_entries
+from twinlog.broker.subscription_group import SubscriptionGroupManager
+from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.headers.admin import (
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
+from twinlog.remoting.headers.offsets import (
+    CloneGroupOffsetRequestHeader,
+    QueryCorrectionOffsetHeader,
+)
+from twinlog.remoting.headers.pull import QueryConsumeQueueRequestHeader
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.store.message_store import MessageStore
+
+_LONG_MAX = (1 << 63) - 1
+_ENTRIES_MAX = 4096  # More entries than a screen holds; one answer stays small.
+
+
+class AdminStatsProcessor:
+    """Handlers of the codes above."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        consumers: ConsumerManager,
+        stats: BrokerStatsManager,
+        schedule: ScheduleMessageService,
+        runtime_table: Callable[[], dict[str, str]],
+        broker_address: str,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._stats = stats
+        self._schedule = schedule
+        self._runtime_table = runtime_table
+        self._broker_address = broker_address
+        self._clock = clock
+
+    def runtime_info(self, connection: ServerConnection, request: Request) -> None:
+        """GET_BROKER_RUNTIME_INFO (28)."""
+        connection.reply(request, body=fastjson.dumps({"table": self._runtime_table()}))
+
+    def all_consumer_offsets(self, connection: ServerConnection, request: Request) -> None:
+        """GET_ALL_CONSUMER_OFFSET (43), asked by slaves."""
+        connection.reply(request, body=fastjson.dumps(self._offsets.to_json()))
+
+    def all_delay_offsets(self, connection: ServerConnection, request: Request) -> None:
+        """GET_ALL_DELAY_OFFSET (45), asked by slaves."""
+        connection.reply(request, body=fastjson.dumps(self._schedule.to_json()))
+
+    # Consumption
+
+    def consume_stats(self, connection: ServerConnection, request: Request) -> None:
+        """GET_CONSUME_STATS (208): one group, per read queue."""
+        header = request.header(GetConsumeStatsRequestHeader)
+        group = header.consumer_group
+        topics = {header.topic} if header.topic else self._offsets.topics_of_group(group)
+        table: dict[MessageQueue, Any] = {}
+        tps = 0.0
+        for topic in self._consumed_topics(group, topics):
+            table.update(self._progress(group, topic, topic.read_queue_nums))
+            tps += self._stats.group_get_tps(group, topic.topic_name)
+        body = {"consumeTps": tps, "offsetTable": table}
+        connection.reply(request, body=fastjson.dumps(body))
+
+    def broker_consume_stats(self, connection: ServerConnection, request: Request) -> None:
+        """GET_BROKER_CONSUME_STATS (317): all groups, per write queue."""
+        is_order = request.header(GetConsumeStatsInBrokerHeader).is_order
+        groups = []
+        total = 0
+        for group in self._groups.table:
+            entries = []
+            topics = self._offsets.topics_of_group(group)
+            for topic in self._consumed_topics(group, topics):
+                if is_order and not topic.order:
+                    continue
+                table = self._progress(group, topic, topic.write_queue_nums)
+                tps = self._stats.group_get_tps(group, topic.topic_name)
+                entries.append({"consumeTps": tps, "offsetTable": table})
+                total += sum(e["brokerOffset"] - e["consumerOffset"] for e in table.values())
+            groups.append({group: entries})
+        body = {
+            "brokerAddr": self._broker_address,
+            "consumeStatsList": groups,
+            "totalDiff": total,
+        }
+        connection.reply(request, body=fastjson.dumps(body))
+
+    def _consumed_topics(self, group: str, topics: set[str]) -> list[TopicConfig]:
+        """Topics that exist and, when the group is online, that it subscribes to."""
+        info = self._consumers.find(group)
+        online = info is not None and bool(info.subscriptions)
+        found = []
+        for name in sorted(topics):
+            topic = self._topics.select(name)
+            if topic is None or (online and self._consumers.find_subscription(group, name) is None):
+                continue
+            found.append(topic)
+        return found
+
+    def _progress(
+        self, group: str, topic: TopicConfig, queue_count: int
+    ) -> dict[MessageQueue, Any]:
+        name = topic.topic_name
+        table: dict[MessageQueue, Any] = {}
+        for queue_id in range(queue_count):
+            consumed = max(0, self._offsets.query(group, name, queue_id))
+            last = 0
+            if consumed > 0:
+                last = max(0, self._store.message_store_time(name, queue_id, consumed - 1))
+            table[MessageQueue(self._config.broker_name, queue_id, name)] = {
+                "brokerOffset": max(0, self._store.max_offset_in_queue(name, queue_id)),
+                "consumerOffset": consumed,
+                "lastTimestamp": last,
+            }
+        return table
+
+    def consume_time_span(self, connection: ServerConnection, request: Request) -> None:
+        """QUERY_CONSUME_TIME_SPAN (303)."""
+        header = request.header(QueryConsumeTimeSpanRequestHeader)
+        topic = self._topics.select(header.topic)
+        if topic is None:
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        spans = [
+            self._time_span(header.group, header.topic, queue_id)
+            for queue_id in range(topic.write_queue_nums)
+        ]
+        connection.reply(request, body=fastjson.dumps({"consumeTimeSpanSet": spans}))
+
+    def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+        store = self._store
+        oldest = store.earliest_message_time(topic, queue_id)
+        end = store.max_offset_in_queue(topic, queue_id)
+        newest = store.message_store_time(topic, queue_id, end - 1)
+        consumed = self._offsets.query(group, topic, queue_id)
+        consumed_at = oldest
+        if consumed > 0:
+            consumed_at = store.message_store_time(topic, queue_id, consumed - 1)
+        delay = 0
+        if consumed < end:
+            delay = self._clock.now_ms() - store.message_store_time(topic, queue_id, consumed)
+        return {
+            "consumeTimeStamp": consumed_at,
+            "consumeTimeStampStr": _human_time(consumed_at),
+            "delayTime": delay,
+            "maxTimeStamp": newest,
+            "maxTimeStampStr": _human_time(newest),
+            "messageQueue": MessageQueue(self._config.broker_name, queue_id, topic),
+            "minTimeStamp": oldest,
+            "minTimeStampStr": _human_time(oldest),
+        }
+
+    def correction_offset(self, connection: ServerConnection, request: Request) -> None:
+        """QUERY_CORRECTION_OFFSET (308): per queue the smallest offset of all groups."""
+        header = request.header(QueryCorrectionOffsetHeader)
+        excluded = [g for g in (header.filter_groups or "").split(",") if g]
+        result = self._offsets.min_offsets(header.topic, excluded)
+        compared = self._offsets.query_all(header.compare_group, header.topic) or {}
+        for queue_id, offset in compared.items():
+            smallest = result.get(queue_id, offset)
+            result[queue_id] = _LONG_MAX if smallest > offset else smallest
+        body = {"correctionOffsets": dict(sorted(result.items()))}
+        connection.reply(request, body=fastjson.dumps(body))
+
+    def clone_offset(self, connection: ServerConnection, request: Request) -> None:
+        """CLONE_GROUP_OFFSET (314). A blank topic means all: 4.9 then copies nothing, a bug."""
+        header = request.header(CloneGroupOffsetRequestHeader)
+        if header.topic:
+            topics = {header.topic}
+        else:
+            topics = self._offsets.topics_of_group(header.src_group)
+        for topic in topics:
+            info = self._consumers.find(header.src_group)
+            is_foreign = (
+                not header.offline
+                and info is not None
+                and bool(info.subscriptions)
+                and topic not in info.subscriptions
+            )
+            if self._topics.select(topic) is not None and not is_foreign:
+                self._offsets.clone(header.src_group, header.dest_group, topic)
+        connection.reply(request)
+
+    # Items
+
+    def stats_data(self, connection: ServerConnection, request: Request) -> None:
+        """VIEW_BROKER_STATS_DATA (315)."""
+        header = request.header(ViewBrokerStatsDataRequestHeader)
+        item = self._stats.find(header.stats_name, header.stats_key)
+        if item is None:
+            remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        connection.reply(request, body=fastjson.dumps(item.to_json()))
+
+    def consume_queue(self, connection: ServerConnection, request: Request) -> None:
+        """QUERY_CONSUME_QUEUE (321): entries as they are."""
+        header = request.header(QueryConsumeQueueRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
+        if self._topics.select(topic) is None:
+            remark = f"{queue_id}@{topic} is not exist!"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        end = self._store.max_offset_in_queue(topic, queue_id)
+        start = max(0, self._store.min_offset_in_queue(topic, queue_id))
+        if not start <= header.index < end:
+            remark = f"Index {header.index} of {queue_id}@{topic} is not exist!"
+            connection.reply(request, remark=remark)
+            return
+        body: dict[str, Any] = {}
+        if header.consumer_group:
+            body.update(self._subscription_of(header.consumer_group, topic))
+        count = max(0, min(header.count, _ENTRIES_MAX))
+        body["maxQueueIndex"] = end
+        body["minQueueIndex"] = start
+        body["queueData"] = [
+            {"eval": False, "physicOffset": offset, "physicSize": size, "tagsCode": code}
+            for offset, size, code in queue_entries(
+                self._store, topic, queue_id, header.index, count
+            )
+        ]
+        connection.reply(request, remark=UNSET_REMARK, body=fastjson.dumps(body))
+
+    def _subscription_of(self, group: str, topic: str) -> dict[str, Any]:
+        data = self._consumers.find_subscription(group, topic)
+        if data is None:
+            return {"filterData": f"{group}@{topic} is not online!"}
+        return {"filterData": "null", "subscriptionData": data.to_json()}
+
+
+def _human_time(timestamp_ms: int) -> str:
+    """Apache's `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{timestamp_ms % 1000:03d}"

@@ -1,0 +1,177 @@
+"""Clients come, live and go: 34, 35, 46. Answers to RocketMQ's ClientManageProcessor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinlog.broker import names
+from twinlog.broker.clients import (
+    ClientChannelInfo,
+    ConsumerGroupInfo,
+    ConsumerManager,
+    ProducerManager,
+)
+from twinlog.broker.consumer_filter import ConsumerFilterManager
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
+from twinlog.broker.subscription import is_tag_type, subscription_from_json
+from twinlog.broker.subscription_group import SubscriptionGroupManager
+from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.remoting import fastjson
+from twinlog.remoting.codec import language_name
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.headers.clients import UnregisterClientRequestHeader
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+
+_UNIT_SUB_FLAG = 2
+_KNOWN_KEY = "twinlog.broker.client"
+
+# The C++ client sends ordinals where Java sends names.
+CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+class ClientManageProcessor:
+    """Handlers of heartbeat, unregister and check of a client's configuration."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        producers: ProducerManager,
+        consumers: ConsumerManager,
+        groups: SubscriptionGroupManager,
+        topics: TopicConfigManager,
+        filters: ConsumerFilterManager,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._producers = producers
+        self._consumers = consumers
+        self._groups = groups
+        self._topics = topics
+        self._filters = filters
+        self._clock = clock
+
+    def heartbeat(self, connection: ServerConnection, request: Request) -> None:
+        """HEART_BEAT (34)."""
+        body = read_body(request)
+        client_id = str(body.get("clientID") or "")
+        if not client_id:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
+        self._watch(connection)
+        now = self._clock.monotonic_ms()
+        language = language_name(request)
+        for data in body.get("consumerDataSet") or ():
+            info = ClientChannelInfo(connection, client_id, language, request.version)
+            self._consumer_alive(data, info, now)
+        for data in body.get("producerDataSet") or ():
+            group = str(data.get("groupName") or "")
+            if group:
+                info = ClientChannelInfo(connection, client_id, language, request.version)
+                self._producers.register(group, info, now)
+        connection.reply(request)
+
+    def _consumer_alive(self, data: Any, info: ClientChannelInfo, now_ms: int) -> None:
+        group = str(data.get("groupName") or "")
+        if not group:
+            return
+        config = self._groups.find(group)
+        must_notify = self._config.notify_consumer_ids_changed_enable
+        if config is not None:
+            must_notify = must_notify and config.notify_consumer_ids_changed_enable
+            self._topics.create_in_send_back(
+                names.retry_topic(group),
+                queue_count=config.retry_queue_nums,
+                sys_flag=_UNIT_SUB_FLAG if data.get("unitMode") else 0,
+            )
+        subscriptions = [
+            subscription_from_json(value) for value in data.get("subscriptionDataSet") or ()
+        ]
+        self._filters.register(group, subscriptions)
+        self._consumers.register(
+            group,
+            info,
+            subscriptions,
+            consume_type=_enum(data.get("consumeType"), CONSUME_TYPES, 1),
+            message_model=_enum(data.get("messageModel"), MESSAGE_MODELS, 1),
+            consume_from_where=_enum(data.get("consumeFromWhere"), CONSUME_FROM_WHERE, 0),
+            must_notify=must_notify,
+            now_ms=now_ms,
+        )
+
+    def unregister(self, connection: ServerConnection, request: Request) -> None:
+        """UNREGISTER_CLIENT (35): this connection leaves the named groups."""
+        header = request.header(UnregisterClientRequestHeader)
+        if header.producer_group:
+            self._producers.unregister(header.producer_group, connection)
+        if header.consumer_group:
+            config = self._groups.table.get(header.consumer_group)
+            must_notify = config is None or config.notify_consumer_ids_changed_enable
+            self._consumers.unregister(header.consumer_group, connection, must_notify=must_notify)
+        connection.reply(request, header={})
+
+    def check_config(self, connection: ServerConnection, request: Request) -> None:
+        """CHECK_CLIENT_CONFIG (46): may this subscription be used here?"""
+        data = read_body(request).get("subscriptionData") or {}
+        kind = data.get("expressionType")
+        if not is_tag_type(kind):
+            if not self._config.enable_property_filter:
+                remark = f"The broker does not support consumer to filter message by {kind}"
+                raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+            try:
+                Sql92Filter(str(data.get("subString") or ""))
+            except FilterSyntaxError as error:
+                raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        connection.reply(request)
+
+    def _watch(self, connection: ServerConnection) -> None:
+        """See to it that the tables learn when the connection ends; once per connection."""
+        if _KNOWN_KEY not in connection.attributes:
+            connection.attributes[_KNOWN_KEY] = True
+            connection.on_close(self._connection_closed)
+
+    def _connection_closed(self, connection: ServerConnection) -> None:
+        self._producers.connection_closed(connection)
+        self._consumers.connection_closed(connection)
+
+
+def notify_members(config: BrokerConfig, info: ConsumerGroupInfo) -> None:
+    """NOTIFY_CONSUMER_IDS_CHANGED (40) to every member: they rebalance at once."""
+    if not config.notify_consumer_ids_changed_enable:
+        return
+    for connection in list(info.channels):
+        command = RemotingCommand.request(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": info.group}
+        )
+        connection.oneway(command)
+
+
+def read_body(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body."""
+    try:
+        value = fastjson.loads(request.body)
+    except ValueError as error:
+        remark = f"the body is not JSON: {error}"
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
+    if not isinstance(value, dict):
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body is not a JSON object")
+    return value
+
+
+def _enum(value: Any, names_in_order: tuple[str, ...], default: int) -> str:
+    if isinstance(value, int) and 0 <= value < len(names_in_order):
+        return names_in_order[value]
+    text = str(value or "").upper()
+    return text if text in names_in_order else names_in_order[default]

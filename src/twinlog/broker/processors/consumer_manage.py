@@ -1,0 +1,139 @@
+"""What consumers ask besides messages: members, locks, offsets (14, 15, 38, 41, 42, 29 to 32).
+
+Answers to RocketMQ's ConsumerManageProcessor and to the offset and lock codes of
+AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinlog.broker.clients import ConsumerManager
+from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.message_queue import MessageQueue, queue_from_json
+from twinlog.broker.processors.client_manage import read_body
+from twinlog.broker.rebalance_lock import RebalanceLockManager
+from twinlog.broker.store_view import is_on_disk
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.headers.base import QueueHeader
+from twinlog.remoting.headers.clients import GetConsumerListByGroupRequestHeader
+from twinlog.remoting.headers.offsets import (
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.store.message_store import MessageStore
+
+
+class ConsumerManageProcessor:
+    """Handlers of the codes above."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        offsets: ConsumerOffsetManager,
+        consumers: ConsumerManager,
+        locks: RebalanceLockManager[MessageQueue],
+        clock: Clock,
+        memory_size: int,
+    ) -> None:
+        self._memory_size = memory_size
+        self._store = store
+        self._offsets = offsets
+        self._consumers = consumers
+        self._locks = locks
+        self._clock = clock
+
+    def consumer_list(self, connection: ServerConnection, request: Request) -> None:
+        """GET_CONSUMER_LIST_BY_GROUP (38)."""
+        group = request.header(GetConsumerListByGroupRequestHeader).consumer_group
+        info = self._consumers.find(group)
+        if info is None or not info.channels:
+            remark = f"no consumer for this group, {group}"
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark, header={})
+            return
+        body = fastjson.dumps({"consumerIdList": info.client_ids})
+        connection.reply(request, header={}, body=body)
+
+    def query_offset(self, connection: ServerConnection, request: Request) -> None:
+        """QUERY_CONSUMER_OFFSET (14). An error here makes a 4.9 client start somewhere else."""
+        header = request.header(QueryConsumerOffsetRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._offsets.query(header.consumer_group, topic, queue_id)
+        if offset < 0 and self._starts_at_zero(topic, queue_id):
+            offset = 0
+        if offset < 0:
+            remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            connection.reply(request, ResponseCode.QUERY_NOT_FOUND, remark=remark, header={})
+            return
+        connection.reply(request, header={"offset": offset})
+
+    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Whether a new group reads a queue from its start: it is there and still in memory."""
+        if self._store.min_offset_in_queue(topic, queue_id) > 0:
+            return False
+        return not is_on_disk(self._store, topic, queue_id, 0, self._memory_size)
+
+    def update_offset(self, connection: ServerConnection, request: Request) -> None:
+        """UPDATE_CONSUMER_OFFSET (15): the last one wins."""
+        header = request.header(UpdateConsumerOffsetRequestHeader)
+        self._offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+        connection.reply(request, header={})
+
+    def search_offset(self, connection: ServerConnection, request: Request) -> None:
+        """SEARCH_OFFSET_BY_TIMESTAMP (29): the nearest, not the next."""
+        header = request.header(SearchOffsetRequestHeader)
+        offset = self._store.offset_in_queue_by_time(
+            header.topic, header.queue_id, header.timestamp
+        )
+        connection.reply(request, header={"offset": offset})
+
+    def max_offset(self, connection: ServerConnection, request: Request) -> None:
+        """GET_MAX_OFFSET (30)."""
+        header = request.header(QueueHeader)
+        offset = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        connection.reply(request, header={"offset": offset})
+
+    def min_offset(self, connection: ServerConnection, request: Request) -> None:
+        """GET_MIN_OFFSET (31)."""
+        header = request.header(QueueHeader)
+        offset = self._store.min_offset_in_queue(header.topic, header.queue_id)
+        connection.reply(request, header={"offset": max(0, offset)})
+
+    def earliest_time(self, connection: ServerConnection, request: Request) -> None:
+        """GET_EARLIEST_MSG_STORETIME (32)."""
+        header = request.header(QueueHeader)
+        timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
+        connection.reply(request, header={"timestamp": timestamp})
+
+    def lock_batch(self, connection: ServerConnection, request: Request) -> None:
+        """LOCK_BATCH_MQ (41)."""
+        group, client_id, queues = _lock_body(request)
+        granted = self._locks.try_lock_batch(
+            group, queues, client_id=client_id, now_ms=self._clock.monotonic_ms()
+        )
+        connection.reply(request, body=fastjson.dumps({"lockOKMQSet": granted}))
+
+    def unlock_batch(self, connection: ServerConnection, request: Request) -> None:
+        """UNLOCK_BATCH_MQ (42)."""
+        group, client_id, queues = _lock_body(request)
+        self._locks.unlock_batch(group, queues, client_id=client_id)
+        connection.reply(request)
+
+
+def _lock_body(request: Request) -> tuple[str, str, list[MessageQueue]]:
+    body: dict[str, Any] = read_body(request)
+    group = str(body.get("consumerGroup") or "")
+    client_id = str(body.get("clientId") or "")
+    if not group or not client_id:
+        remark = "the body names no consumerGroup or no clientId"
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+    return group, client_id, [queue_from_json(value) for value in body.get("mqSet") or ()]

@@ -1,0 +1,392 @@
+"""Pulls (11, 361), answered at once or held. Answers to RocketMQ's PullMessageProcessor.
+
+Bodies are slices of the log, never decoded. A pull that finds nothing new is parked in hold.py
+and evaluated again when its queue moves; a held pull is answered in JSON, whatever it asked in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from typing import NamedTuple
+
+from twinlog.broker import perm
+from twinlog.broker.clients import ConsumerManager
+from twinlog.broker.consumer_filter import ConsumerFilterManager, message_filter
+from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.errors import BrokerError, see_faq
+from twinlog.broker.hold import HeldPull, PullRequestHold
+from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
+from twinlog.broker.stats import (
+    BROKER_GET_NUMS,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    BrokerStatsManager,
+)
+from twinlog.broker.store_stats import StoreStats
+from twinlog.broker.subscription import (
+    SubscriptionData,
+    SubscriptionError,
+    build_subscription,
+)
+from twinlog.broker.subscription_group import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupManager,
+)
+from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.remoting.codec import encode_pull_opening
+from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.headers.pull import PullMessageRequestHeader
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.store.filter import MessageFilter
+from twinlog.store.message_store import MessageStore
+from twinlog.store.status import GetMessageStatus, GetResult
+
+FLAG_COMMIT_OFFSET = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
+
+_PULL_COUNT_MAX = 1024  # Above what Apache's own limits let through in one answer.
+_JSON = 0
+
+_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_REMARKS = {status: status.name.encode() for status in GetMessageStatus}
+_EMPTY_QUEUE = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
+
+
+class _Pull(NamedTuple):
+    """A pull that passed the checks."""
+
+    header: PullMessageRequestHeader
+    group: SubscriptionGroupConfig
+    filter: MessageFilter | None
+
+
+# Called with (group, topic, queue id, requested offset, corrected offset).
+OffsetMovedListener = Callable[[str, str, int, int, int], None]
+
+
+class PullMessageProcessor:
+    """Handler of the pull codes."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        consumers: ConsumerManager,
+        filters: ConsumerFilterManager,
+        stats: BrokerStatsManager,
+        store_stats: StoreStats,
+        clock: Clock,
+        flush_writes: Callable[[], None],
+        offset_moved: OffsetMovedListener,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._filters = filters
+        self._stats = stats
+        self._store_stats = store_stats
+        self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
+        self._clock = clock
+        self._flush_writes = flush_writes
+        self._offset_moved = offset_moved
+        self.hold = PullRequestHold(
+            clock,
+            max_offset=store.max_offset_in_queue,
+            try_answer=self._try_answer,
+            answer=self._answer_held,
+        )
+
+    def pull(self, connection: ServerConnection, request: Request) -> None:
+        """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
+        try:
+            header = request.header(PullMessageRequestHeader)
+            pull = self._check(connection, header)
+        except BrokerError as refusal:
+            # The typed header of a pull answer is there also when it is empty.
+            connection.reply(request, refusal.code, remark=refusal.remark, header={})
+            return
+        result = self._get(pull, header.queue_offset)
+        code = self._code(header, result)
+        is_held = code == ResponseCode.PULL_NOT_FOUND and self._park(connection, request, pull)
+        if not is_held:
+            self._answer(connection, request, pull, result, code, request.serialize_type)
+        if header.sys_flag & FLAG_COMMIT_OFFSET and self._config.broker_role != "SLAVE":
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+
+    def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
+        """The store dispatched something into these queues."""
+        if len(self.hold):
+            self.hold.queues_moved(keys)
+            self._flush_writes()
+
+    # Checks, in Apache's order
+
+    def _check(self, connection: ServerConnection, header: PullMessageRequestHeader) -> _Pull:
+        config = self._config
+        if not perm.is_readable(config.broker_permission):
+            remark = f"the broker[{config.broker_ip1}] pulling message is forbidden"
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+        name = header.consumer_group
+        group = self._groups.table.get(name) or self._groups.find(name)
+        if group is None:
+            remark = f"subscription group [{name}] does not exist, {see_faq()}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not group.consume_enable:
+            remark = f"subscription group no permission, {name}"
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+        self._check_queue(connection, header)
+        if header.sys_flag & FLAG_SUBSCRIPTION:
+            return _Pull(header, group, self._posted_filter(header))
+        return _Pull(header, group, self._known_filter(header, group))
+
+    def _check_queue(self, connection: ServerConnection, header: PullMessageRequestHeader) -> None:
+        topic = self._topics.select(header.topic)
+        if topic is None:
+            remark = f"topic[{header.topic}] not exist, apply first please! {see_faq()}"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not perm.is_readable(topic.perm):
+            remark = f"the topic[{header.topic}] pulling message is forbidden"
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            remark = (
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"consumer:[/{connection.remote_text}]"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _posted_filter(self, header: PullMessageRequestHeader) -> MessageFilter | None:
+        """The filter of a pull that brings its own subscription."""
+        try:
+            data, compiled = _compile(header.topic, header.subscription, header.expression_type)
+        except (SubscriptionError, FilterSyntaxError) as error:
+            remark = f"parse the consumer's subscription failed: {error}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
+        self._check_expression(data)
+        return message_filter(data, compiled)
+
+    def _known_filter(
+        self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig
+    ) -> MessageFilter | None:
+        """The filter that the group's heartbeat brought."""
+        info = self._consumers.find(header.consumer_group)
+        if info is None:
+            remark = f"the consumer's group info not exist{see_faq()}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if not group.consume_broadcast_enable and info.message_model == "BROADCASTING":
+            remark = f"the consumer group[{info.group}] can not consume by broadcast way"
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+        data = info.subscriptions.get(header.topic)
+        if data is None:
+            remark = f"the consumer's subscription not exist{see_faq()}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if data.sub_version < header.sub_version:
+            remark = "the consumer's subscription not latest"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+        if data.is_tag_type:
+            return message_filter(data, None)
+        known = self._filters.find(header.topic, header.consumer_group)
+        if known is None:
+            remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            raise BrokerError(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+        if known.client_version < header.sub_version:
+            remark = "the consumer's consumer filter data not latest"
+            raise BrokerError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
+        self._check_expression(data)
+        return message_filter(data, known.compiled)
+
+    def _check_expression(self, data: SubscriptionData) -> None:
+        if not data.is_tag_type and not self._config.enable_property_filter:
+            remark = (
+                f"The broker does not support consumer to filter message by {data.expression_type}"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+
+    # Reading
+
+    def _get(self, pull: _Pull, offset: int) -> GetResult:
+        header = pull.header
+        result = self._store.get_message(
+            header.topic,
+            header.queue_id,
+            offset,
+            max(1, min(header.max_msg_nums, _PULL_COUNT_MAX)),
+            message_filter=pull.filter,
+        )
+        if result.status is GetMessageStatus.FOUND:
+            self._store_stats.get_found_times += 1
+            self._store_stats.get_transferred += result.message_count
+        else:
+            self._store_stats.get_miss_times += 1
+        return result
+
+    def _code(self, header: PullMessageRequestHeader, result: GetResult) -> int:
+        status = result.status
+        if status in _EMPTY_QUEUE:
+            code: int = (
+                ResponseCode.PULL_NOT_FOUND
+                if header.queue_offset == 0
+                else ResponseCode.PULL_OFFSET_MOVED
+            )
+        else:
+            code = _CODES[status]
+        if code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects_offsets:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        return code
+
+    @property
+    def _corrects_offsets(self) -> bool:
+        return self._config.broker_role != "SLAVE" or self._config.offset_check_in_slave
+
+    # Answering
+
+    def _answer(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        pull: _Pull,
+        result: GetResult,
+        code: int,
+        serialize_type: int,
+    ) -> None:
+        header = pull.header
+        if code == ResponseCode.SUCCESS:
+            self._count(header, result)
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            self._offset_moved(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.queue_offset,
+                result.next_begin_offset,
+            )
+        if request.flag & FLAG_ONEWAY:
+            return
+        suggested = self._suggested_broker(pull.group, result)
+        if serialize_type != _JSON:
+            self._answer_binary(connection, request, result, code, suggested)
+            return
+        opening = encode_pull_opening(
+            code,
+            request.opaque,
+            remark=_REMARKS[result.status],
+            next_begin_offset=result.next_begin_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+            body_size=result.size,
+            suggest_which_broker_id=suggested,
+        )
+        connection.write_pieces([opening, *result.buffers])
+
+    def _answer_binary(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        result: GetResult,
+        code: int,
+        suggested: int,
+    ) -> None:
+        ext = {
+            "suggestWhichBrokerId": suggested,
+            "nextBeginOffset": result.next_begin_offset,
+            "minOffset": result.min_offset,
+            "maxOffset": result.max_offset,
+        }
+        connection.reply(request, code, remark=result.status.name, header=ext, body=result.buffers)
+
+    def _suggested_broker(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
+        if not self._config.slave_read_enable:
+            return 0
+        if result.suggest_pulling_from_slave:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id
+
+    def _count(self, header: PullMessageRequestHeader, result: GetResult) -> None:
+        key = f"{header.topic}@{header.consumer_group}"
+        self._stats.item(GROUP_GET_NUMS, key).add(result.message_count)
+        self._stats.item(GROUP_GET_SIZE, key).add(result.size)
+        self._broker_gets.add(result.message_count)
+
+    # Holding
+
+    def _park(self, connection: ServerConnection, request: Request, pull: _Pull) -> bool:
+        """Hold the pull if it asked for that and there is room; false: answer it now."""
+        header = pull.header
+        if not header.sys_flag & FLAG_SUSPEND or self.hold.is_full:
+            return False
+        timeout = header.suspend_timeout_millis
+        if not self._config.long_polling_enable:
+            timeout = self._config.short_polling_time_mills
+        deadline = self._clock.monotonic_ms() + max(0, timeout)
+        key = (header.topic, header.queue_id)
+        if HELD_KEY not in connection.attributes:
+            connection.attributes[HELD_KEY] = True
+            connection.on_close(self.hold.connection_closed)
+        self.hold.park(HeldPull(key, header.queue_offset, deadline, connection, request, pull))
+        return True
+
+    def _try_answer(self, held: HeldPull) -> bool:
+        """Answer a held pull whose queue moved, if something in it matches."""
+        if held.connection.is_congested:
+            held.connection.when_writable(lambda: self.queues_moved({held.key}))
+            return False
+        result = self._get(held.pull, held.scan_offset)
+        if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+            # What did not match once never will: look on from there next time.
+            held.scan_offset = result.next_begin_offset
+            return False
+        self._answer_held(held)
+        return True
+
+    def _answer_held(self, held: HeldPull) -> None:
+        """Evaluate a held pull once more, from its own offset and with all checks, and answer."""
+        if held.connection.is_congested:
+            held.connection.when_writable(lambda: self._answer_held(held))
+            return
+        if held.connection.is_closed:
+            return
+        request = held.request
+        try:
+            pull = self._check(held.connection, held.pull.header)
+        except BrokerError as refusal:
+            held.connection.reply(
+                request, refusal.code, remark=refusal.remark, header={}, serialize_type=_JSON
+            )
+            return
+        result = self._get(pull, held.offset)
+        code = self._code(pull.header, result)
+        self._answer(held.connection, request, pull, result, code, _JSON)
+
+
+HELD_KEY = "twinlog.broker.held"
+
+
+@lru_cache(maxsize=4096)
+def _compile(
+    topic: str, expression: str | None, expression_type: str | None
+) -> tuple[SubscriptionData, Sql92Filter | None]:
+    """Subscription and, for SQL92, compiled filter: a pull consumer sends the same every time."""
+    data = build_subscription(topic, expression, expression_type)
+    return data, None if data.is_tag_type else Sql92Filter(data.sub_string)

@@ -1,0 +1,56 @@
+"""Messages by key and by id: 12, 33. Answers to RocketMQ's QueryMessageProcessor.
+
+Answers in JSON also to a binary request, because Apache's do.
+"""
+
+from __future__ import annotations
+
+from twinlog.remoting.codes import ResponseCode, SerializeType
+from twinlog.remoting.command import Request
+from twinlog.remoting.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.config import BrokerConfig
+from twinlog.store.message_store import MessageStore
+
+
+class QueryMessageProcessor:
+    """Handlers of QUERY_MESSAGE and VIEW_MESSAGE_BY_ID."""
+
+    def __init__(self, config: BrokerConfig, *, store: MessageStore) -> None:
+        self._config = config
+        self._store = store
+
+    def query(self, connection: ServerConnection, request: Request) -> None:
+        """QUERY_MESSAGE (12)."""
+        header = request.header(QueryMessageRequestHeader)
+        count = header.max_num
+        if header.unique_key_query:
+            count = self._config.default_query_max_num
+        result = self._store.query_message(
+            header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
+        )
+        if not result.buffers:
+            connection.reply(
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                remark="can not find message, maybe time range not correct",
+                header={"indexLastUpdatePhyoffset": 0, "indexLastUpdateTimestamp": 0},
+            )
+            return
+        ext = {
+            "indexLastUpdatePhyoffset": result.index_last_update_offset,
+            "indexLastUpdateTimestamp": result.index_last_update_timestamp,
+        }
+        connection.reply(
+            request, header=ext, body=result.buffers, serialize_type=SerializeType.JSON
+        )
+
+    def view(self, connection: ServerConnection, request: Request) -> None:
+        """VIEW_MESSAGE_BY_ID (33)."""
+        offset = request.header(ViewMessageRequestHeader).offset
+        record = self._store.message_by_offset(offset)
+        if record is None:
+            remark = f"can not find message by the offset, {offset}"
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return
+        connection.reply(request, body=record, serialize_type=SerializeType.JSON)

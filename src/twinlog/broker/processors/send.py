@@ -1,0 +1,409 @@
+"""Sends: single (10, 310) and batch (320). Answers to RocketMQ's SendMessageProcessor.
+
+The common case runs inside `data_received`: typed header, one pass over the properties, one
+`store.put`, one tuple in the list of replies. No task, future, map or log line per message; what
+is not common (new topic, retry, delay, transaction, refusal) leaves that path.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from twinlog.broker import names, perm
+from twinlog.broker.delay import DelayLevels, delayed
+from twinlog.broker.errors import BrokerError, see_faq
+from twinlog.broker.replies import PutReplies
+from twinlog.broker.send_properties import scan_properties
+from twinlog.broker.stats import (
+    BROKER_PUT_NUMS,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    BrokerStatsManager,
+)
+from twinlog.broker.store_stats import StoreStats
+from twinlog.broker.subscription_group import SubscriptionGroupManager
+from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
+from twinlog.broker.transaction.half import half_message
+from twinlog.message import sysflag
+from twinlog.message.batch import BatchError, BatchMember, decode_batch
+from twinlog.message.model import PutMessage
+from twinlog.message.properties import (
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_TRANSACTION_PREPARED,
+    decode_properties,
+)
+from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.errors import HeaderError
+from twinlog.remoting.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.store.message_store import MessageStore
+from twinlog.store.status import AppendResult, PutMessageStatus
+
+_Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
+_PUT_OK = PutMessageStatus.PUT_OK
+VERSION_MAX_RECONSUME_TIMES = 121  # Since 3.4.9 the producer's own limit counts.
+_UNIT_FLAG = 1
+_UNIT_SUB_FLAG = 2
+
+
+class _Route:
+    """What the hot path needs of a topic, kept until the topic changes."""
+
+    __slots__ = ("config", "is_retry", "nums", "queue_limit", "size", "sys_flag")
+
+    def __init__(self, config: TopicConfig, stats: BrokerStatsManager) -> None:
+        self.config = config
+        self.queue_limit = max(config.write_queue_nums, config.read_queue_nums)
+        self.is_retry = config.topic_name.startswith(names.RETRY_PREFIX)
+        self.sys_flag = sysflag.MULTI_TAGS_FLAG if config.topic_filter_type == "MULTI_TAG" else 0
+        self.nums = stats.item(TOPIC_PUT_NUMS, config.topic_name)
+        self.size = stats.item(TOPIC_PUT_SIZE, config.topic_name)
+
+
+class SendMessageProcessor:
+    """Handlers of the send codes."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        replies: PutReplies,
+        stats: BrokerStatsManager,
+        store_stats: StoreStats,
+        delay_levels: DelayLevels,
+        clock: Clock,
+        rng: Random,
+        store_host: bytes,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._put = store.put
+        self._topics = topics
+        self._groups = groups
+        self._replies = replies
+        self._reply = replies.add
+        self._stats = stats
+        self._store_stats = store_stats
+        self._broker_puts = stats.item(BROKER_PUT_NUMS, config.broker_cluster_name)
+        self._delay_levels = delay_levels
+        self._clock = clock
+        self._rng = rng
+        self._store_host = store_host
+        self._cluster_piece = f"{PROPERTY_CLUSTER}\x01{config.broker_cluster_name}"
+        self._routes: dict[str, _Route] = {}
+        topics.subscribe(self._topics_changed)
+
+    def send(self, connection: ServerConnection, request: Request) -> None:
+        """SEND_MESSAGE (10)."""
+        self._handle(connection, request, SendMessageRequestHeader)
+
+    def send_v2(self, connection: ServerConnection, request: Request) -> None:
+        """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the flag decides, not the code."""
+        self._handle(connection, request, SendMessageRequestHeaderV2)
+
+    def _handle(
+        self, connection: ServerConnection, request: Request, header_class: type[Any]
+    ) -> None:
+        try:
+            header = request.header(header_class)
+            if header.batch:
+                self._send_batch(connection, request, header)
+            else:
+                self._send(connection, request, header)
+        except (BrokerError, HeaderError) as refusal:
+            self._store_stats.put_failed_times += 1
+            connection.reply(
+                request,
+                refusal.code,
+                remark=refusal.remark,
+                header=self._replies.trace_header,
+            )
+
+    def _send(self, connection: ServerConnection, request: Request, header: Any) -> None:
+        route = self._routes.get(header.topic)
+        if route is None or self._config.start_accept_send_request_time_stamp:
+            route = self._find_route(connection, header)
+        queue_id = header.queue_id
+        if queue_id >= route.queue_limit:
+            raise _bad_queue(queue_id, route.config, connection)
+        if queue_id < 0:
+            queue_id = self._rng.randrange(max(1, route.config.write_queue_nums))
+        properties, tags_code, keys, must_wait, is_rare = scan_properties(
+            header.properties or "", self._cluster_piece
+        )
+        message = PutMessage(
+            header.topic,
+            queue_id,
+            request.body,
+            properties,
+            header.flag,
+            header.sys_flag | route.sys_flag,
+            header.born_timestamp,
+            connection.remote_host,
+            self._store_host,
+            header.reconsume_times,
+            0,
+            tags_code,
+            keys,
+        )
+        if is_rare or route.is_retry:
+            message = self._redirect(message, request, header)
+        result = self._put(message)
+        if result.status is not _PUT_OK:
+            raise self._refusal(result)
+        count = route.nums
+        count.value += 1
+        count.times += 1
+        count = route.size
+        count.value += result.end_offset - result.physical_offset
+        count.times += 1
+        if not request.flag & FLAG_ONEWAY:
+            self._reply(
+                result,
+                (
+                    connection,
+                    request.opaque,
+                    request.serialize_type,
+                    queue_id,
+                    result.queue_offset,
+                    result.physical_offset,
+                ),
+                must_wait,
+            )
+
+    # What is not common
+
+    def _redirect(self, message: PutMessage, request: Request, header: _Header) -> PutMessage:
+        """Retry sends, delayed and half messages go to a topic of the broker's own."""
+        if message.topic.startswith(names.RETRY_PREFIX):
+            self._redirect_to_dead_letters(message, request, header)
+        properties = decode_properties((header.properties or "").encode())
+        properties[PROPERTY_CLUSTER] = self._config.broker_cluster_name
+        level = _delay_level(properties)
+        is_half = properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
+        if is_half and not (message.reconsume_times > 0 and level > 0):
+            if self._config.reject_transaction_message:
+                remark = (
+                    f"the broker[{self._config.broker_ip1}] sending transaction message "
+                    "is forbidden"
+                )
+                raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+            return half_message(message, properties)
+        if level > 0 and sysflag.transaction_type(message.sys_flag) in (
+            sysflag.TRANSACTION_NOT_TYPE,
+            sysflag.TRANSACTION_COMMIT_TYPE,
+        ):
+            return delayed(message, properties, level, self._delay_levels)
+        return message
+
+    def _redirect_to_dead_letters(
+        self, message: PutMessage, request: Request, header: _Header
+    ) -> None:
+        group = message.topic[len(names.RETRY_PREFIX) :]
+        config = self._groups.find(group)
+        if config is None:
+            remark = f"subscription group not exist, {group} {see_faq()}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        times_max = config.retry_max_times
+        if (
+            request.version >= VERSION_MAX_RECONSUME_TIMES
+            and header.max_reconsume_times is not None
+        ):
+            times_max = header.max_reconsume_times
+        if message.reconsume_times >= times_max:
+            target = names.dlq_topic(group)
+            self._topics.create_in_send_back(target, queue_count=1)
+            message.topic = target
+            message.queue_id = 0
+
+    def _send_batch(self, connection: ServerConnection, request: Request, header: _Header) -> None:
+        route = self._routes.get(header.topic) or self._find_route(connection, header)
+        queue_id = header.queue_id
+        if queue_id >= route.queue_limit:
+            raise _bad_queue(queue_id, route.config, connection)
+        if queue_id < 0:
+            queue_id = self._rng.randrange(max(1, route.config.write_queue_nums))
+        if route.is_retry:
+            remark = f"batch request does not support retry group {header.topic}"
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        message, must_wait = self._batch_message(connection, request, header, queue_id)
+        members = self._batch_members(request.body)
+        result = self._store.put_batch(message, members)
+        if result.status is not _PUT_OK:
+            raise self._refusal(result)
+        route.nums.value += result.message_count
+        route.nums.times += 1
+        route.size.add(result.end_offset - result.physical_offset)
+        if not request.flag & FLAG_ONEWAY:
+            reply = (
+                connection,
+                request.opaque,
+                request.serialize_type,
+                queue_id,
+                result.queue_offset,
+                result.offsets,
+            )
+            self._reply(result, reply, must_wait)
+
+    def _batch_message(
+        self, connection: ServerConnection, request: Request, header: _Header, queue_id: int
+    ) -> tuple[PutMessage, bool]:
+        """What all members share. Its properties are put behind those of each member."""
+        properties = decode_properties((header.properties or "").encode())
+        must_wait = properties.get("WAIT", "true").lower() == "true"
+        if _delay_level(properties) > 0 or sysflag.transaction_type(header.sys_flag):
+            raise self._illegal()
+        text = header.properties or ""
+        tail = self._cluster_piece if not text else f"{self._cluster_piece}\x02{text}"
+        message = PutMessage(
+            header.topic,
+            queue_id,
+            request.body,
+            tail.rstrip("\x02").encode(),
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            connection.remote_host,
+            self._store_host,
+            header.reconsume_times,
+        )
+        return message, must_wait
+
+    def _batch_members(self, body: bytes) -> list[BatchMember]:
+        if len(body) > self._config.max_message_size:
+            raise self._illegal()
+        try:
+            members = decode_batch(body)
+        except BatchError as error:
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"the batch: {error}") from error
+        if not members:
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the batch has no members")
+        return members
+
+    def _find_route(self, connection: ServerConnection, header: _Header) -> _Route:
+        """Check a topic that is not in the cache, create it if it may be; raise why not."""
+        topic = header.topic
+        self._check_may_send(topic)
+        fault = names.topic_fault(topic)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+        if topic in names.SEND_FORBIDDEN_TOPICS:
+            remark = f"Sending message to topic[{topic}] is forbidden."
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+        config = self._topics.select(topic) or self._create_topic(header)
+        if config is None:
+            remark = f"topic[{topic}] not exist, apply first please!{see_faq()}"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        route = _Route(config, self._stats)
+        # An ordered topic depends on the broker's permission, which may change: always checked.
+        if not config.order:
+            self._routes[topic] = route
+        return route
+
+    def _check_may_send(self, topic: str) -> None:
+        start = self._config.start_accept_send_request_time_stamp
+        if self._clock.now_ms() < start:
+            remark = f"broker unable to service, until {start}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        if self._replies.is_overloaded:
+            remark = "[REJECTREQUEST]system busy, too many sends wait for disk or slave"
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, remark)
+        if not perm.is_writeable(self._config.broker_permission) and self._topics.is_order_topic(
+            topic
+        ):
+            remark = f"the broker[{self._config.broker_ip1}] sending message is forbidden"
+            raise BrokerError(ResponseCode.NO_PERMISSION, remark)
+
+    def _create_topic(self, header: _Header) -> TopicConfig | None:
+        if self._config.broker_role == "SLAVE":
+            raise self._unavailable()
+        is_retry = header.topic.startswith(names.RETRY_PREFIX)
+        sys_flag = 0
+        if header.unit_mode:
+            sys_flag = _UNIT_SUB_FLAG if is_retry else _UNIT_FLAG
+        created = self._topics.create_in_send(
+            header.topic,
+            header.default_topic,
+            queue_count=header.default_topic_queue_nums,
+            sys_flag=sys_flag,
+        )
+        if created is None and is_retry:
+            created = self._topics.create_in_send_back(
+                header.topic, queue_count=1, sys_flag=sys_flag
+            )
+        return created
+
+    def _topics_changed(self, topics: Any) -> None:
+        for topic in topics:
+            self._routes.pop(topic, None)
+
+    # Refusals
+
+    def _illegal(self) -> BrokerError:
+        return BrokerError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {self._config.max_message_size}B, "
+            "msg properties length limit 32KB.",
+        )
+
+    def _unavailable(self) -> BrokerError:
+        return BrokerError(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "service not available now. It may be caused by one of the following reasons: "
+            f"the broker's disk is full [{disk_text(self._store)}], messages are put to the "
+            "slave, message store has been shut down, etc.",
+        )
+
+    def _refusal(self, result: AppendResult) -> BrokerError:
+        """The answer to a put that the store did not take, in Apache's words plus the reason."""
+        match result.status:
+            case PutMessageStatus.MESSAGE_ILLEGAL | PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+                return self._illegal()
+            case PutMessageStatus.SERVICE_NOT_AVAILABLE:
+                error = self._unavailable()
+            case PutMessageStatus.OS_PAGECACHE_BUSY:
+                error = BrokerError(
+                    ResponseCode.SYSTEM_BUSY,
+                    "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+                )
+            case PutMessageStatus.CREATE_MAPEDFILE_FAILED:
+                error = BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    "create mapped file failed, server is busy or broken.",
+                )
+            case _:
+                error = BrokerError(ResponseCode.SYSTEM_ERROR, result.status.name)
+        if result.reason:
+            error.remark = f"{error.remark} ({result.reason})"
+        return error
+
+
+def disk_text(store: MessageStore) -> str:
+    """The three ratios that Apache puts into the remark."""
+    ratio = store.disk_space().ratio
+    return f"CL: {ratio:5.2f} CQ: {ratio:5.2f} INDEX: {ratio:5.2f}"
+
+
+def _bad_queue(queue_id: int, config: TopicConfig, connection: ServerConnection) -> BrokerError:
+    remark = f"request queueId[{queue_id}] is illegal, {config} Producer: {connection.remote_text}"
+    return BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _delay_level(properties: dict[str, str]) -> int:
+    text = properties.get(PROPERTY_DELAY_TIME_LEVEL)
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        remark = f"the property DELAY is not a delay level: {text[:64]!r}"
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None

@@ -1,0 +1,245 @@
+"""Delivery of delayed messages (RocketMQ's ScheduleMessageService).
+
+Each level is a queue of SCHEDULE_TOPIC_XXXX whose entries become due in order: the tags code of
+an entry is its time of delivery. A level sleeps until its head is due, is woken when its queue
+moves, and puts what is due into the real topics. The offset of a level moves when the copy is
+appended, never before: a crash repeats a delivery, it does not lose one.
+
+Offsets are in `config/delayOffset.json`, saved every `flushDelayOffsetInterval`. After a crash the
+file is behind; what was delivered since is recognised by its unique id in the log's index and is
+not delivered twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from twinlog.broker.config_file import ConfigFile
+from twinlog.broker.delay import DelayLevels
+from twinlog.broker.names import HALF_TOPIC, SCHEDULE_TOPIC
+from twinlog.broker.replies import PutReplies
+from twinlog.broker.store_view import queue_entries
+from twinlog.message.model import PutMessage, Record
+from twinlog.message.properties import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    tags_and_keys,
+)
+from twinlog.message.record import RecordError, decode_record
+from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.store.message_store import MessageStore
+from twinlog.store.status import PutMessageStatus
+
+_LOG = logging.getLogger("twinlog.broker")
+
+_BATCH = 256  # Entries of a level in one turn: due crowds must not stop the loop for long.
+_RETRY_MS = 100  # Apache's pause after a put that was refused.
+_IDLE_MS_MAX = 10_000  # A level looks at its head at least so often, in case a clock was set.
+_DUPLICATES_MAX = 64
+
+
+class _Level:
+    __slots__ = ("delay_ms", "in_flight", "level", "offset", "timer", "verify_until")
+
+    def __init__(self, level: int, delay_ms: int) -> None:
+        self.level = level
+        self.delay_ms = delay_ms
+        self.offset = 0
+        self.verify_until = 0
+        self.in_flight = False
+        self.timer: TimerHandle | None = None
+
+
+class ScheduleMessageService:
+    """Levels and their offsets. Runs on a master only."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        replies: PutReplies,
+        levels: DelayLevels,
+        file: ConfigFile,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._replies = replies
+        self._clock = clock
+        self._file = file
+        self._levels = {level: _Level(level, delay) for level, delay in levels.items()}
+        self._known: dict[int, int] = {}
+        self._is_running = False
+        self._is_dirty = False
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Level -> next entry to look at, for the levels that were ever used."""
+        return self._known
+
+    def load(self) -> None:
+        data = self._file.load()
+        if data is not None:
+            self.replace(data)
+        self._is_dirty = False
+
+    def replace(self, data: Any) -> None:
+        """Take over offsets as a file or a master has them."""
+        table = (data or {}).get("offsetTable") or {}
+        self._known = {int(level): int(offset) for level, offset in table.items()}
+        for number, offset in self._known.items():
+            level = self._levels.get(number)
+            if level is not None:
+                level.offset = offset
+        self._is_dirty = True
+
+    def save(self) -> None:
+        if self._is_dirty:
+            self._is_dirty = False
+            self._file.save(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"offsetTable": dict(sorted(self._known.items()))}
+
+    def max_offset(self, level: int) -> int:
+        return self._store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1)
+
+    def start(self, *, after_crash: bool) -> None:
+        """Begin to deliver. After a crash what is in the queues now is checked for copies."""
+        self._is_running = True
+        for level in self._levels.values():
+            level.offset = self._known.get(level.level, 0)
+            level.verify_until = self.max_offset(level.level) if after_crash else 0
+            self._schedule(level, 0)
+
+    def stop(self) -> None:
+        self._is_running = False
+        for level in self._levels.values():
+            if level.timer is not None:
+                level.timer.cancel()
+                level.timer = None
+        self.save()
+
+    def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
+        """Something was dispatched: wake the levels concerned."""
+        if not self._is_running:
+            return
+        for topic, queue_id in keys:
+            if topic == SCHEDULE_TOPIC:
+                level = self._levels.get(queue_id + 1)
+                if level is not None and level.offset >= self.max_offset(level.level) - 1:
+                    self._schedule(level, 0)
+
+    def _schedule(self, level: _Level, delay_ms: float) -> None:
+        if not self._is_running or level.in_flight:
+            return
+        if level.timer is not None:
+            level.timer.cancel()
+        level.timer = self._clock.call_later_ms(delay_ms, self._run, level)
+
+    def _run(self, level: _Level) -> None:
+        """Deliver what is due, then sleep until the next is."""
+        level.timer = None
+        queue_id = level.level - 1
+        self._correct_offset(level)
+        entries = queue_entries(self._store, SCHEDULE_TOPIC, queue_id, level.offset, _BATCH)
+        now = self._clock.now_ms()
+        for physical_offset, size, deliver_at in entries:
+            # A clock that was set back must not keep messages for longer than their level says.
+            wait = min(deliver_at - now, level.delay_ms)
+            if wait > 0:
+                self._schedule(level, min(wait, _IDLE_MS_MAX))
+                return
+            if not self._deliver(level, physical_offset, size):
+                return
+        if entries:
+            self._schedule(level, 0)
+
+    def _correct_offset(self, level: _Level) -> None:
+        queue_id = level.level - 1
+        low = self._store.min_offset_in_queue(SCHEDULE_TOPIC, queue_id)
+        high = self.max_offset(level.level)
+        corrected = min(max(level.offset, low, 0), high)
+        if corrected != level.offset:
+            _LOG.warning(
+                "delay offset corrected level=%d from=%d to=%d",
+                level.level,
+                level.offset,
+                corrected,
+            )
+            self._advance(level, corrected)
+
+    def _deliver(self, level: _Level, physical_offset: int, size: int) -> bool:
+        """Put one message where it belongs; false: the level goes on later."""
+        data = self._store.message_by_offset(physical_offset, size)
+        message = None if data is None else self._real_message(data, level)
+        if message is None:
+            self._advance(level, level.offset + 1)
+            return True
+        result = self._store.put(message)
+        if result.status is not PutMessageStatus.PUT_OK:
+            _LOG.warning("delayed delivery refused status=%s", result.status.name)
+            self._schedule(level, _RETRY_MS)
+            return False
+        # Appends of one turn succeed or fail together and in order, so the offset may run ahead
+        # of them in memory; on disk it is saved only by a timer, when they are long decided.
+        next_offset = level.offset + 1
+
+        def appended(status: PutMessageStatus, reason: str) -> None:
+            if status is not PutMessageStatus.PUT_OK:
+                level.offset = min(level.offset, next_offset - 1)
+                self._known[level.level] = level.offset
+                self._schedule(level, _RETRY_MS)
+
+        self._replies.add(result, appended, False)
+        self._advance(level, next_offset)
+        return True
+
+    def _advance(self, level: _Level, offset: int) -> None:
+        level.offset = offset
+        self._known[level.level] = offset
+        self._is_dirty = True
+
+    def _real_message(self, data: bytes, level: _Level) -> PutMessage | None:
+        """The message as its producer meant it; None when it must not be delivered."""
+        try:
+            record = decode_record(data)
+        except RecordError as error:
+            _LOG.warning("delayed record skipped level=%d error=%s", level.level, error)
+            return None
+        properties = record.property_map
+        topic = properties.get(PROPERTY_REAL_TOPIC)
+        queue_text = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+        if topic is None or topic == HALF_TOPIC or not queue_text.lstrip("-").isdigit():
+            _LOG.error("delayed record without destination id=%s", record.message_id)
+            return None
+        if level.offset < level.verify_until and self._was_delivered(record, topic):
+            _LOG.info("delayed record was delivered before the crash id=%s", record.message_id)
+            return None
+        message = record.to_put()
+        message.topic = topic
+        message.queue_id = int(queue_text)
+        message.prepared_transaction_offset = 0
+        message.tags_code, message.keys = tags_and_keys(message.properties)
+        return message
+
+    def _was_delivered(self, record: Record, topic: str) -> bool:
+        """Whether the log holds a copy of this delayed record in its real topic."""
+        unique = record.property_map.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        if not unique:
+            return False
+        found = self._store.query_message(
+            topic, unique, _DUPLICATES_MAX, record.store_timestamp, (1 << 63) - 1
+        )
+        for data in found.buffers:
+            copy = decode_record(data)
+            if (
+                copy.topic == topic
+                and copy.physical_offset > record.physical_offset
+                and copy.reconsume_times == record.reconsume_times
+                and copy.properties == record.properties
+            ):
+                return True
+        return False

@@ -1,0 +1,536 @@
+"""The broker as a whole: built, started, stopped (RocketMQ's BrokerController).
+
+`build_broker` is the only place that knows all parts; each gets what it needs through its
+constructor. `_table` is the only place that says which handler answers which request code.
+
+Start: store (lock, recovery), tables, replication, delayed delivery, ports, registration. Stop:
+the other way round, so that nobody is sent here any more when the ports close, and what was
+answered is on disk before the process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable, Collection
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from twinlog.broker.clients import (
+    CLIENT_SCAN_INTERVAL_MS,
+    ConsumerGroupInfo,
+    ConsumerManager,
+    ProducerManager,
+)
+from twinlog.broker.config_file import ConfigFile
+from twinlog.broker.consumer_filter import ConsumerFilterManager
+from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.hold import CHECK_INTERVAL_MS
+from twinlog.broker.message_queue import MessageQueue
+from twinlog.broker.offset_moved import OffsetMovedEvents
+from twinlog.broker.processors.admin_clients import AdminClientsProcessor
+from twinlog.broker.processors.admin_config import AdminConfigProcessor
+from twinlog.broker.processors.admin_stats import AdminStatsProcessor
+from twinlog.broker.processors.admin_topics import AdminTopicsProcessor
+from twinlog.broker.processors.client_manage import ClientManageProcessor, notify_members
+from twinlog.broker.processors.consumer_manage import ConsumerManageProcessor
+from twinlog.broker.processors.pull import PullMessageProcessor
+from twinlog.broker.processors.query import QueryMessageProcessor
+from twinlog.broker.processors.send import SendMessageProcessor
+from twinlog.broker.processors.send_back import SendBackProcessor
+from twinlog.broker.rebalance_lock import RebalanceLockManager
+from twinlog.broker.registration import Registration
+from twinlog.broker.replies import NoReplication, PutReplies, Replication
+from twinlog.broker.runtime_info import RuntimeInfo
+from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.stats import SAMPLE_INTERVAL_MS, BrokerStatsManager
+from twinlog.broker.store_stats import StoreStats
+from twinlog.broker.subscription_group import SubscriptionGroupManager
+from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.message.ids import pack_host
+from twinlog.remoting.addresses import join_address
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.server import RemotingServer, ServerConnection
+from twinlog.runtime.clock import Clock, SystemClock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.disk import Disk, PosixDisk
+from twinlog.runtime.tasks import TaskOwner
+from twinlog.store.message_store import MessageStore
+from twinlog.store.recovery import RecoveryReport
+
+_LOG = logging.getLogger("twinlog.broker")
+
+Handler = Callable[[ServerConnection, Request], None]
+MEMORY_UNKNOWN = 24 << 30  # Apache's guess where the size of the memory cannot be known.
+_LOCK_SWEEP_MS = 60_000
+_STATS_SAMPLE_MS = 1_000
+
+
+class Broker:
+    """One broker. Attributes are its parts; `build_broker` wires them."""
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    producers: ProducerManager
+    consumers: ConsumerManager
+    locks: RebalanceLockManager[MessageQueue]
+    filters: ConsumerFilterManager
+    stats: BrokerStatsManager
+    store_stats: StoreStats
+    schedule: ScheduleMessageService
+    replies: PutReplies
+    registration: Registration
+    pulls: PullMessageProcessor
+    ha: Any
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        tasks: TaskOwner,
+        client: RemotingClient,
+    ) -> None:
+        self.config = config
+        self.disk = disk
+        self.clock = clock
+        self.tasks = tasks
+        self.client = client
+        self.handlers: dict[int, Handler] = {}
+        self.server = RemotingServer(self._dispatch, clock=clock, name="broker")
+        self.vip_server = RemotingServer(self._dispatch_vip, clock=clock, name="broker-vip")
+        self.recovery: RecoveryReport | None = None
+        self.listen_port = config.listen_port
+        self._day = 0
+        self._is_stopped = False
+
+    @property
+    def address(self) -> str:
+        return join_address(self.config.broker_ip1, self.config.listen_port)
+
+    @property
+    def hold(self) -> Any:
+        return self.pulls.hold
+
+    # Requests
+
+    def _dispatch(self, connection: ServerConnection, request: Request) -> None:
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            self._unknown(connection, request)
+        else:
+            handler(connection, request)
+
+    def _dispatch_vip(self, connection: ServerConnection, request: Request) -> None:
+        """The VIP port answers everything but pulls, as Apache's."""
+        if request.code in _NOT_ON_VIP_PORT:
+            self._unknown(connection, request)
+        else:
+            self._dispatch(connection, request)
+
+    def _unknown(self, connection: ServerConnection, request: Request) -> None:
+        remark = f" request type {request.code} not supported"
+        connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+    def flush_writes(self) -> None:
+        """Write now what all connections have queued: saves a turn of the loop per reply."""
+        self.server.flush()
+        self.vip_server.flush()
+
+    # Life
+
+    async def start(self) -> None:
+        """Load, recover and serve. Raises StoreError, ConfigFileError or OSError that say why."""
+        config = self.config
+        self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
+        self.recovery = await self.store.load()
+        for table in (self.topics, self.groups, self.offsets, self.schedule):
+            table.load()
+        await self.store.start(self.tasks)
+        self.store.add_dispatch_listener(self._queues_moved)
+        await self._start_ports()
+        if config.is_master:
+            self.schedule.start(after_crash=not self.recovery.was_clean)
+        self._start_timers()
+        self.registration.start(self.tasks)
+        _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
+
+    async def _start_ports(self) -> None:
+        config = self.config
+        await self.server.listen(config.bind_address, config.listen_port)
+        await self.vip_server.listen(config.bind_address, config.vip_listen_port)
+
+    async def stop(self) -> None:
+        """Clean stop: unregistered, flushed, checkpoint written, `abort` removed."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        await self.registration.unregister_all()
+        self.schedule.stop()
+        self.hold.stop()
+        self.hold.release_all()
+        self.store.write_pending()
+        self.replies.stop()
+        self.flush_writes()
+        await self.server.close()
+        await self.vip_server.close()
+        await self.client.close()
+        self.offsets.save()
+        await self.tasks.stop()
+        await self.store.stop()
+
+    def _queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
+        self.schedule.queues_moved(keys)
+        self.pulls.queues_moved(keys)
+
+    # Timers
+
+    def _start_timers(self) -> None:
+        config = self.config
+        every = self._every
+        every("save-offsets", lambda: config.flush_consumer_offset_interval, self.offsets.save)
+        every("save-delays", lambda: config.flush_delay_offset_interval, self._save_delays)
+        every("hold-check", lambda: CHECK_INTERVAL_MS, self._check_hold)
+        every("client-scan", lambda: CLIENT_SCAN_INTERVAL_MS, self._scan_clients)
+        every("lock-sweep", lambda: _LOCK_SWEEP_MS, self._sweep_locks)
+        every("store-stats", lambda: _STATS_SAMPLE_MS, self._sample_store_stats)
+        every("stats", lambda: SAMPLE_INTERVAL_MS, self._sample_stats)
+
+    def _every(self, name: str, interval_ms: Callable[[], int], action: Callable[[], None]) -> None:
+        async def run() -> None:
+            while True:
+                await self.clock.sleep_ms(interval_ms())
+                action()
+
+        self.tasks.spawn(name, run())
+
+    def _save_delays(self) -> None:
+        if self.config.is_master:
+            self.schedule.save()
+
+    def _check_hold(self) -> None:
+        self.hold.check()
+        self.flush_writes()
+
+    def _scan_clients(self) -> None:
+        now = self.clock.monotonic_ms()
+        for connection in (*self.producers.expired(now), *self.consumers.expire(now)):
+            _LOG.info("client expired peer=%s", connection.remote_text)
+            connection.close("no heartbeat for too long")
+
+    def _sweep_locks(self) -> None:
+        self.locks.forget_expired(self.clock.monotonic_ms())
+
+    def _sample_store_stats(self) -> None:
+        now = self.clock.now_ms()
+        self.store_stats.sample(now)
+        day = datetime.fromtimestamp(now / 1000).toordinal()
+        if self._day and day != self._day:
+            self.store_stats.midnight()
+        self._day = day
+
+    def _sample_stats(self) -> None:
+        self.stats.sample(self.clock.now_ms())
+
+
+_NOT_ON_VIP_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+def build_broker(
+    config: BrokerConfig,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    rng: Random | None = None,
+    memory_size: int = MEMORY_UNKNOWN,
+    on_failure: Callable[[str, BaseException], None] | None = None,
+) -> Broker:
+    """Put a broker together. Must run on the loop that will serve it."""
+    disk = disk or PosixDisk()
+    clock = clock or SystemClock()
+    rng = rng or Random()
+    tasks = TaskOwner("broker", on_failure)
+    client = RemotingClient(clock=clock, tasks=tasks, name="broker-out")
+    broker = Broker(config, disk=disk, clock=clock, tasks=tasks, client=client)
+    _build_tables(broker)
+    _build_store(broker, memory_size)
+    _build_services(broker)
+    broker.handlers = _table(broker, rng=rng, memory_size=memory_size)
+    return broker
+
+
+def _build_tables(broker: Broker) -> None:
+    config, clock = broker.config, broker.clock
+    broker.topics = TopicConfigManager(config, _file(broker, "topics.json"), clock)
+    broker.groups = SubscriptionGroupManager(config, _file(broker, "subscriptionGroup.json"), clock)
+    broker.offsets = ConsumerOffsetManager(_file(broker, "consumerOffset.json"))
+    broker.producers = ProducerManager()
+    broker.filters = ConsumerFilterManager()
+
+    def members_changed(info: ConsumerGroupInfo) -> None:
+        if not info.channels:
+            broker.filters.group_gone(info.group)
+        notify_members(config, info)
+
+    broker.consumers = ConsumerManager(members_changed)
+    broker.locks = RebalanceLockManager()
+    broker.stats = BrokerStatsManager()
+    broker.store_stats = StoreStats(clock.now_ms())
+
+
+def _file(broker: Broker, name: str) -> ConfigFile:
+    directory = posixpath.join(broker.config.store_path_root_dir, "config")
+    return ConfigFile(broker.disk, posixpath.join(directory, name))
+
+
+def _build_store(broker: Broker, memory_size: int) -> None:
+    config = broker.config
+    broker.store = MessageStore(
+        config,
+        disk=broker.disk,
+        clock=broker.clock,
+        delay_levels=config.delay_levels,
+        memory_size=memory_size,
+    )
+    replication: Replication = NoReplication()
+    broker.ha = replication
+    broker.replies = PutReplies(
+        config,
+        clock=broker.clock,
+        appended=broker.store.appended,
+        flushed=broker.store.flushed,
+        replication=replication,
+        store_host=_store_host(config),
+        stats=broker.store_stats,
+        flush_writes=broker.flush_writes,
+    )
+
+
+def _store_host(config: BrokerConfig) -> bytes:
+    return pack_host(config.broker_ip1, config.listen_port)
+
+
+def _build_services(broker: Broker) -> None:
+    config = broker.config
+    broker.schedule = ScheduleMessageService(
+        store=broker.store,
+        replies=broker.replies,
+        levels=config.delay_levels,
+        file=_file(broker, "delayOffset.json"),
+        clock=broker.clock,
+    )
+    broker.registration = Registration(
+        config,
+        client=broker.client,
+        topics=broker.topics,
+        clock=broker.clock,
+        broker_address=broker.address,
+        ha_address=join_address(config.broker_ip2, config.ha_listen_port),
+    )
+    broker.pulls = PullMessageProcessor(
+        config,
+        store=broker.store,
+        topics=broker.topics,
+        groups=broker.groups,
+        offsets=broker.offsets,
+        consumers=broker.consumers,
+        filters=broker.filters,
+        stats=broker.stats,
+        store_stats=broker.store_stats,
+        clock=broker.clock,
+        flush_writes=broker.flush_writes,
+        offset_moved=OffsetMovedEvents(
+            config, broker.store, broker.clock, _store_host(config)
+        ).record,
+    )
+
+
+def _table(broker: Broker, *, rng: Random, memory_size: int) -> dict[int, Handler]:
+    """Request code -> handler. A new feature is a module and a row here."""
+    config, code = broker.config, RequestCode
+    send = SendMessageProcessor(
+        config,
+        store=broker.store,
+        topics=broker.topics,
+        groups=broker.groups,
+        replies=broker.replies,
+        stats=broker.stats,
+        store_stats=broker.store_stats,
+        delay_levels=config.delay_levels,
+        clock=broker.clock,
+        rng=rng,
+        store_host=_store_host(config),
+    )
+    send_back = SendBackProcessor(
+        config,
+        store=broker.store,
+        topics=broker.topics,
+        groups=broker.groups,
+        replies=broker.replies,
+        stats=broker.stats,
+        delay_levels=config.delay_levels,
+        rng=rng,
+    )
+    query = QueryMessageProcessor(config, store=broker.store)
+    consumer = ConsumerManageProcessor(
+        store=broker.store,
+        offsets=broker.offsets,
+        consumers=broker.consumers,
+        locks=broker.locks,
+        clock=broker.clock,
+        memory_size=memory_size,
+    )
+    return {
+        code.SEND_MESSAGE: send.send,
+        code.SEND_MESSAGE_V2: send.send_v2,
+        code.SEND_BATCH_MESSAGE: send.send_v2,
+        code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+        code.PULL_MESSAGE: broker.pulls.pull,
+        code.LITE_PULL_MESSAGE: broker.pulls.pull,
+        code.QUERY_MESSAGE: query.query,
+        code.VIEW_MESSAGE_BY_ID: query.view,
+        code.GET_CONSUMER_LIST_BY_GROUP: consumer.consumer_list,
+        code.QUERY_CONSUMER_OFFSET: consumer.query_offset,
+        code.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
+        code.SEARCH_OFFSET_BY_TIMESTAMP: consumer.search_offset,
+        code.GET_MAX_OFFSET: consumer.max_offset,
+        code.GET_MIN_OFFSET: consumer.min_offset,
+        code.GET_EARLIEST_MSG_STORETIME: consumer.earliest_time,
+        code.LOCK_BATCH_MQ: consumer.lock_batch,
+        code.UNLOCK_BATCH_MQ: consumer.unlock_batch,
+        **_client_rows(broker),
+        **_topic_rows(broker),
+        **_stats_rows(broker),
+        **_config_rows(broker),
+    }
+
+
+def _client_rows(broker: Broker) -> dict[int, Handler]:
+    code = RequestCode
+    clients = ClientManageProcessor(
+        broker.config,
+        producers=broker.producers,
+        consumers=broker.consumers,
+        groups=broker.groups,
+        topics=broker.topics,
+        filters=broker.filters,
+        clock=broker.clock,
+    )
+    admin = AdminClientsProcessor(
+        broker.config,
+        store=broker.store,
+        topics=broker.topics,
+        offsets=broker.offsets,
+        producers=broker.producers,
+        consumers=broker.consumers,
+        tasks=broker.tasks,
+        clock=broker.clock,
+    )
+    return {
+        code.HEART_BEAT: clients.heartbeat,
+        code.UNREGISTER_CLIENT: clients.unregister,
+        code.CHECK_CLIENT_CONFIG: clients.check_config,
+        code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
+        code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
+        code.GET_ALL_PRODUCER_INFO: admin.all_producers,
+        code.INVOKE_BROKER_TO_RESET_OFFSET: admin.reset_offset,
+        code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: admin.consumer_status,
+        code.GET_CONSUMER_RUNNING_INFO: admin.running_info,
+        code.CONSUME_MESSAGE_DIRECTLY: admin.consume_directly,
+    }
+
+
+def _topic_rows(broker: Broker) -> dict[int, Handler]:
+    code = RequestCode
+    admin = AdminTopicsProcessor(
+        broker.config,
+        store=broker.store,
+        topics=broker.topics,
+        groups=broker.groups,
+        offsets=broker.offsets,
+        consumers=broker.consumers,
+        stats=broker.stats,
+        registration=broker.registration,
+        tasks=broker.tasks,
+    )
+    return {
+        code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,
+        code.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+        code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
+        code.GET_TOPIC_CONFIG: admin.topic_config,
+        code.GET_TOPIC_STATS_INFO: admin.topic_stats,
+        code.QUERY_TOPIC_CONSUME_BY_WHO: admin.consumed_by,
+        code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
+        code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
+        code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
+        code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.group_config,
+    }
+
+
+def _stats_rows(broker: Broker) -> dict[int, Handler]:
+    code = RequestCode
+    runtime = RuntimeInfo(
+        broker.config,
+        store=broker.store,
+        disk=broker.disk,
+        clock=broker.clock,
+        store_stats=broker.store_stats,
+        schedule=broker.schedule,
+        replies=broker.replies,
+    )
+    admin = AdminStatsProcessor(
+        broker.config,
+        store=broker.store,
+        topics=broker.topics,
+        groups=broker.groups,
+        offsets=broker.offsets,
+        consumers=broker.consumers,
+        stats=broker.stats,
+        schedule=broker.schedule,
+        runtime_table=runtime.table,
+        broker_address=broker.address,
+        clock=broker.clock,
+    )
+    return {
+        code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+        code.GET_ALL_CONSUMER_OFFSET: admin.all_consumer_offsets,
+        code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
+        code.GET_CONSUME_STATS: admin.consume_stats,
+        code.GET_BROKER_CONSUME_STATS: admin.broker_consume_stats,
+        code.QUERY_CONSUME_TIME_SPAN: admin.consume_time_span,
+        code.QUERY_CORRECTION_OFFSET: admin.correction_offset,
+        code.CLONE_GROUP_OFFSET: admin.clone_offset,
+        code.VIEW_BROKER_STATS_DATA: admin.stats_data,
+        code.QUERY_CONSUME_QUEUE: admin.consume_queue,
+    }
+
+
+def _config_rows(broker: Broker) -> dict[int, Handler]:
+    code = RequestCode
+
+    def changed(attributes: list[str]) -> None:
+        if "broker_permission" in attributes:
+            broker.registration.wake()
+
+    admin = AdminConfigProcessor(
+        broker.config,
+        store=broker.store,
+        topics=broker.topics,
+        clock=broker.clock,
+        changed=changed,
+    )
+    return {
+        code.UPDATE_BROKER_CONFIG: admin.update,
+        code.GET_BROKER_CONFIG: admin.get,
+        code.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_expired_queues,
+        code.CLEAN_UNUSED_TOPIC: admin.clean_unused_topics,
+        code.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_log,
+    }

@@ -1,0 +1,130 @@
+"""Numbers by topic and group over the last minute, hour and day (RocketMQ's BrokerStatsManager).
+
+Counting is two additions on a slotted object; sampling happens on a timer, never per message.
+Pure: time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS = "GROUP_GET_NUMS"
+GROUP_GET_SIZE = "GROUP_GET_SIZE"
+GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS = "BROKER_GET_NUMS"
+STATS_NAMES = (
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    GROUP_GET_LATENCY,
+    SNDBCK_PUT_NUMS,
+    BROKER_PUT_NUMS,
+    BROKER_GET_NUMS,
+)
+
+SAMPLE_INTERVAL_MS = 10_000  # The minute's samples; the hour's and the day's are multiples.
+_TICKS_PER_HOUR_SAMPLE = 60  # Every 10 minutes.
+_TICKS_PER_DAY_SAMPLE = 360  # Every hour.
+_MINUTE_SAMPLES = 7
+_HOUR_SAMPLES = 7
+_DAY_SAMPLES = 25
+
+_Sample = tuple[int, int, int]  # (time, value, times)
+
+
+class StatsItem:
+    """A total, how often it grew, and samples of both."""
+
+    __slots__ = ("day", "hour", "minute", "times", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.times = 0
+        self.minute: deque[_Sample] = deque(maxlen=_MINUTE_SAMPLES)
+        self.hour: deque[_Sample] = deque(maxlen=_HOUR_SAMPLES)
+        self.day: deque[_Sample] = deque(maxlen=_DAY_SAMPLES)
+
+    def add(self, value: int) -> None:
+        self.value += value
+        self.times += 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "statsDay": _window(self.day),
+            "statsHour": _window(self.hour),
+            "statsMinute": _window(self.minute),
+        }
+
+    @property
+    def tps(self) -> float:
+        """Growth a second over the last minute."""
+        return float(_window(self.minute)["tps"])
+
+
+def _window(samples: deque[_Sample]) -> dict[str, Any]:
+    if not samples:
+        return {"avgpt": 0.0, "sum": 0, "tps": 0.0}
+    first, last = samples[0], samples[-1]
+    total = last[1] - first[1]
+    elapsed = last[0] - first[0]
+    times = last[2] - first[2]
+    return {
+        "avgpt": total / times if times > 0 else 0.0,
+        "sum": total,
+        "tps": total * 1000.0 / elapsed if elapsed > 0 else 0.0,
+    }
+
+
+class BrokerStatsManager:
+    """All items, by statistics name and key."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in STATS_NAMES}
+        self._ticks = 0
+
+    def item(self, name: str, key: str) -> StatsItem:
+        """The item, made at its first use."""
+        items = self._items[name]
+        found = items.get(key)
+        if found is None:
+            found = items[key] = StatsItem()
+        return found
+
+    def find(self, name: str, key: str) -> StatsItem | None:
+        return self._items.get(name, {}).get(key)
+
+    def group_get_tps(self, group: str, topic: str) -> float:
+        item = self.find(GROUP_GET_NUMS, f"{topic}@{group}")
+        return 0.0 if item is None else item.tps
+
+    def topic_deleted(self, topic: str) -> None:
+        for name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
+            self._items[name].pop(topic, None)
+        for name in (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS):
+            for key in [k for k in self._items[name] if k.startswith(topic + "@")]:
+                del self._items[name][key]
+
+    def group_deleted(self, group: str) -> None:
+        for name in (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS):
+            for key in [k for k in self._items[name] if k.endswith("@" + group)]:
+                del self._items[name][key]
+
+    def sample(self, now_ms: int) -> None:
+        """Take the samples that are due. Called every SAMPLE_INTERVAL_MS."""
+        is_hour = self._ticks % _TICKS_PER_HOUR_SAMPLE == 0
+        is_day = self._ticks % _TICKS_PER_DAY_SAMPLE == 0
+        self._ticks += 1
+        for items in self._items.values():
+            for item in items.values():
+                reading = (now_ms, item.value, item.times)
+                item.minute.append(reading)
+                if is_hour:
+                    item.hour.append(reading)
+                if is_day:
+                    item.day.append(reading)

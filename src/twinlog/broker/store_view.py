@@ -1,0 +1,28 @@
+"""What administration and delayed delivery read of a store beyond messages."""
+
+from __future__ import annotations
+
+from twinlog.store.consume_queue import ENTRY
+from twinlog.store.message_store import MessageStore
+
+QueueEntry = tuple[int, int, int]  # (physical offset, size, tags code)
+
+
+def queue_entries(
+    store: MessageStore, topic: str, queue_id: int, offset: int, count: int
+) -> list[QueueEntry]:
+    """Up to `count` entries of a queue from `offset` on, fewer at the end of a file."""
+    queue = store.queue_table.get(topic, queue_id)
+    if queue is None:
+        return []
+    data = queue.read(store.queue_table.pool, offset, count)
+    return [(physical, size, tags_code) for physical, size, tags_code in ENTRY.iter_unpack(data)]
+
+
+def is_on_disk(store: MessageStore, topic: str, queue_id: int, offset: int, memory: int) -> bool:
+    """Whether an entry lies so far behind the end that it no longer counts as in memory."""
+    entries = queue_entries(store, topic, queue_id, offset, 1)
+    if not entries:
+        return False
+    ratio = store.config.access_message_in_memory_max_ratio
+    return store.commit_log.max_offset - entries[0][0] > memory * ratio // 100

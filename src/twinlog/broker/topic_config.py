@@ -1,0 +1,230 @@
+"""Topics of this broker and their queues (RocketMQ's TopicConfigManager).
+
+Owns `config/topics.json`. Every change bumps the data version and is on disk before the caller
+goes on, so a topic that was answered survives SIGKILL. Who needs to know of a change (name
+servers, the send path's cache) subscribes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from twinlog.broker import names, perm
+from twinlog.broker.config_file import ConfigFile
+from twinlog.broker.data_version import DataVersion
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+
+_LOG = logging.getLogger("twinlog.broker")
+
+SCHEDULE_QUEUE_COUNT = 18  # Apache's constant, whatever messageDelayLevel says.
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_DEFAULT_QUEUE_COUNT = 16  # Of a topic built without numbers.
+
+
+class TopicConfig(msgspec.Struct, rename="camel"):
+    """One topic. Members are in the order in which fastjson writes them."""
+
+    topic_name: str
+    order: bool = False
+    perm: int = perm.PERM_READ_WRITE
+    read_queue_nums: int = _DEFAULT_QUEUE_COUNT
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    write_queue_nums: int = _DEFAULT_QUEUE_COUNT
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.topic_name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+    def __str__(self) -> str:
+        """Apache's text, which remarks carry."""
+        return (
+            f"TopicConfig [topicName={self.topic_name}, readQueueNums={self.read_queue_nums}, "
+            f"writeQueueNums={self.write_queue_nums}, perm={perm.perm_text(self.perm)}, "
+            f"topicFilterType={self.topic_filter_type}, topicSysFlag={self.topic_sys_flag}, "
+            f"order={'true' if self.order else 'false'}]"
+        )
+
+
+# Called with the names that changed; their configs are in the table, or gone from it.
+TopicListener = Callable[[Iterable[str]], None]
+
+
+class TopicConfigManager:
+    """The topic table."""
+
+    def __init__(self, config: BrokerConfig, file: ConfigFile, clock: Clock) -> None:
+        self._config = config
+        self._file = file
+        self._clock = clock
+        self._listeners: list[TopicListener] = []
+        self.data_version = DataVersion(clock.now_ms())
+        self.table: dict[str, TopicConfig] = {}
+        self.system_topics = set(names.SYSTEM_TOPICS)
+        for topic in _boot_topics(config):
+            self.table[topic.topic_name] = topic
+            self.system_topics.add(topic.topic_name)
+
+    def load(self) -> None:
+        """Read the file over the topics that every broker has."""
+        data = self._file.load()
+        if data is None:
+            return
+        self.data_version.assign(data.get("dataVersion"))
+        for name, value in (data.get("topicConfigTable") or {}).items():
+            self.table[name] = topic_from_json(name, value)
+
+    def save(self) -> None:
+        self._file.save(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "topicConfigTable": {name: topic.to_json() for name, topic in self.table.items()},
+        }
+
+    def subscribe(self, listener: TopicListener) -> None:
+        self._listeners.append(listener)
+
+    def select(self, topic: str) -> TopicConfig | None:
+        return self.table.get(topic)
+
+    def is_system_topic(self, topic: str) -> bool:
+        return topic in self.system_topics or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
+
+    def is_order_topic(self, topic: str) -> bool:
+        config = self.table.get(topic)
+        return config is not None and config.order
+
+    def create_in_send(
+        self, topic: str, default_topic: str, *, queue_count: int, sys_flag: int
+    ) -> TopicConfig | None:
+        """Create `topic` after the template that the producer named; None when it may not be."""
+        template = self.table.get(default_topic)
+        if template is None:
+            return None
+        if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+            # The file may still hold the template of a time when creation was allowed.
+            template.perm = perm.PERM_READ_WRITE
+        if not perm.is_inherited(template.perm):
+            return None
+        count = max(0, min(queue_count, template.write_queue_nums))
+        config = TopicConfig(
+            topic,
+            perm=template.perm & ~perm.PERM_INHERIT,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            topic_sys_flag=sys_flag,
+            topic_filter_type=template.topic_filter_type,
+        )
+        _LOG.info("topic created topic=%s queues=%d template=%s", topic, count, default_topic)
+        self._put(config)
+        return config
+
+    def create_in_send_back(
+        self,
+        topic: str,
+        *,
+        queue_count: int,
+        sys_flag: int = 0,
+        permission: int = perm.PERM_READ_WRITE,
+    ) -> TopicConfig:
+        """Return `topic`, created with `queue_count` queues if need be (retry, dead letters)."""
+        config = self.table.get(topic)
+        if config is None:
+            config = TopicConfig(
+                topic,
+                perm=permission,
+                read_queue_nums=queue_count,
+                write_queue_nums=queue_count,
+                topic_sys_flag=sys_flag,
+            )
+            _LOG.info("topic created topic=%s queues=%d", topic, queue_count)
+            self._put(config)
+        return config
+
+    def update(self, config: TopicConfig) -> None:
+        """Put `config` in place of what there is."""
+        _LOG.info("topic updated config=%s", config)
+        self._put(config)
+
+    def delete(self, topic: str) -> bool:
+        if self.table.pop(topic, None) is None:
+            return False
+        _LOG.info("topic deleted topic=%s", topic)
+        self._changed((topic,))
+        return True
+
+    def update_order(self, order_topics: Iterable[str]) -> None:
+        """Mark exactly these topics as ordered: the name server's ORDER_TOPIC_CONFIG."""
+        wanted = set(order_topics)
+        changed = [t for t in self.table.values() if t.order != (t.topic_name in wanted)]
+        for config in changed:
+            config.order = not config.order
+        if changed:
+            self._changed([config.topic_name for config in changed])
+
+    def replace(self, table: Mapping[str, TopicConfig], version: Any) -> None:
+        """Take over a master's table and its version (a slave does)."""
+        changed = {*self.table, *table}
+        self.table = dict(table)
+        self.data_version.assign(version)
+        self.save()
+        self._tell(changed)
+
+    def _put(self, config: TopicConfig) -> None:
+        self.table[config.topic_name] = config
+        self._changed((config.topic_name,))
+
+    def _changed(self, topics: Iterable[str]) -> None:
+        self.data_version.next_version(self._clock.now_ms())
+        self.save()
+        self._tell(topics)
+
+    def _tell(self, topics: Iterable[str]) -> None:
+        for listener in self._listeners:
+            listener(topics)
+
+
+def topic_from_json(name: str, value: Any) -> TopicConfig:
+    """A topic out of a JSON object; members that are missing take Apache's defaults."""
+    config = msgspec.convert({**value, "topicName": name}, TopicConfig, strict=False)
+    if config.topic_filter_type not in FILTER_TYPES:
+        config.topic_filter_type = FILTER_TYPES[0]
+    return config
+
+
+def _topic(name: str, count: int, permission: int = perm.PERM_READ_WRITE) -> TopicConfig:
+    return TopicConfig(name, perm=permission, read_queue_nums=count, write_queue_nums=count)
+
+
+def _boot_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """Topics that are there before the file is read."""
+    inherit = perm.PERM_INHERIT
+    full = perm.PERM_READ_WRITE | inherit
+    topics = [
+        _topic(names.SELF_TEST_TOPIC, 1),
+        _topic(names.BENCHMARK_TOPIC, 1024),
+        _topic(config.broker_cluster_name, 16, full if config.cluster_topic_enable else inherit),
+        _topic(config.broker_name, 1, full if config.broker_topic_enable else inherit),
+        _topic(names.OFFSET_MOVED_TOPIC, 1),
+        _topic(names.SCHEDULE_TOPIC, SCHEDULE_QUEUE_COUNT),
+        _topic(names.reply_topic(config.broker_cluster_name), 1),
+    ]
+    if config.auto_create_topic_enable:
+        topics.append(_topic(names.AUTO_CREATE_TOPIC, config.default_topic_queue_nums, full))
+    if config.trace_topic_enable:
+        topics.append(_topic(config.msg_trace_topic_name, 1))
+    return topics
