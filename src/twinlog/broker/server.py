@@ -14,7 +14,6 @@ import logging
 import posixpath
 from collections.abc import Callable, Collection
 from datetime import datetime
-from random import Random
 from typing import Any
 
 from twinlog.broker.clients import (
@@ -42,6 +41,7 @@ from twinlog.broker.processors.send_back import SendBackProcessor
 from twinlog.broker.rebalance_lock import RebalanceLockManager
 from twinlog.broker.registration import Registration
 from twinlog.broker.replies import NoReplication, PutReplies, Replication
+from twinlog.broker.rng import Rng
 from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.stats import SAMPLE_INTERVAL_MS, BrokerStatsManager
@@ -116,6 +116,16 @@ class Broker:
         return join_address(self.config.broker_ip1, self.config.listen_port)
 
     @property
+    def ready_line(self) -> str:
+        config = self.config
+        return (
+            f"twinlog broker ready name={config.broker_name} "
+            f"listen={join_address(config.bind_address, config.listen_port)} "
+            f"ha={join_address(config.bind_address, config.ha_listen_port)} "
+            f"role={config.broker_role.value}"
+        )
+
+    @property
     def hold(self) -> Any:
         return self.pulls.hold
 
@@ -155,7 +165,12 @@ class Broker:
             table.load()
         await self.store.start(self.tasks)
         self.store.add_dispatch_listener(self._queues_moved)
-        await self._start_ports()
+        try:
+            await self._start_ports()
+        except OSError:
+            # Another process has the port: leave the store as clean as it was found.
+            await self.stop()
+            raise
         if config.is_master:
             self.schedule.start(after_crash=not self.recovery.was_clean)
         self._start_timers()
@@ -246,23 +261,29 @@ _NOT_ON_VIP_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_ME
 def build_broker(
     config: BrokerConfig,
     *,
+    rng: Rng,
     disk: Disk | None = None,
     clock: Clock | None = None,
-    rng: Random | None = None,
     memory_size: int = MEMORY_UNKNOWN,
+    config_path: str | None = None,
     on_failure: Callable[[str, BaseException], None] | None = None,
 ) -> Broker:
-    """Put a broker together. Must run on the loop that will serve it."""
+    """Put a broker together. Must run on the loop that will serve it.
+
+    `config_path` is the properties file that changes at run time are written back to.
+    """
     disk = disk or PosixDisk()
     clock = clock or SystemClock()
-    rng = rng or Random()
     tasks = TaskOwner("broker", on_failure)
     client = RemotingClient(clock=clock, tasks=tasks, name="broker-out")
     broker = Broker(config, disk=disk, clock=clock, tasks=tasks, client=client)
     _build_tables(broker)
     _build_store(broker, memory_size)
     _build_services(broker)
-    broker.handlers = _table(broker, rng=rng, memory_size=memory_size)
+    broker.handlers = {
+        **_table(broker, rng=rng, memory_size=memory_size),
+        **_config_rows(broker, config_path),
+    }
     return broker
 
 
@@ -352,7 +373,7 @@ def _build_services(broker: Broker) -> None:
     )
 
 
-def _table(broker: Broker, *, rng: Random, memory_size: int) -> dict[int, Handler]:
+def _table(broker: Broker, *, rng: Rng, memory_size: int) -> dict[int, Handler]:
     """Request code -> handler. A new feature is a module and a row here."""
     config, code = broker.config, RequestCode
     send = SendMessageProcessor(
@@ -408,7 +429,6 @@ def _table(broker: Broker, *, rng: Random, memory_size: int) -> dict[int, Handle
         **_client_rows(broker),
         **_topic_rows(broker),
         **_stats_rows(broker),
-        **_config_rows(broker),
     }
 
 
@@ -513,7 +533,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
     }
 
 
-def _config_rows(broker: Broker) -> dict[int, Handler]:
+def _config_rows(broker: Broker, config_path: str | None) -> dict[int, Handler]:
     code = RequestCode
 
     def changed(attributes: list[str]) -> None:
@@ -525,6 +545,8 @@ def _config_rows(broker: Broker) -> dict[int, Handler]:
         store=broker.store,
         topics=broker.topics,
         clock=broker.clock,
+        disk=broker.disk,
+        config_path=config_path,
         changed=changed,
     )
     return {

@@ -18,6 +18,7 @@ from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
 from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.message_store import MessageStore
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -81,12 +82,16 @@ class AdminConfigProcessor:
         store: MessageStore,
         topics: TopicConfigManager,
         clock: Clock,
+        disk: Disk,
+        config_path: str | None,
         changed: Callable[[list[str]], None],
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._clock = clock
+        self._disk = disk
+        self._config_path = config_path
         self._changed = changed
         self.data_version = DataVersion(clock.now_ms())
 
@@ -115,7 +120,20 @@ class AdminConfigProcessor:
         for key, value in entries.items():
             _LOG.info("config changed key=%s value=%s peer=%s", key, value, connection.remote_text)
         self._changed(names)
+        self._save(entries)
         connection.reply(request)
+
+    def _save(self, entries: dict[str, str]) -> None:
+        """Write the change into the file that the broker was started with."""
+        if self._config_path is None:
+            return
+        try:
+            text = self._disk.read_bytes(self._config_path).decode("utf-8")
+            data = with_values(text, entries).encode("utf-8")
+            write_atomically(self._disk, self._config_path, data, keep_backup=True)
+        except (OSError, UnicodeDecodeError) as error:
+            remark = f"the change holds until the next start: {self._config_path}: {error}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
 
     def _check_role(self, role: str | None) -> None:
         """SYNC and ASYNC may be exchanged; master and slave are not a matter of a key."""
@@ -143,3 +161,18 @@ class AdminConfigProcessor:
         """DELETE_EXPIRED_COMMITLOG (329)."""
         self._store.cleaner.execute_delete_files_manually()
         connection.reply(request)
+
+
+def with_values(text: str, entries: dict[str, str]) -> str:
+    """A properties text with these values: lines of known keys changed, new keys at the end."""
+    left = dict(entries)
+    lines = []
+    for line in text.splitlines():
+        key = line.partition("=")[0].strip()
+        if key in entries:
+            if key in left:
+                lines.append(f"{key}={left.pop(key)}")
+            continue
+        lines.append(line)
+    lines += [f"{key}={value}" for key, value in left.items()]
+    return "\n".join(lines) + "\n"

@@ -7,13 +7,13 @@ is not common (new topic, retry, delay, transaction, refusal) leaves that path.
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 from twinlog.broker import names, perm
 from twinlog.broker.delay import DelayLevels, delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.replies import PutReplies
+from twinlog.broker.rng import Rng
 from twinlog.broker.send_properties import scan_properties
 from twinlog.broker.stats import (
     BROKER_PUT_NUMS,
@@ -80,7 +80,7 @@ class SendMessageProcessor:
         store_stats: StoreStats,
         delay_levels: DelayLevels,
         clock: Clock,
-        rng: Random,
+        rng: Rng,
         store_host: bytes,
     ) -> None:
         self._config = config

@@ -5,13 +5,12 @@ Answers to SendMessageProcessor.asyncConsumerSendMsgBack.
 
 from __future__ import annotations
 
-from random import Random
-
 from twinlog.broker import names, perm
 from twinlog.broker.delay import DelayLevels, delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.processors.send import VERSION_MAX_RECONSUME_TIMES
 from twinlog.broker.replies import PutReplies
+from twinlog.broker.rng import Rng
 from twinlog.broker.stats import SNDBCK_PUT_NUMS, BrokerStatsManager
 from twinlog.broker.subscription_group import (
     SubscriptionGroupConfig,
@@ -53,7 +52,7 @@ class SendBackProcessor:
         replies: PutReplies,
         stats: BrokerStatsManager,
         delay_levels: DelayLevels,
-        rng: Random,
+        rng: Rng,
     ) -> None:
         self._config = config
         self._store = store

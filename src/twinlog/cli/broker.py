@@ -1,0 +1,110 @@
+"""`twinlog broker`: a broker in the foreground."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from pathlib import Path
+from random import Random
+
+import click
+
+from twinlog.broker.config_file import ConfigFileError
+from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
+from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
+from twinlog.runtime.config import BrokerConfig, ConfigError, LoadedConfig, load_broker_config
+from twinlog.store.errors import StoreError
+
+_LOG = logging.getLogger("twinlog.broker")
+
+# What Apache marks as important: printed by -m.
+_IMPORTANT = (
+    "namesrvAddr",
+    "brokerIP1",
+    "brokerIP2",
+    "brokerName",
+    "brokerClusterName",
+    "brokerId",
+    "autoCreateTopicEnable",
+    "autoCreateSubscriptionGroup",
+    "msgTraceTopicName",
+    "traceTopicEnable",
+    "rejectTransactionMessage",
+    "fetchNamesrvAddrByAddressServer",
+    "transactionTimeOut",
+    "transactionCheckMax",
+    "transactionCheckInterval",
+    "aclEnable",
+    "storePathRootDir",
+    "storePathCommitLog",
+    "flushIntervalCommitLog",
+    "commitIntervalCommitLog",
+    "deleteWhen",
+    "fileReservedTime",
+    "maxMessageSize",
+    "flushDiskType",
+    "brokerRole",
+)
+
+
+@click.command(short_help="Run a broker in the foreground.")
+@click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
+@click.option("-n", "--namesrvAddr", "namesrv", help="Name servers, ADDR;ADDR.")
+@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
+@click.option(
+    "-m", "--printImportantConfig", "is_important", is_flag=True, help="Print the chief keys."
+)
+def broker(path: str | None, namesrv: str | None, is_print: bool, is_important: bool) -> None:
+    """Store and serve messages; replicate them to slaves, or from a master."""
+    loaded = _load(path, namesrv)
+    if is_print or is_important:
+        _print(loaded.config, only_important=not is_print)
+        return
+    configure_logging()
+    for warning in loaded.warnings:
+        _LOG.warning("configuration %s", warning)
+    if loaded.not_applicable:
+        _LOG.info("configuration without effect here: %s", ", ".join(loaded.not_applicable))
+    config_path = None if path is None else str(Path(path).resolve())
+    run_service(
+        lambda lifetime: _build(loaded.config, config_path, lifetime),
+        known_errors=(StoreError, ConfigFileError),
+    )
+
+
+def _load(path: str | None, namesrv: str | None) -> LoadedConfig[BrokerConfig]:
+    overrides = {} if namesrv is None else {"namesrvAddr": namesrv}
+    try:
+        return load_broker_config(path, overrides)
+    except ConfigError as error:
+        fail(str(error), EXIT_BAD_CONFIG)
+        raise
+
+
+def _print(config: BrokerConfig, *, only_important: bool) -> None:
+    for line in config.to_properties().splitlines():
+        if not only_important or line.partition("=")[0] in _IMPORTANT:
+            click.echo(line)
+
+
+def _build(config: BrokerConfig, config_path: str | None, lifetime: Lifetime) -> Broker:
+    # What is loaded now stays: the collector need not walk it again and again. Per message almost
+    # nothing is made that it must look at, so it may come less often.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    return build_broker(
+        config,
+        rng=Random(os.urandom(8)),
+        memory_size=_memory_size(),
+        config_path=config_path,
+        on_failure=lambda name, error: lifetime.fail(f"{name}: {error!r}"),
+    )
+
+
+def _memory_size() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return MEMORY_UNKNOWN
