@@ -1,0 +1,145 @@
+"""The C++ client and the JavaScript client, alone and together with the Java client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from interop.cluster import Cluster, expected_names, names, unique
+from interop.foreign import ForeignClient, Start, cpp, javascript, running
+from support.java_driver import Driver
+from support.processes import wait_until
+
+# Not its batches: Apache 4.9.7 itself stores one of them as a single message that nobody can read.
+CPP_MODES = ("sync", "async", "ordered")
+CLIENTS = [pytest.param(cpp, id="cpp"), pytest.param(javascript, id="javascript")]
+
+
+def send_arguments(start: Start, topic: str, mode: str, count: int) -> list[str]:
+    if start is javascript:
+        return ["send", topic, str(count), "m"]
+    return ["send", topic, mode, str(count), "m"]
+
+
+@pytest.mark.parametrize(
+    ("start", "mode"),
+    [
+        *(pytest.param(cpp, mode, id=f"cpp-{mode}") for mode in CPP_MODES),
+        pytest.param(javascript, "sync", id="javascript"),
+    ],
+)
+def test_foreign_sends_reach_a_java_consumer(
+    cluster: Cluster, java: Driver, tmp_path: Path, start: Start, mode: str
+) -> None:
+    topic = unique("foreign")
+    # The JavaScript client sends only to a topic that exists.
+    java.run("send", namesrv=cluster.address, topic=topic, prefix="first", tags="a", keys="m")
+    with running(
+        start, tmp_path / "send.log", cluster.address, *send_arguments(start, topic, mode, 20)
+    ) as producer:
+        producer.wait_for("done")
+        assert {event["status"] for event in producer.of("sent")} <= {"OK", "SEND_OK"}
+        assert len(producer.of("sent")) == 20
+    consumer = java.start("push", namesrv=cluster.address, topic=topic, group=unique("group"))
+    messages = consumer.wait_for("message", 21)
+    consumer.stop()
+    assert sorted(names(messages)) == sorted(["first-0", *expected_names("m", 20)])
+    assert {event["tags"] for event in messages} == {"a", "b"}
+    assert {event["keys"] for event in messages} == {f"m{n}" for n in range(20)}
+
+
+def test_cpp_oneway(cluster: Cluster, java: Driver, tmp_path: Path) -> None:
+    topic = unique("foreign")
+    java.run("send", namesrv=cluster.address, topic=topic, prefix="first")
+    consumer = java.start("push", namesrv=cluster.address, topic=topic, group=unique("group"))
+    arguments = send_arguments(cpp, topic, "oneway", 20)
+    with running(cpp, tmp_path / "send.log", cluster.address, *arguments) as producer:
+        producer.wait_for("done")
+        messages = consumer.wait_for("message", 21)
+    consumer.stop()
+    assert sorted(names(messages)) == sorted(["first-0", *expected_names("m", 20)])
+
+
+@pytest.mark.parametrize("start", CLIENTS)
+def test_foreign_consumer_gets_what_java_sent(
+    cluster: Cluster, java: Driver, tmp_path: Path, start: Start
+) -> None:
+    topic = unique("foreign")
+    java.run("send", namesrv=cluster.address, topic=topic, prefix="first", tags="a")
+    arguments = ["consume", topic, unique("group"), "*", "CLUSTERING"]
+    with running(start, tmp_path / "consume.log", cluster.address, *arguments) as consumer:
+        consumer.wait_for("message", 1)
+        java.run("send", namesrv=cluster.address, topic=topic, count=20, tags="a,b", keys="k")
+        messages = consumer.wait_for("message", 21)
+    assert set(names(messages)) == {"first-0", *expected_names("m", 20)}
+
+
+@pytest.mark.parametrize("start", CLIENTS)
+def test_foreign_consumer_filters_by_tag(
+    cluster: Cluster, java: Driver, tmp_path: Path, start: Start
+) -> None:
+    topic = unique("foreign")
+    java.run("send", namesrv=cluster.address, topic=topic, count=20, tags="a,b")
+    arguments = ["consume", topic, unique("group"), "b", "CLUSTERING"]
+    with running(start, tmp_path / "consume.log", cluster.address, *arguments) as consumer:
+        messages = consumer.wait_for("message", 10)
+    assert {event["tags"] for event in messages} == {"b"}
+    assert set(names(messages)) == {f"m-{n}" for n in range(1, 20, 2)}
+
+
+@pytest.mark.parametrize("start", CLIENTS)
+def test_foreign_consumer_shares_a_group_with_java(
+    cluster: Cluster, java: Driver, tmp_path: Path, start: Start
+) -> None:
+    """Queues are divided between the two: together they get everything, each at least one queue."""
+    topic, group = unique("foreign"), unique("group")
+    java.run("send", namesrv=cluster.address, topic=topic, prefix="first")
+    arguments = ["consume", topic, group, "*", "CLUSTERING"]
+    mine = java.start("push", namesrv=cluster.address, topic=topic, group=group)
+    mine.wait_for("started")
+    sent = 0
+    with running(start, tmp_path / "consume.log", cluster.address, *arguments) as theirs:
+        theirs.wait_for("started")
+        for _ in range(60):
+            java.run("send", namesrv=cluster.address, topic=topic, first=sent, count=8)
+            sent += 8
+            if theirs.of("message") and mine.of("message"):
+                break
+
+        def together() -> set[str]:
+            return set(names(mine.of("message"))) | set(names(theirs.of("message")))
+
+        wanted = {"first-0", *expected_names("m", sent)}
+        mine.wait(lambda _: together() >= wanted, "all messages by the two")
+        assert theirs.of("message")
+    mine.stop()
+
+
+@pytest.mark.parametrize("start", CLIENTS)
+def test_foreign_broadcast(cluster: Cluster, java: Driver, tmp_path: Path, start: Start) -> None:
+    topic, group = unique("foreign"), unique("group")
+    java.run("send", namesrv=cluster.address, topic=topic, prefix="first")
+    arguments = ["consume", topic, group, "*", "BROADCASTING"]
+    with (
+        running(start, tmp_path / "one.log", cluster.address, *arguments) as one,
+        running(start, tmp_path / "two.log", cluster.address, *arguments) as two,
+    ):
+        for consumer in (one, two):
+            consumer.wait_for("started")
+        for attempt in range(60):
+            # A broadcast consumer begins at the end of each queue that it has not seen yet.
+            java.run("send", namesrv=cluster.address, topic=topic, prefix=f"r{attempt}", count=8)
+            if all(has_every_queue(consumer) for consumer in (one, two)):
+                break
+        java.run("send", namesrv=cluster.address, topic=topic, prefix="end", count=20)
+        wanted = set(expected_names("end", 20))
+        for consumer in (one, two):
+            wait_until(
+                lambda consumer=consumer: wanted <= set(names(consumer.of("message"))),  # type: ignore[misc]
+                "every message at both consumers",
+            )
+
+
+def has_every_queue(consumer: ForeignClient) -> bool:
+    return {event["queue"] for event in consumer.of("message")} == {0, 1, 2, 3}
