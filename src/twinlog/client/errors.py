@@ -1,0 +1,274 @@
+"""What can go wrong, in the user's words. Retry logic reads the flags, never lists of classes.
+
+ClientError                        code, retriable, refresh_route
+  UsageError                       wrong call; nothing was sent
+    InvalidMessageError            topic, body, properties, size
+    InvalidSubscriptionError       expression that cannot be read
+    InvalidHandlerError            handler that is not async, ...
+    InvalidAddressError            text that is no address
+    ClientClosedError              used before start or after close
+    ClientForkedError              used in a process that did not open it
+  BufferFullError                  more unsent bytes than allowed; wait and send again
+  RouteError
+    NameServerUnreachableError     no name server answers
+    NotANameServerError            something else answers there
+    NoBrokerError                  name server knows no broker
+    TopicNotFoundError             topic missing, brokers do not create it
+    NoWritableQueueError           no master with a writable queue
+  TransportError
+    BrokerUnreachableError         nothing was sent
+    RequestTimeoutError            no answer in time: whether it was done is unknown
+    ConnectionLostError            broken while waiting: whether it was done is unknown
+  BrokerError                      the broker answered with an error code
+    (one class for each code, see `BROKER_ERRORS`)
+  RequestReplyTimeoutError         request() got no reply in time
+  TransactionError                 local transaction or its end failed
+"""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+    code: int | None = None
+    #: Whether the same call may succeed if made again, unchanged.
+    retriable = False
+    #: Whether the route that led here should be asked for again.
+    refresh_route = False
+    #: Whether it is certain that nothing was stored, so that trying again until the time is up
+    #: cannot make a copy.
+    is_safe_to_repeat = False
+
+    @property
+    def text(self) -> str:
+        return str(self)
+
+
+class UsageError(ClientError, ValueError):
+    """The call itself is wrong."""
+
+
+class InvalidMessageError(UsageError):
+    """A message that no broker would take."""
+
+
+class InvalidSubscriptionError(UsageError):
+    """An expression that cannot be read."""
+
+
+class InvalidHandlerError(UsageError, TypeError):
+    """A handler that cannot be called as promised."""
+
+
+class InvalidAddressError(UsageError):
+    """A text that is not an address."""
+
+
+class ClientClosedError(UsageError, RuntimeError):
+    """Used before it was started or after it was closed."""
+
+
+class ClientForkedError(UsageError, RuntimeError):
+    """Used in another process than the one that opened it."""
+
+
+class BufferFullError(ClientError):
+    """The producer holds as many unsent bytes as it may."""
+
+    retriable = True
+
+
+class RouteError(ClientError):
+    """Where to send could not be found out."""
+
+    retriable = True
+
+
+class NameServerUnreachableError(RouteError):
+    """None of the name servers answers."""
+
+
+class NotANameServerError(RouteError):
+    """Something answers at that address, but not a name server."""
+
+    retriable = False
+
+
+class NoBrokerError(RouteError):
+    """The name server is there, but no broker has registered."""
+
+
+class TopicNotFoundError(RouteError):
+    """No broker has the topic, and none would create it."""
+
+    retriable = False
+    code = 17
+
+
+class NoWritableQueueError(RouteError):
+    """The topic exists, but no master takes messages for it."""
+
+    refresh_route = True
+    is_safe_to_repeat = True
+
+
+class TransportError(ClientError):
+    """The connection failed."""
+
+    retriable = True
+    refresh_route = True
+
+
+class BrokerUnreachableError(TransportError):
+    """No connection; nothing was sent."""
+
+    is_safe_to_repeat = True
+
+
+class RequestTimeoutError(TransportError):
+    """No answer in time. The broker may have done it all the same."""
+
+
+class ConnectionLostError(TransportError):
+    """The connection broke before the answer. The broker may have done it all the same."""
+
+
+class RequestReplyTimeoutError(ClientError):
+    """The request was delivered to the broker, but no reply came in time."""
+
+    retriable = True
+
+
+class TransactionError(ClientError):
+    """A transaction did not end as wanted."""
+
+
+class BrokerError(ClientError):
+    """The broker answered with an error. `remark` is the broker's own text."""
+
+    advice = ""
+
+    def __init__(
+        self, code: int, remark: str | None, *, address: str = "", action: str = ""
+    ) -> None:
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+        where = f" by {address}" if address else ""
+        what = f"{action} refused" if action else "refused"
+        reason = self.remark.strip() or type(self).__doc__ or ""
+        advice = f" ({self.advice})" if self.advice else ""
+        super().__init__(f"{what}{where}: code {code}: {reason}{advice}")
+
+
+class BrokerSystemError(BrokerError):
+    """The broker failed."""
+
+    retriable = True
+
+
+class BrokerBusyError(BrokerError):
+    """The broker is overloaded."""
+
+    retriable = True
+    is_safe_to_repeat = True
+    advice = "the broker is overloaded: wait, then send again"
+
+
+class RequestCodeNotSupportedError(BrokerError):
+    """The server does not know this request."""
+
+    advice = "is this the right kind of server and port?"
+
+
+class MessageIllegalError(BrokerError):
+    """The message is too large, or its properties are."""
+
+
+class ServiceNotAvailableError(BrokerError):
+    """The broker takes no messages now: a slave, a full disk, or shutting down."""
+
+    retriable = True
+    refresh_route = True
+    is_safe_to_repeat = True
+
+
+class NoPermissionError(BrokerError):
+    """Broker, topic or group forbids it."""
+
+    # RocketMQ's producers try another broker: the permission is per broker.
+    retriable = True
+
+
+class BrokerTopicNotFoundError(BrokerError):
+    """The broker does not have the topic."""
+
+    retriable = True
+    refresh_route = True
+
+
+class PullNotFoundError(BrokerError):
+    """Nothing new."""
+
+    retriable = True
+
+
+class PullOffsetMovedError(BrokerError):
+    """The offset is outside the queue."""
+
+
+class QueryNotFoundError(BrokerError):
+    """No such key, offset or message."""
+
+
+class SubscriptionParseError(BrokerError):
+    """The broker cannot read the expression."""
+
+
+class SubscriptionNotExistError(BrokerError):
+    """The broker has not seen this group's subscription yet."""
+
+    retriable = True
+
+
+class GroupNotFoundError(BrokerError):
+    """The consumer group does not exist."""
+
+    advice = "the broker does not create groups on first use: create the group first"
+
+
+class ConsumerNotOnlineError(BrokerError):
+    """No member of the group is connected."""
+
+
+BROKER_ERRORS: dict[int, type[BrokerError]] = {
+    1: BrokerSystemError,
+    2: BrokerBusyError,
+    3: RequestCodeNotSupportedError,
+    13: MessageIllegalError,
+    14: ServiceNotAvailableError,
+    16: NoPermissionError,
+    17: BrokerTopicNotFoundError,
+    19: PullNotFoundError,
+    20: PullNotFoundError,
+    21: PullOffsetMovedError,
+    22: QueryNotFoundError,
+    23: SubscriptionParseError,
+    24: SubscriptionNotExistError,
+    25: SubscriptionNotExistError,
+    26: GroupNotFoundError,
+    27: SubscriptionNotExistError,
+    28: SubscriptionNotExistError,
+    204: BrokerSystemError,
+    205: BrokerSystemError,
+    206: ConsumerNotOnlineError,
+    215: BrokerBusyError,
+}
+
+
+def broker_error(
+    code: int, remark: str | None, *, address: str = "", action: str = ""
+) -> BrokerError:
+    """The error that an answer's code stands for."""
+    return BROKER_ERRORS.get(code, BrokerError)(code, remark, address=address, action=action)

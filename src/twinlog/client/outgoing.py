@@ -1,0 +1,133 @@
+"""Send requests as bytes and back: the headers of 310, 320 and 325, and the receipt in the answer.
+
+Answers to SendMessageRequestHeaderV2, MessageBatch and MQClientAPIImpl.processSendResponse.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from twinlog.client.errors import ClientError, broker_error
+from twinlog.client.message import SendReceipt, SendStatus
+from twinlog.client.queues import MessageQueue
+from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.command import RemotingCommand, Request
+
+_ELEMENT_HEAD = struct.Struct(">iiiii")
+_LENGTH = struct.Struct(">h")
+_STATUSES = {int(status): status for status in SendStatus}
+_TRUE_FALSE = ("false", "true")
+
+
+def batch_element(body: bytes, properties: bytes, flag: int) -> bytes:
+    """One member of a batch body."""
+    size = 22 + len(body) + len(properties)
+    return b"".join(
+        (
+            _ELEMENT_HEAD.pack(size, 0, 0, flag, len(body)),
+            body,
+            _LENGTH.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+class SendRequest:
+    """One request on its way: a message, or a batch of them. Kept until answered or given up."""
+
+    __slots__ = (
+        "attempt", "batch", "body", "born_ms", "code", "deadline_ms", "error", "flag",
+        "is_pinned", "properties", "queue", "reconsume_times", "reconsume_times_max",
+        "size", "sys_flag", "tickets", "topic", "tried",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        properties: str,
+        *,
+        tickets: list[Any],
+        born_ms: int,
+        deadline_ms: float,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        flag: int = 0,
+        sys_flag: int = 0,
+        queue: MessageQueue | None = None,
+        batch: Any = None,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.tickets = tickets
+        self.born_ms = born_ms
+        self.deadline_ms = deadline_ms
+        self.code = code
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.queue = queue
+        self.is_pinned = queue is not None
+        self.batch = batch
+        self.size = len(body)
+        self.attempt = 0
+        self.tried: tuple[str, ...] = ()
+        self.error: ClientError | None = None
+        self.reconsume_times = 0
+        self.reconsume_times_max: int | None = None
+
+
+def send_command(request: SendRequest, group: str, default_topic: str) -> RemotingCommand:
+    """The command for the queue that the request has now."""
+    queue = request.queue
+    assert queue is not None
+    ext = {
+        "a": group,
+        "b": request.topic,
+        "c": default_topic,
+        "d": "4",
+        "e": str(queue.queue_id),
+        "f": str(request.sys_flag),
+        "g": str(request.born_ms),
+        "h": str(request.flag),
+        "i": request.properties,
+        "j": str(request.reconsume_times),
+        "k": "false",
+        "m": _TRUE_FALSE[request.code == RequestCode.SEND_BATCH_MESSAGE],
+        "n": queue.broker_name,
+    }
+    if request.reconsume_times_max is not None:
+        ext["l"] = str(request.reconsume_times_max)
+    return RemotingCommand(request.code, ext_fields=ext, body=request.body)
+
+
+def read_receipts(
+    answer: Request, request: SendRequest, message_ids: list[str], address: str
+) -> list[SendReceipt]:
+    """One receipt for each message of the request, or the error that the answer is."""
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        raise broker_error(
+            answer.code, answer.remark, address=address, action=f"send to topic {request.topic!r}"
+        )
+    queue = request.queue
+    assert queue is not None
+    ext = answer.ext()
+    try:
+        queue_id, queue_offset = int(ext["queueId"]), int(ext["queueOffset"])
+        offset_ids = ext["msgId"].split(",")
+    except (KeyError, ValueError) as error:
+        raise ClientError(f"{address}: send answer without {error}") from error
+    if queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+    transaction_id = ext.get("transactionId", "")
+    if len(message_ids) == 1:
+        return [
+            SendReceipt(status, message_ids[0], queue, queue_offset, offset_ids[0], transaction_id)
+        ]
+    if len(offset_ids) != len(message_ids):
+        offset_ids = [""] * len(message_ids)
+    return [
+        SendReceipt(status, message_id, queue, queue_offset + index, offset_ids[index])
+        for index, message_id in enumerate(message_ids)
+    ]

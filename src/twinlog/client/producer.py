@@ -1,0 +1,550 @@
+"""Sends messages. Answers to DefaultMQProducer.
+
+    async with Producer("group", name_server="127.0.0.1:9876") as producer:
+        receipt = await producer.send(Message("orders", b"body", tags="a", keys=["o-1"]))
+
+Sends are pipelined: many may be on their way over one connection, none needs a task. With
+`linger_ms` they are gathered into RocketMQ's batch requests, which is several times faster for
+small messages. Only a receipt with status SEND_OK is an acknowledgement in the broker's mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from typing_extensions import Unpack
+
+from twinlog.client.accumulator import Accumulator, Batch, LaneKey
+from twinlog.client.errors import (
+    BufferFullError,
+    ClientClosedError,
+    ClientError,
+    InvalidMessageError,
+    UsageError,
+)
+from twinlog.client.fault_strategy import FaultStrategy
+from twinlog.client.hooks import guarded
+from twinlog.client.instance import ClientInstance, MemberRole
+from twinlog.client.message import (
+    Message,
+    ReceivedMessage,
+    SendReceipt,
+    check_group,
+    check_message,
+    encode_user_properties,
+)
+from twinlog.client.outgoing import SendRequest, batch_element, send_command
+from twinlog.client.queues import MessageQueue
+from twinlog.client.request_reply import RequestReply
+from twinlog.client.selector import choose_by_key
+from twinlog.client.sender import Sender
+from twinlog.client.settings import ClientSettings, resolve
+from twinlog.message import sysflag
+from twinlog.message.compression import compress
+from twinlog.message.sysflag import CompressionType
+from twinlog.remoting.codes import RequestCode
+from twinlog.runtime.limits import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
+
+_COMPRESSION = {
+    "zlib": CompressionType.ZLIB,
+    "lz4": CompressionType.LZ4,
+    "zstd": CompressionType.ZSTD,
+    None: None,
+}
+
+# A future for the caller, the message's id, and what the hook wants back.
+Ticket = tuple["asyncio.Future[SendReceipt]", str, Any]
+
+
+class Producer:
+    """Sends messages to the topics of a cluster.
+
+    Args:
+        group: Name of the producer group.
+        name_server: `host:port`, several separated by `;`, or an http address that lists them.
+        send_timeout_ms: Limit for a send with all its retries.
+        retry_count: How often a send is made again after a failure of unknown outcome, on another
+            broker if there is one. What certainly was not stored is tried until the time is up.
+        retry_when_not_ok: Send again also when the status is not SEND_OK. Makes copies.
+        linger_ms: None: every message in a request of its own. A number: messages wait that long
+            for others of their topic and leave as one batch; 0 gathers what is sent in one turn
+            of the event loop.
+        batch_size_max, batch_count_max: A batch leaves at once when it has reached one of them.
+        buffer_size_max, in_flight_max: `send` waits, `send_nowait` raises, above these.
+        compress_over: Bodies of at least this size are compressed; None: never.
+        compression: zlib (every consumer reads it), lz4 or zstd (consumers from 4.9.4 on).
+        message_size_max: The broker's `maxMessageSize`.
+        avoid_slow_brokers: RocketMQ's `sendLatencyFaultEnable`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str],
+        send_timeout_ms: int = 3000,
+        retry_count: int = 2,
+        retry_when_not_ok: bool = False,
+        linger_ms: float | None = None,
+        batch_size_max: int = 64 * 1024,
+        batch_count_max: int = 1000,
+        buffer_size_max: int = 32 * 1024 * 1024,
+        in_flight_max: int = 10_000,
+        compress_over: int | None = 4096,
+        compression: str | None = "zlib",
+        message_size_max: int = MESSAGE_SIZE_MAX,
+        avoid_slow_brokers: bool = False,
+        **settings: Unpack[ClientSettings],
+    ) -> None:
+        self.group = check_group(group)
+        if compression not in _COMPRESSION:
+            raise UsageError(f"compression {compression!r}: zlib, lz4, zstd or None are known")
+        if send_timeout_ms <= 0 or retry_count < 0:
+            raise UsageError("send_timeout_ms must be above 0 and retry_count not negative")
+        if batch_size_max > message_size_max:
+            raise UsageError(f"batch_size_max is above what a broker takes, {message_size_max}")
+        self._instance = ClientInstance(name_server, resolve(**settings), name=group)
+        self._send_timeout_ms = send_timeout_ms
+        self._buffer_size_max = buffer_size_max
+        self._in_flight_max = in_flight_max
+        self._compress_over = compress_over if _COMPRESSION[compression] else None
+        self._compression = _COMPRESSION[compression] or CompressionType.ZLIB
+        self._message_size_max = message_size_max
+        self._hooks = self._instance.settings.hooks
+        self._has_linger = linger_ms is not None
+        # Keyed messages always pass through lanes: that is what keeps their order under retries.
+        self._accumulator = Accumulator(
+            linger_ms=linger_ms or 0, size_max=batch_size_max, count_max=batch_count_max
+        )
+        self._drain_timer: Any = None
+        self._is_draining = False
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = False
+        self._instance.add_member(self)
+        self._sender = Sender(
+            self._instance, group, self._outcome, attempts_max=retry_count + 1,
+            retry_when_not_ok=retry_when_not_ok,
+            faults=FaultStrategy(is_enabled=avoid_slow_brokers),
+        )  # fmt: skip
+        self._request_reply = RequestReply(self._instance, self._send_special)
+
+    # Life
+
+    async def start(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._request_reply.start()
+        await self._instance.start()
+        return self
+
+    async def close(self) -> None:
+        """Send what waits, wait for the answers (at most `send_timeout_ms`), then disconnect."""
+        if self._closing or not self._instance.is_running:
+            await self._instance.stop()
+            return
+        self._closing = True
+        try:
+            async with asyncio.timeout(self._send_timeout_ms / 1000 + 1):
+                await self.flush()
+        except TimeoutError:
+            self._sender.fail_all()
+        await self._instance.stop()
+        self._sender.fail_all()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        return self._instance.client_id
+
+    # Sending
+
+    async def send(
+        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendReceipt:
+        """Send a message and wait for the broker's answer.
+
+        Args:
+            message: What to send.
+            queue: Exactly there; else by the message's sharding key, else in turn.
+            timeout_ms: Instead of `send_timeout_ms`.
+
+        Raises:
+            ClientError: see `twinlog.client.errors`; `error.retriable` says whether to try again.
+        """
+        if self._is_over_limit():
+            await self._wait_for_room()
+        return await self._enqueue(message, queue, timeout_ms)
+
+    def send_nowait(
+        self, message: Message, *, queue: MessageQueue | None = None
+    ) -> asyncio.Future[SendReceipt]:
+        """Send without waiting; await the future for the receipt.
+
+        Raises:
+            BufferFullError: too much is on its way; nothing was taken.
+        """
+        if self._is_over_limit():
+            raise BufferFullError(
+                f"{self._sender.outstanding} requests and {self._buffered()} bytes are on their "
+                f"way: await some of the futures, or use send()"
+            )
+        return self._enqueue(message, queue, None)
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None
+    ) -> list[SendReceipt]:
+        """Send messages of one topic as one batch request: all are stored or none."""
+        batch = list(messages)
+        if not batch:
+            return []
+        self._check_batch(batch)
+        if self._is_over_limit():
+            await self._wait_for_room()
+        tickets: list[Ticket] = []
+        elements = []
+        for message in batch:
+            body, properties, ticket = self._prepare(message)
+            elements.append(batch_element(body, properties, message.flag))
+            tickets.append(ticket)
+        data = b"".join(elements)
+        if len(data) > self._message_size_max:
+            raise InvalidMessageError(
+                f"a batch of {len(data)} bytes, at most {self._message_size_max}: split it"
+            )
+        key = LaneKey(batch[0].topic, queue, batch[0].wait_store_ok)
+        self._send_batch_request(key, data, tickets, None)
+        return list(await asyncio.gather(*(ticket[0] for ticket in tickets)))
+
+    def _check_batch(self, batch: list[Message]) -> None:
+        first = batch[0]
+        for message in batch:
+            if message.topic != first.topic or message.wait_store_ok != first.wait_store_ok:
+                raise InvalidMessageError("messages of a batch share topic and wait_store_ok")
+            if message.delay_level:
+                raise InvalidMessageError("a delayed message cannot be part of a batch")
+            if message.topic.startswith("%RETRY%"):
+                raise InvalidMessageError("messages to a retry topic cannot be a batch")
+
+    async def send_many(self, messages: Iterable[Message]) -> list[SendReceipt]:
+        """Send many messages, waiting only when the buffer is full; receipts in the same order.
+
+        Raises the first error, after every message has had its outcome.
+        """
+        futures: list[asyncio.Future[SendReceipt]] = []
+        for message in messages:
+            if self._is_over_limit():
+                await self._wait_for_room()
+            futures.append(self._enqueue(message, None, None))
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return outcomes  # type: ignore[return-value]
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send without an answer: as fast as it gets, and nobody knows whether it arrived."""
+        self._instance.check_usable()
+        body, properties, ticket = self._prepare(message)
+        ticket[0].cancel()
+        sys_flag, body = self._compressed(body)
+        route = await self._instance.route(message.topic, create=True)
+        request = self._request(message, body, properties.decode(), [ticket], queue, sys_flag)
+        address = self._sender.choose(request, route)
+        command = send_command(request, self.group, self._default_topic)
+        await self._instance.transport.oneway(address, command)
+
+    _default_topic = "TBW102"
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that can be sent to now."""
+        route = await self._instance.route(topic, create=True)
+        return route.write_queues(topic)
+
+    async def request(self, message: Message, *, timeout_ms: int = 3000) -> ReceivedMessage:
+        """Send a request and wait for the consumer's reply.
+
+        Raises:
+            RequestReplyTimeoutError: no reply in time.
+        """
+        return await self._request_reply.request(message, timeout_ms)
+
+    async def reply(self, request: ReceivedMessage, body: bytes) -> SendReceipt:
+        """Answer a message that was sent with `request`."""
+        return await self._request_reply.reply(request, body)
+
+    async def flush(self) -> None:
+        """Wait until nothing is on its way."""
+        self._drain(force=True)
+        while self._sender.outstanding or not self._accumulator.is_empty:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle_waiters.append(waiter)
+            await waiter
+            self._drain(force=True)
+
+    # From message to request
+
+    def _enqueue(
+        self, message: Message, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> asyncio.Future[SendReceipt]:
+        if self._closing:
+            raise ClientClosedError("this producer is closed: open a new one")
+        self._instance.check_usable()
+        body, properties, ticket = self._prepare(message)
+        pinned = queue or self._queue_of_key(message)
+        sys_flag = 0
+        if self._compress_over is not None and len(body) >= self._compress_over:
+            sys_flag, body = self._compressed(body)
+        is_lone = bool(sys_flag or message.delay_level)
+        if message.sharding_key is not None and pinned is None:
+            self._enqueue_when_routed(message, body, properties, ticket, sys_flag)
+            return ticket[0]
+        if not self._has_linger and message.sharding_key is None:
+            request = self._request(
+                message, body, properties.decode(), [ticket], pinned, sys_flag, timeout_ms
+            )
+            self._sender.send(request)
+            return ticket[0]
+        self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
+        return ticket[0]
+
+    def _to_lane(
+        self,
+        message: Message,
+        body: bytes,
+        properties: bytes,
+        ticket: Ticket,
+        pinned: MessageQueue | None,
+        sys_flag: int,
+        is_lone: bool,
+    ) -> None:
+        key = LaneKey(message.topic, pinned, message.wait_store_ok)
+        now_ms = self._instance.clock.monotonic_ms()
+        if is_lone:
+            request = self._request(message, body, properties.decode(), [ticket], pinned, sys_flag)
+            self._accumulator.add_single(key, body, request, now_ms)
+            self._drain()
+            return
+        element = batch_element(body, properties, message.flag)
+        if self._accumulator.add(key, element, ticket, now_ms):
+            self._drain()
+        elif self._drain_timer is None:
+            self._schedule_drain()
+
+    def _enqueue_when_routed(
+        self, message: Message, body: bytes, properties: bytes, ticket: Ticket, sys_flag: int
+    ) -> None:
+        """The queue of a key follows from the route, which is not there yet."""
+
+        async def wait() -> None:
+            try:
+                await self._instance.route(message.topic, create=True)
+                pinned = self._queue_of_key(message)
+                is_lone = bool(sys_flag or message.delay_level)
+                self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
+            except ClientError as error:
+                if not ticket[0].done():
+                    ticket[0].set_exception(error)
+
+        self._instance.tasks.spawn("first send", wait())
+
+    def _queue_of_key(self, message: Message) -> MessageQueue | None:
+        if message.sharding_key is None:
+            return None
+        route = self._instance.cached_route(message.topic)
+        queues = route.write_queues(message.topic, with_master_only=False) if route else []
+        return choose_by_key(queues, message.sharding_key) if queues else None
+
+    def _prepare(self, message: Message) -> tuple[bytes, bytes, Ticket]:
+        loop = self._loop
+        if loop is None:
+            self._instance.check_usable()
+            raise ClientClosedError("this producer is not started")
+        context = None
+        if self._hooks is not None:
+            context = guarded(self._hooks.before_send, message)
+        body = check_message(message, self._message_size_max)
+        unique_id = self._instance.unique_ids.next_id()
+        properties = encode_user_properties(message, unique_id)
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise InvalidMessageError(
+                f"properties of {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+            )
+        return body, properties, (loop.create_future(), unique_id, context)
+
+    def _compressed(self, body: bytes) -> tuple[int, bytes]:
+        if self._compress_over is None or len(body) < self._compress_over:
+            return 0, body
+        smaller = compress(body, self._compression)
+        if len(smaller) >= len(body):
+            return 0, body
+        return sysflag.with_compression_type(0, self._compression), smaller
+
+    def _request(
+        self,
+        message: Message,
+        body: bytes,
+        properties: str,
+        tickets: list[Ticket],
+        queue: MessageQueue | None,
+        sys_flag: int,
+        timeout_ms: int | None = None,
+    ) -> SendRequest:
+        clock = self._instance.clock
+        return SendRequest(
+            message.topic, body, properties, tickets=tickets, born_ms=clock.now_ms(),
+            deadline_ms=clock.monotonic_ms() + (timeout_ms or self._send_timeout_ms),
+            flag=message.flag, sys_flag=sys_flag, queue=queue,
+        )  # fmt: skip
+
+    def _send_special(
+        self,
+        message: Message,
+        *,
+        properties: dict[str, str],
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        sys_flag: int = 0,
+        timeout_ms: int | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """A message with properties of RocketMQ's own: transactions, requests, replies."""
+        self._instance.check_usable()
+        if self._closing:
+            raise ClientClosedError("this producer is closed: open a new one")
+        body, encoded, ticket = self._prepare(message)
+        flag, body = self._compressed(body)
+        extra = "".join(f"\x02{name}\x01{value}" for name, value in properties.items())
+        request = self._request(
+            message, body, encoded.decode() + extra, [ticket], self._queue_of_key(message),
+            sys_flag | flag, timeout_ms,
+        )  # fmt: skip
+        request.code = code
+        self._sender.send(request)
+        return ticket[0]
+
+    # Batches
+
+    def _schedule_drain(self) -> None:
+        if self._is_draining:
+            return
+        ready_ms = self._accumulator.next_ready_ms()
+        if ready_ms is None:
+            return
+        assert self._loop is not None
+        delay_ms = ready_ms - self._instance.clock.monotonic_ms()
+        if delay_ms <= 0:
+            self._drain_timer = self._loop.call_soon(self._drain_by_timer)
+        else:
+            self._drain_timer = self._loop.call_later(delay_ms / 1000, self._drain_by_timer)
+
+    def _drain_by_timer(self) -> None:
+        self._drain_timer = None
+        self._drain()
+
+    def _drain(self, *, force: bool = False) -> None:
+        """Send every batch that is due."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        now_ms = self._instance.clock.monotonic_ms()
+        for batch in self._accumulator.take_ready(now_ms, force=force):
+            if batch.is_single:
+                request: SendRequest = batch.tickets[0]
+                request.batch = batch
+                request.deadline_ms = now_ms + self._send_timeout_ms
+                self._sender.send(request)
+            else:
+                self._send_batch_request(batch.key, b"".join(batch.elements), batch.tickets, batch)
+        self._is_draining = False
+        if self._drain_timer is None:
+            self._schedule_drain()
+
+    def _send_batch_request(
+        self, key: LaneKey, data: bytes, tickets: list[Ticket], batch: Batch | None
+    ) -> None:
+        clock = self._instance.clock
+        wait = "true" if key.wait_store_ok else "false"
+        request = SendRequest(
+            key.topic, data, f"WAIT\x01{wait}", tickets=tickets, born_ms=clock.now_ms(),
+            deadline_ms=clock.monotonic_ms() + self._send_timeout_ms,
+            code=RequestCode.SEND_BATCH_MESSAGE, queue=key.queue, batch=batch,
+        )  # fmt: skip
+        self._sender.send(request)
+
+    # Outcomes
+
+    def _outcome(
+        self, request: SendRequest, receipts: list[SendReceipt] | None, error: ClientError | None
+    ) -> None:
+        hooks = self._hooks
+        for index, (future, _, context) in enumerate(request.tickets):
+            if not future.done():
+                if receipts is not None:
+                    future.set_result(receipts[index])
+                else:
+                    assert error is not None
+                    future.set_exception(error)
+            if hooks is not None:
+                receipt = None if receipts is None else receipts[index]
+                guarded(hooks.after_send, context, receipt, error)
+        if request.batch is not None:
+            self._accumulator.finished(request.batch)
+            if request.is_pinned:
+                self._drain()
+        self._wake_waiters()
+
+    # Back-pressure
+
+    def _buffered(self) -> int:
+        return self._sender.outstanding_size + self._accumulator.size
+
+    def _is_over_limit(self) -> bool:
+        sender = self._sender
+        return (
+            sender.outstanding >= self._in_flight_max
+            or sender.outstanding_size + self._accumulator.size >= self._buffer_size_max
+        )
+
+    async def _wait_for_room(self) -> None:
+        self._instance.check_usable()
+        while self._is_over_limit():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room_waiters.append(waiter)
+            await waiter
+
+    def _wake_waiters(self) -> None:
+        while self._room_waiters and not self._is_over_limit():
+            waiter = self._room_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+        if self._idle_waiters and not self._sender.outstanding:
+            waiters, self._idle_waiters = self._idle_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    # GroupMember
+
+    @property
+    def role(self) -> MemberRole:
+        return MemberRole.PRODUCER
+
+    def heartbeat_data(self) -> dict[str, Any]:
+        return {"groupName": self.group}
+
+    def routes_changed(self) -> None:
+        """Routes are looked up for each send: nothing to do."""

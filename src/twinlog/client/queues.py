@@ -1,0 +1,54 @@
+"""Names of queues, in the order that every RocketMQ client agrees on.
+
+Members of one group each compute the whole allocation for themselves. They come to the same answer
+only if all of them sort queues and client ids alike, so the order here is Java's: by UTF-16 units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+RETRY_TOPIC_PREFIX = "%RETRY%"
+DLQ_TOPIC_PREFIX = "%DLQ%"
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker (a master and its slaves share the name)."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def java_text(self) -> str:
+        """The text that Java's consistent hash hashes."""
+        return (
+            f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, "
+            f"queueId={self.queue_id}]"
+        )
+
+    def wire(self) -> dict[str, str | int]:
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+def java_order(text: str) -> bytes:
+    """A sort key that orders text as Java's String.compareTo does."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def sorted_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    return sorted(
+        queues, key=lambda q: (java_order(q.topic), java_order(q.broker_name), q.queue_id)
+    )
+
+
+def sorted_client_ids(client_ids: Iterable[str]) -> list[str]:
+    return sorted(client_ids, key=java_order)
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_TOPIC_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DLQ_TOPIC_PREFIX + group

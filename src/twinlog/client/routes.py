@@ -1,0 +1,150 @@
+"""Where the queues of a topic are: what the name server's answer means.
+
+Answers to TopicRouteData, TopicPublishInfo and MQClientInstance.findBrokerAddressInSubscribe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twinlog.client.queues import MessageQueue, java_order
+
+MASTER_ID = 0
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """A master and its slaves: id to address."""
+
+    name: str
+    cluster: str
+    addresses: Mapping[int, str]
+
+    @property
+    def master_address(self) -> str | None:
+        return self.addresses.get(MASTER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """How many queues of the topic one broker has, and what is allowed."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """All brokers that have the topic."""
+
+    brokers: Mapping[str, BrokerData]
+    queue_data: tuple[QueueData, ...]
+    order_topic_conf: str | None = None
+
+    def write_queues(self, topic: str, *, with_master_only: bool = True) -> list[MessageQueue]:
+        """Queues to send to, in the order of Java's producers.
+
+        With `with_master_only` off, queues whose master is gone stay in the list, so that a
+        sharding key keeps its queue through a failover.
+        """
+        queues: list[MessageQueue] = []
+        for data in self._sorted():
+            broker = self.brokers.get(data.broker_name)
+            if broker is None or not data.perm & PERM_WRITE:
+                continue
+            if with_master_only and broker.master_address is None:
+                continue
+            queues += (
+                MessageQueue(topic, data.broker_name, number) for number in range(data.write_queues)
+            )
+        return queues
+
+    def read_queues(self, topic: str) -> list[MessageQueue]:
+        """Queues to consume, whether or not their master is there."""
+        return [
+            MessageQueue(topic, data.broker_name, number)
+            for data in self._sorted()
+            if data.perm & PERM_READ and data.broker_name in self.brokers
+            for number in range(data.read_queues)
+        ]
+
+    def _sorted(self) -> list[QueueData]:
+        return sorted(self.queue_data, key=lambda data: java_order(data.broker_name))
+
+    def as_template_for_new_topic(self, queue_count: int) -> TopicRoute:
+        """The route of TBW102 as that of a topic that will be created by the first send."""
+        return TopicRoute(
+            self.brokers,
+            tuple(
+                QueueData(
+                    data.broker_name,
+                    min(queue_count, data.read_queues),
+                    min(queue_count, data.write_queues),
+                    data.perm & ~PERM_INHERIT,
+                )
+                for data in self.queue_data
+            ),
+        )
+
+
+def parse_broker_data(data: Mapping[str, Any]) -> BrokerData:
+    addresses = {int(key): str(value) for key, value in (data.get("brokerAddrs") or {}).items()}
+    return BrokerData(
+        name=str(data["brokerName"]),
+        cluster=str(data.get("cluster") or ""),
+        addresses=dict(sorted(addresses.items())),
+    )
+
+
+def parse_route(data: Mapping[str, Any]) -> TopicRoute:
+    """The body of GET_ROUTEINFO_BY_TOPIC, already read as JSON."""
+    brokers = [parse_broker_data(item) for item in data.get("brokerDatas") or ()]
+    queue_data = tuple(
+        QueueData(
+            broker_name=str(item["brokerName"]),
+            read_queues=int(item.get("readQueueNums", 0)),
+            write_queues=int(item.get("writeQueueNums", 0)),
+            perm=int(item.get("perm", 0)),
+            topic_sys_flag=int(item.get("topicSysFlag", item.get("topicSynFlag", 0)) or 0),
+        )
+        for item in data.get("queueDatas") or ()
+    )
+    return TopicRoute(
+        {broker.name: broker for broker in brokers}, queue_data, data.get("orderTopicConf")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAddress:
+    """Where to read from."""
+
+    address: str
+    is_slave: bool
+
+
+def choose_read_address(
+    broker: BrokerData,
+    suggested_id: int,
+    is_reachable: Callable[[str], bool] = lambda _: True,
+) -> ReadAddress | None:
+    """The replica that was suggested, else the next one, else any that can be reached.
+
+    An unreachable replica is chosen only when there is no other: its connection may come back.
+    """
+    wanted = [suggested_id] if suggested_id == MASTER_ID else [suggested_id, suggested_id + 1]
+    order = [replica for replica in wanted if replica in broker.addresses]
+    order += [replica for replica in broker.addresses if replica not in order]
+    for replica in order:
+        if is_reachable(broker.addresses[replica]):
+            return ReadAddress(broker.addresses[replica], replica != MASTER_ID)
+    if not order:
+        return None
+    return ReadAddress(broker.addresses[order[0]], order[0] != MASTER_ID)

@@ -1,0 +1,71 @@
+"""What every client takes: where the cluster is, who asks, how long to wait."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from typing_extensions import Unpack
+
+from twinlog.client.errors import UsageError
+from twinlog.client.hooks import ClientHooks
+
+
+class ClientSettings(TypedDict, total=False):
+    """Keyword arguments that all clients share.
+
+    access_key, secret_key, security_token: an account of a broker with `aclEnable=true`.
+    tls: True (certificates are verified against the system's) or a context of your own.
+    client_id: the name under which brokers list this client; unique by default.
+    request_timeout_ms: for everything but sends and pulls.
+    hooks: called around sends and handlers, see `twinlog.client.hooks`.
+    """
+
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
+    tls: bool | ssl.SSLContext
+    client_id: str | None
+    request_timeout_ms: int
+    connect_timeout_ms: int
+    route_poll_ms: int
+    heartbeat_ms: int
+    hooks: ClientHooks | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSettings:
+    """The same with every default filled in."""
+
+    access_key: str | None = None
+    secret_key: str | None = None
+    security_token: str | None = None
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    client_id: str | None = None
+    request_timeout_ms: int = 3000
+    connect_timeout_ms: int = 3000
+    route_poll_ms: int = 30_000
+    heartbeat_ms: int = 30_000
+    hooks: ClientHooks | None = None
+
+
+def resolve(**settings: Unpack[ClientSettings]) -> ResolvedSettings:
+    """Check what was given and fill in the rest."""
+    if (settings.get("access_key") is None) != (settings.get("secret_key") is None):
+        raise UsageError("access_key and secret_key go together: one of them is missing")
+    for name in ("request_timeout_ms", "connect_timeout_ms", "route_poll_ms", "heartbeat_ms"):
+        value = settings.get(name)
+        if value is not None and (not isinstance(value, int) or value <= 0):
+            raise UsageError(f"{name} must be a number of milliseconds above 0, not {value!r}")
+    known = set(ResolvedSettings.__dataclass_fields__)
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise UsageError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    values: dict[str, Any] = dict(settings)
+    tls = values.pop("tls", False)
+    if tls is True:
+        values["tls"] = ssl.create_default_context()
+    elif tls:
+        values["tls"] = tls
+    return ResolvedSettings(**values)
