@@ -25,7 +25,7 @@ import msgspec
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import FLAG_RESPONSE, OWN_LANGUAGE, OWN_VERSION, SerializeType
 from twinlog.remoting.command import Header, RemotingCommand, Request, ext_text, header_to_ext
-from twinlog.remoting.errors import HeaderDecodeError
+from twinlog.remoting.errors import DECODE_ERRORS, HeaderDecodeError
 from twinlog.remoting.framing import FrameSplitter
 
 Body = bytes | bytearray | memoryview
@@ -55,7 +55,7 @@ def decode_header(kind: int, header: bytes, body: bytes = b"") -> Request:
     if kind == 0:
         try:
             request = _decode_request(header)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             request = _decode_leniently(header, error)
     else:
         request = decode_binary_header(header)
@@ -83,7 +83,7 @@ def _decode_leniently(header: bytes, cause: Exception) -> Request:
         if not isinstance(values, dict):
             raise ValueError("not an object")
         return _request_of(values)
-    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+    except (ValueError, TypeError, OverflowError, msgspec.MsgspecError) as error:
         raise HeaderDecodeError(f"JSON header: {error}") from None
 
 
@@ -105,7 +105,8 @@ def _request_of(values: dict[str, Any]) -> Request:
 
 
 def _number(values: dict[str, Any], name: str) -> int:
-    number = int(values.get(name) or 0)
+    value = values.get(name)
+    number = 0 if value is None else int(value)
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{name} is beyond 32 bits")
     return number

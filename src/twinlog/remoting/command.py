@@ -24,7 +24,7 @@ from twinlog.remoting.codes import (
     SerializeType,
     language_of,
 )
-from twinlog.remoting.errors import HeaderDecodeError, HeaderError
+from twinlog.remoting.errors import DECODE_ERRORS, HeaderDecodeError, HeaderError
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
@@ -108,7 +108,7 @@ class RemotingCommand(msgspec.Struct, gc=False, rename=_WIRE_NAMES):
             try:
                 decoder = _TYPED_DECODERS.get(struct_class) or _typed_decoder(struct_class)
                 header: HeaderT = decoder.decode(raw)
-            except (msgspec.MsgspecError, RecursionError):
+            except DECODE_ERRORS:
                 return header_from_ext(self.ext(), struct_class)
             return header
         return header_from_ext(self.ext_fields, struct_class)
@@ -133,13 +133,11 @@ def _decode_ext(raw: msgspec.Raw) -> dict[str, str]:
         return {}
     try:
         return _decode_strings(text)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         pass  # Not all strings: numbers, booleans and nulls are converted one by one.
-    except RecursionError as error:
-        raise HeaderDecodeError("extFields nested too deeply") from error
     try:
         values = _decode_any(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise HeaderDecodeError(f"extFields: {error}") from error
     return {key: ext_text(value) for key, value in values.items() if value is not None}
 

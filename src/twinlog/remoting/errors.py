@@ -14,7 +14,13 @@ RemotingError
 
 from __future__ import annotations
 
+import msgspec
+
 from twinlog.remoting.codes import ResponseCode
+
+# Everything that msgspec raises at bytes it cannot read: text that is not UTF-8 and nesting beyond
+# the interpreter's limit come under their own names.
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class RemotingError(Exception):

@@ -69,7 +69,7 @@ def loads_as(data: bytes | bytearray | str, wanted: type[_T]) -> _T:
         try:
             typed: _T = decoder.decode(raw)
             return typed
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # Off the standard, or with nulls: the slow way, which also says what is wrong.
     try:
         return msgspec.convert(_without_nulls(loads(raw)), wanted, strict=False, str_keys=True)
@@ -88,11 +88,11 @@ def _without_nulls(value: Any) -> Any:
 def _loads_fast(raw: bytes) -> Any:
     try:
         return _decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         pass  # Off the standard: quote the integer keys, and if that is not it, parse slowly.
     try:
         return _decode(_INT_KEY.sub(_quote_key, raw))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return _Parser(raw).parse()
 
 

@@ -28,6 +28,7 @@ SERIALIZE_TYPE_MAX = 1
 Frame = tuple[int, bytes, bytes]  # type of the header, header, body
 _OPENING = struct.Struct(">iI")
 _LENGTH = struct.Struct(">i")
+_MARK = struct.Struct(">I")
 
 
 class FrameSplitter:
@@ -54,13 +55,24 @@ class FrameSplitter:
         if self.error is not None:
             return []
         buffer = self._buffer
-        if buffer:
-            buffer += data
-            if len(buffer) < self._needed:
-                return []
-            data = bytes(buffer)
-            self._buffer = bytearray()
-        return self._split(data)
+        if not buffer:
+            return self._split(data)
+        buffer += data
+        if len(buffer) < self._needed:
+            return []
+        self._buffer = bytearray()
+        return self._split_buffer(buffer)
+
+    def _split_buffer(self, buffer: bytearray) -> list[Frame]:
+        """Cut the frame that took several reads out without a copy of the whole buffer."""
+        with memoryview(buffer) as view:
+            if self._needed == 8:  # Only now the lengths are known.
+                return self._split(bytes(view))
+            (mark,) = _MARK.unpack_from(view, 4)
+            header_end = 8 + (mark & 0xFFFFFF)
+            header, body = bytes(view[8:header_end]), bytes(view[header_end : self._needed])
+            rest = bytes(view[self._needed :])
+        return [(mark >> 24, header, body), *self._split(rest)]
 
     def _split(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
