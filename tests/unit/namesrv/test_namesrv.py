@@ -167,6 +167,8 @@ async def test_broker_that_falls_silent_after_heartbeats_is_out_and_may_return(
     assert await route_of(client, namesrv) is not None
     await until(lambda: namesrv.routes.route("T") is None)
     assert "no heartbeat for" in caplog.text
+    # The name server closed the connection: a broker that was only frozen sees it and registers.
+    await until(lambda: broker.connection(namesrv.address) is None)
     await broker.invoke(namesrv.address, registration(), 30_000)
     assert await route_of(client, namesrv) is not None
     await broker.close()
