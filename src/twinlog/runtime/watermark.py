@@ -70,6 +70,11 @@ class Watermark:
     def waiter_count(self) -> int:
         return len(self._waiters)
 
+    @property
+    def deadline_ms(self) -> int | None:
+        """The earliest deadline of a waiter, None when nobody waits."""
+        return self._deadline_min
+
     def advance(self, value: int) -> None:
         """Move forward to `value` and release those who waited for it. A lower value is a bug."""
         assert value >= self._value, f"{self.name} would go back from {self._value} to {value}"

@@ -1,0 +1,331 @@
+"""The slave's end: dials the master, stores what it sends, reports what is stored.
+
+Answers to RocketMQ's HAClient. `MasterLink` is one connection, a shell over HAReceiver; `HAClient`
+keeps one up: it knows the master's address, dials, waits between attempts, and answers damage that
+the dispatcher found behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from twinlog.ha.damage import FINGERPRINT_SIZE_MAX, DamageGuard, DamageVerdict
+from twinlog.ha.flow import FlowMonitor
+from twinlog.ha.receiver import (
+    BodyReceived,
+    HAReceiver,
+    LogStarted,
+    MasterGone,
+    ReceiverSettings,
+)
+from twinlog.ha.redial import RedialPolicy
+from twinlog.ha.replica_log import ReplicaLog
+from twinlog.ha.status import ClientStatus
+from twinlog.ha.wire import HAConnectionState
+from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
+from twinlog.store.errors import StoreError
+
+_LOG = logging.getLogger("twinlog.ha")
+_CONNECT_TIMEOUT_MS = 5000  # RocketMQ's.
+_ADDRESS_LENGTH_MIN = 6  # RocketMQ's rule for a configured haMasterAddress.
+
+
+class MasterLink(asyncio.BufferedProtocol):
+    """One connection to the master. `closed` is set when it is over; `core.reason` says why."""
+
+    def __init__(
+        self,
+        log: ReplicaLog,
+        clock: Clock,
+        settings: ReceiverSettings,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        now_ms = clock.monotonic_ms()
+        self.core = HAReceiver(settings, log_end=log.max_offset, now_ms=now_ms)
+        self.flow = FlowMonitor(now_ms)
+        self.closed = asyncio.Event()
+        self.stored_size = 0
+        self.since_ms = clock.now_ms()
+        self.last_read_ms = 0
+        self.last_write_ms = 0
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self._on_failure = on_failure
+        self._transport: asyncio.Transport | None = None
+        self._timer: TimerHandle | None = None
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HA_REPORT_BACKLOG_MAX)
+        self._send_reports()
+        self._tick()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.core.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.core.state is HAConnectionState.SHUTDOWN:
+            return
+        try:
+            self._take(nbytes)
+        except Exception as error:
+            self._on_failure(error)
+
+    def eof_received(self) -> bool:
+        self.core.receive_eof()
+        self._run_events()
+        return False
+
+    def pause_writing(self) -> None:
+        self.close(f"the master takes no reports: {HA_REPORT_BACKLOG_MAX} bytes are unsent")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self.core.state is not HAConnectionState.SHUTDOWN:
+            self.core.append_failed(
+                f"connection lost: {error}" if error else "the master closed the connection"
+            )
+            self.core.events()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.closed.set()
+
+    def close(self, reason: str) -> None:
+        """Close now; a frame that is not complete is forgotten."""
+        self.core.append_failed(reason)
+        self._run_events()
+
+    # Work.
+
+    def _take(self, size: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self.last_read_ms = self._clock.now_ms()
+        self.flow.add(size, now_ms)
+        self.core.buffer_filled(size, now_ms)
+        self._run_events()
+        self._send_reports()
+
+    def _run_events(self) -> None:
+        for event in self.core.events():
+            match event:
+                case LogStarted():
+                    is_stored = self._store(event.offset, self._log.start_at, event.offset)
+                case BodyReceived():
+                    end_offset = event.offset + event.size
+                    body = event.bodies[0] if len(event.bodies) == 1 else b"".join(event.bodies)
+                    append = self._log.append_raw
+                    is_stored = self._store(end_offset, append, event.offset, body)
+                    self.stored_size += event.size if is_stored else 0
+                case MasterGone():
+                    is_stored = False
+            if not is_stored:
+                if self._transport is not None:
+                    self._transport.abort()
+                return
+
+    def _store(self, end_offset: int, write: Callable[..., None], *arguments: object) -> bool:
+        """An acknowledgement leaves only when the log has taken the bytes."""
+        try:
+            write(*arguments)
+        except (StoreError, OSError) as error:
+            self.core.append_failed(f"the log did not take bytes up to {end_offset}: {error}")
+            return False
+        self.core.appended(end_offset)
+        return True
+
+    def _send_reports(self) -> None:
+        data = self.core.data_to_send(self._clock.monotonic_ms())
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+            self.last_write_ms = self._clock.now_ms()
+
+    def _tick(self) -> None:
+        if self._transport is None:
+            return
+        self.core.tick(self._clock.monotonic_ms())
+        self._run_events()
+        self._send_reports()
+        period_ms = tick_period_ms(
+            self._settings.heartbeat_interval_ms, self._settings.housekeeping_interval_ms
+        )
+        self._timer = self._clock.call_later_ms(period_ms, self._tick)
+
+
+class HAClient:
+    """Keeps one connection to the master up, for as long as the broker is a slave."""
+
+    def __init__(
+        self,
+        log: ReplicaLog,
+        clock: Clock,
+        settings: ReceiverSettings,
+        *,
+        fixed_address: str | None = None,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self._is_fixed = fixed_address is not None and len(fixed_address) >= _ADDRESS_LENGTH_MIN
+        self._address = fixed_address if self._is_fixed else None
+        self._wake = asyncio.Event()
+        self._policy = RedialPolicy()
+        self._guard = DamageGuard()
+        self._damage_offset: int | None = None
+        self._damage_reason = ""
+        self._stay_reason = ""
+        self._failure: BaseException | None = None
+        self._since_ms = clock.now_ms()
+        self._disconnect_ms = 0
+        self._disconnect_reason = ""
+        self.connect_count = 0
+        self.link: MasterLink | None = None
+
+    @property
+    def master_address(self) -> str | None:
+        return self._address
+
+    def update_master_address(self, address: str | None) -> None:
+        """What a registration answered. A configured address is never replaced, none never clears.
+
+        A connection that works is left alone; the new address is used at the next dial, at once
+        when there is none.
+        """
+        if self._is_fixed or not address or address == self._address:
+            return
+        _LOG.info("master HA address is now %s, was %s", address, self._address)
+        self._address = address
+        self._policy.reset()
+        self._guard.reset()
+        self._stay_reason = ""
+        self._wake.set()
+
+    def damage_found(self, offset: int, reason: str) -> None:
+        """The dispatcher found a bad record at `offset`: cut the log there and ask again."""
+        assert offset <= self._log.max_offset
+        _LOG.error("damage in the log offset=%d reason=%s", offset, reason)
+        self._damage_offset = offset
+        self._damage_reason = f"damage at {offset}: {reason}"
+        self._wake.set()
+        if self.link is not None:
+            self.link.close(self._damage_reason)
+
+    async def run(self) -> None:
+        """Dial and dial again, until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                self._repair()
+                if self._address is None or self._stay_reason:
+                    await self._wake.wait()
+                    continue
+                brought_data = await self._connect_once(self._address)
+                if self._failure is not None:
+                    raise self._failure
+                delay_ms = self._policy.next_delay_ms(brought_data=brought_data)
+                await self._pause(delay_ms)
+        finally:
+            if self.link is not None:
+                self.link.close("the broker is stopping")
+                self.link = None
+
+    def status(self) -> ClientStatus:
+        """For the status request."""
+        link = self.link
+        now_ms = self._clock.monotonic_ms()
+        if link is not None:
+            state = HAConnectionState.TRANSFER
+        else:
+            state = HAConnectionState.SUSPEND if self._stay_reason else HAConnectionState.READY
+        return ClientStatus(
+            master_address=self._address or "",
+            state=state.name,
+            max_offset=self._log.max_offset,
+            reported_offset=link.core.reported_offset if link else -1,
+            bytes_per_second=link.flow.rate(now_ms) if link else 0,
+            since_ms=link.since_ms if link else self._since_ms,
+            last_read_ms=link.last_read_ms if link else 0,
+            last_write_ms=link.last_write_ms if link else 0,
+            connect_count=self.connect_count,
+            last_disconnect_reason=self._disconnect_reason,
+            last_disconnect_ms=self._disconnect_ms,
+            damage=self._stay_reason or self._damage_reason,
+        )
+
+    async def _connect_once(self, address: str) -> bool:
+        """One connection from dial to end; whether it brought log bytes."""
+        link = await self._dial(address)
+        if link is None:
+            return False
+        self.link = link
+        self.connect_count += 1
+        _LOG.info("HA connected to master %s, log end %d", address, self._log.max_offset)
+        await link.closed.wait()
+        self.link = None
+        self._disconnected(address, link.core.reason)
+        return link.stored_size > 0
+
+    async def _dial(self, address: str) -> MasterLink | None:
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
+                _, link = await asyncio.get_running_loop().create_connection(
+                    self._new_link, host.strip("[]"), int(port)
+                )
+        except TimeoutError:
+            self._disconnected(address, f"no connection within {_CONNECT_TIMEOUT_MS} ms")
+        except (OSError, ValueError, OverflowError) as error:
+            self._disconnected(address, f"cannot connect: {error}")
+        else:
+            return link
+        return None
+
+    def _new_link(self) -> MasterLink:
+        return MasterLink(self._log, self._clock, self._settings, self._link_failed)
+
+    def _link_failed(self, error: BaseException) -> None:
+        """A bug in the link ends the client's task, and with it the process."""
+        self._failure = error
+        if self.link is not None:
+            self.link.close(f"internal error: {error!r}")
+
+    def _disconnected(self, address: str, reason: str) -> None:
+        self._since_ms = self._disconnect_ms = self._clock.now_ms()
+        self._disconnect_reason = f"{address}: {reason}"
+        _LOG.warning("HA not connected to master %s reason=%s", address, reason)
+
+    def _repair(self) -> None:
+        """Cut back to the damaged record; the same bytes a second time are the master's own."""
+        offset, self._damage_offset = self._damage_offset, None
+        if offset is None or offset >= self._log.max_offset:
+            return
+        data = self._log.read(offset, FINGERPRINT_SIZE_MAX)
+        verdict = self._guard.found(offset, data)
+        self._log.truncate_to(offset, reason=self._damage_reason)
+        if verdict is DamageVerdict.STAY:
+            self._stay_reason = (
+                f"{self._damage_reason}; the master sent the same bytes again: replication stays"
+                " at this point, repair the master's log or replace it, then restart this slave"
+            )
+            _LOG.error("%s", self._stay_reason)
+
+    async def _pause(self, delay_ms: int) -> None:
+        """Wait, unless something changes: another address, damage."""
+        if delay_ms <= 0 or self._wake.is_set():
+            return
+        try:
+            async with asyncio.timeout(delay_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+
+def tick_period_ms(heartbeat_interval_ms: int, housekeeping_interval_ms: int) -> int:
+    """How often timers are looked at: RocketMQ's second, finer when the intervals are short."""
+    return max(1, min(1000, heartbeat_interval_ms // 4, housekeeping_interval_ms // 4))

@@ -1,0 +1,46 @@
+"""What replication needs of a commit log. `store.commit_log.CommitLog` is one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twinlog.runtime.watermark import Watermark
+
+
+class ReplicaLog(Protocol):
+    """A log of bytes in files of one size, addressed by physical offset."""
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def max_offset(self) -> int: ...
+
+    @property
+    def segment_size(self) -> int: ...
+
+    def read(self, offset: int, size_max: int) -> bytes:
+        """Bytes at `offset`, never across the end of a file or of the log."""
+        ...
+
+    def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write at the end, now; all of it or an error and nothing counted."""
+        ...
+
+    def start_at(self, offset: int) -> None:
+        """Begin an empty log at `offset`."""
+        ...
+
+    def truncate_to(self, offset: int, *, reason: str) -> None:
+        """Cut the log back to `offset`; the cut bytes are moved aside."""
+        ...
+
+
+class ReplicaStore(Protocol):
+    """The store around the log: its end as a watermark."""
+
+    @property
+    def commit_log(self) -> ReplicaLog: ...
+
+    @property
+    def appended(self) -> Watermark: ...

@@ -1,0 +1,262 @@
+"""Replication of one broker: the HA port, its connections, the acks, and the slave's client.
+
+Answers to RocketMQ's HAService with its AcceptSocketService. On a master it feeds slaves and turns
+their reports into the watermark `confirmed`; on a slave it dials the master, and holds whoever
+dials it: a slave of a slave is refused with a reason.
+
+Invariants: only a connection in TRANSFER is a replica; a replica that is gone acknowledges nothing;
+strangers cost at most HA_SUSPENDED_PER_HOST_MAX silent connections per address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from twinlog.ha.acks import AckTable, ReplicaAck
+from twinlog.ha.client import HAClient, tick_period_ms
+from twinlog.ha.connection import HAConnection
+from twinlog.ha.group_transfer import GroupTransferService
+from twinlog.ha.replica_log import ReplicaStore
+from twinlog.ha.settings import HASettings
+from twinlog.ha.status import DepartedStatus, HAStatus, ReplicaStatus
+from twinlog.ha.wire import HAConnectionState
+from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.limits import (
+    HA_CONNECTION_COUNT_MAX,
+    HA_DEPARTED_COUNT_MAX,
+    HA_SUSPENDED_PER_HOST_MAX,
+)
+from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.watermark import Watermark
+from twinlog.store.status import PutMessageStatus
+
+_LOG = logging.getLogger("twinlog.ha")
+
+
+class HAService:
+    """Owns everything of replication; lives on the loop."""
+
+    def __init__(
+        self, settings: HASettings, store: ReplicaStore, clock: Clock, tasks: TaskOwner
+    ) -> None:
+        self.settings = settings
+        self.acks = AckTable()
+        self.group_transfer = GroupTransferService(
+            self.acks,
+            clock,
+            ack_count=max(0, settings.in_sync_replicas - 1),
+            fall_behind_max=settings.slave_fall_behind_max,
+            timeout_ms=settings.slave_timeout_ms,
+        )
+        self.listen_port = 0
+        self.client: HAClient | None = None
+        self.connections: list[HAConnection] = []
+        self._store = store
+        self._log = store.commit_log
+        self._clock = clock
+        self._tasks = tasks
+        self._sender_settings = settings.sender(self._log.segment_size)
+        self._departed: deque[DepartedStatus] = deque(maxlen=HA_DEPARTED_COUNT_MAX)
+        self._server: asyncio.Server | None = None
+        self._timer: TimerHandle | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._is_stopping = False
+        if settings.is_slave:
+            self.client = HAClient(
+                self._log,
+                clock,
+                settings.receiver(self._log.segment_size),
+                fixed_address=settings.master_address,
+            )
+
+    @property
+    def confirmed(self) -> Watermark:
+        """The offset that `inSyncReplicas` replicas have, the master included."""
+        return self.group_transfer.confirmed
+
+    # Life.
+
+    async def start(self) -> int:
+        """Listen, then dial; returns the bound port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._new_connection, self.settings.bind_address, self.settings.listen_port
+        )
+        self.listen_port = self._server.sockets[0].getsockname()[1]
+        self._unsubscribe = self._store.appended.subscribe(self._log_extended)
+        self._tick()
+        if self.client is not None:
+            self._tasks.spawn("ha-client", self.client.run())
+        return self.listen_port
+
+    async def stop(self) -> None:
+        """Client first, then the acceptor, the connections, the waiters."""
+        self._is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self.client is not None and self.client.link is not None:
+            self.client.link.close("the broker is stopping")
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self.connections):
+            connection.close("the broker is stopping")
+        self.group_transfer.stop()
+
+    def update_master_address(self, address: str | None) -> None:
+        """What the registration answered as haServerAddr."""
+        if self.client is not None:
+            self.client.update_master_address(address)
+
+    def damage_found(self, offset: int, reason: str) -> None:
+        """The dispatcher found a record that is not one. Only a slave can ask for it again."""
+        if self.client is not None:
+            self.client.damage_found(offset, reason)
+
+    # Synchronous replication.
+
+    def check_sync(self, end_offset: int) -> tuple[PutMessageStatus | None, str]:
+        """Whether a put may wait for its replicas; see GroupTransferService."""
+        return self.group_transfer.check_sync(end_offset)
+
+    def timeout_reason(self, end_offset: int) -> str:
+        """The remark of a FLUSH_SLAVE_TIMEOUT."""
+        return self.group_transfer.timeout_reason(end_offset)
+
+    # What connections tell.
+
+    def connection_opened(self, connection: HAConnection) -> None:
+        self.connections.append(connection)
+        if self._is_stopping:
+            connection.close("the broker is stopping")
+        elif len(self.connections) > HA_CONNECTION_COUNT_MAX:
+            connection.close(f"more than {HA_CONNECTION_COUNT_MAX} HA connections")
+        elif self.settings.is_slave:
+            connection.refuse("this broker is a slave: replicate from its master")
+        else:
+            _LOG.info("HA connection from %s", connection.address)
+
+    def slave_joined(self, connection: HAConnection) -> None:
+        core = connection.core
+        self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
+        self.group_transfer.acks_changed()
+
+    def slave_acked(self, connection: HAConnection) -> None:
+        core = connection.core
+        self.acks.ack(
+            connection.address,
+            core.ack_offset,
+            sent_offset=core.next_offset,
+            end_offset=core.log_end,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        self.group_transfer.acks_changed()
+
+    def slave_refused(self, connection: HAConnection, reason: str) -> None:
+        _LOG.warning("HA connection refused address=%s reason=%s", connection.address, reason)
+        suspended = [
+            other
+            for other in self.connections
+            if other.host == connection.host and other.state is HAConnectionState.SUSPEND
+        ]
+        if len(suspended) > HA_SUSPENDED_PER_HOST_MAX:
+            connection.close(f"{reason}; already {HA_SUSPENDED_PER_HOST_MAX} like it")
+
+    def connection_closed(self, connection: HAConnection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+        was_replica = any(r.name == connection.address for r in self.acks.replicas)
+        self.acks.leave(connection.address)
+        departed = DepartedStatus(
+            address=connection.address,
+            since_ms=connection.since_ms,
+            until_ms=self._clock.now_ms(),
+            ack_offset=connection.core.ack_offset,
+            reason=connection.close_reason or connection.core.reason,
+        )
+        self._departed.append(departed)
+        if was_replica:
+            self.group_transfer.replica_left(departed)
+        _LOG.info("HA connection closed address=%s reason=%s", departed.address, departed.reason)
+
+    def connection_failed(self, connection: HAConnection, error: BaseException) -> None:
+        connection.close(f"internal error: {error!r}")
+        self._tasks.spawn(f"ha-connection-{connection.address}", _raise(error))
+
+    # Status.
+
+    def status(self) -> HAStatus:
+        """The truth of this moment."""
+        replicas = tuple(self._replica_status(connection) for connection in self.connections)
+        return HAStatus(
+            is_master=not self.settings.is_slave,
+            role=self.settings.role,
+            max_offset=self._log.max_offset,
+            confirmed_offset=self.confirmed.value,
+            listen_port=self.listen_port,
+            replicas=replicas,
+            departed=tuple(self._departed),
+            client=self.client.status() if self.client is not None else None,
+            in_sync_count=sum(replica.is_in_sync for replica in replicas),
+        )
+
+    def _replica_status(self, connection: HAConnection) -> ReplicaStatus:
+        core = connection.core
+        now_ms = self._clock.monotonic_ms()
+        ack = self._ack_of(connection)
+        end_offset = self._log.max_offset
+        lag_bytes = max(0, end_offset - core.ack_offset) if ack else end_offset
+        return ReplicaStatus(
+            address=connection.address,
+            state=core.state.name,
+            ack_offset=core.ack_offset,
+            next_offset=core.next_offset,
+            lag_bytes=lag_bytes,
+            lag_ms=now_ms - ack.caught_up_ms if ack and lag_bytes else 0,
+            bytes_per_second=connection.flow.rate(now_ms),
+            since_ms=connection.since_ms,
+            is_in_sync=ack is not None and lag_bytes < self.settings.slave_fall_behind_max,
+            reason=core.reason,
+        )
+
+    def _ack_of(self, connection: HAConnection) -> ReplicaAck | None:
+        for replica in self.acks.replicas:
+            if replica.name == connection.address:
+                return replica
+        return None
+
+    # Work.
+
+    def _new_connection(self) -> HAConnection:
+        return HAConnection(
+            self,
+            self._log,
+            self._clock,
+            self._sender_settings,
+            bytes_per_second_max=self.settings.transfer_bytes_per_second_max,
+        )
+
+    def _log_extended(self, end_offset: int) -> None:
+        """Every append wakes every writer."""
+        if self.connections:
+            log_min = self._log.min_offset
+            for connection in tuple(self.connections):
+                connection.log_moved(log_min, end_offset)
+
+    def _tick(self) -> None:
+        log_min, log_end = self._log.min_offset, self._log.max_offset
+        for connection in tuple(self.connections):
+            connection.log_moved(log_min, log_end)
+            connection.tick()
+        period_ms = tick_period_ms(
+            self.settings.send_heartbeat_interval_ms, self.settings.housekeeping_interval_ms
+        )
+        self._timer = self._clock.call_later_ms(period_ms, self._tick)
+
+
+async def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,62 @@
+"""What replication reads of a broker's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinlog.ha.receiver import ReceiverSettings
+from twinlog.ha.sender import SenderSettings
+from twinlog.runtime.broker_config import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HASettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    role: str = "ASYNC_MASTER"
+    bind_address: str = "127.0.0.1"
+    listen_port: int = 0
+    master_address: str | None = None
+    send_heartbeat_interval_ms: int = 5000
+    housekeeping_interval_ms: int = 20_000
+    transfer_batch_size: int = 32_768
+    slave_fall_behind_max: int = 268_435_456
+    slave_timeout_ms: int = 3000
+    in_sync_replicas: int = 2
+    transfer_bytes_per_second_max: int = 0
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> HASettings:
+        limit = config.max_ha_transfer_byte_in_second if config.ha_flow_control_enable else 0
+        return cls(
+            role=config.broker_role.value,
+            bind_address=config.bind_address,
+            listen_port=config.ha_listen_port,
+            master_address=config.ha_master_address,
+            send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
+            housekeeping_interval_ms=config.ha_housekeeping_interval,
+            transfer_batch_size=config.ha_transfer_batch_size,
+            slave_fall_behind_max=config.ha_slave_fallbehind_max,
+            slave_timeout_ms=config.slave_timeout,
+            in_sync_replicas=config.in_sync_replicas,
+            transfer_bytes_per_second_max=limit,
+        )
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role == "SLAVE"
+
+    def sender(self, segment_size: int) -> SenderSettings:
+        return SenderSettings(
+            segment_size=segment_size,
+            batch_size=self.transfer_batch_size,
+            heartbeat_interval_ms=self.send_heartbeat_interval_ms,
+            housekeeping_interval_ms=self.housekeeping_interval_ms,
+        )
+
+    def receiver(self, segment_size: int) -> ReceiverSettings:
+        return ReceiverSettings(
+            segment_size=segment_size,
+            heartbeat_interval_ms=self.send_heartbeat_interval_ms,
+            housekeeping_interval_ms=self.housekeeping_interval_ms,
+        )

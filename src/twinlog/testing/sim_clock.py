@@ -1,0 +1,34 @@
+"""The clock of one simulated host: virtual time, and a wall clock that may be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from twinlog.runtime.clock import TimerHandle
+from twinlog.testing.sim_loop import SimHost, SimLoop
+
+EPOCH_MS = 1_700_000_000_000
+
+
+class SimClock:
+    """Reads the loop's time; `host.wall_offset_ms` moves the wall clock only."""
+
+    def __init__(self, loop: SimLoop, host: SimHost) -> None:
+        self._loop = loop
+        self._host = host
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self._host.wall_offset_ms + int(self._loop.now_s * 1000)
+
+    def monotonic_ms(self) -> int:
+        return int(self._loop.now_s * 1000)
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+    def call_later_ms(
+        self, delay_ms: float, callback: Callable[..., object], *arguments: Any
+    ) -> TimerHandle:
+        return self._loop.call_later(delay_ms / 1000, callback, *arguments)

@@ -1,0 +1,235 @@
+"""A deterministic event loop on virtual time, with hosts that can be killed, paused and skewed.
+
+The same seed gives the same run: time jumps to the next timer when nothing is ready, ready
+callbacks are shuffled by the seeded generator, threads and real sockets are refused. Production
+code runs in it unchanged; only disk, clock and transport are replaced.
+
+Hosts: every callback belongs to the host in whose context it was made. A killed host's callbacks
+are dropped, not cancelled: no `finally` of a dead process can save anything, as with SIGKILL. A
+paused host's callbacks wait, as with SIGSTOP.
+"""
+# It leans on private names of BaseEventLoop (a test pins them), which have no types.
+# mypy: disable-error-code="override,attr-defined,no-untyped-call,misc"
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from twinlog.testing.sim_network import SimNetwork
+
+T = TypeVar("T")
+
+
+class SimDeadlock(RuntimeError):
+    """Nothing is ready and nothing is scheduled, but someone still waits."""
+
+
+class SimStepsExceeded(RuntimeError):
+    """The run took more steps than its budget: something spins."""
+
+
+class SimHost:
+    """One machine of the simulation. A restart is a new incarnation with the same address."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.incarnation = 0
+        self.is_alive = True
+        self.is_paused = False
+        self.wall_offset_ms = 0
+        self.parked: list[asyncio.Handle] = []
+
+    def __repr__(self) -> str:
+        return f"<{self.name}#{self.incarnation}>"
+
+
+# (host, incarnation) to which the running callback belongs; None is the simulation itself.
+_IDENTITY: contextvars.ContextVar[tuple[SimHost, int] | None] = contextvars.ContextVar(
+    "sim_host", default=None
+)
+
+
+def current_host() -> SimHost | None:
+    """The host whose code is running."""
+    identity = _IDENTITY.get()
+    return identity[0] if identity else None
+
+
+class _Selector:
+    """Nothing to select: time moves instead."""
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise SimDeadlock("nothing ready, nothing scheduled")
+        return []
+
+    def close(self) -> None:
+        return
+
+
+class SimLoop(asyncio.base_events.BaseEventLoop):
+    """See the module. `step_max` bounds a run."""
+
+    def __init__(self, seed: int, *, step_max: int = 5_000_000, shuffle: bool = True) -> None:
+        super().__init__()
+        self._is_finished = False
+        self.rng = random.Random(seed)
+        self.network = SimNetwork(self)
+        self.step_count = 0
+        self.now_s = 0.0
+        self.failures: list[str] = []
+        self._step_max = step_max
+        self._shuffle = shuffle
+        self._selector = _Selector()
+        self._clock_resolution = 1e-9
+        self._graveyard: list[asyncio.Handle] = []
+        self.bare_context = contextvars.Context()
+        self.set_exception_handler(self._note_failure)
+
+    def time(self) -> float:
+        return self.now_s
+
+    # Hosts.
+
+    def add_host(self, name: str) -> SimHost:
+        host = SimHost(name, f"10.0.0.{len(self.network.hosts) + 1}")
+        self.network.hosts[host.address] = host
+        return host
+
+    def context_of(self, host: SimHost) -> contextvars.Context:
+        """A context whose callbacks belong to `host` as it is now."""
+        context = contextvars.copy_context()
+        context.run(_IDENTITY.set, (host, host.incarnation))
+        return context
+
+    def spawn_on(self, host: SimHost, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start `coroutine` as a process of `host`."""
+        with self._as(host):
+            return self.create_task(coroutine)
+
+    @contextmanager
+    def _as(self, host: SimHost) -> Iterator[None]:
+        token = _IDENTITY.set((host, host.incarnation))
+        try:
+            yield
+        finally:
+            _IDENTITY.reset(token)
+
+    def kill(self, host: SimHost, *, power_loss: bool = False) -> None:
+        """SIGKILL, or with `power_loss` the machine: then nobody tells the peers."""
+        host.incarnation += 1
+        host.is_alive = False
+        host.is_paused = False
+        self._graveyard += host.parked
+        host.parked = []
+        self.network.host_died(host, tells_peers=not power_loss)
+
+    def revive(self, host: SimHost) -> None:
+        """The machine is up again; the caller starts its processes."""
+        host.is_alive = True
+
+    def pause(self, host: SimHost) -> None:
+        """SIGSTOP: its callbacks wait, the network goes on into its buffers."""
+        host.is_paused = True
+
+    def resume(self, host: SimHost) -> None:
+        host.is_paused = False
+        self._ready.extend(host.parked)
+        host.parked = []
+
+    # The loop.
+
+    def _run_once(self) -> None:
+        self.step_count += 1
+        if self.step_count > self._step_max:
+            raise SimStepsExceeded(f"{self._step_max} steps at {self.now_s:.3f} s of virtual time")
+        self._drop_cancelled()
+        if not self._ready and self._scheduled:
+            self.now_s = max(self.now_s, self._scheduled[0].when())
+        if len(self._ready) > 1 and self._shuffle:
+            ready = list(self._ready)
+            self.rng.shuffle(ready)
+            self._ready.clear()
+            self._ready.extend(ready)
+        self._sort_out_ready()
+        super()._run_once()
+        self._sort_out_ready()
+
+    def _drop_cancelled(self) -> None:
+        # As the base class does; here so that time does not jump to a timer that is off.
+        while self._scheduled and self._scheduled[0].cancelled():
+            handle = heapq.heappop(self._scheduled)
+            handle._scheduled = False
+            self._timer_cancelled_count -= 1
+
+    def _sort_out_ready(self) -> None:
+        """Bury the callbacks of the dead, park those of the paused."""
+        if not any(host.incarnation or host.is_paused for host in self.network.hosts.values()):
+            return
+        kept = []
+        for handle in self._ready:
+            identity = handle._context.get(_IDENTITY)
+            if identity is None:
+                kept.append(handle)
+            elif identity[1] != identity[0].incarnation:
+                self._graveyard.append(handle)
+            elif identity[0].is_paused:
+                identity[0].parked.append(handle)
+            else:
+                kept.append(handle)
+        self._ready.clear()
+        self._ready.extend(kept)
+
+    def _process_events(self, events: list[Any]) -> None:
+        return
+
+    def _write_to_self(self) -> None:
+        return
+
+    def _note_failure(self, _loop: object, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.failures.append(f"{context.get('message')}: {error!r}")
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> Any:
+        raise RuntimeError("no threads in the simulation")
+
+    async def create_server(
+        self, factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        return self.network.listen(factory, current_host(), int(port or 0))
+
+    async def create_connection(
+        self, factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        return await self.network.connect(factory, current_host(), str(host), int(port))
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        if self._is_finished:
+            return asyncio.Handle(callback, args, self, context)
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        if self._is_finished:
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
+    def finish(self) -> None:
+        """End the run: what still waits is forgotten, and what it does about it has no effect."""
+        self._is_finished = True
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False
+            with suppress(Exception):
+                task.get_coro().close()
+        self._ready.clear()
+        self._scheduled.clear()
+        self._graveyard.clear()
+        self.close()
