@@ -48,8 +48,11 @@ def _resolve(
         if kind == "times" and number is not None:
             found[key] = _by_time(options, transport, key, number, side, end)
             continue
-        if number is None:
-            number = default if kind != "word" or value is None else value
+        if number is None and kind in ("table", "times"):
+            # A queue that the user did not name is read whole: nothing is lost by an omission.
+            number = EARLIEST if side == "starting" else LATEST
+        elif number is None:
+            number = default if value is None else value
         found[key] = {EARLIEST: begin, LATEST: end}.get(number, number)
     if kind in ("table", "times"):
         _check_table(f"{side}Offsets", value, bounds)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from twinlog.spark.archive.table import archive_plan, read_file
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, SourceOptions
 from twinlog.spark.positions import ranges_between, resolve_end, resolve_start
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.storeread import StoreTransport
-from twinlog.spark.transport import LossPolicy, Transport, select_queues
+from twinlog.spark.transport import LossPolicy, Skip, Transport, select_queues
 
 
 def open_transport(options: SourceOptions) -> Transport:
@@ -33,12 +34,20 @@ def open_transport(options: SourceOptions) -> Transport:
 def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
     """Plan a batch read: windows of the log, and files of the archive before them."""
     parts: list[Any] = []
+    archived = None
+    if options.archive is not None:
+        archived, files = archive_plan(options, pushed)
+        parts += files
+    if options.path is None and options.name_server is None:
+        return parts
     transport = open_transport(options)
     try:
         keys = [k for k in select_queues(options, transport.queues()) if pushed.wants_queue(k)]
         bounds = transport.bounds(keys)
         start = resolve_start(options, transport, bounds, EARLIEST)
         end = resolve_end(options, transport, bounds)
+        if archived is not None:
+            start = {key: max(low, archived.get(key, low)) for key, low in start.items()}
         start, end = pushed.narrow(start, end, transport)
         policy = LossPolicy(options.fail_on_data_loss)
         parts += transport.plan(ranges_between(start, end, bounds, policy))
@@ -48,11 +57,19 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
 
 
 def read_window(
-    options: SourceOptions, part: Any, columns: tuple[str, ...]
+    options: SourceOptions,
+    part: Any,
+    columns: tuple[str, ...],
+    skipped: list[Skip] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task."""
+    """Yield the rows of one task; what the loss rule skips is added to `skipped`."""
+    if not isinstance(part, tuple):
+        yield from read_file(options, part, columns)
+        return
     transport = open_transport(options)
     try:
         yield from transport.read(part, columns)
+        if skipped is not None:
+            skipped += transport.policy.skipped
     finally:
         transport.close()

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinlog.spark.errors import PipelineError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_LEAST = 17
+LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 
 
 def check_java() -> None:
@@ -56,8 +58,7 @@ def local_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.driver.extraJavaOptions": "-Dlog4j2.level=ERROR -XX:+UseSerialGC",
-        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING} -XX:+UseSerialGC",
         **(conf or {}),
     }
     builder = SparkSession.builder.master(master).appName(f"twinlog {name}")

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from twinlog.spark.body import BodyDecoder, body_columns
 from twinlog.spark.columns import ALL_COLUMNS, COLUMNS, check_columns, ddl
 from twinlog.spark.errors import OptionError
+from twinlog.spark.offsets import from_json, is_symbol, to_json
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import open_transport, plan_batch, read_window
@@ -157,8 +158,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the heads, so that progress shows how far behind the query is."""
-        from twinlog.spark.offsets import to_json
-
         return to_json({key: end for key, (_, end) in self.planner.heads().items()}, {})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -177,8 +176,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Report progress to `commitGroup`; the checkpoint alone decides where to go on."""
-        from twinlog.spark.offsets import from_json, is_symbol
-
         group = self.planner.options.raw.get("commitGroup")
         if group and not is_symbol(end):
             self.planner.transport.commit_group(group, from_json(end)[0])

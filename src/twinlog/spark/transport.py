@@ -76,6 +76,8 @@ ADVICE = "Start from what is there, or set failOnDataLoss=false to skip it and h
 class Transport(Protocol):
     """A place to read from."""
 
+    policy: LossPolicy
+
     def queues(self) -> list[QueueKey]:
         """Return every queue there is, system topics included."""
 

@@ -1,0 +1,193 @@
+"""`twinlog spark ...`: the pipeline's jobs as commands.
+
+Stores and archives are positional, output goes to `--out`, every option of the format "twinlog" is
+a flag in kebab case. Progress goes to standard error, results to standard output, and the last line
+is the job's summary as JSON. Exit codes: 0 ok, 1 differences found, 2 usage, 3 not found,
+4 unreachable.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from twinlog.spark.jobs.common import Summary
+
+# name -> (module, attribute, one line)
+JOBS: dict[str, tuple[str, str, str]] = {
+    "archive": ("twinlog.cli.spark", "archive_command", "Topics to Parquet, exactly once."),
+    "audit": ("twinlog.cli.spark", "audit_command", "Compare two replicas, or store and archive."),
+    "verify": ("twinlog.cli.spark", "verify_command", "Check log, queues and checksums."),
+}
+CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")
+
+
+class JobGroup(click.Group):
+    """Finds jobs in a table, so that help imports neither Spark nor Arrow."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(JOBS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in JOBS:
+            return None
+        module, attribute, _ = JOBS[name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Jobs"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in JOBS.items()])
+
+
+@click.group(cls=JobGroup)
+def spark() -> None:
+    """Archive, audit and query topics with Spark."""
+
+
+def kebab(name: str) -> str:
+    """maxOffsetsPerTrigger -> max-offsets-per-trigger."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+
+
+def with_source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add one flag per option of the format; `path` is positional instead."""
+    from twinlog.spark.options import READ_OPTIONS
+
+    for name in reversed(READ_OPTIONS):
+        if name not in ("path", "archive"):
+            command = click.option(f"--{kebab(name)}", f"opt_{name}", metavar="VALUE")(command)
+    return command
+
+
+def with_session_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags about Spark itself and the output."""
+    command = click.option("--quiet", is_flag=True, help="No progress.")(command)
+    return click.option(
+        "--master",
+        default="local[2]",
+        show_default=True,
+        help="Spark master, such as spark://host:7077.",
+    )(command)
+
+
+def taken(values: dict[str, Any]) -> dict[str, str]:
+    """Take the source options out of a command's arguments."""
+    names = [name for name in values if name.startswith("opt_")]
+    found = {name[4:]: values.pop(name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def progress_of(quiet: bool) -> Any:
+    """Return where progress goes."""
+    from twinlog.spark.jobs.common import Progress
+
+    return Progress(None if quiet else sys.stderr)
+
+
+def run(job: Callable[[], Summary], *, show: Callable[[Summary], None] | None = None) -> None:
+    """Run a job, print its result and leave with its exit code."""
+    from twinlog.spark.errors import PipelineError
+
+    try:
+        summary = job()
+    except PipelineError as error:
+        fail(error.condition, error.message, error.exit_code)
+    except KeyboardInterrupt:
+        fail("INTERRUPTED", "stopped before the end", 1)
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        fail(*condition_of(str(error)))
+    if show is not None:
+        show(summary)
+    else:
+        for item in summary.findings[:20]:
+            click.echo(json.dumps(item, default=str))
+    click.echo(summary.line())
+    raise SystemExit(summary.exit_code)
+
+
+def condition_of(text: str) -> tuple[str, str, int]:
+    """Find our own error inside the text that Spark makes of it."""
+    from twinlog.spark import errors
+
+    codes = {"TOPIC_NOT_FOUND": 3, "STORE_NOT_FOUND": 3, "ARCHIVE_NOT_FOUND": 3}
+    codes["BROKER_UNREACHABLE"] = errors.UnreachableError.exit_code
+    found = re.search(r"twinlog\.spark\.errors\.\w+: \[([A-Z_]+)\] ([^\n]*)", text)
+    found = found or CONDITION.search(text)
+    if found is None:
+        return "SPARK_FAILED", text.strip().splitlines()[0], 2
+    return found[1], found[2], codes.get(found[1], 2)
+
+
+def fail(condition: str, message: str, code: int) -> Any:
+    """Print one line to standard error and the summary, then leave."""
+    click.echo(f"twinlog spark: [{condition}] {message}", err=True)
+    click.echo(json.dumps({"ok": False, "error": condition, "message": message}))
+    raise SystemExit(code)
+
+
+@click.command("archive")
+@click.argument("store", required=False)
+@click.option("--out", required=True, help="Archive directory.")
+@click.option("--once/--continuous", default=True, help="End when all is archived, or go on.")
+@click.option("--trigger", default="10 seconds", show_default=True, help="Pause between batches.")
+@click.option("--compression", default="zstd", show_default=True)
+@with_session_options
+@with_source_options
+def archive_command(
+    store: str | None, out: str, once: bool, trigger: str, compression: str, master: str,
+    quiet: bool, **values: Any,
+) -> None:  # fmt: skip
+    """Archive the topics of STORE (or of --name-server) into Parquet, exactly once."""
+    from twinlog.spark.jobs.archive import archive
+
+    options = taken(values)
+    if store is not None:
+        options["path"] = store
+    run(
+        lambda: archive(
+            out, options, once=once, trigger=trigger, compression=compression, master=master,
+            progress=progress_of(quiet),
+        )
+    )  # fmt: skip
+
+
+@click.command("audit")
+@click.argument("master_store")
+@click.argument("slave_store")
+@click.option("--settle", default=10.0, show_default=True, help="Seconds a slave may catch up.")
+@with_session_options
+def audit_command(
+    master_store: str, slave_store: str, settle: float, master: str, quiet: bool
+) -> None:
+    """Compare MASTER_STORE with SLAVE_STORE, or a store with an archive."""
+    from twinlog.spark.jobs.audit import audit
+    from twinlog.spark.jobs.audit_archive import audit_archive
+    from twinlog.spark.jobs.common import kind_of
+
+    show = progress_of(quiet)
+    if kind_of(slave_store) == "archive":
+        run(lambda: audit_archive(master_store, slave_store, spark_master=master, progress=show))
+    run(lambda: audit(master_store, slave_store, settle=settle, spark_master=master, progress=show))
+
+
+@click.command("verify")
+@click.argument("store")
+@click.option("--rebuild", is_flag=True, help="Write the consume queues again (stopped broker).")
+@with_session_options
+def verify_command(store: str, rebuild: bool, master: str, quiet: bool) -> None:
+    """Check the records, queues and checksums of STORE."""
+    from twinlog.spark.jobs.verify import verify
+
+    show = progress_of(quiet)
+    run(lambda: verify(store, rebuild=rebuild, spark_master=master, progress=show))

@@ -1,0 +1,230 @@
+"""The manifest of an archive: the list of batches that count, in order.
+
+    ARCHIVE/
+      topic=orders/date=2026-11-15/*.parquet   rows, in physical order within a file
+      _manifest/000000000007-1c2d3e4f-12.json  one batch: sequence, query, batch of that query
+      _manifest/000000000007.base.json         everything up to 7, merged by compaction
+      _staging/                                files of batches under way
+      _checkpoint/                             Spark's own log
+
+A batch is in the archive exactly when its manifest file exists. The file is made under another
+name, synced, then linked: a second writer of the same sequence fails instead of replacing it. Each
+batch must begin, queue by queue, where the archive ends; a gap or an overlap is an error, so that
+even a lost checkpoint can neither repeat nor drop rows silently.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from twinlog.spark.errors import ArchiveError, NotFoundError
+from twinlog.spark.offsets import Offsets, QueueKey
+
+VERSION = 1
+ENTRY_NAME = re.compile(r"^(\d{12})-([0-9a-f]{8})-(\d+)\.json$")
+BASE_NAME = re.compile(r"^(\d{12})\.base\.json$")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """One Parquet file of the archive."""
+
+    name: str
+    topic: str
+    date: str
+    rows: int
+    size: int
+    crc: int
+    store_ms: list[int]  # first and last store time
+    queues: list[list[Any]]  # broker, queue id, first queue offset, last queue offset
+
+    def path(self, root: Path) -> Path:
+        """Return where it is."""
+        return root / self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one committed batch added."""
+
+    sequence: int
+    query: str
+    batch: int
+    ranges: list[list[Any]]  # topic, broker, queue id, low, high
+    files: list[ArchivedFile]
+    marks: dict[str, Any] = field(default_factory=dict)
+    skipped: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(file.rows for file in self.files)
+
+    def skipped_ranges(self) -> list[list[Any]]:
+        """Return the ranges that are knowingly not in it because nothing of them was left."""
+        return [skip[:5] for skip in self.skipped if skip[5].startswith("GAP")]
+
+
+def _batch(data: dict[str, Any]) -> Batch:
+    files = [ArchivedFile(**file) for file in data["files"]]
+    return Batch(**{**{k: v for k, v in data.items() if k != "v"}, "files": files})
+
+
+def merge_ranges(ranges: Iterable[Sequence[Any]]) -> dict[QueueKey, tuple[int, int]]:
+    """Join the ranges of each queue.
+
+    Raises:
+        ArchiveError: they do not touch, or they overlap.
+    """
+    joined: dict[QueueKey, tuple[int, int]] = {}
+    for topic, broker, queue, low, high in sorted(tuple(r) for r in ranges):
+        key = (topic, broker, queue)
+        if key in joined:
+            check_next(key, joined[key][1], low)
+            low = joined[key][0]
+        joined[key] = (low, high)
+    return joined
+
+
+def check_next(key: QueueKey, end: int, low: int) -> None:
+    """Demand that a range begins where the rows before it end."""
+    if low == end:
+        return
+    condition = "ARCHIVE_GAP" if low > end else "ARCHIVE_OVERLAP"
+    raise ArchiveError(
+        condition,
+        f"{key[0]} broker {key[1]} queue {key[2]}: the archive ends at {end}, the next rows begin "
+        f"at {low}; the checkpoint and the archive do not belong together",
+    )
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in a directory durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Manifest:
+    """Reads and extends the manifest of one archive."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.directory = self.root / "_manifest"
+
+    def exists(self) -> bool:
+        """Say whether there is an archive at all."""
+        return self.directory.is_dir()
+
+    def require(self) -> Manifest:
+        """Return itself, or raise NotFoundError when there is no archive."""
+        if not self.exists():
+            raise NotFoundError("ARCHIVE_NOT_FOUND", f"{self.root} is no archive (no _manifest)")
+        return self
+
+    def _names(self) -> tuple[str | None, list[str]]:
+        """Return the newest merged file and the batches after it."""
+        try:
+            names = sorted(os.listdir(self.directory))
+        except FileNotFoundError:
+            return None, []
+        bases = [name for name in names if BASE_NAME.match(name)]
+        base = bases[-1] if bases else None
+        after = int(base[:12]) if base else 0
+        return base, [n for n in names if ENTRY_NAME.match(n) and int(n[:12]) > after]
+
+    def _read(self, name: str) -> Any:
+        try:
+            data = json.loads((self.directory / name).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name}: {error}") from error
+        if data.get("v") != VERSION:
+            raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name} is of another version")
+        return data
+
+    def batches(self) -> list[Batch]:
+        """Return all batches in order, checked against each other."""
+        base, names = self._names()
+        found = [_batch(b) for b in self._read(base)["batches"]] if base else []
+        found += [_batch(self._read(name)) for name in names]
+        self._check(found)
+        return found
+
+    @staticmethod
+    def _check(batches: Sequence[Batch]) -> None:
+        ends: Offsets = {}
+        for batch in batches:
+            for key, (low, high) in merge_ranges([*batch.ranges, *batch.skipped_ranges()]).items():
+                if key in ends:
+                    check_next(key, ends[key], low)
+                ends[key] = high
+
+    def files(self) -> list[ArchivedFile]:
+        """Return every file that counts."""
+        return [file for batch in self.batches() for file in batch.files]
+
+    def spans(self) -> dict[QueueKey, tuple[int, int]]:
+        """Return first and end offset of every archived queue."""
+        spans: dict[QueueKey, tuple[int, int]] = {}
+        for batch in self.batches():
+            for key, (low, high) in merge_ranges([*batch.ranges, *batch.skipped_ranges()]).items():
+                spans[key] = (spans[key][0] if key in spans else low, high)
+        return spans
+
+    def ends(self) -> Offsets:
+        """Return where the archive ends, queue by queue."""
+        return {key: high for key, (_, high) in self.spans().items()}
+
+    def has(self, query: str, batch: int) -> bool:
+        """Say whether a query's batch is published (also when compaction has merged it)."""
+        base, names = self._names()
+        wanted = (query[:8], str(batch))
+        if any((m[2], m[3]) == wanted for m in map(ENTRY_NAME.match, names) if m):
+            return True
+        if base is None:
+            return False
+        return int(self._read(base)["published"].get(query, -1)) >= batch
+
+    def next_sequence(self) -> int:
+        """Return the number of the next batch."""
+        base, names = self._names()
+        last = names[-1] if names else base
+        return int(last[:12]) + 1 if last else 1
+
+    def publish(self, batch: Batch) -> None:
+        """Write a batch: the commit point.
+
+        Raises:
+            ArchiveError: another writer took this sequence number.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        name = f"{batch.sequence:012d}-{batch.query[:8]}-{batch.batch}.json"
+        clash = [n for n in self._names()[1] if n.startswith(f"{batch.sequence:012d}-")]
+        if clash:
+            raise ArchiveError(
+                "ARCHIVE_CONFLICT", f"another query wrote {clash[0]}: one archive, one query"
+            )
+        self.write(name, {"v": VERSION, **asdict(batch)})
+
+    def write(self, name: str, data: dict[str, Any]) -> None:
+        """Write a file of the manifest durably; it must not exist yet."""
+        temporary = self.directory / f".{name}.{os.getpid()}"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(data, file, sort_keys=True, separators=(",", ":"))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, self.directory / name)
+        except FileExistsError as error:
+            raise ArchiveError("ARCHIVE_CONFLICT", f"manifest {name} exists already") from error
+        finally:
+            temporary.unlink()
+        sync_directory(self.directory)

@@ -1,0 +1,158 @@
+"""The archive as a table: which files to read, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from twinlog.spark.archive.manifest import ArchivedFile, Manifest
+from twinlog.spark.columns import arrow_schema
+from twinlog.spark.errors import ArchiveError
+from twinlog.spark.offsets import Offsets, QueueKey
+from twinlog.spark.options import EARLIEST, LATEST, SourceOptions
+from twinlog.spark.positions import look_up
+from twinlog.spark.transport import select_queues
+
+if TYPE_CHECKING:
+    from twinlog.spark.pushdown import Pushed
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """One task: a file of the archive, and which of its rows are wanted."""
+
+    path: str
+    file: ArchivedFile
+    queues: tuple[tuple[QueueKey, int, int], ...]  # wanted offsets of each queue in the file
+    low_ms: int | None = None
+    high_ms: int | None = None
+
+
+def archive_plan(options: SourceOptions, pushed: Pushed) -> tuple[Offsets, list[FilePart]]:
+    """Return where the archive ends and the files to read of it."""
+    assert options.archive is not None
+    root = Path(options.archive)
+    manifest = Manifest(root).require()
+    spans = manifest.spans()
+    wanted = {key for key in select_queues(options, spans) if pushed.wants_queue(key)}
+    bounds = {key: _bounds(options, key, spans[key]) for key in wanted}
+    parts = []
+    for file in manifest.files():
+        queues = []
+        for broker, queue, first, last in file.queues:
+            key = (file.topic, broker, queue)
+            low, high = bounds.get(key, (0, 0))
+            if low <= last and high > first:
+                queues.append((key, low, high))
+        if queues:
+            part = FilePart(str(file.path(root)), file, tuple(queues), *_times(options, pushed))
+            if _in_time(part):
+                parts.append(part)
+    return {key: spans[key][1] for key in wanted}, parts
+
+
+def _bounds(options: SourceOptions, key: QueueKey, span: tuple[int, int]) -> tuple[int, int]:
+    low, high = span
+    kind, value = options.position("starting")
+    if kind == "table":
+        number = look_up(value, key)
+        low = {None: low, EARLIEST: low, LATEST: high}.get(number, number or 0)
+    elif kind == "word" and value == LATEST:
+        low = high
+    kind, value = options.position("ending")
+    if kind == "table":
+        number = look_up(value, key)
+        high = {None: high, EARLIEST: low, LATEST: high}.get(number, number or 0)
+    elif kind == "word" and value == EARLIEST:
+        high = low
+    return low, high
+
+
+def _times(options: SourceOptions, pushed: Pushed) -> tuple[int | None, int | None]:
+    kind, value = options.position("starting")
+    low = value if kind == "time" else None
+    if pushed.time_low_ms is not None:
+        low = max(low or 0, pushed.time_low_ms)
+    kind, value = options.position("ending")
+    return low, value if kind == "time" else None
+
+
+def _in_time(part: FilePart) -> bool:
+    first, last = part.file.store_ms
+    after = part.low_ms is None or last >= part.low_ms
+    return after and (part.high_ms is None or first < part.high_ms)
+
+
+def read_file(
+    options: SourceOptions, part: FilePart, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of one archived file.
+
+    Raises:
+        ArchiveError: the file is gone or not what the manifest says.
+    """
+    needed = dict.fromkeys((*columns, *_filter_columns(options, part)))
+    count = 0
+    try:
+        source = pq.ParquetFile(part.path)
+        if source.metadata.num_rows != part.file.rows:
+            raise ArchiveError(
+                "ARCHIVE_DAMAGED",
+                f"{part.path} has {source.metadata.num_rows} rows, its manifest {part.file.rows}",
+            )
+        for batch in source.iter_batches(batch_size=options.batch_rows, columns=list(needed)):
+            count += batch.num_rows
+            kept = _wanted(options, part, batch)
+            table = pa.Table.from_batches([kept]).select(list(columns)).cast(arrow_schema(columns))
+            yield from table.to_batches()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ArchiveError("ARCHIVE_DAMAGED", f"{part.path}: {error}") from error
+
+
+def _filter_columns(options: SourceOptions, part: FilePart) -> list[str]:
+    names = ["broker", "queue_id", "queue_offset"] if _is_partial(part) else []
+    if part.low_ms is not None or part.high_ms is not None:
+        names.append("store_ts")
+    if options.tags:
+        names.append("tags")
+    return names
+
+
+def _is_partial(part: FilePart) -> bool:
+    bounds = {key: (low, high) for key, low, high in part.queues}
+    for broker, queue, first, last in part.file.queues:
+        low, high = bounds.get((part.file.topic, broker, queue), (0, 0))
+        if first < low or last >= high:
+            return True
+    return False
+
+
+def _wanted(options: SourceOptions, part: FilePart, batch: pa.RecordBatch) -> pa.RecordBatch:
+    keep: Any = None
+    if _is_partial(part):
+        keep = np.zeros(batch.num_rows, bool)
+        offsets = batch.column("queue_offset").to_numpy()
+        ids = batch.column("queue_id").to_numpy()
+        for (_, broker, queue), low, high in part.queues:
+            own = pc.equal(batch.column("broker"), broker).to_numpy(zero_copy_only=False)
+            keep |= own & (ids == queue) & (offsets >= low) & (offsets < high)
+    if part.low_ms is not None or part.high_ms is not None:
+        times = batch.column("store_ts").cast(pa.int64()).to_numpy() // 1000
+        inside = np.ones(batch.num_rows, bool)
+        if part.low_ms is not None:
+            inside &= times >= part.low_ms
+        if part.high_ms is not None:
+            inside &= times < part.high_ms
+        keep = inside if keep is None else keep & inside
+    if options.tags:
+        tagged = pc.is_in(batch.column("tags"), pa.array(list(options.tags)))
+        tagged = tagged.to_numpy(zero_copy_only=False)
+        keep = tagged if keep is None else keep & tagged
+    return batch if keep is None else batch.filter(pa.array(keep))

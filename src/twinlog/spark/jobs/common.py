@@ -1,0 +1,160 @@
+"""What jobs share: progress, summaries, and running tasks on a session."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from twinlog.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BAR_WIDTH = 28
+LINE_SECONDS = 5.0
+POLL_SECONDS = 0.3
+
+
+@dataclass
+class Summary:
+    """What a job found; printed as one JSON line last."""
+
+    job: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all is well, 1 when differences were found."""
+        return 1 if self.findings else 0
+
+    def line(self, findings_max: int = 20) -> str:
+        """Return the JSON line."""
+        shown = self.findings[:findings_max]
+        more = {"differences": len(self.findings), "findings": shown} if shown else {}
+        data = {"job": self.job, "ok": not self.findings, **self.facts, **more}
+        data["seconds"] = round(self.seconds, 3)
+        return json.dumps(data, sort_keys=False, default=str)
+
+
+class Progress:
+    """A bar on a terminal, a line now and then in a pipe, nothing when there is no stream."""
+
+    def __init__(
+        self, stream: TextIO | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.stream, self.now = stream, now
+        self.last = -LINE_SECONDS
+        self.is_bar = bool(stream is not None and stream.isatty())
+        self.has_bar = False
+
+    def show(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Show how far a job is."""
+        if self.stream is None:
+            return
+        share = f" {done}/{total}" if total else ""
+        if self.is_bar:
+            filled = BAR_WIDTH * done // total if total else 0
+            bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]" if total else ""
+            self.stream.write(f"\r\x1b[K{bar}{share} {text}")
+            self.has_bar = True
+        elif self.now() - self.last >= LINE_SECONDS or (total and done == total):
+            self.stream.write(f"{text}{share}\n")
+            self.last = self.now()
+        self.stream.flush()
+
+    def end(self) -> None:
+        """Leave the line of the bar."""
+        if self.stream is not None and self.has_bar:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
+
+
+def standard_progress() -> Progress:
+    """Progress goes to standard error, results to standard output."""
+    return Progress(sys.stderr)
+
+
+@contextmanager
+def session_of(
+    spark: SparkSession | None, job: str, *, master: str = "local[2]"
+) -> Iterator[SparkSession]:
+    """Use the session given, or start one for this job and stop it."""
+    if spark is not None:
+        yield spark
+        return
+    own = local_session(job, master=master)
+    try:
+        yield own
+    finally:
+        own.stop()
+
+
+def run_tasks(
+    spark: SparkSession,
+    function: Callable[[Any], list[dict[str, Any]]],
+    tasks: Sequence[Any],
+    schema: str,
+    progress: Progress,
+    *,
+    text: str,
+) -> list[Any]:
+    """Run `function` on every task on the cluster and collect the rows it returns.
+
+    `function` must be importable on the workers. Works on a classic session and through Connect.
+    """
+    from twinlog.spark.tasks import task_frame
+
+    if not tasks:
+        return []
+    frame = task_frame(spark, function, tasks, schema)
+    with _watch(spark, progress, len(tasks), text):
+        return list(frame.collect())
+
+
+@contextmanager
+def _watch(spark: SparkSession, progress: Progress, total: int, text: str) -> Iterator[None]:
+    """Show finished tasks while a job runs (a Connect session cannot tell)."""
+    over = threading.Event()
+
+    def poll() -> None:
+        tracker = getattr(getattr(spark, "_sc", None), "statusTracker", None)
+        while tracker is not None and not over.wait(POLL_SECONDS):
+            infos = [tracker().getStageInfo(stage) for stage in tracker().getActiveStageIds()]
+            done = sum(info.numCompletedTasks for info in infos if info)
+            progress.show(text, done, total)
+
+    thread = threading.Thread(target=poll, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        progress.show(text, total, total)
+        progress.end()
+
+
+def kind_of(path: str | Path) -> str:
+    """Say what a directory is: "store", "archive" or "nothing"."""
+    place = Path(path)
+    if (place / "_manifest").is_dir():
+        return "archive"
+    return "store" if (place / "commitlog").is_dir() else "nothing"
+
+
+def source_options(options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the options of a job; every topic when none is named."""
+    given = dict(options or {})
+    folded = {key.lower() for key in given}
+    if not folded & {"subscribe", "subscribepattern", "assign", "topic"}:
+        given["subscribePattern"] = ".*"
+    return given
