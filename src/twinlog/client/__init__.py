@@ -2,6 +2,7 @@
 
 import logging
 
+from twinlog.client import blocking
 from twinlog.client.consumer_core import ConsumeFrom
 from twinlog.client.errors import ClientError
 from twinlog.client.hooks import ClientHooks
@@ -10,6 +11,11 @@ from twinlog.client.producer import Producer
 from twinlog.client.pull_consumer import PullConsumer
 from twinlog.client.push_consumer import PushConsumer, RetryLater
 from twinlog.client.queues import MessageQueue
+from twinlog.client.transaction import (
+    TransactionProducer,
+    TransactionReceipt,
+    TransactionState,
+)
 
 __all__ = [
     "ClientError",
@@ -24,6 +30,10 @@ __all__ = [
     "RetryLater",
     "SendReceipt",
     "SendStatus",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
+    "blocking",
 ]
 
 # Silent unless the application configures logging: a library does not write to its standard error.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,10 +133,10 @@ class ConsumerCore:
         if sql:
             await self._check_sql(subscription)
         self.subscriptions[topic] = subscription
-        for queue, reader in self.readers.items():
-            if queue.topic == topic:
-                reader.subscription = subscription
         await self._join()
+        for queue, reader in list(self.readers.items()):
+            if queue.topic == topic and reader.subscription is not subscription:
+                reader.change(subscription)
         return subscription
 
     async def unsubscribe(self, topic: str) -> None:
@@ -355,6 +355,19 @@ class ConsumerCore:
             await self._unlock([reader.queue for reader in readers])
 
     # Offsets
+
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """An administrator moves the group: commit the new offsets, then read from there."""
+        owned = [queue for queue in offsets if queue in self.readers]
+        await self._release(owned, wait_ms=RELEASE_WAIT_MS)
+        for queue in owned:
+            try:
+                await calls.commit_offset(
+                    self.instance, self.group, queue, offsets[queue], wait=True
+                )
+            except ClientError as error:
+                _LOG.warning("offset not reset queue=%s reason=%s", queue, error)
+        self._wake.set()
 
     async def commit(self, *, wait: bool) -> None:
         await self.offsets.commit(wait=wait)

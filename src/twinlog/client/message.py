@@ -51,7 +51,7 @@ RESERVED_PROPERTIES = frozenset(
 )  # fmt: skip
 
 
-class SendStatus(enum.IntEnum):
+class SendStatus(enum.Enum):
     """What the broker promises. Only SEND_OK is an acknowledgement in the broker's mode.
 
     The others mean: stored on the master, the rest is unknown.

@@ -16,7 +16,7 @@ from twinlog.remoting.command import RemotingCommand, Request
 
 _ELEMENT_HEAD = struct.Struct(">iiiii")
 _LENGTH = struct.Struct(">h")
-_STATUSES = {int(status): status for status in SendStatus}
+_STATUSES = {status.value: status for status in SendStatus}
 _TRUE_FALSE = ("false", "true")
 
 

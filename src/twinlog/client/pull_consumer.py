@@ -111,8 +111,12 @@ class PullConsumer:
     ) -> None:
         if error is not None:
             # What was in hand when it happened is not done: it comes again.
-            self._in_hand.clear()
+            self.forget_in_hand()
         await self.close()
+
+    def forget_in_hand(self) -> None:
+        """What was handed out last does not count as done: it comes again."""
+        self._in_hand.clear()
 
     @property
     def client_id(self) -> str:

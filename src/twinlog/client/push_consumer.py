@@ -24,6 +24,7 @@ from typing import Any, Self
 from typing_extensions import Unpack
 
 from twinlog.client.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
+from twinlog.client.consumer_requests import ConsumerRequests
 from twinlog.client.errors import ClientError, InvalidHandlerError, UsageError
 from twinlog.client.hooks import guarded
 from twinlog.client.instance import ClientInstance
@@ -149,6 +150,7 @@ class PushConsumer:
             offsets=self._local_offsets(offset_file) if broadcast else None,
         )  # fmt: skip
         self._returns = ReturnPath(self._instance, group)
+        ConsumerRequests(self._core, self._call_now, concurrency)
         self._workers = [_Worker(self) for _ in range(concurrency)]
         self._ready: deque[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = deque()
         # Ordered mode: messages stay with their queue, and queues take turns.
@@ -338,6 +340,18 @@ class PushConsumer:
         if hooks is not None:
             guarded(hooks.after_consume, context, error)
         return error
+
+    async def _call_now(self, message: ReceivedMessage) -> BaseException | None:
+        """Handle a message that an administrator sent us, outside of its queue."""
+        handler = self._handlers.get(message.topic)
+        if handler is None:
+            return UsageError(f"no handler for topic {message.topic!r}")
+        try:
+            await handler(message)
+        except Exception as error:
+            # The handler's own error, shown to whoever asked.
+            return error
+        return None
 
     async def _give_back(self, message: ReceivedMessage, error: BaseException) -> bool:
         """Whether the broker took the message for another attempt."""

@@ -70,6 +70,7 @@ class QueueReader:
         self.is_released = False
         self.running = 0
         self.last_pull_ms = 0
+        self.last_consume_ms = 0
         self.locked_until_ms: int | None = None
         self._instance = instance
         self._group = group
@@ -103,6 +104,13 @@ class QueueReader:
             self._task.cancel()
             self.start()
 
+    def change(self, subscription: SubscriptionData) -> None:
+        """Filter differently from now on. A held pull has the old filter: it is abandoned."""
+        self.subscription = subscription
+        if self._task is not None:
+            self._task.cancel()
+            self.start()
+
     def pause(self) -> None:
         self.is_paused = True
 
@@ -129,6 +137,7 @@ class QueueReader:
 
     def handler_ended(self) -> None:
         self.running -= 1
+        self.last_consume_ms = self._instance.clock.now_ms()
         if not self.running:
             self._idle.set()
 
