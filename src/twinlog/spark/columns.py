@@ -8,6 +8,7 @@ are those that Spark derives from the DDL: `binary` (never `large_binary`), `tim
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -49,6 +50,11 @@ def ddl(names: Iterable[str] = ALL_COLUMNS) -> str:
 
 def arrow_schema(names: Iterable[str] = ALL_COLUMNS) -> pa.Schema:
     """Return the Arrow schema of these columns."""
+    return _schema(tuple(names))
+
+
+@lru_cache(maxsize=256)
+def _schema(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([(name, COLUMNS[name][1]) for name in names])
 
 

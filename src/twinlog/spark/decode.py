@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +39,8 @@ from twinlog.spark.vector import (
     U8,
     Properties,
     gather_bytes,
-    gather_int,
     split_properties,
+    strided,
     times_us,
 )
 
@@ -57,6 +58,15 @@ class LogSlice:
     data: pa.Buffer
     view: U8
     base: int
+    _views: dict[str, npt.NDArray[Any]] = field(default_factory=dict, compare=False)
+
+    def ints(self, kind: str, positions: I64) -> I64:
+        """Read a big-endian integer of numpy kind `kind` at every position."""
+        view = self._views.get(kind)
+        if view is None:
+            view = self._views[kind] = strided(self.view, kind)
+        found: I64 = view[positions].astype(np.int64)
+        return found
 
     @classmethod
     def over(cls, source: object, base: int) -> LogSlice:
@@ -101,7 +111,7 @@ class Layout:
 
     def int_at(self, kind: str, positions: I64) -> I64:
         """Read one integer of every row."""
-        return gather_int(self.log.view, kind, positions)
+        return self.log.ints(kind, positions)
 
 
 LAYOUT_ARRAYS = tuple(name for name in Layout.__dataclass_fields__ if name != "log")
@@ -129,17 +139,17 @@ def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Lay
     """
     end = len(log.view)
     _demand(log, starts, (starts >= 0) & (starts + SMALLEST_RECORD <= end), "it passes the end")
-    sizes = gather_int(log.view, ">i4", starts)
-    magics = gather_int(log.view, ">u4", starts + 4)
+    sizes = log.ints(">i4", starts)
+    magics = log.ints(">u4", starts + 4)
     is_v2 = magics == MAGIC_V2
     _demand(log, starts, is_v2 | (magics == MAGIC_V1), "it has no message magic")
     _demand(log, starts, (sizes >= SMALLEST_RECORD) & (starts + sizes <= end), "its size is wrong")
-    sys_flags = gather_int(log.view, ">i4", starts + 36)
+    sys_flags = log.ints(">i4", starts + 36)
     store_time_at = starts + np.where(sys_flags & BORNHOST_V6_FLAG, 68, 56)
     body_at = store_time_at + np.where(sys_flags & STOREHOSTADDRESS_V6_FLAG, 44, 32)
     limits = starts + sizes
     _demand(log, starts, body_at + 3 <= limits, "its hosts pass its end")
-    body_sizes = gather_int(log.view, ">i4", body_at - 4)
+    body_sizes = log.ints(">i4", body_at - 4)
     topic_at = body_at + body_sizes
     good = (body_sizes >= 0) & (topic_at + 3 + is_v2 <= limits)
     _demand(log, starts, good, "its body passes its end")
@@ -147,7 +157,7 @@ def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Lay
     topic_at = topic_at + 1 + is_v2
     properties_at = topic_at + topic_sizes + 2
     _demand(log, starts, properties_at <= limits, "its topic passes its end")
-    properties_sizes = gather_int(log.view, ">i2", properties_at - 2)
+    properties_sizes = log.ints(">i2", properties_at - 2)
     good = (properties_sizes >= 0) & (properties_at + properties_sizes == limits)
     _demand(log, starts, good, "its lengths do not add up to its size")
     layout = Layout(
@@ -162,9 +172,7 @@ def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Lay
 def _topic_sizes(log: LogSlice, at: I64, is_v2: npt.NDArray[np.bool_]) -> I64:
     sizes = log.view[at].astype(np.int64)
     if is_v2.any():
-        sizes = np.where(
-            is_v2, gather_int(log.view, ">u2", np.minimum(at, len(log.view) - 2)), sizes
-        )
+        sizes = np.where(is_v2, log.ints(">u2", np.minimum(at, len(log.view) - 2)), sizes)
     return sizes
 
 

@@ -29,14 +29,11 @@ PAIR_END = 2  # RocketMQ's PROPERTY_SEPARATOR
 MASK_BITS = 40  # low enough that the sum of bits of the longest property string cannot wrap
 
 
-def gather_int(buffer: U8, kind: str, positions: I64) -> I64:
-    """Read a big-endian integer of numpy kind `kind` (such as ">i4") at every byte position."""
-    width = np.dtype(kind).itemsize
-    view: Any = np.ndarray(
-        shape=(max(0, len(buffer) - width + 1),), dtype=kind, buffer=buffer, strides=(1,)
-    )
-    found: I64 = view[positions].astype(np.int64)
-    return found
+def strided(buffer: U8, kind: str) -> npt.NDArray[Any]:
+    """View bytes as big-endian integers of numpy kind `kind` (such as ">i4") at every position."""
+    width = int(kind[-1])
+    count = max(0, len(buffer) - width + 1)
+    return np.ndarray(shape=(count,), dtype=kind, buffer=buffer, strides=(1,))
 
 
 def gather_bytes(data: pa.Buffer, starts: I64, lengths: I64, kind: pa.DataType) -> pa.Array:
