@@ -1,0 +1,264 @@
+"""States in which a captured request was answered, and what is compared of an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.captured import Peer, body_of, frame, request_frame, response, slave_config
+from twinlog.broker.clients import ClientChannelInfo
+from twinlog.broker.replies import NoReplication
+from twinlog.broker.server import Broker
+from twinlog.broker.subscription import build_subscription
+from twinlog.broker.subscription_group import group_from_json
+from twinlog.broker.topic_config import topic_from_json
+from twinlog.remoting import fastjson
+from twinlog.remoting.codec import decode_command, encode_command
+from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.command import Request
+from twinlog.store.status import PutMessageStatus
+
+Setup = Callable[[Broker, Peer], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the state of one captured pair is reached, and what cannot be equal."""
+
+    end: int | None = None  # None: from the answer.
+    setup: Setup | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    tables: bool = True
+    masked: frozenset[str] = frozenset()
+    is_held: bool = False
+    on_vip_port: bool = False
+
+
+def masked(*names: str, **case: Any) -> Case:
+    return Case(masked=frozenset(names), **case)
+
+
+def slave(**case: Any) -> Case:
+    return Case(config=slave_config(), **case)
+
+
+# States
+
+
+def online(
+    group: str, topic: str, expression: str = "*", version: int = 1 << 60, kind: str = "TAG"
+) -> Setup:
+    """A member of `group` that subscribes to `topic`."""
+
+    def setup(broker: Broker, peer: Peer) -> None:
+        data = build_subscription(topic, expression, kind, version)
+        broker.filters.register(group, [data])
+        broker.consumers.register(
+            group,
+            ClientChannelInfo(peer.connection, f"127.0.0.1@{group}", "JAVA", 407),
+            [data],
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            must_notify=False,
+            now_ms=broker.clock.monotonic_ms(),
+        )
+
+    return setup
+
+
+TAGS = "TagA || TagB || Zip"
+PUSH_VEC = online("GID_push", "TopicVec", TAGS)
+SQL = "price > 2 AND price IS NOT NULL"
+
+
+def member(group: str, client_id: str, topics: dict[str, str]) -> Setup:
+    """A member with a client id and several subscriptions."""
+
+    def setup(broker: Broker, peer: Peer) -> None:
+        broker.consumers.register(
+            group,
+            ClientChannelInfo(peer.connection, client_id, "JAVA", 407),
+            [build_subscription(t, e, "TAG", 1) for t, e in topics.items()],
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            must_notify=False,
+            now_ms=broker.clock.monotonic_ms(),
+        )
+
+    return setup
+
+
+def offsets_of_answer(name: str, group: str) -> Setup:
+    """Consumer offsets as the captured statistics show them."""
+
+    def setup(broker: Broker, peer: Peer) -> None:
+        body = body_of(response(name))
+        broker.offsets.table.clear()
+        for key, value in body["offsetTable"].items():
+            queue = fastjson.loads(key)
+            offset = value if isinstance(value, int) else value["consumerOffset"]
+            broker.offsets.commit(group, queue["topic"], queue["queueId"], offset)
+
+    return setup
+
+
+def all_offsets_of_answer(name: str) -> Setup:
+    def setup(broker: Broker, peer: Peer) -> None:
+        body = body_of(response(name))
+        broker.offsets.table.clear()
+        broker.groups.table = {
+            group: group_from_json({"groupName": group})
+            for entry in body["consumeStatsList"]
+            for group in entry
+        }
+        for entry in body["consumeStatsList"]:
+            for group, stats in entry.items():
+                for one in stats:
+                    for key, value in one["offsetTable"].items():
+                        queue = fastjson.loads(key)
+                        broker.offsets.commit(
+                            group, queue["topic"], queue["queueId"], value["consumerOffset"]
+                        )
+
+    return setup
+
+
+def both(*setups: Setup) -> Setup:
+    def setup(broker: Broker, peer: Peer) -> None:
+        for one in setups:
+            one(broker, peer)
+
+    return setup
+
+
+def tables_of_answer(name: str) -> Setup:
+    """Topics or groups as the answer shows them: what is compared is their form."""
+
+    def setup(broker: Broker, peer: Peer) -> None:
+        body = body_of(response(name))
+        if "topicConfigTable" in body:
+            table = body["topicConfigTable"]
+            broker.topics.table = {t: topic_from_json(t, v) for t, v in table.items()}
+            broker.topics.data_version.assign(body["dataVersion"])
+        elif "subscriptionGroupTable" in body:
+            table = body["subscriptionGroupTable"]
+            broker.groups.table = {g: group_from_json(v) for g, v in table.items()}
+            broker.groups.data_version.assign(body["dataVersion"])
+        elif decode_command(request_frame(name)).code == RequestCode.GET_ALL_DELAY_OFFSET:
+            broker.schedule.replace(body)
+        else:
+            broker.offsets.replace(body)
+
+    return setup
+
+
+def delays_of_answer(name: str) -> Setup:
+    """Delay offsets as the captured runtime table shows them."""
+
+    def setup(broker: Broker, peer: Peer) -> None:
+        table = body_of(response(name))["table"]
+        prefix = "scheduleMessageOffset_"
+        broker.schedule.replace(
+            {
+                "offsetTable": {
+                    key.removeprefix(prefix): value.split(",")[0]
+                    for key, value in table.items()
+                    if key.startswith(prefix)
+                }
+            }
+        )
+
+    return setup
+
+
+def producer(group: str, client_id: str, port: int = 44516) -> Setup:
+    def setup(broker: Broker, peer: Peer) -> None:
+        other = Peer(broker.server, port=port)
+        info = ClientChannelInfo(other.connection, client_id, "JAVA", 407)
+        broker.producers.register(group, info, broker.clock.monotonic_ms())
+
+    return setup
+
+
+class StalledSlave(NoReplication):
+    """A slave that is there and confirms nothing."""
+
+    def check_sync(self, end_offset: int) -> tuple[PutMessageStatus | None, str]:
+        return None, ""
+
+
+def stalled_slave(broker: Broker, peer: Peer) -> None:
+    broker.replies._replication = StalledSlave()
+
+
+def delete_before(topic: str) -> Setup:
+    def setup(broker: Broker, peer: Peer) -> None:
+        broker.topics.delete(topic)
+        broker.store.delete_topics([topic])
+
+    return setup
+
+
+def counted(name: str, key: str) -> Setup:
+    def setup(broker: Broker, peer: Peer) -> None:
+        item = broker.stats.item(name, key)
+        broker.stats.sample(0)
+        for _ in range(28):
+            item.add(1)
+        item.value += 3
+        broker.stats.sample(60_000)
+
+    return setup
+
+
+def relaying(name: str, group: str, client_id: str) -> Setup:
+    """A member that answers what is relayed to it with the captured answer of Apache's client."""
+
+    def setup(broker: Broker, peer: Peer) -> None:
+        client = Peer(broker.server, port=53494)
+        member(group, client_id, {"TopicVec": TAGS})(broker, client)
+
+        async def answer() -> None:
+            code = decode_command(frame(name, "request")).code
+            asked = await client.next(lambda c: not c.is_response and c.code == code)
+            same_request(asked, decode_command(frame(name, "request")))
+            reply = decode_command(frame(name, "response"))
+            reply.opaque = asked.opaque
+            client.tell(encode_command(reply))
+
+        broker.tasks.spawn("client", answer())
+
+    return setup
+
+
+# Comparison
+
+
+def same_request(ours: Request, apache: Request) -> None:
+    assert ours.code == apache.code
+    assert ours.is_oneway == apache.is_oneway
+    assert ours.serialize_type == apache.serialize_type
+    assert ours.ext() == apache.ext()
+    assert plain(body_of(ours), frozenset()) == plain(body_of(apache), frozenset())
+
+
+def plain(value: Any, hidden: frozenset[str]) -> Any:
+    """Masked where it cannot be equal, lists as sets: Java's order is that of its hashes."""
+    if isinstance(value, dict):
+        return {
+            _key(key): "masked" if key in hidden else plain(member, hidden)
+            for key, member in value.items()
+            if not key.startswith("commitLogDiskRatio_")
+        }
+    if isinstance(value, list):
+        return sorted((plain(item, hidden) for item in value), key=repr)
+    return value
+
+
+def _key(key: str) -> str:
+    """A key that is an object: its members in one order."""
+    return json.dumps(fastjson.loads(key), sort_keys=True) if key.startswith("{") else key
