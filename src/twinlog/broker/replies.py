@@ -45,6 +45,10 @@ class Replication(Protocol):
         """A status that is certain already (no usable slave) and why, or None: wait."""
         ...
 
+    def timeout_reason(self, end_offset: int) -> str:
+        """Why the slaves have not acknowledged the log up to `end_offset`."""
+        ...
+
 
 class PutReplies:
     """Everything that waits for its put."""
@@ -102,9 +106,11 @@ class PutReplies:
                 demand = Demand.FLUSH
             if config.broker_role == "SYNC_MASTER":
                 status, reason = self._replication.check_sync(result.end_offset)
-                # A status that is certain wins over whatever the flush will say.
-                demand = demand | Demand.REPLICATE if status is None else Demand.NONE
-                reason = "" if status is None else reason or status.name
+                if status is None:
+                    demand |= Demand.REPLICATE
+                elif status is not PutMessageStatus.PUT_OK:
+                    # A status that is certain wins over whatever the flush will say.
+                    demand, reason = Demand.NONE, reason or status.name
         turn = self._turn
         if not turn:
             self._turn_started_ms = self._clock.monotonic_ms()
@@ -187,8 +193,12 @@ class PutReplies:
             self._flushed_mark.value,
             self._replication.confirmed.value,
         )
+        slave_reason = ""
         for waiting, status in decided:
-            self._answer(waiting, status, "")
+            if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT and not slave_reason:
+                slave_reason = self._replication.timeout_reason(self._appended_mark.value)
+            is_slave_timeout = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+            self._answer(waiting, status, slave_reason if is_slave_timeout else "")
         if len(self._durable):
             self._timer = self._clock.call_later_ms(_EXPIRE_INTERVAL_MS, self._expire)
         self._flush_writes()
@@ -225,13 +235,3 @@ class PutReplies:
         if isinstance(where, int):
             return f"{prefix}{where:016X}"
         return ",".join(f"{prefix}{offset:016X}" for offset in where)
-
-
-class NoReplication:
-    """Stands in where no HA service runs: nothing is ever confirmed."""
-
-    def __init__(self) -> None:
-        self.confirmed = Watermark("confirmed")
-
-    def check_sync(self, end_offset: int) -> tuple[PutMessageStatus | None, str]:
-        return PutMessageStatus.SLAVE_NOT_AVAILABLE, "no slave is connected"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.store_stats import StoreStats
+from twinlog.ha.service import HAService
+from twinlog.ha.status import runtime_table as ha_table
 from twinlog.remoting.codes import OWN_VERSION, version_description
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
@@ -28,6 +30,7 @@ class RuntimeInfo:
         store_stats: StoreStats,
         schedule: ScheduleMessageService,
         replies: PutReplies,
+        ha: HAService,
     ) -> None:
         self._config = config
         self._store = store
@@ -36,6 +39,7 @@ class RuntimeInfo:
         self._store_stats = store_stats
         self._schedule = schedule
         self._replies = replies
+        self._ha = ha
 
     def table(self) -> dict[str, str]:
         return {
@@ -44,6 +48,7 @@ class RuntimeInfo:
             **self._queues(),
             **self._files(),
             **self._delays(),
+            **ha_table(self._ha.status()),
         }
 
     def _identity(self) -> dict[str, str]:

@@ -34,13 +34,14 @@ from twinlog.broker.processors.admin_stats import AdminStatsProcessor
 from twinlog.broker.processors.admin_topics import AdminTopicsProcessor
 from twinlog.broker.processors.client_manage import ClientManageProcessor, notify_members
 from twinlog.broker.processors.consumer_manage import ConsumerManageProcessor
+from twinlog.broker.processors.ha_status import HAStatusProcessor
 from twinlog.broker.processors.pull import PullMessageProcessor
 from twinlog.broker.processors.query import QueryMessageProcessor
 from twinlog.broker.processors.send import SendMessageProcessor
 from twinlog.broker.processors.send_back import SendBackProcessor
 from twinlog.broker.rebalance_lock import RebalanceLockManager
 from twinlog.broker.registration import Registration
-from twinlog.broker.replies import NoReplication, PutReplies, Replication
+from twinlog.broker.replies import PutReplies
 from twinlog.broker.rng import Rng
 from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.broker.schedule import ScheduleMessageService
@@ -48,6 +49,8 @@ from twinlog.broker.stats import SAMPLE_INTERVAL_MS, BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.ha.service import HAService
+from twinlog.ha.settings import HASettings
 from twinlog.message.ids import pack_host
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
@@ -87,7 +90,7 @@ class Broker:
     replies: PutReplies
     registration: Registration
     pulls: PullMessageProcessor
-    ha: Any
+    ha: HAService
 
     def __init__(
         self,
@@ -181,6 +184,7 @@ class Broker:
         config = self.config
         await self.server.listen(config.bind_address, config.listen_port)
         await self.vip_server.listen(config.bind_address, config.vip_listen_port)
+        config.ha_listen_port = await self.ha.start()
 
     async def stop(self) -> None:
         """Clean stop: unregistered, flushed, checkpoint written, `abort` removed."""
@@ -194,6 +198,7 @@ class Broker:
         self.store.write_pending()
         self.replies.stop()
         self.flush_writes()
+        await self.ha.stop()
         await self.server.close()
         await self.vip_server.close()
         await self.client.close()
@@ -320,14 +325,15 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         delay_levels=config.delay_levels,
         memory_size=memory_size,
     )
-    replication: Replication = NoReplication()
-    broker.ha = replication
+    settings = HASettings.from_config(config)
+    broker.ha = HAService(settings, broker.store, broker.clock, broker.tasks)
+    broker.store.reput.on_damage = broker.ha.damage_found
     broker.replies = PutReplies(
         config,
         clock=broker.clock,
         appended=broker.store.appended,
         flushed=broker.store.flushed,
-        replication=replication,
+        replication=broker.ha,
         store_host=_store_host(config),
         stats=broker.store_stats,
         flush_writes=broker.flush_writes,
@@ -354,6 +360,7 @@ def _build_services(broker: Broker) -> None:
         clock=broker.clock,
         broker_address=broker.address,
         ha_address=join_address(config.broker_ip2, config.ha_listen_port),
+        on_master=lambda ha_address, _: broker.ha.update_master_address(ha_address),
     )
     broker.pulls = PullMessageProcessor(
         config,
@@ -505,6 +512,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
         store_stats=broker.store_stats,
         schedule=broker.schedule,
         replies=broker.replies,
+        ha=broker.ha,
     )
     admin = AdminStatsProcessor(
         broker.config,
@@ -521,6 +529,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
     )
     return {
         code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+        code.GET_BROKER_HA_STATUS: HAStatusProcessor(broker.ha).status,
         code.GET_ALL_CONSUMER_OFFSET: admin.all_consumer_offsets,
         code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
         code.GET_CONSUME_STATS: admin.consume_stats,

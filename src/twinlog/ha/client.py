@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import cast
 
 from twinlog.ha.damage import FINGERPRINT_SIZE_MAX, DamageGuard, DamageVerdict
 from twinlog.ha.flow import FlowMonitor
@@ -61,9 +62,10 @@ class MasterLink(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=HA_REPORT_BACKLOG_MAX)
+        # uvloop's transports are not of asyncio's classes.
+        stream = cast(asyncio.Transport, transport)
+        self._transport = stream
+        stream.set_write_buffer_limits(high=HA_REPORT_BACKLOG_MAX)
         self._send_reports()
         self._tick()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from twinlog.ha.flow import FlowMonitor
 from twinlog.ha.replica_log import ReplicaLog
@@ -82,12 +82,13 @@ class HAConnection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        peer = transport.get_extra_info("peername") or ("?", 0)
+        # uvloop's transports are not of asyncio's classes.
+        stream = cast(asyncio.Transport, transport)
+        self._transport = stream
+        peer = stream.get_extra_info("peername") or ("?", 0)
         self.host = str(peer[0])
         self.address = f"{peer[0]}:{peer[1]}"
-        transport.set_write_buffer_limits(high=HA_RUN_SIZE_MAX, low=0)
+        stream.set_write_buffer_limits(high=HA_RUN_SIZE_MAX, low=0)
         self._guard(self._owner.connection_opened, self)
 
     def data_received(self, data: bytes) -> None:

@@ -51,6 +51,8 @@ class HAService:
             fall_behind_max=settings.slave_fall_behind_max,
             timeout_ms=settings.slave_timeout_ms,
         )
+        self.confirmed: Watermark = self.group_transfer.confirmed
+        """The offset that `inSyncReplicas` replicas have, the master included."""
         self.listen_port = 0
         self.client: HAClient | None = None
         self.connections: list[HAConnection] = []
@@ -71,11 +73,6 @@ class HAService:
                 settings.receiver(self._log.segment_size),
                 fixed_address=settings.master_address,
             )
-
-    @property
-    def confirmed(self) -> Watermark:
-        """The offset that `inSyncReplicas` replicas have, the master included."""
-        return self.group_transfer.confirmed
 
     # Life.
 

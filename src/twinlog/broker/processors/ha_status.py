@@ -1,0 +1,19 @@
+"""How replication is: 907, as RocketMQ 5 has it (AdminBrokerProcessor.getBrokerHaStatus)."""
+
+from __future__ import annotations
+
+from twinlog.ha.service import HAService
+from twinlog.ha.status import runtime_info
+from twinlog.remoting import fastjson
+from twinlog.remoting.command import Request
+from twinlog.remoting.server import ServerConnection
+
+
+class HAStatusProcessor:
+    """Answers with the truth of the moment; the body is HARuntimeInfo and our own keys."""
+
+    def __init__(self, ha: HAService) -> None:
+        self._ha = ha
+
+    def status(self, connection: ServerConnection, request: Request) -> None:
+        connection.reply(request, body=fastjson.dumps(runtime_info(self._ha.status())))
