@@ -317,10 +317,16 @@ class _Rows:
     """The index entries of a window, as parallel arrays in physical order."""
 
     def __init__(
-        self, ranges: Sequence[Range], owners: I64, queue_offsets: I64, entries: npt.NDArray[Any]
+        self,
+        ranges: Sequence[Range],
+        owners: I64,
+        queue_offsets: I64,
+        entries: npt.NDArray[Any],
+        queue_ids: I64 | None,
     ) -> None:
         self.ranges, self.owners, self.queue_offsets = ranges, owners, queue_offsets
         self.entries = entries
+        self.queue_ids = queue_ids
         self.offsets: I64 = entries["offset"].astype(np.int64)
         self.sizes: I64 = entries["size"].astype(np.int64)
 
@@ -345,21 +351,25 @@ class _Rows:
         numbers = [np.arange(r.low, r.high) for r in ranges]
         queue_offsets = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
         order = np.argsort(entries["offset"].astype(np.int64), kind="stable")
-        return cls(ranges, owners[order], queue_offsets[order], entries[order])
+        ids: I64 | None = np.array([r.queue_id for r in ranges], np.int64)
+        if any(r.topic.startswith("%LMQ%") for r in ranges):
+            ids = None  # the entries of a light queue point to records of other queues
+        return cls(ranges, owners[order], queue_offsets[order], entries[order], ids)
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def rows(self, chosen: npt.NDArray[np.bool_]) -> _Rows:
         """Return some of the rows."""
-        return _Rows(
-            self.ranges, self.owners[chosen], self.queue_offsets[chosen], self.entries[chosen]
-        )
+        return self._some(chosen)
+
+    def _some(self, which: Any) -> _Rows:
+        cut = (self.owners[which], self.queue_offsets[which], self.entries[which])
+        return _Rows(self.ranges, *cut, self.queue_ids)
 
     def between(self, begin: int, end: int) -> _Rows:
         """Return rows [begin, end)."""
-        cut = slice(begin, end)
-        return _Rows(self.ranges, self.owners[cut], self.queue_offsets[cut], self.entries[cut])
+        return self._some(slice(begin, end))
 
     def with_tags(self, codes: I64) -> _Rows:
         """Keep the rows whose tag hash may match: it is in the index, so the log is not read."""
@@ -370,10 +380,9 @@ class _Rows:
 
     def expected(self) -> Expected:
         """Return what the records must say of themselves."""
-        if any(r.topic.startswith("%LMQ%") for r in self.ranges):
+        if self.queue_ids is None:
             return Expected(self.sizes, self.offsets)
-        ids = np.array([r.queue_id for r in self.ranges], np.int64)
-        return Expected(self.sizes, self.offsets, ids[self.owners], self.queue_offsets)
+        return Expected(self.sizes, self.offsets, self.queue_ids[self.owners], self.queue_offsets)
 
     def read_again(self, store: StoreView) -> _Rows:
         """Read the same entries from the files again."""
@@ -381,7 +390,8 @@ class _Rows:
             store.queue(self.ranges[owner].topic, self.ranges[owner].queue_id).entry(offset)
             for owner, offset in zip(self.owners.tolist(), self.queue_offsets.tolist(), strict=True)
         ]
-        return _Rows(self.ranges, self.owners, self.queue_offsets, np.array(again, ENTRY))
+        entries = np.array(again, ENTRY)
+        return _Rows(self.ranges, self.owners, self.queue_offsets, entries, self.queue_ids)
 
 
 def _row_of(rows: _Rows, physical_offset: int) -> int:

@@ -64,9 +64,9 @@ class Properties:
         rows = len(self.row_offsets) - 1
         if name not in self.names:
             return pa.nulls(rows, pa.string())
-        hits = np.flatnonzero(self.codes == self.names.index(name))
+        hits = (self.codes == self.names.index(name)).nonzero()[0]
         chosen = np.full(rows, -1, np.int64)
-        chosen[np.searchsorted(self.row_offsets, hits, "right") - 1] = hits * 4 + 2
+        chosen[self.row_offsets.searchsorted(hits, "right") - 1] = hits * 4 + 2
         return self.parts.take(pa.array(chosen, mask=chosen < 0))
 
     def map_column(self) -> pa.Array:
@@ -92,9 +92,9 @@ def split_properties(texts: pa.Array) -> Properties:
     if data is None or low == high:
         return Properties(pa.array([], pa.string()), np.empty(0, np.int64), [], _zeros(count + 1))
     content = np.frombuffer(data, np.uint8)[low:high]
-    starts, ends, row_last = _pieces(np.flatnonzero(content == PAIR_END) + low, bounds)
-    name_ends = np.flatnonzero(content == NAME_END) + low
-    place = np.minimum(np.searchsorted(name_ends, starts), max(0, len(name_ends) - 1))
+    starts, ends, row_last = _pieces((content == PAIR_END).nonzero()[0] + low, bounds)
+    name_ends = (content == NAME_END).nonzero()[0] + low
+    place = np.minimum(name_ends.searchsorted(starts), max(0, len(name_ends) - 1))
     middle = name_ends[place] if len(name_ends) else np.full(len(starts), -1, np.int64)
     valid = (middle > starts) & (middle + 1 < ends)
     row_offsets = _zeros(count + 1)
@@ -113,7 +113,7 @@ def _zeros(count: int) -> I32:
 def _pieces(separators: I64, bounds: I64) -> tuple[I64, I64, I64]:
     """Return start and end of every piece, and for every row the index of its last piece."""
     rows = len(bounds) - 1
-    row_last = np.searchsorted(separators, bounds[1:], "left") + np.arange(rows)
+    row_last = separators.searchsorted(bounds[1:], "left") + np.arange(rows)
     ends = np.empty(rows + len(separators), np.int64)
     is_row_end = np.zeros(len(ends), bool)
     is_row_end[row_last] = True
