@@ -1,0 +1,156 @@
+"""Brokers and name servers: what they are doing, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twinlog.admin.client import Admin, Gathered, gather
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.command import Request
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSummary:
+    """One line of the list of brokers."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    runtime: Mapping[str, str]
+    error: str | None = None
+
+    @property
+    def version(self) -> str:
+        return self.runtime.get("brokerVersionDesc", "")
+
+    @property
+    def put_tps(self) -> float:
+        return first_number(self.runtime.get("putTps", ""))
+
+    @property
+    def get_tps(self) -> float:
+        return first_number(self.runtime.get("getTransferedTps", ""))
+
+    @property
+    def max_offset(self) -> int:
+        return int(self.runtime.get("commitLogMaxOffset", "0") or 0)
+
+    @property
+    def disk_ratio(self) -> float:
+        return first_number(self.runtime.get("commitLogDiskRatio", ""))
+
+
+def first_number(text: str) -> float:
+    """The first of the numbers that RocketMQ writes side by side; 0 when there is none."""
+    parts = text.split()
+    try:
+        return float(parts[0]) if parts else 0.0
+    except ValueError:
+        return 0.0
+
+
+async def list_brokers(admin: Admin, *, cluster: str | None = None) -> list[BrokerSummary]:
+    """Every broker with its statistics; one that does not answer has its error instead."""
+    info = await admin.cluster()
+    answers = await gather(info.addresses(cluster), lambda a: broker_runtime(admin, a))
+    rows = []
+    for name in info.names(cluster):
+        broker = info.brokers[name]
+        for broker_id, address in broker.addresses.items():
+            failure = answers.failures.get(address)
+            rows.append(
+                BrokerSummary(
+                    cluster=broker.cluster,
+                    name=name,
+                    broker_id=broker_id,
+                    address=address,
+                    runtime=answers.values.get(address, {}),
+                    error=None if failure is None else str(failure),
+                )
+            )
+    return rows
+
+
+async def broker_runtime(admin: Admin, address: str) -> dict[str, str]:
+    """RocketMQ's runtime statistics."""
+    answer = await admin.ask(
+        address, RequestCode.GET_BROKER_RUNTIME_INFO, action="runtime statistics"
+    )
+    table: dict[str, str] = fastjson.loads(answer.body).get("table") or {}
+    return table
+
+
+async def broker_config(admin: Admin, address: str) -> dict[str, str]:
+    """All settings of a broker."""
+    answer = await admin.ask(address, RequestCode.GET_BROKER_CONFIG, action="settings")
+    return read_properties(answer.body)
+
+
+async def update_broker_config(admin: Admin, address: str, changes: Mapping[str, str]) -> Request:
+    """Change settings; the broker writes them to its file."""
+    body = "".join(f"{key}={value}\n" for key, value in changes.items()).encode()
+    return await admin.ask(
+        address, RequestCode.UPDATE_BROKER_CONFIG, None, body, action="change of settings"
+    )
+
+
+async def name_server_config(admin: Admin) -> Gathered[dict[str, str]]:
+    async def read(address: str) -> dict[str, str]:
+        answer = await admin.ask(address, RequestCode.GET_NAMESRV_CONFIG, action="settings")
+        return read_properties(answer.body)
+
+    return await gather(admin.instance.name_servers.addresses, read)
+
+
+async def update_name_server_config(admin: Admin, changes: Mapping[str, str]) -> Gathered[Request]:
+    body = "".join(f"{key}={value}\n" for key, value in changes.items()).encode()
+    return await admin.tell_name_servers(
+        RequestCode.UPDATE_NAMESRV_CONFIG, None, body, action="change of settings"
+    )
+
+
+def read_properties(body: bytes) -> dict[str, str]:
+    """`key=value` lines as brokers send them: without escapes, so not quite a properties file."""
+    lines = body.decode("utf-8", "replace").splitlines()
+    pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+async def wipe_write_permission(admin: Admin, broker_name: str) -> Gathered[int]:
+    """Let no producer choose this broker; how many topics were changed, by name server."""
+    return await _permission(
+        admin, RequestCode.WIPE_WRITE_PERM_OF_BROKER, broker_name, "wipeTopicCount"
+    )
+
+
+async def add_write_permission(admin: Admin, broker_name: str) -> Gathered[int]:
+    return await _permission(
+        admin, RequestCode.ADD_WRITE_PERM_OF_BROKER, broker_name, "addTopicCount"
+    )
+
+
+async def _permission(admin: Admin, code: int, broker_name: str, field: str) -> Gathered[int]:
+    told = await admin.tell_name_servers(
+        code, {"brokerName": broker_name}, action="change of the write permission"
+    )
+    counts = {a: int(answer.ext().get(field, 0)) for a, answer in told.values.items()}
+    return Gathered(counts, told.failures)
+
+
+async def clean_unused(admin: Admin, address: str, code: int) -> Request:
+    """306, 316 or 329: drop expired queues, queues of unknown topics, expired log files."""
+    return await admin.ask(address, code, action="cleaning", timeout_ms=60_000)
+
+
+async def broker_stats(admin: Admin, address: str, name: str, key: str) -> dict[str, Any]:
+    """Counts of the last minute, hour and day (request 315)."""
+    answer = await admin.ask(
+        address, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key},
+        action="statistics",
+    )  # fmt: skip
+    result: dict[str, Any] = fastjson.loads(answer.body)
+    return result

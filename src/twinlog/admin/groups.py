@@ -1,0 +1,366 @@
+"""Consumer groups: settings, members, progress, and moving their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from twinlog.admin.client import Admin, Gathered, gather
+from twinlog.admin.topics import delete_topic
+from twinlog.client import calls
+from twinlog.client.calls import queue_from_wire
+from twinlog.client.consumer_requests import parse_offset_table
+from twinlog.client.errors import (
+    ClientError,
+    ConsumerNotOnlineError,
+    TopicNotFoundError,
+    UsageError,
+)
+from twinlog.client.message import check_group
+from twinlog.client.queues import MessageQueue, dead_letter_topic, retry_topic
+from twinlog.client.subscription import SubscriptionData, subscription_from_wire
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.command import Request
+
+PROGRESS_TIMEOUT_MS = 15_000  # mqadmin's, for brokers with very many queues.
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """A group's settings on one broker; the defaults are RocketMQ's."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queues: int = 1
+    retry_max: int = 16
+    broker_id: int = 0
+    slow_broker_id: int = 1
+    notify_members: bool = True
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "groupName": self.name,
+            "notifyConsumerIdsChangedEnable": self.notify_members,
+            "retryMaxTimes": self.retry_max,
+            "retryQueueNums": self.retry_queues,
+            "whichBrokerWhenConsumeSlowly": self.slow_broker_id,
+        }
+
+
+def group_config_from_wire(data: Mapping[str, Any]) -> GroupConfig:
+    return GroupConfig(
+        name=str(data.get("groupName", "")),
+        consume_enable=bool(data.get("consumeEnable", True)),
+        consume_from_min_enable=bool(data.get("consumeFromMinEnable", True)),
+        consume_broadcast_enable=bool(data.get("consumeBroadcastEnable", True)),
+        retry_queues=int(data.get("retryQueueNums", 1)),
+        retry_max=int(data.get("retryMaxTimes", 16)),
+        broker_id=int(data.get("brokerId", 0)),
+        slow_broker_id=int(data.get("whichBrokerWhenConsumeSlowly", 1)),
+        notify_members=bool(data.get("notifyConsumerIdsChangedEnable", True)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in one queue."""
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    last_ms: int
+
+    @property
+    def lag(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a group is."""
+
+    group: str
+    queues: tuple[QueueProgress, ...]
+    tps: float = 0.0
+    failures: dict[str, ClientError] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int:
+        return sum(queue.lag for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One connected client."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMembers:
+    """Who is connected, and how the group consumes."""
+
+    members: tuple[Member, ...]
+    subscriptions: tuple[SubscriptionData, ...] = ()
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """What a reset does, or would do, to one queue."""
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+
+
+# Settings
+
+
+async def list_groups(admin: Admin) -> Gathered[dict[str, GroupConfig]]:
+    """Every group that a master has settings for, by broker address."""
+
+    async def read(address: str) -> dict[str, GroupConfig]:
+        answer = await admin.ask(
+            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, action="list of groups"
+        )
+        table = fastjson.loads(answer.body).get("subscriptionGroupTable") or {}
+        return {name: group_config_from_wire(data) for name, data in table.items()}
+
+    return await gather(await admin.masters(), read)
+
+
+async def create_group(
+    admin: Admin, config: GroupConfig, *, cluster: str | None = None
+) -> Gathered[Request]:
+    """Create or change a group on every master."""
+    check_group(config.name)
+
+    async def create(address: str) -> Request:
+        return await admin.ask(
+            address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None,
+            fastjson.dumps(config.wire()), action=f"group {config.name!r}",
+        )  # fmt: skip
+
+    return await gather(await admin.masters(cluster), create)
+
+
+async def delete_group(
+    admin: Admin, group: str, *, remove_offsets: bool = True, cluster: str | None = None
+) -> Gathered[Request]:
+    """Delete a group with its retry and dead-letter topics."""
+    header = {"groupName": group, "removeOffset": remove_offsets, "cleanOffset": remove_offsets}
+
+    async def delete(address: str) -> Request:
+        return await admin.ask(
+            address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header, action=f"deletion of {group!r}"
+        )
+
+    result = await gather(await admin.masters(cluster), delete)
+    for topic in (retry_topic(group), dead_letter_topic(group)):
+        result.failures.update((await delete_topic(admin, topic, cluster=cluster)).failures)
+    return result
+
+
+# Members
+
+
+async def group_members(admin: Admin, group: str) -> GroupMembers:
+    """Who is connected now. Raises ConsumerNotOnlineError when nobody is."""
+    error: ClientError | None = None
+    for address in await _addresses_of(admin, group):
+        try:
+            answer = await admin.ask(
+                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group},
+                action=f"members of {group!r}",
+            )  # fmt: skip
+        except ClientError as failure:
+            error = failure
+            continue
+        return _parse_members(fastjson.loads(answer.body))
+    raise error or ConsumerNotOnlineError(206, f"group {group!r} is not online")
+
+
+def _parse_members(data: Mapping[str, Any]) -> GroupMembers:
+    members = tuple(
+        Member(
+            client_id=str(item.get("clientId", "")),
+            address=str(item.get("clientAddr", "")),
+            language=str(item.get("language", "")),
+            version=int(item.get("version", 0)),
+        )
+        for item in data.get("connectionSet") or ()
+    )
+    return GroupMembers(
+        members=tuple(sorted(members, key=lambda member: member.client_id)),
+        subscriptions=tuple(
+            subscription_from_wire(item) for item in (data.get("subscriptionTable") or {}).values()
+        ),
+        consume_type=str(data.get("consumeType", "")),
+        message_model=str(data.get("messageModel", "")),
+        consume_from=str(data.get("consumeFromWhere", "")),
+    )
+
+
+async def producer_members(admin: Admin, group: str, topic: str) -> tuple[Member, ...]:
+    """Producers of a group that are connected to the brokers of a topic."""
+
+    async def read(address: str) -> GroupMembers:
+        answer = await admin.ask(
+            address, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group},
+            action=f"producers of {group!r}",
+        )  # fmt: skip
+        return _parse_members(fastjson.loads(answer.body))
+
+    found = await gather(await admin.route_masters(topic), read)
+    if not found.values:
+        found.all_or_raise()
+    members = {m.client_id: m for answer in found.values.values() for m in answer.members}
+    return tuple(members[client_id] for client_id in sorted(members))
+
+
+async def running_info(admin: Admin, group: str, client_id: str) -> dict[str, Any]:
+    """What one member says of itself."""
+    header = {"consumerGroup": group, "clientId": client_id, "jstackEnable": False}
+    (address, *_) = await _addresses_of(admin, group)
+    answer = await admin.ask(
+        address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, action="running information",
+        timeout_ms=15_000,
+    )  # fmt: skip
+    result: dict[str, Any] = fastjson.loads(answer.body)
+    return result
+
+
+async def _addresses_of(admin: Admin, group: str) -> list[str]:
+    """Brokers that may know the group: those of its retry topic, else all."""
+    try:
+        return await admin.route_masters(retry_topic(group))
+    except TopicNotFoundError:
+        return await admin.masters()
+
+
+# Progress
+
+
+async def group_progress(admin: Admin, group: str, *, topic: str | None = None) -> GroupProgress:
+    """Offsets and lag of every queue that the group consumes."""
+
+    async def read(address: str) -> tuple[list[QueueProgress], float]:
+        answer = await admin.ask(
+            address, RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic},
+            action=f"progress of {group!r}", timeout_ms=PROGRESS_TIMEOUT_MS,
+        )  # fmt: skip
+        return parse_consume_stats(answer.body)
+
+    found = await gather(await _addresses_of(admin, group), read)
+    if not found.values:
+        found.all_or_raise()
+    queues = [queue for entries, _ in found.values.values() for queue in entries]
+    return GroupProgress(
+        group=group,
+        queues=tuple(sorted(queues, key=lambda entry: entry.queue)),
+        tps=sum(tps for _, tps in found.values.values()),
+        failures=found.failures,
+    )
+
+
+def parse_consume_stats(body: bytes) -> tuple[list[QueueProgress], float]:
+    data = fastjson.loads(body)
+    queues = [
+        QueueProgress(
+            queue=queue_from_wire(fastjson.loads(key)),
+            broker_offset=int(entry.get("brokerOffset", 0)),
+            consumer_offset=int(entry.get("consumerOffset", 0)),
+            last_ms=int(entry.get("lastTimestamp", 0)),
+        )
+        for key, entry in (data.get("offsetTable") or {}).items()
+    ]
+    return queues, float(data.get("consumeTps") or 0.0)
+
+
+# Moving offsets
+
+
+async def plan_reset(
+    admin: Admin, group: str, topic: str, *, timestamp_ms: int | None
+) -> list[OffsetReset]:
+    """What a reset to a time (None: to the end) would do; nothing is changed."""
+    route = await admin.route(topic)
+    plan = []
+    for queue in route.read_queues(topic):
+        before = await calls.query_consumer_offset(admin.instance, group, queue)
+        if timestamp_ms is None:
+            after = await calls.max_offset(admin.instance, queue)
+        else:
+            after = await calls.offset_for_time(admin.instance, queue, timestamp_ms)
+        plan.append(OffsetReset(queue, before, after))
+    return plan
+
+
+async def reset_offsets(
+    admin: Admin, group: str, topic: str, *, timestamp_ms: int | None, force: bool = True
+) -> list[OffsetReset]:
+    """Move a group to a time (None: to the end), whether or not it is consuming now.
+
+    A group that is online is moved by its members, which the broker tells; they must be alive for
+    it. A group that is offline is moved by changing its committed offsets. Without `force` a queue
+    is only moved back, never forward.
+    """
+    plan = await plan_reset(admin, group, topic, timestamp_ms=timestamp_ms)
+    if not force:
+        plan = [entry for entry in plan if entry.before is None or entry.after < entry.before]
+    try:
+        members = (await group_members(admin, group)).members
+    except ClientError:
+        members = ()
+    if members:
+        return await _reset_online(admin, group, topic, timestamp_ms, force, plan)
+    for entry in plan:
+        await set_offset(admin, group, entry.queue, entry.after)
+    return plan
+
+
+async def _reset_online(
+    admin: Admin,
+    group: str,
+    topic: str,
+    timestamp_ms: int | None,
+    force: bool,
+    plan: list[OffsetReset],
+) -> list[OffsetReset]:
+    header = {
+        "topic": topic,
+        "group": group,
+        "timestamp": -1 if timestamp_ms is None else timestamp_ms,
+        "isForce": force,
+    }
+    before = {entry.queue: entry.before for entry in plan}
+    result: list[OffsetReset] = []
+    for address in await admin.route_masters(topic):
+        answer = await admin.ask(
+            address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, action="reset of offsets"
+        )
+        offsets = parse_offset_table(answer.body) if answer.body else {}
+        result += (OffsetReset(q, before.get(q), offset) for q, offset in offsets.items())
+    return sorted(result, key=lambda entry: entry.queue)
+
+
+async def set_offset(admin: Admin, group: str, queue: MessageQueue, offset: int) -> None:
+    """Commit an offset in the group's name."""
+    if offset < 0:
+        raise UsageError(f"offset {offset} is negative")
+    await admin.instance.route(queue.topic)
+    await calls.commit_offset(admin.instance, group, queue, offset, wait=True)

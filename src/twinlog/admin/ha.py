@@ -1,0 +1,150 @@
+"""Replication: is it healthy, and if not, why. One sentence first, then the facts.
+
+A twinlog broker answers request 907 with everything; of an Apache 4.9 broker the offsets in its
+runtime statistics are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twinlog.admin.brokers import broker_runtime
+from twinlog.admin.client import Admin
+from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
+from twinlog.client.routes import MASTER_ID, BrokerData
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One slave, as its master sees it; for Apache's, as the two brokers' offsets tell."""
+
+    address: str
+    ack_offset: int
+    lag_bytes: int
+    is_in_sync: bool
+    state: str = ""
+    lag_ms: int | None = None
+    bytes_per_second: int | None = None
+    since_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHAStatus:
+    """One master with its slaves."""
+
+    broker_name: str
+    master_address: str | None
+    max_offset: int
+    confirmed_offset: int | None
+    role: str
+    replicas: tuple[ReplicaState, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.problems
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if self.problems:
+            return f"{self.broker_name} is not healthy: {'; '.join(self.problems)}"
+        if not self.replicas:
+            return f"{self.broker_name} has no slave: nothing is replicated"
+        count = len(self.replicas)
+        slaves = "1 slave" if count == 1 else f"{count} slaves"
+        return f"{self.broker_name} is healthy: {slaves} in sync with {self.master_address}"
+
+
+async def ha_status(admin: Admin, *, cluster: str | None = None) -> list[GroupHAStatus]:
+    """The replication of every group of brokers."""
+    info = await admin.cluster()
+    return [await _group_status(admin, info.brokers[name]) for name in info.names(cluster)]
+
+
+async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
+    master = broker.master_address
+    slaves = {i: a for i, a in broker.addresses.items() if i != MASTER_ID}
+    if master is None:
+        problem = "no master is registered" + (
+            f", {len(slaves)} slave(s) serve reads" if slaves else ""
+        )
+        return GroupHAStatus(broker.name, None, 0, None, "", (), (problem,))
+    try:
+        answer = await admin.ask(master, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
+    except RequestCodeNotSupportedError:
+        return await _compare_offsets(admin, broker, master, slaves)
+    except ClientError as error:
+        return GroupHAStatus(
+            broker.name, master, 0, None, "", (), (f"the master does not answer: {error}",)
+        )
+    return parse_ha_status(fastjson.loads(answer.body), broker.name, master, len(slaves))
+
+
+def parse_ha_status(
+    data: Mapping[str, Any], broker_name: str, master: str, registered_slaves: int
+) -> GroupHAStatus:
+    """The body of 907: RocketMQ 5's members, and ours under `twinlog`."""
+    replicas = tuple(_parse_replica(item) for item in data.get("haConnectionInfo") or ())
+    own = data.get("twinlog") or {}
+    problems = [
+        f"slave {r.address} {r.reason or f'is {r.lag_bytes} bytes behind'}"
+        for r in replicas
+        if not r.is_in_sync
+    ]
+    if not replicas:
+        departed = own.get("departed") or ()
+        last = f", the last one left: {departed[-1].get('reason', '')}" if departed else ""
+        expected = registered_slaves or departed or own.get("role") == "SYNC_MASTER"
+        if expected:
+            problems.append(f"no slave is connected{last}")
+    return GroupHAStatus(
+        broker_name=broker_name,
+        master_address=master,
+        max_offset=int(data.get("masterCommitLogMaxOffset", 0)),
+        confirmed_offset=own.get("confirmedOffset"),
+        role=str(own.get("role", "")),
+        replicas=replicas,
+        problems=tuple(problems),
+    )
+
+
+def _parse_replica(item: Mapping[str, Any]) -> ReplicaState:
+    own = item.get("twinlog") or {}
+    return ReplicaState(
+        address=str(item.get("addr", "")),
+        ack_offset=int(item.get("slaveAckOffset", 0)),
+        lag_bytes=int(item.get("diff", 0)),
+        is_in_sync=bool(item.get("inSync", False)),
+        state=str(own.get("state", "")),
+        lag_ms=own.get("lagMs"),
+        bytes_per_second=item.get("transferredByteInSecond"),
+        since_ms=own.get("sinceMs"),
+        reason=str(own.get("reason", "") or ""),
+    )
+
+
+async def _compare_offsets(
+    admin: Admin, broker: BrokerData, master: str, slaves: Mapping[int, str]
+) -> GroupHAStatus:
+    """An Apache master does not tell: its end and its slaves' ends do."""
+    runtime = await broker_runtime(admin, master)
+    end = int(runtime.get("commitLogMaxOffset", 0))
+    replicas, problems = [], []
+    for address in slaves.values():
+        try:
+            slave = await broker_runtime(admin, address)
+        except ClientError as error:
+            problems.append(f"slave {address} does not answer: {error}")
+            continue
+        # The slave was asked later, so it may be ahead of what the master said.
+        lag = max(0, end - int(slave.get("commitLogMaxOffset", 0)))
+        replicas.append(ReplicaState(address, end - lag, lag, is_in_sync=lag == 0))
+        if lag:
+            problems.append(f"slave {address} is {lag} bytes behind")
+    return GroupHAStatus(broker.name, master, end, None, "", tuple(replicas), tuple(problems))

@@ -1,0 +1,188 @@
+"""Messages: find them by id, key, place or time, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinlog.admin.client import Admin, gather
+from twinlog.admin.groups import group_members, group_progress
+from twinlog.admin.topics import topic_groups
+from twinlog.client import calls
+from twinlog.client.errors import ClientError, QueryNotFoundError, UsageError
+from twinlog.client.message import ReceivedMessage
+from twinlog.client.queues import MessageQueue
+from twinlog.message.ids import host_text, parse_offset_message_id
+from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode, ResponseCode
+
+TIME_MAX_MS = (1 << 63) - 1
+TOOLS_CONSUMER = "TOOLS_CONSUMER"
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What one group did with a message. States are those of mqadmin."""
+
+    group: str
+    state: str
+    reason: str = ""
+
+
+async def query_by_key(
+    admin: Admin,
+    topic: str,
+    key: str,
+    *,
+    max_count: int = 64,
+    begin_ms: int = 0,
+    end_ms: int = TIME_MAX_MS,
+    is_unique_key: bool = False,
+) -> list[ReceivedMessage]:
+    """Messages of a topic that carry the key. The broker's index may hold others: checked here."""
+    header = {
+        "topic": topic,
+        "key": key,
+        "maxNum": max_count,
+        "beginTimestamp": begin_ms,
+        "endTimestamp": end_ms,
+    }
+    if is_unique_key:
+        header["_UNIQUE_KEY_QUERY"] = "true"
+    route = await admin.route(topic)
+    names = {
+        broker.master_address or next(iter(broker.addresses.values())): broker.name
+        for broker in route.brokers.values()
+        if broker.addresses
+    }
+
+    async def ask(address: str) -> list[ReceivedMessage]:
+        answer = await admin.ask(
+            address, RequestCode.QUERY_MESSAGE, header, action=f"query for key {key!r}",
+            accepted=(0, ResponseCode.QUERY_NOT_FOUND), timeout_ms=15_000,
+        )  # fmt: skip
+        return calls.decode_messages(answer.body, names[address]) if answer.body else []
+
+    found = await gather(names, ask)
+    if not found.values:
+        found.all_or_raise()
+    messages = [m for answer in found.values.values() for m in answer]
+    return sorted(
+        (m for m in messages if m.record.topic == topic and has_key(m, key, is_unique_key)),
+        key=lambda m: (m.store_timestamp, m.queue, m.queue_offset),
+    )
+
+
+def has_key(message: ReceivedMessage, key: str, is_unique_key: bool) -> bool:
+    if is_unique_key:
+        return message.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == key
+    return key in message.keys or (
+        message.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == key
+    )
+
+
+async def query_by_unique_id(admin: Admin, topic: str, message_id: str) -> ReceivedMessage:
+    """The message that a producer's receipt names."""
+    found = await query_by_key(admin, topic, message_id, is_unique_key=True)
+    if not found:
+        raise QueryNotFoundError(22, f"no message {message_id} in topic {topic!r}")
+    return found[0]
+
+
+async def query_by_offset_id(admin: Admin, message_id: str) -> ReceivedMessage:
+    """The message at the place that an offset message id names: broker address and log offset."""
+    try:
+        place = parse_offset_message_id(message_id)
+    except ValueError as error:
+        raise UsageError(f"{message_id!r} is no offset message id: {error}") from error
+    address = host_text(place.host)
+    answer = await admin.ask(
+        address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place.physical_offset},
+        action=f"message {message_id}",
+    )  # fmt: skip
+    messages = calls.decode_messages(answer.body, await _broker_name(admin, address))
+    if not messages:
+        raise QueryNotFoundError(22, f"no message {message_id} at {address}")
+    return messages[0]
+
+
+async def _broker_name(admin: Admin, address: str) -> str:
+    for broker in (await admin.cluster()).brokers.values():
+        if address in broker.addresses.values():
+            return broker.name
+    return ""
+
+
+async def query_by_offset(admin: Admin, queue: MessageQueue, offset: int) -> ReceivedMessage:
+    """The message at an offset of a queue."""
+    messages = await read_queue(admin, queue, offset, max_count=1)
+    if not messages or messages[0].queue_offset != offset:
+        raise QueryNotFoundError(22, f"no message at offset {offset} of {queue}")
+    return messages[0]
+
+
+async def read_queue(
+    admin: Admin, queue: MessageQueue, offset: int, *, max_count: int = 32
+) -> list[ReceivedMessage]:
+    """Messages of a queue from an offset on, as many as one request gives."""
+    await admin.instance.route(queue.topic)
+    result = await calls.pull(
+        admin.instance, queue, offset, group=TOOLS_CONSUMER, count_max=max_count
+    )
+    return result.messages
+
+
+async def offset_for_time(admin: Admin, queue: MessageQueue, timestamp_ms: int) -> int:
+    """The first offset stored at or after the time."""
+    await admin.instance.route(queue.topic)
+    return await calls.offset_for_time(admin.instance, queue, timestamp_ms)
+
+
+async def consume_directly(
+    admin: Admin, group: str, client_id: str, message: ReceivedMessage
+) -> dict[str, object]:
+    """Have one member of a group handle a message now; what its handler did."""
+    address = admin.instance.master_address(message.queue.broker_name) or message.store_host
+    header = {
+        "consumerGroup": group,
+        "clientId": client_id,
+        "msgId": message.offset_message_id,
+        "brokerName": message.queue.broker_name,
+    }
+    answer = await admin.ask(
+        address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, action="direct consumption",
+        timeout_ms=15_000,
+    )  # fmt: skip
+    result: dict[str, object] = fastjson.loads(answer.body)
+    return result
+
+
+async def track(admin: Admin, message: ReceivedMessage) -> list[Track]:
+    """What each group of the topic did with a message, by its offsets."""
+    topic = message.record.topic
+    return [await _track_one(admin, group, topic, message) for group in
+            await topic_groups(admin, topic)]  # fmt: skip
+
+
+async def _track_one(admin: Admin, group: str, topic: str, message: ReceivedMessage) -> Track:
+    try:
+        members = await group_members(admin, group)
+    except ClientError as error:
+        state = "NOT_ONLINE" if error.code == ResponseCode.CONSUMER_NOT_ONLINE else "UNKNOWN"
+        return Track(group, state, str(error))
+    if members.message_model == "BROADCASTING":
+        return Track(group, "CONSUME_BROADCASTING")
+    if members.consume_type == "CONSUME_ACTIVELY":
+        return Track(group, "PULL")
+    progress = await group_progress(admin, group, topic=topic)
+    place = message.queue
+    is_consumed = any(
+        entry.queue == place and entry.consumer_offset > message.queue_offset
+        for entry in progress.queues
+    )
+    if not is_consumed:
+        return Track(group, "NOT_CONSUME_YET")
+    for subscription in members.subscriptions:
+        if subscription.topic == topic and not subscription.accepts(message.tags):
+            return Track(group, "CONSUMED_BUT_FILTERED")
+    return Track(group, "CONSUMED")

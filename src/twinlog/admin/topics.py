@@ -1,0 +1,211 @@
+"""Topics: list, create, delete, where they are and what is in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinlog.admin.client import Admin, Gathered, gather
+from twinlog.client.calls import queue_from_wire
+from twinlog.client.errors import UsageError
+from twinlog.client.message import check_topic
+from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, MessageQueue
+from twinlog.client.routes import TopicRoute
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.command import Request
+
+SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic as one broker has it."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What is in one queue."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+    @property
+    def count(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+async def list_topics(admin: Admin, *, cluster: str | None = None) -> list[str]:
+    """All names, those of RocketMQ's own included (see `is_user_topic`)."""
+    if cluster is None:
+        answer = await admin.ask_name_server(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, action="list of topics"
+        )
+    else:
+        answer = await admin.ask_name_server(
+            RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster}, action="list of topics"
+        )
+    return sorted(fastjson.loads(answer.body).get("topicList") or ()) if answer.body else []
+
+
+async def system_topics(admin: Admin) -> frozenset[str]:
+    """Names that belong to RocketMQ in this cluster: the fixed ones, clusters and brokers."""
+    info = await admin.cluster()
+    names = set(SYSTEM_TOPICS) | set(info.clusters) | set(info.brokers)
+    names |= {f"{cluster}_REPLY_TOPIC" for cluster in info.clusters}
+    return frozenset(names)
+
+
+def is_user_topic(name: str, system: frozenset[str] = SYSTEM_TOPICS) -> bool:
+    return (
+        name not in system
+        and not name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX, "rmq_sys_"))
+        and not name.endswith("_REPLY_TOPIC")
+    )
+
+
+async def create_topic(
+    admin: Admin,
+    name: str,
+    *,
+    read_queues: int = 8,
+    write_queues: int | None = None,
+    perm: int = 6,
+    order: bool = False,
+    cluster: str | None = None,
+    address: str | None = None,
+) -> Gathered[Request]:
+    """Create or change a topic on every master (of a cluster), or on one broker."""
+    check_topic(name)
+    if read_queues < 1 or (write_queues is not None and write_queues < 1):
+        raise UsageError("a topic has at least one queue")
+    if perm not in (0, 2, 4, 6):
+        raise UsageError(f"perm {perm}: 2 (write), 4 (read) or 6 (both) are known")
+    header = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": read_queues,
+        "writeQueueNums": write_queues or read_queues,
+        "perm": perm,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": order,
+    }
+
+    async def create(master: str) -> Request:
+        return await admin.ask(
+            master, RequestCode.UPDATE_AND_CREATE_TOPIC, header, action=f"topic {name!r}"
+        )
+
+    return await gather([address] if address else await admin.masters(cluster), create)
+
+
+async def delete_topic(admin: Admin, name: str, *, cluster: str | None = None) -> Gathered[Request]:
+    """Delete a topic on every master (of a cluster), then in the name servers."""
+    check_topic(name)
+
+    async def delete(master: str) -> Request:
+        return await admin.ask(
+            master, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name},
+            action=f"deletion of topic {name!r}",
+        )  # fmt: skip
+
+    result = await gather(await admin.masters(cluster), delete)
+    if result.is_complete:
+        header = {"topic": name, "clusterName": cluster}
+        told = await admin.tell_name_servers(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, header, action=f"deletion of topic {name!r}"
+        )
+        result.failures.update(told.failures)
+    return result
+
+
+async def topic_route(admin: Admin, name: str) -> TopicRoute:
+    return await admin.route(name)
+
+
+async def topic_config(admin: Admin, name: str) -> Gathered[TopicConfig | None]:
+    """The topic's settings on each of its brokers."""
+
+    async def read(address: str) -> TopicConfig | None:
+        return (await all_topic_configs(admin, address)).get(name)
+
+    return await gather(await admin.route_masters(name), read)
+
+
+async def all_topic_configs(admin: Admin, address: str) -> dict[str, TopicConfig]:
+    """Every topic of one broker."""
+    answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, action="topic settings")
+    table = fastjson.loads(answer.body).get("topicConfigTable") or {}
+    return {
+        name: TopicConfig(
+            name=str(data.get("topicName") or name),
+            read_queues=int(data.get("readQueueNums", 16)),
+            write_queues=int(data.get("writeQueueNums", 16)),
+            perm=int(data.get("perm", 6)),
+            order=bool(data.get("order", False)),
+            filter_type=str(data.get("topicFilterType") or "SINGLE_TAG"),
+            sys_flag=int(data.get("topicSysFlag", 0)),
+        )
+        for name, data in table.items()
+    }
+
+
+async def topic_stats(admin: Admin, name: str) -> Gathered[list[QueueStats]]:
+    """What is in each queue, by broker."""
+
+    async def read(address: str) -> list[QueueStats]:
+        answer = await admin.ask(
+            address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": name}, action="topic statistics"
+        )
+        return parse_topic_stats(answer.body)
+
+    return await gather(await admin.route_masters(name), read)
+
+
+def parse_topic_stats(body: bytes) -> list[QueueStats]:
+    table = fastjson.loads(body).get("offsetTable") or {}
+    stats = [
+        QueueStats(
+            queue=queue_from_wire(fastjson.loads(key)),
+            min_offset=int(data.get("minOffset", 0)),
+            max_offset=int(data.get("maxOffset", 0)),
+            last_update_ms=int(data.get("lastUpdateTimestamp", 0)),
+        )
+        for key, data in table.items()
+    ]
+    return sorted(stats, key=lambda entry: entry.queue)
+
+
+async def topic_groups(admin: Admin, name: str) -> list[str]:
+    """Groups that consume the topic or have an offset in it."""
+
+    async def read(address: str) -> list[str]:
+        answer = await admin.ask(
+            address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": name}, action="groups"
+        )
+        return list(fastjson.loads(answer.body).get("groupList") or ())
+
+    found = await gather(await admin.route_masters(name), read)
+    return sorted({group for groups in found.all_or_raise().values() for group in groups})
