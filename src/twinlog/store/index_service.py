@@ -165,15 +165,12 @@ class IndexService:
         return file
 
     def _new_name(self) -> str:
-        now_ms = self._clock.now_ms()
-        while True:
-            seconds, milliseconds = divmod(now_ms, 1000)
-            text = datetime.fromtimestamp(seconds).strftime("%Y%m%d%H%M%S")
-            name = f"{text}{milliseconds:03d}"
-            last = self.files[-1].path if self.files else ""
-            if posixpath.basename(last) < name:
-                return name
-            now_ms += 1
+        seconds, milliseconds = divmod(self._clock.now_ms(), 1000)
+        text = datetime.fromtimestamp(seconds).strftime("%Y%m%d%H%M%S")
+        name = f"{text}{milliseconds:03d}"
+        last = posixpath.basename(self.files[-1].path) if self.files else ""
+        # Files are loaded in the order of their names: a clock that went back must not change it.
+        return name if last < name else f"{int(last) + 1:0{_NAME_LENGTH}d}"
 
     # Syncing
 

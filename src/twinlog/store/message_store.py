@@ -130,7 +130,6 @@ class MessageStore:
         self._refusal: AppendResult | None = None
         self._update_refusal()
         self._lock: DiskLock | None = None
-        self._tasks: TaskOwner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn = 0
         self._turn_timestamp = 0
@@ -196,14 +195,17 @@ class MessageStore:
 
     async def start(self, tasks: TaskOwner) -> None:
         """Accept puts (master) and raw bytes (slave); start the background work."""
-        assert self._state == "loaded"
-        self._tasks = tasks
-        self._state = "running"
-        self.reput.is_active = not self.is_master
-        self.appended.subscribe(lambda _: self.reput.wake())
+        self.open_for_puts()
         tasks.spawn("flush", self.flush_service.run())
         tasks.spawn("housekeeping", self.housekeeping.run())
         tasks.spawn("cleaner", self.cleaner.run())
+
+    def open_for_puts(self) -> None:
+        """Start without background work: nothing is flushed or written behind (tools, tests)."""
+        assert self._state == "loaded"
+        self._state = "running"
+        self.reput.is_active = not self.is_master
+        self.appended.subscribe(lambda _: self.reput.wake())
         self._update_refusal()
 
     async def stop(self) -> None:
