@@ -23,6 +23,7 @@ from twinlog.runtime.tls import ServerTls, TlsMode
 
 _LOG = logging.getLogger("twinlog.remoting")
 _SWEEP_MS = 1000
+_CLOSE_MS_MAX = 1000  # So long a stopping server waits for peers to read their last answers.
 
 Handler = Callable[["ServerConnection", Request], None]
 
@@ -184,6 +185,7 @@ class RemotingServer:
         self._listeners: list[asyncio.Server] = []
         self._sweeper: TimerHandle | None = None
         self._refused = 0
+        self._emptied: asyncio.Future[None] | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Open a port (0: any free one) and return its number.
@@ -217,9 +219,23 @@ class RemotingServer:
             listener.close()
         for connection in list(self.connections):
             connection.close("the server stops")
+        await self._until_empty()
         for listener in self._listeners:
             await listener.wait_closed()
         self._listeners.clear()
+
+    async def _until_empty(self) -> None:
+        """Wait until the peers have read what they were sent; who does not read is cut off."""
+        if not self.connections:
+            return
+        self._emptied = asyncio.get_running_loop().create_future()
+        cutting = self.clock.call_later_ms(_CLOSE_MS_MAX, self._cut_off)
+        await self._emptied
+        cutting.cancel()
+
+    def _cut_off(self) -> None:
+        for connection in list(self.connections):
+            connection.cut_off()
 
     # Called by connections
 
@@ -233,6 +249,8 @@ class RemotingServer:
     def connection_removed(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
         connection.forget_partial()
+        if not self.connections and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
 
     @property
     def is_short_of_room(self) -> bool:
