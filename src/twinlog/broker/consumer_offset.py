@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from twinlog.broker.config_file import ConfigFile
+from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, merge_offsets
 
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
@@ -22,6 +23,8 @@ class ConsumerOffsetManager:
         self._file = file
         self._is_dirty = False
         self.table: dict[str, dict[int, int]] = {}
+        # Set on a master whose slave follows through the log: told of every commit.
+        self.journal: OffsetJournal | None = None
 
     def load(self) -> None:
         """Read the file; it replaces the whole table."""
@@ -48,13 +51,19 @@ class ConsumerOffsetManager:
         }
         self._is_dirty = True
 
+    def merge(self, change: OffsetsMoved) -> None:
+        """Take over what moved on the other replica; forward only, unless it was set back."""
+        if merge_offsets(self.table, change):
+            self._is_dirty = True
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
         if queues is None:
-            self.table[key] = {queue_id: offset}
-        else:
-            queues[queue_id] = offset
+            queues = self.table[key] = {}
+        if self.journal is not None:
+            self.journal.committed(key, queue_id, offset, queues.get(queue_id, UNKNOWN_OFFSET))
+        queues[queue_id] = offset
         self._is_dirty = True
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
@@ -85,13 +94,16 @@ class ConsumerOffsetManager:
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
         offsets = self.table.get(topic + _SEPARATOR + source_group)
         if offsets is not None:
-            self.table[topic + _SEPARATOR + target_group] = dict(offsets)
-            self._is_dirty = True
+            for queue_id, offset in offsets.items():
+                self.commit(target_group, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
         for topic in self.topics_of_group(group):
-            del self.table[topic + _SEPARATOR + group]
+            key = topic + _SEPARATOR + group
+            del self.table[key]
             self._is_dirty = True
+            if self.journal is not None:
+                self.journal.removed(key)
 
     def _pairs(self) -> Iterable[tuple[str, str]]:
         """(topic, group) of every key that splits into exactly two."""

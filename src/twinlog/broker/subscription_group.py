@@ -6,7 +6,7 @@ Owns `config/subscriptionGroup.json`, saved at every change before the caller go
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -54,6 +54,7 @@ class SubscriptionGroupManager:
         self._config = config
         self._file = file
         self._clock = clock
+        self._listeners: list[Callable[[Iterable[str]], None]] = []
         self.data_version = DataVersion(clock.now_ms())
         self.table = {name: SubscriptionGroupConfig(name) for name in names.SYSTEM_GROUPS}
 
@@ -83,13 +84,13 @@ class SubscriptionGroupManager:
 
     def update(self, config: SubscriptionGroupConfig) -> None:
         self.table[config.group_name] = config
-        self._changed()
+        self._changed((config.group_name,))
 
     def delete(self, group: str) -> bool:
         if self.table.pop(group, None) is None:
             return False
         _LOG.info("group deleted group=%s", group)
-        self._changed()
+        self._changed((group,))
         return True
 
     def replace(self, table: Mapping[str, SubscriptionGroupConfig], version: Any) -> None:
@@ -103,9 +104,15 @@ class SubscriptionGroupManager:
             names.SYSTEM_GROUP_PREFIX
         )
 
-    def _changed(self) -> None:
+    def subscribe(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Call `listener` with the names that changed, after each change."""
+        self._listeners.append(listener)
+
+    def _changed(self, names: Iterable[str]) -> None:
         self.data_version.next_version(self._clock.now_ms())
         self.save()
+        for listener in self._listeners:
+            listener(names)
 
 
 def group_from_json(value: Any) -> SubscriptionGroupConfig:

@@ -1,0 +1,115 @@
+"""Consumer offsets that come back to a master from its slave, before it answers pulls.
+
+While the master was away consumers committed to the slave. A plain RocketMQ master starts from its
+own old file, and groups that restart consume everything again. Here a master that starts asks the
+name server who its slaves are and takes from each twinlog among them what is further than its own,
+never backwards. Requests that depend on offsets wait for that, at most three seconds; sends do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.metadata_log import OffsetsMoved
+from twinlog.remoting import fastjson
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.errors import RemotingError
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.config import BrokerConfig
+
+_LOG = logging.getLogger("twinlog.broker")
+
+WAIT_SECONDS_MAX = 3.0
+_TIMEOUT_MS = 1_000
+# Pulls and offset queries: what they answer rests on the offsets.
+GATED_CODES = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+    }
+)
+_WAITING_MAX = 10_000
+
+
+class OffsetReturn:
+    """The gate of a starting master, and what opens it."""
+
+    def __init__(
+        self, config: BrokerConfig, *, client: RemotingClient, offsets: ConsumerOffsetManager
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._offsets = offsets
+        self._waiting: list[tuple[ServerConnection, Request]] = []
+        self.is_open = True
+
+    def close_gate(self) -> None:
+        self.is_open = False
+
+    def hold(self, connection: ServerConnection, request: Request) -> bool:
+        """Keep a request until the gate opens. False when it must be answered now."""
+        if self.is_open or request.code not in GATED_CODES or len(self._waiting) >= _WAITING_MAX:
+            return False
+        self._waiting.append((connection, request))
+        return True
+
+    def open_gate(self) -> list[tuple[ServerConnection, Request]]:
+        """The requests that waited, in their order."""
+        self.is_open = True
+        waiting, self._waiting = self._waiting, []
+        return [pair for pair in waiting if not pair[0].is_closed]
+
+    async def fetch(self, name_servers: list[str]) -> int:
+        """Take offsets from every twinlog slave that answers; returns how many were asked."""
+        asked = 0
+        try:
+            async with asyncio.timeout(WAIT_SECONDS_MAX):
+                for address in await self._slaves(name_servers):
+                    asked += await self._fetch_from(address)
+        except TimeoutError:
+            _LOG.warning("offsets of the slave did not come within %.0f s", WAIT_SECONDS_MAX)
+        return asked
+
+    async def _slaves(self, name_servers: list[str]) -> list[str]:
+        for name_server in name_servers:
+            data = await self._ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
+            if data is None:
+                continue
+            group = (data.get("brokerAddrTable") or {}).get(self._config.broker_name) or {}
+            addresses = group.get("brokerAddrs") or {}
+            found = [address for number, address in addresses.items() if int(number) != 0]
+            if found:
+                return found
+        return []
+
+    async def _fetch_from(self, address: str) -> int:
+        # Only between twinlogs: an Apache slave's offsets stay where they are.
+        if await self._ask(address, RequestCode.TWINLOG_INFO) is None:
+            return 0
+        data = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        if data is None:
+            return 0
+        table = {
+            str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            for key, queues in (data.get("offsetTable") or {}).items()
+        }
+        self._offsets.merge(OffsetsMoved(forward=table))
+        _LOG.info("offsets taken from the slave address=%s entries=%d", address, len(table))
+        return 1
+
+    async def _ask(self, address: str, code: RequestCode) -> dict[str, Any] | None:
+        try:
+            answer = await self._client.invoke(address, RemotingCommand.request(code), _TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            value = fastjson.loads(bytes(answer.body)) if answer.body else {}
+        except (RemotingError, OSError, ValueError) as error:
+            _LOG.info("offset return: no answer address=%s reason=%s", address, error)
+            return None
+        return value if isinstance(value, dict) else None

@@ -1,0 +1,229 @@
+"""A slave's copy of its master's tables, asked for every ten seconds (RocketMQ's SlaveSynchronize).
+
+In this order: topics (through the master's VIP port, as Apache does), consumer offsets, delay
+offsets, subscription groups. Memory first, then disk. One that fails does not stop the others, and
+without a known master nothing is asked and nothing is cleared.
+
+What arrives is checked before it replaces anything: a table that cannot be read, that is empty, or
+that is another cluster's is refused with one line; one whose version is older than ours is only
+merged. Between two twinlogs offsets never move back this way: what was set back on purpose comes
+through the log.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.data_version import DataVersion
+from twinlog.broker.metadata_log import OffsetsMoved
+from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
+from twinlog.broker.topic_config import TopicConfigManager, topic_from_json
+from twinlog.remoting import fastjson
+from twinlog.remoting.addresses import join_address, split_address
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand
+from twinlog.remoting.errors import RemotingError
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+
+_LOG = logging.getLogger("twinlog.broker")
+
+FIRST_MS = 3_000
+PERIOD_MS = 10_000
+_TIMEOUT_MS = 3_000
+_VIP_OFFSET = 2
+
+
+class _Age(enum.Enum):
+    SAME = "same"
+    NEWER = "newer"
+    OLDER = "older"
+
+
+class _Refused(Exception):
+    """What the master sent is not taken over."""
+
+
+class SlaveSynchronize:
+    """Runs on a slave. `master_address` is what the last registration said, None when unknown."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        client: RemotingClient,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        schedule: ScheduleMessageService,
+        clock: Clock,
+        is_twin: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._schedule = schedule
+        self._clock = clock
+        self._is_twin = is_twin
+        self._problems: dict[str, str] = {}
+        self._taken: dict[str, DataVersion] = {}
+        self._gone_back: set[str] = set()
+        self.master_address: str | None = None
+        self.last_success_ms = 0
+
+    async def run(self) -> None:
+        await self._clock.sleep_ms(FIRST_MS)
+        while True:
+            await self.sync_all()
+            await self._clock.sleep_ms(PERIOD_MS)
+
+    async def sync_all(self) -> bool:
+        """One cycle; True when all four tables were asked for and taken."""
+        if self.master_address is None:
+            return False
+        steps: list[tuple[str, Callable[[str], Coroutine[Any, Any, None]]]] = [
+            ("topics", self._sync_topics),
+            ("consumer offsets", self._sync_consumer_offsets),
+            ("delay offsets", self._sync_delay_offsets),
+            ("subscription groups", self._sync_groups),
+        ]
+        is_complete = True
+        for name, step in steps:
+            # Read anew each time: a registration may have changed it while a table was on its way.
+            address = self._current_master()
+            if address is None:
+                return False
+            is_complete &= await self._try(name, step, address)
+        if is_complete:
+            self.last_success_ms = self._clock.now_ms()
+        return is_complete
+
+    def _current_master(self) -> str | None:
+        return self.master_address
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Table -> why its last copy failed, for the status."""
+        return dict(self._problems)
+
+    async def _try(
+        self, name: str, step: Callable[[str], Coroutine[Any, Any, None]], address: str
+    ) -> bool:
+        try:
+            await step(address)
+        except (RemotingError, OSError, ValueError, TypeError, AttributeError, _Refused,
+                msgspec.ValidationError) as error:  # fmt: skip
+            # Damaged data raises whatever the damage leads to; none of it may stop the others.
+            reason = f"{type(error).__name__}: {error}" if not str(error) else str(error)
+            if self._problems.get(name) != reason:
+                self._problems[name] = reason
+                _LOG.warning(
+                    "slave sync failed table=%s master=%s reason=%s", name, address, reason
+                )
+            return False
+        if self._problems.pop(name, None) is not None:
+            _LOG.info("slave sync works again table=%s master=%s", name, address)
+        return True
+
+    async def _ask(self, address: str, code: RequestCode) -> dict[str, Any]:
+        answer = await self._client.invoke(address, RemotingCommand.request(code), _TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _Refused(f"the master answered {answer.code}: {answer.remark}")
+        value = fastjson.loads(bytes(answer.body))
+        if not isinstance(value, dict):
+            raise _Refused("the master's table is not a JSON object")
+        return value
+
+    # The four tables
+
+    async def _sync_topics(self, address: str) -> None:
+        host, port = split_address(address)
+        data = await self._ask(
+            join_address(host, port - _VIP_OFFSET), RequestCode.GET_ALL_TOPIC_CONFIG
+        )
+        received = data.get("topicConfigTable") or {}
+        table = {name: topic_from_json(name, value) for name, value in received.items()}
+        if not table:
+            raise _Refused("the master's topic table is empty; ours is kept")
+        if self._config.broker_cluster_name not in table:
+            raise _Refused(
+                f"the master does not know the cluster {self._config.broker_cluster_name!r}:"
+                " it is another cluster's; our topics are kept"
+            )
+        self._take("topics", self._topics, table, data.get("dataVersion"))
+
+    async def _sync_consumer_offsets(self, address: str) -> None:
+        data = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        table = {
+            str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            for key, queues in (data.get("offsetTable") or {}).items()
+        }
+        if self._is_twin():
+            self._offsets.merge(OffsetsMoved(forward=table))
+        else:
+            self._offsets.merge(OffsetsMoved(back=table))
+        self._offsets.save()
+
+    async def _sync_delay_offsets(self, address: str) -> None:
+        data = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        if not data.get("offsetTable"):
+            return
+        self._schedule.replace(data)
+        self._schedule.save()
+
+    async def _sync_groups(self, address: str) -> None:
+        data = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        received = data.get("subscriptionGroupTable") or {}
+        table = {
+            name: group_from_json({**value, "groupName": name}) for name, value in received.items()
+        }
+        if not table:
+            raise _Refused("the master's group table is empty; ours is kept")
+        self._take("groups", self._groups, table, data.get("dataVersion"))
+
+    def _take(self, name: str, manager: Any, table: dict[str, Any], version: Any) -> None:
+        """Replace a table by a newer one; of an older one take only what is missing here."""
+        age = self._judge(name, manager.data_version, version)
+        if age is _Age.NEWER:
+            manager.replace(table, version)
+        elif age is _Age.OLDER:
+            missing = {key: value for key, value in table.items() if key not in manager.table}
+            if missing:
+                manager.replace({**manager.table, **missing}, manager.data_version.to_json())
+
+    # Versions
+
+    def _judge(self, name: str, mine: DataVersion, given: Any) -> _Age:
+        """How the master's version stands to the one that was taken over last.
+
+        Not to our own: a slave creates groups by itself when consumers come to it, and its version
+        then says nothing about the master's.
+        """
+        theirs = DataVersion()
+        theirs.assign(given)
+        taken = self._taken.get(name)
+        if taken is None:
+            # A fresh slave's version is the time of its start; a loaded one was taken over once.
+            taken = DataVersion(mine.timestamp, mine.counter) if mine.counter else DataVersion()
+        if theirs == taken:
+            return _Age.SAME
+        if (theirs.timestamp, theirs.counter) > (taken.timestamp, taken.counter):
+            self._taken[name] = theirs
+            return _Age.NEWER
+        if name not in self._gone_back:
+            self._gone_back.add(name)
+            _LOG.warning(
+                "slave sync: the master's version went back table=%s master=%s taken=%s;"
+                " nothing of ours is dropped", name, theirs, taken,
+            )  # fmt: skip
+        return _Age.OLDER
