@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from support.captured import Peer, body_of, frame, request_frame, response, slave_config
+from support.replication import NoReplication
 from twinlog.broker.clients import ClientChannelInfo
-from twinlog.broker.replies import NoReplication
 from twinlog.broker.server import Broker
 from twinlog.broker.subscription import build_subscription
 from twinlog.broker.subscription_group import group_from_json

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from support.replication import NoReplication
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.metadata_log import METADATA_TOPIC
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
-from twinlog.broker.replies import NoReplication, PutReplies
+from twinlog.broker.replies import PutReplies
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
