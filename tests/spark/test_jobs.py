@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,16 @@ from storefiles import StoreFiles, unpack_vectors
 from test_decode import damage
 
 from twinlog.spark.archive.manifest import Manifest
-from twinlog.spark.errors import PipelineError
+from twinlog.spark.errors import NotFoundError, PipelineError
+from twinlog.spark.jobs.analyse import lag, latency, stats
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.audit_archive import audit_archive
+from twinlog.spark.jobs.find import Wanted, find
+from twinlog.spark.jobs.report import report
 from twinlog.spark.jobs.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from twinlog.spark.session import local_session
-
-    session = local_session("tests of jobs")
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -182,6 +176,56 @@ def test_archive_goes_on_and_survives_the_loss_of_its_checkpoint(
     victim.path(out).write_bytes(bytes(data))
     found = audit_archive(master, out, spark=spark).findings
     assert [f["kind"] for f in found] == ["FILE_DAMAGED"]
+
+
+def test_stats_latency_lag_and_report_of_a_store(spark: Any, tmp_path: Path) -> None:
+    root = unpack_vectors(tmp_path / "store")
+    numbers = stats(root, spark=spark).facts
+    assert numbers["topics"]["TopicVec"]["messages"] == 194  # queue entries that were captured
+    assert "%DLQ%GID_retry" not in numbers["topics"]
+    delays = latency(root, spark=spark).facts["born_to_store_ms"]["TopicVec"]
+    assert 0 <= delays["p50"] <= delays["p99"] <= delays["max"]
+    behind = {
+        (r["group"], r["topic"], r["queue_id"]): r["behind"] for r in lag(root).facts["queues"]
+    }
+    assert behind["GID_order", "TopicOrder", 1] == 9
+    out = tmp_path / "report.html"
+    summary = report(root, out, replica=root, spark=spark)
+    page = out.read_text()
+    assert summary.exit_code == 0
+    assert page.count("<svg") >= 5
+    assert "replicas are equal" in page
+    assert not re.search(r"(src|href)=|https?://", page)
+
+
+def test_find_by_key_id_and_offset_needs_no_spark(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    root = unpack_vectors(tmp_path / "store")
+    by_key = find([root], Wanted(key="key1")).facts["messages"]
+    assert [row["phys_offset"] for row in by_key] == [189]
+    by_id = find([root], Wanted(message_id=by_key[0]["msg_id"], topic="TopicVec")).facts["messages"]
+    by_offset = find([root], Wanted(offset=189)).facts["messages"]
+    by_old_id = find([root], Wanted(message_id="7F00000100009FCF00000000000000BD")).facts[
+        "messages"
+    ]
+    assert by_key == by_id == by_offset == by_old_id
+    with pytest.raises(NotFoundError, match="MESSAGE_NOT_FOUND"):
+        find([root], Wanted(key="no such key"))
+
+
+def test_find_by_tag_time_and_json_in_store_and_archive(
+    spark: Any, pair: Any, tmp_path: Path
+) -> None:
+    files, master, _ = pair
+    archive(tmp_path / "archive", {"path": str(master)}, spark=spark)
+    places = [master, tmp_path / "archive"]
+    found = find(places, Wanted(json_path="$.id=123"), spark=spark).facts["messages"]
+    assert [row["keys"] for row in found] == ["k123"]
+    since = files.rows[396]["store_ms"]
+    found = find(places, Wanted(since_ms=since, tag="a || b"), spark=spark).facts["messages"]
+    wanted = [r["keys"] for r in files.rows[396:] if r["tags"] in "ab"]
+    assert sorted(row["keys"] for row in found) == sorted(wanted)
+    assert find([tmp_path / "archive"], Wanted(key="k7")).facts["found"] == 1
 
 
 def test_an_archive_refuses_a_gap(spark: Any, pair: Any, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,6 @@ import pytest
 from storefiles import BEGIN_MS, StoreFiles, unpack_vectors
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from twinlog.spark.session import local_session
-
-    session = local_session("tests")
-    yield session
-    session.stop()
 
 
 def reader(spark: Any, root: Path, **options: str) -> Any:

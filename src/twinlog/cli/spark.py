@@ -25,6 +25,11 @@ JOBS: dict[str, tuple[str, str, str]] = {
     "archive": ("twinlog.cli.spark", "archive_command", "Topics to Parquet, exactly once."),
     "audit": ("twinlog.cli.spark", "audit_command", "Compare two replicas, or store and archive."),
     "verify": ("twinlog.cli.spark", "verify_command", "Check log, queues and checksums."),
+    "lag": ("twinlog.cli.spark_queries", "lag_command", "Consumer groups against queue ends."),
+    "latency": ("twinlog.cli.spark_queries", "latency_command", "Born to store to archive."),
+    "stats": ("twinlog.cli.spark_queries", "stats_command", "Topics, tags, sizes, skew, hot keys."),
+    "find": ("twinlog.cli.spark_queries", "find_command", "Messages by key, id, tag, time, JSON."),
+    "report": ("twinlog.cli.spark_queries", "report_command", "One HTML page about a store."),
 }
 CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")
 

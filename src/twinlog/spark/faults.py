@@ -1,30 +1,35 @@
 """Named points at which tests stop a process, to see what a crash there leaves behind.
 
-With TWINLOG_SPARK_FAULT=point:marker the first process to reach the point makes the file `marker`
-and waits to be killed; with point:marker:raise it raises. Without the variable a point costs one
-dictionary look-up.
+TWINLOG_SPARK_FAULTS names a control file. While it holds "POINT ACTION", the first process to
+reach the point takes the file away (so it acts once) and raises, kills itself, or waits to be
+killed. Without the variable a point costs one look-up.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 
+VARIABLE = "TWINLOG_SPARK_FAULTS"
 WAIT_SECONDS = 120
 
 
 def point(name: str) -> None:
     """Stop here if a test asks for it."""
-    wanted = os.environ.get("TWINLOG_SPARK_FAULT")
-    if not wanted:
-        return
-    place, marker, *action = wanted.split(":")
-    if place != name:
+    control = os.environ.get(VARIABLE)
+    if not control:
         return
     try:
-        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
+        with open(control, encoding="utf-8") as file:
+            place, _, action = file.read().partition(" ")
+        if place != name:
+            return
+        os.rename(control, f"{control}.taken")
+    except FileNotFoundError:
         return
-    if action == ["raise"]:
+    if action == "raise":
         raise RuntimeError(f"injected at {name}")
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(WAIT_SECONDS)
