@@ -18,6 +18,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.runtime.watermark import Watermark
 from twinlog.store.status import PutMessageStatus
 
 Setup = Callable[[Broker, Peer], Any]
@@ -184,8 +185,14 @@ def producer(group: str, client_id: str, port: int = 44516) -> Setup:
     return setup
 
 
-class StalledSlave(NoReplication):
+class StalledSlave:
     """A slave that is there and confirms nothing."""
+
+    def __init__(self) -> None:
+        self.confirmed = Watermark("confirmed")
+
+    def timeout_reason(self, end_offset: int) -> str:
+        return "it is stalled"
 
     def check_sync(self, end_offset: int) -> tuple[PutMessageStatus | None, str]:
         return None, ""

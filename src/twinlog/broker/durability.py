@@ -44,7 +44,8 @@ class _Entry(Generic[ReplyT]):
         self.reply = reply
 
 
-Decided = list[tuple[ReplyT, PutMessageStatus]]
+# (reply, status, end of its record)
+Decided = list[tuple[ReplyT, PutMessageStatus, int]]
 
 
 class DurabilityQueue(Generic[ReplyT]):
@@ -81,7 +82,8 @@ class DurabilityQueue(Generic[ReplyT]):
         for demand, line in self._lines.items():
             reached = _reached(demand, flushed, confirmed)
             while line and line[0].end_offset <= reached:
-                decided.append((line.popleft().reply, PutMessageStatus.PUT_OK))
+                entry = line.popleft()
+                decided.append((entry.reply, PutMessageStatus.PUT_OK, entry.end_offset))
         return decided
 
     def expire(self, now_ms: int, flushed: int, confirmed: int) -> Decided[ReplyT]:
@@ -94,7 +96,7 @@ class DurabilityQueue(Generic[ReplyT]):
                 if status is None:
                     kept.append(entry)
                 else:
-                    decided.append((entry.reply, status))
+                    decided.append((entry.reply, status, entry.end_offset))
             self._lines[demand] = kept
         return decided
 

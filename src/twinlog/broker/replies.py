@@ -183,7 +183,7 @@ class PutReplies:
 
     def _advance(self) -> None:
         decided = self._durable.advance(self._flushed_mark.value, self._replication.confirmed.value)
-        for waiting, status in decided:
+        for waiting, status, _ in decided:
             self._answer(waiting, status, "")
 
     def _expire(self) -> None:
@@ -193,12 +193,10 @@ class PutReplies:
             self._flushed_mark.value,
             self._replication.confirmed.value,
         )
-        slave_reason = ""
-        for waiting, status in decided:
-            if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT and not slave_reason:
-                slave_reason = self._replication.timeout_reason(self._appended_mark.value)
-            is_slave_timeout = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-            self._answer(waiting, status, slave_reason if is_slave_timeout else "")
+        for waiting, status, end_offset in decided:
+            is_slow_slave = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+            reason = self._replication.timeout_reason(end_offset) if is_slow_slave else ""
+            self._answer(waiting, status, reason)
         if len(self._durable):
             self._timer = self._clock.call_later_ms(_EXPIRE_INTERVAL_MS, self._expire)
         self._flush_writes()

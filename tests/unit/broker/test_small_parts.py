@@ -1,0 +1,221 @@
+"""Names, versions, locks, subscriptions, delays, statistics: the broker's small pure parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from twinlog.broker import names, perm
+from twinlog.broker.data_version import DataVersion
+from twinlog.broker.delay import delayed
+from twinlog.broker.processors.admin_config import with_values
+from twinlog.broker.rebalance_lock import LOCK_LIVE_MS_MAX, RebalanceLockManager
+from twinlog.broker.runtime_info import human_bytes
+from twinlog.broker.send_properties import scan_properties
+from twinlog.broker.stats import TOPIC_PUT_NUMS, BrokerStatsManager
+from twinlog.broker.store_stats import StoreStats
+from twinlog.broker.subscription import (
+    SubscriptionError,
+    build_subscription,
+    subscription_from_json,
+)
+from twinlog.message.hashing import jhash
+from twinlog.message.model import PutMessage
+from twinlog.message.properties import decode_properties
+
+CLUSTER = "CLUSTER\x01c"
+
+
+@pytest.mark.parametrize("topic", ["T", "%RETRY%g", "a-b_c|d", "x" * 127])
+def test_good_topics(topic: str) -> None:
+    assert names.topic_fault(topic) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "word"),
+    [
+        (None, "blank"),
+        ("", "blank"),
+        ("  ", "blank"),
+        ("a b", "illegal"),
+        ("../etc", "illegal"),
+        ("a/b", "illegal"),
+        ("主题", "illegal"),
+        ("a\n", "illegal"),
+        ("x" * 128, "longer"),
+    ],
+)
+def test_bad_topics_are_named_in_apaches_words(topic: str | None, word: str) -> None:
+    assert word in (names.topic_fault(topic) or "")
+
+
+def test_permission_letters() -> None:
+    assert [perm.perm_text(p) for p in (6, 4, 2, 7, 0)] == ["RW-", "R--", "-W-", "RWX", "---"]
+
+
+def test_data_versions_are_equal_when_both_numbers_are() -> None:
+    version = DataVersion(5, 1)
+    version.next_version(9)
+    assert version == DataVersion(9, 2)
+    assert version != DataVersion(9, 1)
+    version.assign({"counter": 7, "timestamp": 8})
+    assert version.to_json() == {"counter": 7, "timestamp": 8}
+
+
+# Locks
+
+
+def test_lock_is_the_clients_until_it_unlocks_or_expires() -> None:
+    locks: RebalanceLockManager[str] = RebalanceLockManager()
+    assert locks.try_lock_batch("g", ["q0", "q1"], client_id="a", now_ms=0) == ["q0", "q1"]
+    assert locks.try_lock_batch("g", ["q1", "q2"], client_id="b", now_ms=1) == ["q2"]
+    locks.unlock_batch("g", ["q1"], client_id="b")
+    assert locks.owner("g", "q1", 1) == "a", "only the owner unlocks"
+    locks.unlock_batch("g", ["q1"], client_id="a")
+    assert locks.try_lock_batch("g", ["q1"], client_id="b", now_ms=2) == ["q1"]
+
+
+def test_lock_expires_60_s_after_the_last_renewal() -> None:
+    locks: RebalanceLockManager[str] = RebalanceLockManager()
+    locks.try_lock_batch("g", ["q"], client_id="a", now_ms=0)
+    locks.try_lock_batch("g", ["q"], client_id="a", now_ms=30_000)
+    at_limit = 30_000 + LOCK_LIVE_MS_MAX
+    assert locks.try_lock_batch("g", ["q"], client_id="b", now_ms=at_limit) == []
+    assert locks.try_lock_batch("g", ["q"], client_id="b", now_ms=at_limit + 1) == ["q"]
+
+
+def test_expired_locks_are_forgotten_and_groups_do_not_share() -> None:
+    locks: RebalanceLockManager[str] = RebalanceLockManager()
+    locks.try_lock_batch("g", ["q"], client_id="a", now_ms=0)
+    assert locks.try_lock_batch("h", ["q"], client_id="b", now_ms=0) == ["q"]
+    locks.forget_expired(LOCK_LIVE_MS_MAX + 1)
+    assert locks.owner("g", "q", 0) is None
+
+
+# Properties of a send
+
+
+def test_scan_takes_wait_out_and_puts_cluster_in() -> None:
+    text = "KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02WAIT\x01true\x02TAGS\x01TagA"
+    stored, code, keys, must_wait, is_rare = scan_properties(text, CLUSTER)
+    assert stored == b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01TagA\x02CLUSTER\x01c"
+    assert (code, keys) == (jhash("TagA"), ("U", "k1", "k2"))
+    assert must_wait
+    assert not is_rare
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("a\x01b\x02", {"a": "b"}),
+        ("a\x01b\x02\x02\x01x\x02y\x01\x02z", {"a": "b"}),
+        ("a\x01b\x01c", {"a": "b\x01c"}),
+        ("a\x011\x02a\x012", {"a": "2"}),
+        ("CLUSTER\x01old", {}),
+    ],
+)
+def test_scan_drops_what_java_drops(text: str, expected: dict[str, str]) -> None:
+    stored = scan_properties(text, CLUSTER)[0]
+    assert decode_properties(stored) == {**expected, "CLUSTER": "c"}
+
+
+@pytest.mark.parametrize(
+    ("value", "must_wait"), [("true", True), ("TRUE", True), ("false", False), ("1", False)]
+)
+def test_scan_reads_wait_as_java_does(value: str, must_wait: bool) -> None:
+    assert scan_properties(f"WAIT\x01{value}", CLUSTER)[3] is must_wait
+
+
+@pytest.mark.parametrize("text", ["DELAY\x013", "TRAN_MSG\x01true"])
+def test_scan_marks_what_goes_elsewhere(text: str) -> None:
+    assert scan_properties(text, CLUSTER)[4]
+    assert not scan_properties("MY_" + text, CLUSTER)[4]
+
+
+def test_delayed_message_is_parked_with_its_destination() -> None:
+    message = PutMessage("T", 3, b"b")
+    parked = delayed(message, {"DELAY": "99", "KEYS": "k"}, 99, {1: 1000, 2: 5000})
+    assert (parked.topic, parked.queue_id) == ("SCHEDULE_TOPIC_XXXX", 1)
+    assert decode_properties(parked.properties) == {
+        "DELAY": "2", "KEYS": "k", "REAL_TOPIC": "T", "REAL_QID": "3",
+    }  # fmt: skip
+
+
+# Subscriptions
+
+
+@pytest.mark.parametrize("text", [None, "", "*"])
+def test_everything_is_subscribed_by_a_star(text: str | None) -> None:
+    data = build_subscription("T", text)
+    assert data.is_all
+    assert data.sub_string == "*"
+
+
+def test_tags_are_split_and_hashed() -> None:
+    data = build_subscription("T", " a || b||a|| ")
+    assert data.tags_set == ("a", "b")
+    assert data.code_set == {jhash("a"), jhash("b")}
+
+
+def test_nothing_between_the_bars_is_an_error() -> None:
+    with pytest.raises(SubscriptionError):
+        build_subscription("T", "||")
+    with pytest.raises(SubscriptionError):
+        build_subscription("T", "", "SQL92")
+
+
+def test_heartbeat_of_the_cpp_client_is_read_and_its_hashes_are_not_believed() -> None:
+    data = subscription_from_json({"topic": "T", "subString": "a||b", "subVersion": "17",
+                                   "codeSet": [1], "tagsSet": ["a", "b"]})  # fmt: skip
+    assert data.sub_version == 17
+    assert data.code_set == {jhash("a"), jhash("b")}
+
+
+# Statistics
+
+
+def test_statistics_over_the_last_minute() -> None:
+    stats = BrokerStatsManager()
+    item = stats.item(TOPIC_PUT_NUMS, "T")
+    for second in range(0, 70, 10):
+        stats.sample(second * 1000)
+        item.add(20)
+    minute = item.to_json()["statsMinute"]
+    assert minute == {"avgpt": 20.0, "sum": 120, "tps": 2.0}
+    assert stats.find(TOPIC_PUT_NUMS, "other") is None
+    stats.topic_deleted("T")
+    assert stats.find(TOPIC_PUT_NUMS, "T") is None
+
+
+def test_rates_are_empty_until_their_window_is_full() -> None:
+    stats = StoreStats(0)
+    for second in range(12):
+        stats.sample(second * 1000)
+        stats.put_times += 5
+    table = stats.table(11_000)
+    assert table["putTps"] == "5.0  "
+    assert table["getTotalTps"] == "0.0 0.0 0.0"
+    assert table["runtime"] == "[ 0 days, 0 hours, 0 minutes, 11 seconds ]"
+
+
+def test_put_times_are_counted_by_apaches_buckets() -> None:
+    stats = StoreStats(0)
+    stats.put_done(99, 0)
+    stats.put_done(1, 700)
+    assert stats.table(0)["putMessageDistributeTime"].startswith("[<=0ms]:99 [0~10ms]:0 ")
+    assert "[500ms~1s]:1 " in stats.table(0)["putMessageDistributeTime"]
+    assert stats.table(0)["putLatency99"] == "0.00"
+    assert stats.table(0)["putLatency999"] == "1000.00"
+    assert stats.put_time_max_ms == 700
+
+
+def test_bytes_for_people() -> None:
+    assert [human_bytes(n) for n in (0, 1023, 1024, 1536, 5 << 30)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB",
+    ]  # fmt: skip
+
+
+def test_configuration_file_keeps_its_other_lines() -> None:
+    text = "# mine\nbrokerName=b\nfileReservedTime=1\nfileReservedTime=2\n"
+    changed = with_values(text, {"fileReservedTime": "48", "slaveTimeout": "9"})
+    assert changed == "# mine\nbrokerName=b\nfileReservedTime=48\nslaveTimeout=9\n"
