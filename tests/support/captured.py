@@ -64,11 +64,15 @@ class Memory(asyncio.Transport):
 
     def resume_reading(self) -> None: ...
 
+    protocol: Any = None
+
     def close(self) -> None:
-        self.is_shut = True
+        if not self.is_shut:
+            self.is_shut = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
     def abort(self) -> None:
-        self.is_shut = True
+        self.close()
 
 
 class Peer:
@@ -78,6 +82,7 @@ class Peer:
         self._server = server
         self.transport = Memory(("127.0.0.1", port))
         self.connection = ServerConnection(server, server._handler)
+        self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)
 
     async def ask(self, data: bytes, *, deadline_s: float = 30.0) -> Request:
@@ -122,7 +127,7 @@ class Peer:
         return found
 
     def close(self) -> None:
-        self.connection.connection_lost(None)
+        self.transport.close()
 
 
 def write_log(root: Path, end: int) -> None:

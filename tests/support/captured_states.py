@@ -253,13 +253,17 @@ def same_request(ours: Request, apache: Request) -> None:
     assert plain(body_of(ours), frozenset()) == plain(body_of(apache), frozenset())
 
 
+# A row of the runtime table that holds a path, and rows about replication that Apache has not.
+OWN_OR_LOCAL = ("commitLogDiskRatio_", "haC", "haI", "haM", "haS")
+
+
 def plain(value: Any, hidden: frozenset[str]) -> Any:
     """Masked where it cannot be equal, lists as sets: Java's order is that of its hashes."""
     if isinstance(value, dict):
         return {
             _key(key): "masked" if key in hidden else plain(member, hidden)
             for key, member in value.items()
-            if not key.startswith("commitLogDiskRatio_")
+            if not key.startswith(OWN_OR_LOCAL)
         }
     if isinstance(value, list):
         return sorted((plain(item, hidden) for item in value), key=repr)

@@ -52,9 +52,11 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.runtime.config import BrokerRole
 
 # Rows. Ends without a number follow from the answer (`_end_of`).
 
+SYNC = {"broker_role": BrokerRole.SYNC_MASTER}
 NO_TABLES = Case(tables=False, end=0)
 RUNTIME = frozenset(
     {
@@ -71,13 +73,17 @@ RUNTIME = frozenset(
 CASES: dict[str, Case] = {
     # Sends
     "310_SEND_MESSAGE_V2.client-master.1": NO_TABLES,
-    "310_SEND_MESSAGE_V2.client-master.2": masked("remark", config={"broker_role": "SYNC_MASTER"}),
+    "310_SEND_MESSAGE_V2.client-master.2": masked(
+        "remark", config={"broker_role": BrokerRole.SYNC_MASTER}
+    ),
     "310_SEND_MESSAGE_V2.client-master.4": Case(),
     "310_SEND_MESSAGE_V2.client-master.5": Case(),
     "310_SEND_MESSAGE_V2.client-master.6": Case(),
     "310_SEND_MESSAGE_V2.client-master.7": Case(),
     "310_SEND_MESSAGE_V2.client-master.8": masked(
-        "remark", config={"broker_role": "SYNC_MASTER", "slave_timeout": 50}, setup=stalled_slave
+        "remark",
+        config={"broker_role": BrokerRole.SYNC_MASTER, "slave_timeout": 50},
+        setup=stalled_slave,
     ),
     "310_SEND_MESSAGE_V2.mqadmin-master.1": Case(),
     "310_SEND_MESSAGE_V2.binary-master.binary.1": Case(),
