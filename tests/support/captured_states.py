@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from support.captured import Peer, body_of, frame, request_frame, response, slave_config
-from support.replication import NoReplication
 from twinlog.broker.clients import ClientChannelInfo
 from twinlog.broker.server import Broker
 from twinlog.broker.subscription import build_subscription
@@ -254,7 +253,7 @@ def same_request(ours: Request, apache: Request) -> None:
 
 
 # A row of the runtime table that holds a path, and rows about replication that Apache has not.
-OWN_OR_LOCAL = ("commitLogDiskRatio_", "haC", "haI", "haM", "haS")
+OWN_OR_LOCAL = ("commitLogDiskRatio_", "haC", "haI", "haL", "haM", "haR", "haS")
 
 
 def plain(value: Any, hidden: frozenset[str]) -> Any:
