@@ -44,6 +44,7 @@ MAGIC_BLANK = 0xCBD43194
 RECORD_SIZE_MIN = 91  # V1, IPv4, everything that may be empty is.
 BLANK_SIZE_MIN = 8  # Always kept free at the end of a segment.
 TOPIC_LENGTH_V2_MAX = 32767
+SECTOR_SIZE = 512  # What a disk writes as a whole.
 _HOST_EXTRA = HOST_V6_SIZE - HOST_V4_SIZE
 _V6_FLAGS = {
     (HOST_V4_SIZE, HOST_V4_SIZE): 0,
@@ -65,6 +66,7 @@ _HEAD_SIZE = _HEADS[0].size
 # What a scan needs of an IPv4 head: size, magic, CRC, queue, offsets, flag, store time, body size.
 _SCAN_HEAD = struct.Struct(">iIii4xqqi16xq8x12xi")
 _SIZE_MAGIC = struct.Struct(">iI")
+_FLAG = struct.Struct(">i")
 _U16 = struct.Struct(">H")
 _LENGTH = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -161,7 +163,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: boo
         raise RecordError(f"magic {magic:#010x} is not that of a message")
     if total_size < RECORD_SIZE_MIN or total_size > available:
         raise RecordError(f"total size {total_size}, {available} bytes are there")
-    (sys_flag,) = struct.unpack_from(">i", view, offset + 36)
+    (sys_flag,) = _FLAG.unpack_from(view, offset + 36)
     head = _HEADS[sys_flag & HOSTS_V6_MASK]
     if head.size > total_size:
         raise RecordError(f"total size {total_size} is less than the head of {head.size}")
@@ -248,6 +250,7 @@ def scan(
     physical_offset: int,
     *,
     check_crc: bool = True,
+    file_position: int | None = None,
     count_max: int = 1 << 62,
 ) -> ScanResult:
     """Find the whole records from `position` on, which is `physical_offset` of the log.
@@ -255,6 +258,9 @@ def scan(
     Each must have a message's magic, sizes that add up, the physical offset where it is and, with
     `check_crc`, a body as it was. The last check but one is what Apache leaves out: a record that
     was valid elsewhere or before a truncation is not one of this log.
+
+    With `file_position`, where the buffer begins in its file, topic and properties, which no CRC
+    covers, must not miss a sector either: after a power cut what was not written is zero.
     """
     view = memoryview(buffer)
     end = len(view)
@@ -301,6 +307,11 @@ def scan(
                 _topic_text(buffer[topic_at + 1 : properties_at - 2]),
                 buffer[properties_at:record_end],
             )  # fmt: skip
+        if file_position is not None and _misses_sector(
+            buffer, position, record_end, file_position
+        ):
+            reason = "a sector of it was never written"
+            return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
         if entry[0] != position + shift:
             reason = f"record says offset {entry[0]}, it is at {position + shift}"
             return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
@@ -310,6 +321,30 @@ def scan(
         return ScanResult(entries, position, ScanStop.COUNT, "", 0)
     stop, reason, size = _scan_stop(view, position, end)
     return ScanResult(entries, position, stop, reason, size)
+
+
+def _misses_sector(buffer: bytes, start: int, end: int, file_position: int) -> bool:
+    """Whether a sector that begins inside [start, end) has only zeros of this record.
+
+    Called for records whose sizes and CRC are right: only what is behind the body can be missing.
+    """
+    first = -(-(start + file_position) // SECTOR_SIZE) * SECTOR_SIZE - file_position
+    if first >= end:
+        return False
+    body_end = start + _body_end(buffer, start)
+    for sector in range(first, end, SECTOR_SIZE):
+        portion_end = min(sector + SECTOR_SIZE, end)
+        if portion_end > body_end and not any(buffer[max(sector, body_end) : portion_end]):
+            return True
+    return False
+
+
+def _body_end(buffer: bytes, start: int) -> int:
+    """Size of the head and the body of the record at `start`."""
+    (sys_flag,) = _FLAG.unpack_from(buffer, start + 36)
+    head = _HEADS[sys_flag & HOSTS_V6_MASK].size
+    (body_size,) = _FLAG.unpack_from(buffer, start + head - 4)
+    return int(head + body_size)
 
 
 def _scan_slow(view: memoryview, position: int, check_crc: bool) -> ScanEntry:

@@ -100,6 +100,13 @@ class StoreCheckpoint:
             self._disk.fsync_directory(self._own_directory)
         self._saved_point = None
 
+    def reset(self) -> None:
+        """Nothing is known to be durable: a recovery from now on starts at the first record."""
+        self.forget_point()
+        self.physic_timestamp = self.logics_timestamp = self.index_timestamp = 0
+        self._saved = bytes(_TIMES.size)
+        self._write(self._path, self._saved, CHECKPOINT_SIZE)
+
     def save(self, point: RecoveryPoint) -> None:
         """Write and sync both files. Ours first: it names both states of the other."""
         times = _TIMES.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)

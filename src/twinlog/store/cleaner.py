@@ -7,6 +7,7 @@ tells. Apache looks at the time of the file, which a copy or a restore changes.
 from __future__ import annotations
 
 import logging
+import posixpath
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -93,7 +94,12 @@ class Cleaner:
                 break
             if log.segments.segments[0].end > store.dispatched.value:
                 break  # Its records have no entries yet.
+            if log.segments.segments[0].end >= log.flushed.value:
+                # Nothing behind it is safe yet: a power cut would leave no log at all, and the
+                # next record would get an offset that was given before.
+                break
             segment = log.remove_first()
+            await self._disk.run(self._disk.fsync_directory, posixpath.dirname(segment.path))
             count += 1
             _LOG.info(
                 "segment deleted path=%s reason=%s",

@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 
 from twinlog.message.record import BLANK_SIZE_MIN, blank_record
 from twinlog.runtime.clock import Clock
-from twinlog.runtime.disk import Disk
+from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
-from twinlog.store.resync import find_record
 from twinlog.store.segment import Segment, data_ranges, segment_name, zero_data
 from twinlog.store.segment_queue import SegmentQueue
 
@@ -52,6 +51,7 @@ class CommitLog:
         self._directories = list(directories)
         self._read_only_directories = list(read_only_directories)
         self._aside_directory = aside_directory
+        self._start_path = posixpath.join(aside_directory, "log-start")
         self.segment_size = segment_size
         self.segments = SegmentQueue(disk, directories, segment_size)
         self.appended = Watermark("appended")
@@ -89,20 +89,29 @@ class CommitLog:
         assert self._last is None or self._last.start <= offset <= self._last.end
 
     def _drop_spare(self, segment: Segment) -> None:
+        """Remove a segment and its name for good.
+
+        One at a time: of two removals that are not safe yet a power cut may undo either, and a
+        hole in the row is a log that does not load.
+        """
         segment.file.close()
         self._disk.unlink(segment.path)
+        self._disk.fsync_directory(posixpath.dirname(segment.path))
 
     def find_first_record(self) -> None:
-        """A slave's log may begin in the middle of its first segment: zeros come before it."""
+        """A slave's log may begin in the middle of its first segment, where `start_at` said.
+
+        Zeros alone do not tell: after a power cut a master's first sectors may be missing while
+        later ones are there, and those records are not the beginning of anything.
+        """
         segment = self.segments.segments[0]
         self._first_offset = segment.start
         if segment.file.pread(BLANK_SIZE_MIN, 0) != bytes(BLANK_SIZE_MIN):
             return
-        for start, end in data_ranges(segment.file, 0, segment.size):
-            at = find_record(segment, start, end)
-            if at is not None:
-                self._first_offset = segment.start + at
-                return
+        if self._disk.exists(self._start_path):
+            text = self._disk.read_bytes(self._start_path)
+            if text.isdigit() and segment.start <= int(text) < segment.end:
+                self._first_offset = int(text)
 
     @property
     def min_offset(self) -> int:
@@ -253,6 +262,7 @@ class CommitLog:
         """An empty log begins at `offset` (slave whose master no longer has the older files)."""
         if not self.is_empty or self.tail:
             raise StoreError(f"the log is not empty, it ends at {self.tail}")
+        write_atomically(self._disk, self._start_path, str(offset).encode())
         self.tail = self._pieces_start = self._first_offset = offset
         self.appended.reset(offset, "the log starts elsewhere")
         self.flushed.reset(offset, "the log starts elsewhere")
@@ -325,17 +335,14 @@ class CommitLog:
         start = self.flushed.value
         return [s for s in self.segments.segments if s.end > start and s.start < target]
 
-    def sync_directories(self, segments: Sequence[Segment]) -> None:
-        """Make the names of new segments durable."""
-        for segment in segments:
-            if not segment.is_directory_synced:
-                self._disk.fsync_directory(posixpath.dirname(segment.path))
-                segment.is_directory_synced = True
-
     # Cutting
 
     def remove_first(self) -> Segment:
-        """Retention: the oldest segment goes, never the last. Readers may hold it a while."""
+        """Retention: the oldest segment goes, never the last. Readers may hold it a while.
+
+        The caller syncs its directory before anything else is removed: a segment that comes
+        back after a power cut must find its queues and its index, and its neighbour.
+        """
         segments = self.segments.segments
         assert len(segments) > 1, "the last segment is never removed"
         segment = segments[0]

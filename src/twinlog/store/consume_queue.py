@@ -205,13 +205,17 @@ class ConsumeQueue:
     # Cutting
 
     def truncate(self, disk: Disk, pool: FilePool, physical_offset: int) -> None:
-        """Drop the entries of records at or behind `physical_offset`."""
+        """Drop the entries of records at or behind `physical_offset`, and all behind a zero one.
+
+        After a power cut what was not synced may be zero in any place: a zero entry is never
+        one of a record before `physical_offset`.
+        """
         low, high = self.first_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(pool, middle)
             assert entry is not None
-            if entry[0] < physical_offset:
+            if entry[0] < physical_offset and entry[1] > 0:
                 low = middle + 1
             else:
                 high = middle

@@ -95,9 +95,6 @@ class FlushService:
             try:
                 for segment in segments:
                     await segment.file.fdatasync_async()
-                new = [s for s in segments if not s.is_directory_synced]
-                if new:
-                    await self._disk.run(log.sync_directories, new)
             except OSError as error:
                 reason = f"sync of the commit log failed: {error}"
                 log.break_down(reason)

@@ -16,7 +16,6 @@ from twinlog.runtime.disk import Disk
 from twinlog.store.checkpoint import RecoveryPoint
 from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.errors import StoreBrokenError
-from twinlog.store.index_file import IndexFile
 from twinlog.store.running_flags import INDEX_FILE_ERROR, LOGICS_QUEUE_ERROR
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class Housekeeping:
         paths = store.queue_table.take_unsynced()
         index_files = store.index.take_unsynced() if store.index is not None else []
         try:
-            await self._sync(paths, index_files)
+            await self._sync(paths, [file.path for file in index_files])
             flushed = await store.flush_service.flush()
         except OSError as error:
             reason = f"sync of consume queue or index failed: {error}"
@@ -164,30 +163,38 @@ class Housekeeping:
         # Bytes that are no whole record yet (slave) are kept; the next start asks for the rest.
         return store.dispatched.value == store.appended.value and store.is_writeable
 
-    async def _sync(self, paths: list[str], index_files: list[IndexFile]) -> None:
+    async def _sync(self, paths: list[str], index_paths: list[str]) -> None:
         for start in range(0, len(paths), _SYNC_BATCH):
             await self._disk.run(self._sync_paths, paths[start : start + _SYNC_BATCH])
-        for file in index_files:
-            await file.file.fdatasync_async()
-        if index_files:
-            directory = posixpath.dirname(index_files[0].path)
-            await self._disk.run(self._disk.fsync_directory, directory)
+        if index_paths:
+            await self._disk.run(self._sync_files, index_paths)
+            await self._disk.run(self._disk.fsync_directory, posixpath.dirname(index_paths[0]))
+            await self._disk.run(self._disk.fsync_directory, self._store.root)
 
-    def _sync_paths(self, paths: list[str]) -> None:
-        """In a thread, with descriptors of its own: the pool belongs to the loop."""
-        directories: set[str] = set()
+    def _sync_files(self, paths: list[str]) -> None:
+        """In a thread, with descriptors of its own: the loop may close or remove a file."""
         for path in paths:
-            if not self._disk.exists(path):
+            try:
+                file = self._disk.open(path)
+            except FileNotFoundError:
                 continue  # Removed meanwhile.
-            file = self._disk.open(path)
             try:
                 file.fdatasync()
             finally:
                 file.close()
-            directories.add(posixpath.dirname(path))
-        for directory in directories | {posixpath.dirname(path) for path in directories}:
-            if self._disk.exists(directory):
-                self._disk.fsync_directory(directory)
+
+    def _sync_paths(self, paths: list[str]) -> None:
+        """Files of queues, and the directories that they may be new in."""
+        self._sync_files(paths)
+        directories = {posixpath.dirname(path) for path in paths}
+        # A name is safe when all names above it are: queue, topic, `consumequeue`.
+        for _ in range(3):
+            for directory in directories:
+                if self._disk.exists(directory):
+                    self._disk.fsync_directory(directory)
+            directories = {posixpath.dirname(directory) for directory in directories}
+        if directories:
+            self._disk.fsync_directory(self._store.root)
 
     def report_once(self, what: str, reason: str) -> None:
         """A warning that would come with every put, at most every 10 s."""

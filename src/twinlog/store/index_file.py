@@ -252,6 +252,7 @@ class IndexFile:
         for key_hash, offset, seconds, previous in ENTRY.iter_unpack(data):
             number = self.index_count
             is_valid = key_hash >= 0 and seconds >= 0 and 0 <= previous < number
+            is_valid = is_valid and (key_hash or offset or seconds or previous) != 0
             if not is_valid or not self._follows(offset) or offset >= offset_end:
                 break
             self._slots[key_hash % self.slots_max] = number
@@ -261,7 +262,7 @@ class IndexFile:
         return self.index_count - first
 
     def _follows(self, offset: int) -> bool:
-        """Offsets only grow; an entry of zeros is the end, unless it is the very first record."""
+        """Offsets only grow; 0 is that of a record only in the file that begins with it."""
         return offset >= self.end_offset and (offset > 0 or self.begin_offset == 0)
 
     def _rebuild_array(self, data: bytes, offset_end: int) -> int:
@@ -274,8 +275,11 @@ class IndexFile:
         is_bad |= (entries["p"] >= numbers) | (offsets >= offset_end)
         is_bad[0] |= not self._follows(int(offsets[0]))
         is_bad[1:] |= offsets[1:] < offsets[:-1]
-        if self.begin_offset > 0:
-            is_bad |= offsets == 0
+        is_zero = offsets == 0
+        if self.begin_offset == 0:
+            # Keys of the very first record; an entry that is all zero was never written.
+            is_zero &= (entries["h"] == 0) & (entries["s"] == 0) & (entries["p"] == 0)
+        is_bad |= is_zero
         count = int(is_bad.argmax()) if is_bad.any() else len(entries)
         if count == 0:
             return 0

@@ -91,8 +91,13 @@ class IndexService:
                 self._remove(self.files.pop())
 
     def remove_newer_than(self, timestamp: int) -> None:
-        """Files that ended after `timestamp` were not synced as a whole: made again."""
-        while self.files and self.files[-1].end_timestamp > timestamp:
+        """Keep the full files that ended by `timestamp`: only they were synced as a whole."""
+        kept = 0
+        for file in self.files:
+            if not file.is_full or not 0 < file.end_timestamp <= timestamp:
+                break
+            kept += 1
+        while len(self.files) > kept:
             self._remove(self.files.pop())
 
     def truncate(self, physical_offset: int, store_time: Callable[[int], int]) -> None:
@@ -223,6 +228,8 @@ class IndexService:
         return count
 
     def _remove(self, file: IndexFile) -> None:
+        if file in self._unsynced_full:
+            self._unsynced_full.remove(file)
         file.file.close()
         self._disk.unlink(file.path)
 

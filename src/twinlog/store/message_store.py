@@ -79,6 +79,7 @@ class MessageStore:
         self._clock = clock
         self._levels = dict(delay_levels)
         self._own_directory = own
+        self._abort_path = posixpath.join(root, "abort")
         self.commit_log = CommitLog(
             disk,
             clock,
@@ -146,7 +147,6 @@ class MessageStore:
         """Take the lock, load, recover. Raises StoreError with a sentence that says what to do."""
         assert self._state == "new"
         self._loop = asyncio.get_running_loop()
-        abort = posixpath.join(self.root, "abort")
         try:
             self._disk.make_directories(self._own_directory)
             self._lock = self._disk.lock(posixpath.join(self.root, "lock"))
@@ -156,7 +156,7 @@ class MessageStore:
             ) from error
         except OSError as error:
             raise StoreError(f"cannot write to storePathRootDir {self.root}: {error}") from error
-        was_clean = not self._disk.exists(abort)
+        was_clean = not self._disk.exists(self._abort_path)
         try:
             report = await self._load_and_recover(was_clean)
         except BaseException as error:
@@ -164,10 +164,14 @@ class MessageStore:
             if isinstance(error, OSError):
                 raise StoreError(f"cannot read the store {self.root}: {error}") from error
             raise
-        self._disk.open(abort, create=True).close()
-        self._disk.fsync_directory(self.root)
+        self._mark_unclean()
         self._state = "loaded"
         return report
+
+    def _mark_unclean(self) -> None:
+        """From here on, not to be stopped cleanly means to recover."""
+        self._disk.open(self._abort_path, create=True).close()
+        self._disk.fsync_directory(self.root)
 
     async def _load_and_recover(self, was_clean: bool) -> RecoveryReport:
         self.commit_log.load()
@@ -185,6 +189,7 @@ class MessageStore:
             self._clock,
             check_crc=self.config.check_crc_on_recover,
             is_index_safe=self.config.message_index_safe,
+            mark_unclean=self._mark_unclean,
         )
         report = await recovery.run(was_clean=was_clean)
         self.last_store_timestamp = max(
@@ -226,7 +231,7 @@ class MessageStore:
         finally:
             if is_clean:
                 self.commit_log.close(remove_spare=True)
-                self._disk.unlink(posixpath.join(self.root, "abort"))
+                self._disk.unlink(self._abort_path)
                 self._disk.fsync_directory(self.root)
             self._close_files()
 

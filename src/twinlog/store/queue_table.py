@@ -14,7 +14,6 @@ from typing import Final
 
 from twinlog.runtime.disk import Disk
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
-from twinlog.store.errors import StoreLayoutError
 from twinlog.store.file_pool import FilePool
 from twinlog.store.segment import segment_name
 from twinlog.store.segment_queue import list_segments
@@ -25,6 +24,7 @@ _LOG = logging.getLogger("twinlog.store")
 WRITE_DELAY_MS: Final = 200
 WRITE_DELAY_MS_MAX: Final = 20_000
 _QUEUES_PER_DELAY: Final = 500
+_UNKNOWN_END: Final = 1 << 62  # The last entry is zero after a crash: recovery cuts the queue.
 TAIL_SIZE_MAX: Final = 1 << 16  # A queue with more waiting bytes is written at once.
 
 
@@ -37,6 +37,7 @@ class ConsumeQueueTable:
         self._file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
         self.pool = FilePool(disk, open_files_max)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self.holed: list[ConsumeQueue] = []  # Lost a file: for recovery to make again.
         self._dirty: deque[ConsumeQueue] = deque()
         self._unsynced: set[ConsumeQueue] = set()
 
@@ -62,17 +63,18 @@ class ConsumeQueueTable:
         if not starts:
             return
         if starts[-1] - starts[0] != (len(starts) - 1) * self._file_size:
-            raise StoreLayoutError(
-                f"{directory} has a hole between its files: move the directory away, "
-                "it is made again from the log"
-            )
+            # A power cut may take a new file and leave the next one; the log knows both.
+            _LOG.warning("queue has a hole between its files, made again path=%s", directory)
+            self.holed.append(queue)
+            queue.first_start, queue.written_end = starts[0], starts[-1] + self._file_size
+            return
         queue.first_start = starts[0]
         entries = self._count_valid(posixpath.join(directory, segment_name(starts[-1])))
         queue.written_end = starts[-1] + entries * ENTRY_SIZE
         queue.next_offset = queue.max_offset = queue.written_end // ENTRY_SIZE
         last = queue.entry(self.pool, queue.next_offset - 1)
         if last is not None and last[1] != PRE_BLANK_SIZE:
-            queue.last_physical_end = last[0] + last[1]
+            queue.last_physical_end = last[0] + last[1] if last[1] > 0 else _UNKNOWN_END
 
     def _count_valid(self, path: str) -> int:
         """Entries before the first empty one: binary search, all behind the end is zero."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -78,6 +79,7 @@ class Recovery:
         *,
         check_crc: bool,
         is_index_safe: bool,
+        mark_unclean: Callable[[], None],
     ) -> None:
         self._log = log
         self._queues = queues
@@ -87,6 +89,8 @@ class Recovery:
         self._clock = clock
         self._check_crc = check_crc
         self._is_index_safe = is_index_safe
+        self._mark_unclean = mark_unclean
+        self._safe_end = 1 << 62  # Below this the log was synced: nothing can be torn.
 
     async def run(self, *, was_clean: bool) -> RecoveryReport:
         """Recover; raises StoreDamagedError when durable bytes are not a valid log."""
@@ -97,6 +101,8 @@ class Recovery:
             return report
         self._log.find_first_record()
         point = self._usable_point()
+        if not was_clean:
+            self._safe_end = point.flushed if point is not None else 0
         start = self._prepare(point, was_clean, report)
         self._dispatcher.is_strict = True
         try:
@@ -104,6 +110,7 @@ class Recovery:
         except QueueGapError as error:
             report.notes.append(f"queues made again from the whole log: {error}")
             _LOG.warning("queue has a gap, all queues are made again: %s", error)
+            self._begin_rebuild()
             self._queues.destroy(tuple(self._queues))
             self._dispatcher.is_strict = False
             start = self._log.min_offset
@@ -142,9 +149,12 @@ class Recovery:
         if not was_clean:
             self._queues.truncate(start)
         starts = [start]
-        if not has_queues and start > self._log.min_offset:
-            report.notes.append("consume queues made again from the whole log")
+        if not has_queues or self._queues.holed:
             starts.append(self._log.min_offset)
+            if start > self._log.min_offset:
+                report.notes.append("consume queues made again from the whole log")
+                self._begin_rebuild()
+            self._queues.destroy(self._queues.holed)
         index = self._index
         if index is not None:
             if not was_clean:
@@ -152,10 +162,17 @@ class Recovery:
             if not index.files:
                 if start > self._log.min_offset:
                     report.notes.append("index made again from the whole log")
+                    self._begin_rebuild()
                 starts.append(self._log.min_offset)
             elif index.end_offset < start and (not was_clean or point is None):
                 starts.append(max(index.end_offset, self._log.min_offset))
         return min(starts)
+
+    def _begin_rebuild(self) -> None:
+        """What is missing is made again from the whole log. Written down before anything else:
+        when this is interrupted, the half that is there must not be taken for the whole."""
+        self._mark_unclean()
+        self._checkpoint.reset()
 
     def _start(self, point: RecoveryPoint | None, was_clean: bool) -> int:
         segments = self._log.segments.segments
@@ -203,7 +220,11 @@ class Recovery:
             at = state.position - segment.start
             size_max = min(size, segment.size - at)
             data = segment.file.pread(size_max, at)
-            result = scan(data, 0, state.position, check_crc=self._check_crc)
+            result = scan(
+                data, 0, state.position,
+                check_crc=self._check_crc,
+                file_position=at if state.position + size_max > self._safe_end else None,
+            )  # fmt: skip
             try:
                 self._dispatch(result.entries, state)
             except StaleRecordError as error:
@@ -258,9 +279,20 @@ class Recovery:
         report.cut_bytes = self._log.cut(end, found.reason or "bytes behind the last whole record")
         if report.cut_bytes:
             report.notes.append(f"{report.cut_bytes} bytes behind {end} moved aside")
+        if not was_clean:
+            self._sync_log(point.flushed if point is not None else 0)
         self._queues.truncate(end)
         if self._index is not None:
             self._index.truncate(end, self._store_time)
+
+    def _sync_log(self, start: int) -> None:
+        """A killed process leaves records that are only in the page cache: found is not safe.
+
+        From here on they count as flushed, so they must be.
+        """
+        for segment in self._log.segments.segments:
+            if segment.end > start:
+                segment.file.fdatasync()
 
     def _damaged(self, segment: Segment, offset: int, reason: str, why: str) -> StoreDamagedError:
         return StoreDamagedError(

@@ -6,6 +6,7 @@ configured one from creation on; what is not written is zero.
 
 from __future__ import annotations
 
+import posixpath
 from typing import Final
 
 from twinlog.runtime.disk import Disk, DiskFile
@@ -30,7 +31,7 @@ def parse_segment_name(name: str) -> int | None:
 class Segment:
     """One open file of `size` bytes that begins at offset `start` of its set."""
 
-    __slots__ = ("end", "file", "is_directory_synced", "path", "size", "start")
+    __slots__ = ("end", "file", "path", "size", "start")
 
     def __init__(self, path: str, start: int, size: int, file: DiskFile) -> None:
         assert start % size == 0, f"{path}: start {start} is no multiple of {size}"
@@ -39,25 +40,25 @@ class Segment:
         self.size = size
         self.end = start + size
         self.file = file
-        # A new file is found after a crash only when its directory was synced, too.
-        self.is_directory_synced = True
 
 
 def create_segment(disk: Disk, path: str, start: int, size: int) -> Segment:
-    """A new zero-filled file with its blocks reserved.
+    """A new zero-filled file with its blocks reserved, safe with its name and its length.
 
+    Synced before it is used: of two new segments a power cut could otherwise leave only the
+    second, or the first with no length, and a log with a hole does not load.
     On OSError the empty file stays: this may run in a thread, while the loop has opened the same
     file because it could not wait. The caller on the loop removes it.
     """
     file = disk.open(path, create=True)
     try:
         file.allocate(size)
+        file.fdatasync()
+        disk.fsync_directory(posixpath.dirname(path))
     except OSError:
         file.close()
         raise
-    segment = Segment(path, start, size, file)
-    segment.is_directory_synced = False
-    return segment
+    return Segment(path, start, size, file)
 
 
 def data_ranges(file: DiskFile, start: int, end: int) -> list[tuple[int, int]]:
