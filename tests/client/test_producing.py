@@ -1,0 +1,205 @@
+"""Sends against our broker: receipts are true, order is kept, nothing is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.client_support import read_all
+from twinlog.admin import Admin, topics
+from twinlog.client import (
+    ClientHooks,
+    Message,
+    MessageQueue,
+    Producer,
+    SendReceipt,
+    SendStatus,
+)
+from twinlog.client.errors import BufferFullError, ClientClosedError, InvalidMessageError
+
+Unique = Callable[[str], str]
+
+
+async def test_a_receipt_says_where_the_message_is(cluster: Any, unique: Unique) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        message = Message(topic, b"hello", tags="a", keys=["k1", "k2"], properties={"mine": "1"})
+        receipt = await producer.send(message)
+    assert receipt.status is SendStatus.SEND_OK
+    assert receipt.is_acknowledged
+    (stored,) = await read_all(cluster.name_server, topic, 1)
+    assert (stored.queue, stored.queue_offset) == (receipt.queue, receipt.queue_offset)
+    assert (stored.body, stored.tags, stored.keys) == (b"hello", "a", ["k1", "k2"])
+    assert stored.properties["mine"] == "1"
+    assert stored.message_id == receipt.message_id
+    assert stored.offset_message_id == receipt.offset_message_id
+
+
+async def test_pipelined_sends_all_arrive_once(cluster: Any, unique: Unique) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        receipts = await producer.send_many(Message(topic, b"%d" % n) for n in range(500))
+    stored = await read_all(cluster.name_server, topic, 500)
+    assert sorted(int(m.body) for m in stored) == list(range(500))
+    by_id = {m.message_id: m for m in stored}
+    for number, receipt in enumerate(receipts):
+        found = by_id[receipt.message_id]
+        assert int(found.body) == number
+        assert (found.queue, found.queue_offset) == (receipt.queue, receipt.queue_offset)
+
+
+async def test_automatic_batches_give_every_message_its_own_true_receipt(
+    cluster: Any, unique: Unique
+) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server, linger_ms=5) as producer:
+        receipts = await asyncio.gather(
+            *(producer.send(Message(topic, b"%d" % n, tags="x")) for n in range(1000))
+        )
+    stored = {m.message_id: m for m in await read_all(cluster.name_server, topic, 1000)}
+    assert len(stored) == 1000
+    for number, receipt in enumerate(receipts):
+        found = stored[receipt.message_id]
+        assert int(found.body) == number
+        assert found.offset_message_id == receipt.offset_message_id
+        assert (found.queue, found.queue_offset) == (receipt.queue, receipt.queue_offset)
+
+
+async def test_an_explicit_batch_is_stored_as_one(cluster: Any, unique: Unique) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        receipts = await producer.send_batch(Message(topic, b"%d" % n) for n in range(5))
+        assert await producer.send_batch([]) == []
+    first = receipts[0].queue_offset
+    assert [r.queue_offset for r in receipts] == list(range(first, first + 5))
+    assert len({r.queue for r in receipts}) == 1
+
+
+@pytest.mark.parametrize("linger_ms", [None, 0, 3])
+async def test_messages_of_one_key_stay_in_order(
+    cluster: Any, unique: Unique, linger_ms: float | None
+) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server, linger_ms=linger_ms) as producer:
+        futures = []
+        for n in range(300):
+            # Some must travel alone: they keep their place all the same.
+            body = b"%d" % n if n % 50 else b"%d" % n + b" " * 5000
+            futures.append(producer.send_nowait(Message(topic, body, sharding_key=f"k{n % 3}")))
+            if n % 37 == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*futures)
+    stored = await read_all(cluster.name_server, topic, 300)
+    for key in range(3):
+        mine = [int(m.body) for m in stored if int(m.body) % 3 == key]
+        assert mine == sorted(mine)
+        assert len(mine) == 100
+        assert len({m.queue for m in stored if int(m.body) % 3 == key}) == 1
+
+
+async def test_large_bodies_are_compressed_and_come_back_whole(
+    cluster: Any, unique: Unique
+) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        await producer.send(Message(topic, b"x" * 100_000))
+    (stored,) = await read_all(cluster.name_server, topic, 1)
+    assert stored.sys_flag & 0x701 == 0x301
+    assert len(stored.record.body) < 1000
+    assert stored.body == b"x" * 100_000
+
+
+async def test_queues_can_be_chosen(cluster: Any, unique: Unique) -> None:
+    topic = unique("T")
+    async with Admin(cluster.name_server) as admin:
+        await topics.create_topic(admin, topic, read_queues=64)
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        queues = await producer.queues(topic)
+        assert len(queues) == 64
+        receipts = [await producer.send(Message(topic, b"x"), queue=q) for q in queues[:5]]
+        assert [r.queue for r in receipts] == queues[:5]
+        spread = await producer.send_many(Message(topic, b"x") for _ in range(128))
+    assert {r.queue for r in spread} == set(queues)
+
+
+async def test_oneway_arrives(cluster: Any, unique: Unique) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        await producer.send(Message(topic, b"first"))
+        await producer.send_oneway(Message(topic, b"second"))
+        await producer.send(Message(topic, b"third"))
+    bodies = {m.body for m in await read_all(cluster.name_server, topic, 3)}
+    assert b"second" in bodies
+
+
+async def test_closing_sends_what_waits(cluster: Any, unique: Unique) -> None:
+    topic = unique("T")
+    producer = Producer("pg", name_server=cluster.name_server, linger_ms=60_000)
+    await producer.start()
+    futures = [producer.send_nowait(Message(topic, b"%d" % n)) for n in range(10)]
+    await producer.close()
+    assert [future.result().status for future in futures] == [SendStatus.SEND_OK] * 10
+    assert len(await read_all(cluster.name_server, topic, 10)) == 10
+    with pytest.raises(ClientClosedError, match="open a new one"):
+        await producer.send(Message(topic, b"late"))
+    with pytest.raises(ClientClosedError):
+        await producer.start()
+
+
+async def test_a_full_buffer_makes_send_wait_and_send_nowait_raise(
+    cluster: Any, unique: Unique
+) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server, in_flight_max=10) as producer:
+        for _ in range(10):
+            producer.send_nowait(Message(topic, b"x"))
+        with pytest.raises(BufferFullError, match="10 requests"):
+            producer.send_nowait(Message(topic, b"x"))
+        receipts = await asyncio.gather(*(producer.send(Message(topic, b"x")) for _ in range(200)))
+    assert len(receipts) == 200
+
+
+async def test_what_a_batch_cannot_hold_is_refused(cluster: Any) -> None:
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        with pytest.raises(InvalidMessageError, match="share topic"):
+            await producer.send_batch([Message("A", b"x"), Message("B", b"x")])
+        with pytest.raises(InvalidMessageError, match="delayed"):
+            await producer.send_batch([Message("A", b"x", delay_level=1)])
+        with pytest.raises(InvalidMessageError, match="retry topic"):
+            await producer.send_batch([Message("%RETRY%g", b"x")])
+        with pytest.raises(InvalidMessageError, match="split it"):
+            await producer.send_batch([Message("A", b"x" * (3 << 20))] * 2)
+        with pytest.raises(InvalidMessageError, match="properties of"):
+            await producer.send(Message("A", b"x", properties={"a": "x" * 33000}))
+
+
+class Recorder(ClientHooks):
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def before_send(self, message: Message) -> Any:
+        return message.topic
+
+    def after_send(
+        self, context: Any, receipt: SendReceipt | None, error: BaseException | None
+    ) -> None:
+        self.seen.append((context, receipt is not None, error))
+        raise RuntimeError("a hook that fails does not matter")
+
+
+async def test_hooks_see_every_send(cluster: Any, unique: Unique) -> None:
+    hooks, topic = Recorder(), unique("T")
+    async with Producer("pg", name_server=cluster.name_server, hooks=hooks) as producer:
+        await producer.send(Message(topic, b"x"))
+    assert hooks.seen == [(topic, True, None)]
+
+
+async def test_an_unknown_queue_is_an_error_not_a_hang(cluster: Any, unique: Unique) -> None:
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server, send_timeout_ms=1000) as producer:
+        await producer.send(Message(topic, b"x"))
+        with pytest.raises(Exception, match="no master now"):
+            await producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "nobody", 0))
