@@ -129,7 +129,8 @@ class ScheduleMessageService:
         for topic, queue_id in keys:
             if topic == SCHEDULE_TOPIC:
                 level = self._levels.get(queue_id + 1)
-                if level is not None and level.offset >= self.max_offset(level.level) - 1:
+                # One that has a timer knows its head; one without saw its queue empty.
+                if level is not None and level.timer is None:
                     self._schedule(level, 0)
 
     def _schedule(self, level: _Level, delay_ms: float) -> None:
