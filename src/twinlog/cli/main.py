@@ -15,6 +15,7 @@ import click
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "namesrv": ("twinlog.cli.namesrv", "namesrv", "Run a name server in the foreground."),
     "broker": ("twinlog.cli.broker", "broker", "Run a broker in the foreground."),
+    "demo": ("twinlog.cli.demo.command", "demo", "Kill a master under load; see what is lost."),
     "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),
     "up": ("twinlog.cli.local", "up", "Start a local cluster in the background."),
     "down": ("twinlog.cli.local", "down", "Stop the local cluster."),

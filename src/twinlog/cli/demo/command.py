@@ -1,0 +1,130 @@
+"""`twinlog demo`: runs the story, prints the verdict, writes the page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from twinlog import __version__
+from twinlog.cli.demo.sabotage import KINDS
+from twinlog.cli.demo.verdict import Verdict
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@click.command(epilog="Example: twinlog demo --seconds 5 --report report.html")
+@click.option("--seconds", default=8.0, show_default=True, type=click.FloatRange(2, 600),
+              help="Traffic before the kill, and again after the return.")  # fmt: skip
+@click.option("--rate", default=0, show_default="as fast as it goes", type=click.IntRange(0),
+              help="Sends a second.")  # fmt: skip
+@click.option("--size", default=256, show_default=True, type=click.IntRange(16, 1 << 20),
+              help="Bytes of a message.")  # fmt: skip
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path),
+              default=Path("twinlog-demo.html"), show_default=True, help="The page to write.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, nothing else.")
+@click.option("--keep", is_flag=True, help="Leave stores, logs and archive where they are.")
+@click.option("--sabotage", type=click.Choice(KINDS),
+              help="Damage the slave on purpose: the demo must find it and exit 1.")  # fmt: skip
+@click.option("--no-spark", is_flag=True, help="Leave out archive and audit.")
+def demo(
+    seconds: float, rate: int, size: int, report: Path, as_json: bool, keep: bool,
+    sabotage: str | None, no_spark: bool,
+) -> None:  # fmt: skip
+    """Kill the master of a pair under load and prove that nothing acknowledged was lost."""
+    # Imported here: the help text must not cost the price of a client and a table library.
+    from twinlog.cli.demo.scenario import DemoOptions
+    from twinlog.cli.demo.traffic import Load
+
+    directory = Path(tempfile.mkdtemp(prefix="twinlog-demo-"))
+    options = DemoOptions(directory, seconds, Load(size, rate), sabotage, not no_spark)
+    try:
+        sys.exit(asyncio.run(_run(options, report, as_json=as_json)))
+    except KeyboardInterrupt:
+        click.echo("twinlog: interrupted; everything that was started is stopped", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    finally:
+        if keep:
+            click.echo(f"kept: {directory}", err=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _run(options: Any, report: Path, *, as_json: bool) -> int:
+    from twinlog.cli.demo.report import page
+    from twinlog.cli.demo.scenario import Demo, DemoFailure
+    from twinlog.cli.demo.view import watching
+    from twinlog.cli.local_cluster import ClusterError
+
+    _terminate_as_interrupt()
+
+    def say(text: str) -> None:
+        if not as_json:
+            click.echo(f"\r\x1b[K> {text}" if sys.stderr.isatty() else f"> {text}", err=True)
+
+    run = Demo(options, say)
+    try:
+        async with watching(run, is_quiet=as_json):
+            verdict = await run.run()
+    except (DemoFailure, ClusterError, TimeoutError) as error:
+        click.echo(f"twinlog: the demo stopped: {error or 'a job took too long'}", err=True)
+        return EXIT_FAILED
+    facts = {
+        "twinlog": __version__,
+        "Python": platform.python_version(),
+        "Machine": f"{platform.machine()}, {platform.system()}",
+        "Message size": f"{options.load.size} bytes",
+        "Sabotage": options.sabotage or "none",
+    }
+    report.write_text(page(verdict, run.ledger, run.moments, run.lag, facts), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(verdict.to_json()))
+    else:
+        _print(verdict, report)
+    return 0 if verdict.is_good else EXIT_FAILED
+
+
+def _terminate_as_interrupt() -> None:
+    """SIGTERM cleans up as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+def _print(verdict: Verdict, report: Path) -> None:
+    rows = [
+        ("acknowledged", f"{verdict.acknowledged:,}"),
+        ("consumed", f"{verdict.consumed:,}"),
+        ("lost", f"{verdict.lost:,}"),
+        ("missing on the slave", f"{verdict.missing_on_slave:,}"),
+        ("duplicates", f"{verdict.duplicates:,}"),
+        ("order violations", f"{verdict.order_violations:,}"),
+        ("seconds without reads", f"{verdict.seconds_without_reads}"),
+        ("seconds without writes", f"{verdict.seconds_without_writes}"),
+        ("sends a second", f"{verdict.rate_before:,.0f} before, {verdict.rate_after:,.0f} after"),
+        ("p99 of a send", f"{verdict.latency_ms_before['p99']:.1f} ms before,"
+         f" {verdict.latency_ms_after['p99']:.1f} ms after"),
+        ("audit", verdict.audit),
+        ("rows archived", f"{verdict.rows_archived:,}"),
+    ]  # fmt: skip
+    click.echo()
+    for name, value in rows:
+        click.echo(f"  {name:<23} {value}")
+    click.echo()
+    if verdict.is_good:
+        click.echo("VERDICT: nothing acknowledged was lost, and the replicas are equal.")
+    else:
+        click.echo("VERDICT: failed.")
+        for reason in verdict.reasons:
+            click.echo(f"  - {reason}")
+    click.echo(f"report: {report}")

@@ -1,0 +1,62 @@
+"""What the demo asks the brokers while it runs: how far apart the replicas are."""
+
+from __future__ import annotations
+
+from twinlog.admin.brokers import broker_runtime
+from twinlog.admin.client import Admin
+from twinlog.admin.ha import ha_status
+from twinlog.admin.topics import create_topic
+from twinlog.cli.demo.plot import Point
+from twinlog.client import ClientError
+
+
+class Observer:
+    """An administrator's client for two brokers. A broker that does not answer has no value."""
+
+    def __init__(self, name_server: str, master: str, slave: str) -> None:
+        self._admin = Admin(name_server, request_timeout_ms=1000)
+        self._master = master
+        self._slave = slave
+
+    async def start(self) -> None:
+        await self._admin.start()
+
+    async def close(self) -> None:
+        await self._admin.close()
+
+    async def create_topic(self, name: str, queues: int) -> None:
+        await create_topic(self._admin, name, read_queues=queues)
+
+    async def lag_bytes(self) -> int | None:
+        """Bytes of the master's log that the slave lacks; None while one of them is away."""
+        ends = [await self._log_end(address) for address in (self._master, self._slave)]
+        if ends[0] is None or ends[1] is None:
+            return None
+        return max(0, ends[0] - ends[1])
+
+    async def is_replicating(self) -> bool:
+        """The master counts its slave as one that is in sync."""
+        try:
+            groups = await ha_status(self._admin)
+        except ClientError:
+            return False
+        return bool(groups) and any(replica.is_in_sync for replica in groups[0].replicas)
+
+    async def is_caught_up(self) -> bool:
+        return await self.lag_bytes() == 0
+
+    async def _log_end(self, address: str) -> int | None:
+        try:
+            facts = await broker_runtime(self._admin, address)
+        except ClientError:
+            return None
+        value = facts.get("commitLogMaxOffset", "")
+        return int(value) if value.isdigit() else None
+
+
+def first_caught_up(lag: list[Point], since: float) -> float:
+    """The first sample after `since` that shows no bytes behind; the last one if none does."""
+    for at, behind in lag:
+        if at >= since and behind == 0:
+            return at
+    return lag[-1][0] if lag else since

@@ -1,0 +1,109 @@
+"""Line charts as SVG text: no script, no font, no address outside the page. Pure."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 720, 240
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 34
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line. `tone` is the number of its colour in the page's style sheet."""
+
+    name: str
+    points: Sequence[Point]
+    tone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A vertical line at a moment worth seeing."""
+
+    at: float
+    label: str
+
+
+def chart(
+    series: Sequence[Series], marks: Sequence[Mark], *, end: float, unit: str, label: str
+) -> str:
+    """A chart over [0, end) seconds, with axes, marks and a legend. `label` is for the blind."""
+    highest = _round_up(max((y for line in series for _, y in line.points), default=1.0))
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">',
+        *_grid(highest, end, unit),
+        *(_mark(mark, end) for mark in marks),
+        *(_line(line, highest, end) for line in series),
+        "</svg>",
+        '<p class="legend">',
+        *(f'<span class="t{line.tone}">{html.escape(line.name)}</span>' for line in series),
+        "</p>",
+    ]
+    return "\n".join(parts)
+
+
+def _x(at: float, end: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * min(max(at / end, 0.0), 1.0)
+
+
+def _y(value: float, highest: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(value / highest, 0.0), 1.0)
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, ...: axes that people can read."""
+    if value <= 0:
+        return 1.0
+    magnitude = 10.0 ** math.floor(math.log10(value))
+    for factor in (1, 2, 5, 10):
+        if value <= factor * magnitude:
+            return factor * magnitude
+    return 10 * magnitude
+
+
+def short_number(value: float) -> str:
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {suffix}"
+    return f"{value:.3g}"
+
+
+def _grid(highest: float, end: float, unit: str) -> list[str]:
+    parts = []
+    for step in range(5):
+        value = highest * step / 4
+        y = _y(value, highest)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" '
+                     f'y2="{y:.1f}"/>')  # fmt: skip
+        parts.append(f'<text class="axis" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
+                     f"{short_number(value)}</text>")  # fmt: skip
+    seconds = max(1, round(end / 6))
+    parts += [
+        f'<text class="axis" x="{_x(at, end):.1f}" y="{HEIGHT - 14}" text-anchor="middle">'
+        f"{at} s</text>"
+        for at in range(0, int(end) + 1, seconds)
+    ]
+    parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 1}">{html.escape(unit)}</text>')
+    return parts
+
+
+def _mark(mark: Mark, end: float) -> str:
+    x = _x(mark.at, end)
+    anchor = "end" if x > WIDTH * 0.75 else "start"
+    shift = -4 if anchor == "end" else 4
+    return (
+        f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        f'<text class="mark" x="{x + shift:.1f}" y="{TOP + 10}" text-anchor="{anchor}">'
+        f"{html.escape(mark.label)}</text>"
+    )
+
+
+def _line(line: Series, highest: float, end: float) -> str:
+    points = " ".join(f"{_x(x, end):.1f},{_y(y, highest):.1f}" for x, y in line.points)
+    return f'<polyline class="t{line.tone}" points="{points}"/>'

@@ -1,0 +1,214 @@
+"""The demo's story: a pair under load, SIGKILL, reads from the slave, return, audit, verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from twinlog.cli import local_cluster
+from twinlog.cli.demo.ledger import Ledger
+from twinlog.cli.demo.look_up import messages_in_store
+from twinlog.cli.demo.observe import Observer, first_caught_up
+from twinlog.cli.demo.plot import Point
+from twinlog.cli.demo.sabotage import sabotage_slave
+from twinlog.cli.demo.traffic import TOPIC, Load, Stopwatch, Traffic
+from twinlog.cli.demo.verdict import Findings, Moments, Verdict, judge
+from twinlog.cli.local_cluster import ClusterPlan, LocalCluster
+
+OUTAGE_SECONDS = 6.0
+DRAIN_SECONDS_MAX = 60.0
+CATCH_UP_SECONDS_MAX = 60.0
+RETURN_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the command line asked for."""
+
+    directory: Path
+    seconds: float = 8.0  # of traffic before the kill, and again after the return
+    load: Load = field(default_factory=Load)
+    sabotage: str | None = None
+    with_spark: bool = True
+
+
+class DemoFailure(Exception):
+    """The story could not be told to its end. The text says where it stopped."""
+
+
+class Demo:
+    """One run. `say` gets one sentence for each step; `ledger` and `moments` are live."""
+
+    def __init__(self, options: DemoOptions, say: Callable[[str], None]) -> None:
+        self.options = options
+        self.say = say
+        self.ledger = Ledger()
+        self.moments = Moments()
+        self.findings = Findings()
+        self.lag: list[Point] = []
+        self.phase = "starting"
+        self.now = Stopwatch()
+        self.cluster: LocalCluster | None = None
+        self._traffic: Traffic | None = None
+        self._observer: Observer | None = None
+
+    async def run(self) -> Verdict:
+        """The whole story; everything that was started is stopped, whatever happens."""
+        try:
+            await self._start()
+            await self._before_the_kill()
+            await self._kill()
+            await self._outage()
+            await self._return()
+            await self._drain()
+        finally:
+            await self._stop()
+        if self.options.with_spark:
+            await self._pipeline()
+        self.phase = "done"
+        return judge(self.ledger, self.moments, self.findings)
+
+    async def _start(self) -> None:
+        self.say("starting a name server, a SYNC_MASTER and a SLAVE")
+        plan = ClusterPlan(self.options.directory, is_sync=True, uses_free_ports=True)
+        self.cluster = await asyncio.to_thread(local_cluster.start_cluster, plan)
+        master, slave = self.cluster.brokers
+        name_server = self.cluster.name_server.address
+        self._observer = Observer(name_server, master.address, slave.address)
+        await self._observer.start()
+        await self._until(self._observer.is_replicating, 30, "the slave to follow its master")
+        await self._observer.create_topic(TOPIC, 4)
+        self.now = Stopwatch()
+        self._traffic = Traffic(name_server, self.options.load, self.ledger, self.now)
+        await self._traffic.start()
+
+    async def _before_the_kill(self) -> None:
+        self.phase = "traffic"
+        self.say(f"traffic for {self.options.seconds:.0f} s, {self.options.load.size} bytes each")
+        while self.now() < self.options.seconds or self.ledger.in_flight < 64:
+            if self.now() > self.options.seconds + 30:
+                raise DemoFailure(f"only {self.ledger.in_flight} sends were ever open at once")
+            await self._sample(0.25)
+        if not self.ledger.acknowledged:
+            raise DemoFailure(f"no send was acknowledged: {self.ledger.unknown}")
+
+    async def _kill(self) -> None:
+        assert self.cluster is not None
+        assert self._traffic is not None
+        master, slave = self.cluster.brokers
+        process = master.process()
+        if process is None:
+            raise DemoFailure(f"the master ended by itself; see {master.log_path}")
+        self.findings.in_flight_at_kill = self.ledger.in_flight
+        # No await between the signal and the time that is written down.
+        os.kill(process.pid, 9)
+        self.moments.kill = self.now()
+        self._traffic.is_reading_slowly = False
+        self.phase = "no master"
+        unread = self.ledger.unread
+        self.say(f"SIGKILL of the master with {self.findings.in_flight_at_kill} sends open and "
+                 f"{unread:,} messages unread")  # fmt: skip
+        await asyncio.to_thread(local_cluster.kill_process, master)
+        if self.options.sabotage:
+            self.say("sabotage: " + await asyncio.to_thread(
+                sabotage_slave, slave.store_path, TOPIC, self.options.sabotage))  # fmt: skip
+        acknowledged = self.ledger.acknowledged_until(self.moments.kill)
+        self.findings.acknowledged_at_kill = len(acknowledged)
+        found = await asyncio.to_thread(_numbers, slave.store_path)
+        self.findings.missing_on_slave = len(acknowledged - found)
+        self.say(f"{len(acknowledged):,} acknowledged messages looked up in the slave's files: "
+                 f"{self.findings.missing_on_slave:,} missing")  # fmt: skip
+
+    async def _outage(self) -> None:
+        while self.now() < self.moments.kill + OUTAGE_SECONDS:
+            await self._sample(0.25)
+        waited = self.ledger.seconds_without_reads(self.moments.kill)
+        if waited is None:
+            # Clients notice the loss by their connection; give slow machines time.
+            await self._until(
+                lambda: self.ledger.seconds_without_reads(self.moments.kill) is not None,
+                60, "consumers to go on from the slave",
+            )  # fmt: skip
+            waited = self.ledger.seconds_without_reads(self.moments.kill)
+        self.say(f"consumers go on from the slave, first message after {waited:.2f} s")
+
+    async def _return(self) -> None:
+        assert self.cluster is not None
+        self.phase = "return"
+        self.moments.restart = self.now()
+        master = self.cluster.brokers[0]
+        await asyncio.to_thread(self.cluster.start_node, master)
+        await self._until(
+            lambda: self.ledger.seconds_without_writes(self.moments.restart) is not None,
+            RETURN_SECONDS_MAX, "the first send after the return",
+        )  # fmt: skip
+        gap = self.ledger.seconds_without_writes(self.moments.restart)
+        assert gap is not None
+        self.moments.returned = self.moments.restart + gap
+        self.say(f"the master is back, first SEND_OK after {gap:.2f} s")
+        self.phase = "traffic again"
+        while self.now() < self.moments.returned + self.options.seconds:
+            await self._sample(0.25)
+
+    async def _drain(self) -> None:
+        assert self._traffic is not None
+        assert self._observer is not None
+        self.phase = "draining"
+        await self._traffic.stop_writing()
+        self.moments.stopped = self.now()
+        self.say(f"writing stopped, {self.ledger.unread:,} messages left to read")
+        last, deadline = self.ledger.unread, self.now() + DRAIN_SECONDS_MAX
+        while self.ledger.unread and self.now() < deadline:
+            await self._sample(0.25)
+            if self.ledger.unread < last:
+                last, deadline = self.ledger.unread, self.now() + DRAIN_SECONDS_MAX
+        await self._until(
+            self._observer.is_caught_up, CATCH_UP_SECONDS_MAX, "the slave to catch up"
+        )
+        self.moments.caught_up = first_caught_up(self.lag, self.moments.restart)
+
+    async def _stop(self) -> None:
+        if self._traffic is not None:
+            await self._traffic.stop()
+        if self._observer is not None:
+            await self._observer.close()
+        if self.cluster is not None:
+            await asyncio.to_thread(self.cluster.stop)
+
+    async def _pipeline(self) -> None:
+        assert self.cluster is not None
+        # Imported here: a demo without Spark must run where pyarrow is not installed.
+        from twinlog.cli.demo.pipeline import run_pipeline
+
+        self.phase = "Spark"
+        master, slave = self.cluster.brokers
+        await run_pipeline(
+            master.store_path, slave.store_path, self.options.directory / "archive",
+            set(self.ledger.acknowledged), self.findings, self.say,
+        )  # fmt: skip
+
+    async def _sample(self, seconds: float) -> None:
+        assert self._observer is not None
+        await asyncio.sleep(seconds)
+        lag = await self._observer.lag_bytes()
+        if lag is not None:
+            self.lag.append((self.now(), float(lag)))
+
+    async def _until(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        deadline = self.now() + seconds
+        while True:
+            result = condition()
+            if asyncio.iscoroutine(result):
+                result = await result
+            if result:
+                return
+            if self.now() > deadline:
+                raise DemoFailure(f"waited {seconds:.0f} s in vain for {what}")
+            await self._sample(0.1)
+
+
+def _numbers(store: Path) -> set[int]:
+    return {found.number for found in messages_in_store(store, TOPIC)}
