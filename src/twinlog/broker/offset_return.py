@@ -65,13 +65,16 @@ class OffsetReturn:
         waiting, self._waiting = self._waiting, []
         return [pair for pair in waiting if not pair[0].is_closed]
 
-    async def fetch(self, name_servers: list[str]) -> int:
-        """Take offsets from every twinlog slave that answers; returns how many were asked."""
+    async def fetch(self, name_servers: list[str], identity: dict[str, str]) -> int:
+        """Take offsets from every twinlog slave that answers; returns how many were asked.
+
+        `identity` says who asks: a slave that hears from its master dials it at once.
+        """
         asked = 0
         try:
             async with asyncio.timeout(WAIT_SECONDS_MAX):
                 for address in await self._slaves(name_servers):
-                    asked += await self._fetch_from(address)
+                    asked += await self._fetch_from(address, identity)
         except TimeoutError:
             _LOG.warning("offsets of the slave did not come within %.0f s", WAIT_SECONDS_MAX)
         return asked
@@ -88,9 +91,9 @@ class OffsetReturn:
                 return found
         return []
 
-    async def _fetch_from(self, address: str) -> int:
+    async def _fetch_from(self, address: str, identity: dict[str, str]) -> int:
         # Only between twinlogs: an Apache slave's offsets stay where they are.
-        if await self._ask(address, RequestCode.TWINLOG_INFO) is None:
+        if await self._ask(address, RequestCode.TWINLOG_INFO, identity) is None:
             return 0
         data = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         if data is None:
@@ -103,9 +106,12 @@ class OffsetReturn:
         _LOG.info("offsets taken from the slave address=%s entries=%d", address, len(table))
         return 1
 
-    async def _ask(self, address: str, code: RequestCode) -> dict[str, Any] | None:
+    async def _ask(
+        self, address: str, code: RequestCode, header: dict[str, str] | None = None
+    ) -> dict[str, Any] | None:
+        command = RemotingCommand.request(code, header)
         try:
-            answer = await self._client.invoke(address, RemotingCommand.request(code), _TIMEOUT_MS)
+            answer = await self._client.invoke(address, command, _TIMEOUT_MS)
             if answer.code != ResponseCode.SUCCESS:
                 return None
             value = fastjson.loads(bytes(answer.body)) if answer.body else {}

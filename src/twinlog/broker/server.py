@@ -27,7 +27,10 @@ from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.message_queue import MessageQueue
+from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.offset_moved import OffsetMovedEvents
+from twinlog.broker.offset_return import OffsetReturn
+from twinlog.broker.pair import PairService
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
 from twinlog.broker.processors.admin_config import AdminConfigProcessor
 from twinlog.broker.processors.admin_stats import AdminStatsProcessor
@@ -45,6 +48,7 @@ from twinlog.broker.replies import PutReplies
 from twinlog.broker.rng import Rng
 from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.slave_synchronize import SlaveSynchronize
 from twinlog.broker.stats import SAMPLE_INTERVAL_MS, BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
@@ -90,6 +94,7 @@ class Broker:
     replies: PutReplies
     registration: Registration
     pulls: PullMessageProcessor
+    pair: PairService
     ha: HAService
 
     def __init__(
@@ -138,7 +143,7 @@ class Broker:
         handler = self.handlers.get(request.code)
         if handler is None:
             self._unknown(connection, request)
-        else:
+        elif self.pair.is_open or not self.pair.hold(connection, request):
             handler(connection, request)
 
     def _dispatch_vip(self, connection: ServerConnection, request: Request) -> None:
@@ -151,6 +156,11 @@ class Broker:
     def _unknown(self, connection: ServerConnection, request: Request) -> None:
         remark = f" request type {request.code} not supported"
         connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+    def redispatch(self, connection: ServerConnection, request: Request) -> None:
+        """Answer a request that was held back, outside of the turn that brought it."""
+        self._dispatch(connection, request)
+        self.flush_writes()
 
     def flush_writes(self) -> None:
         """Write now what all connections have queued: saves a turn of the loop per reply."""
@@ -167,7 +177,9 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets, self.schedule):
             table.load()
         await self.store.start(self.tasks)
+        self.pair.load()
         self.store.add_dispatch_listener(self._queues_moved)
+        self.pair.close_gate()
         try:
             await self._start_ports()
         except OSError:
@@ -178,6 +190,7 @@ class Broker:
             self.schedule.start(after_crash=not self.recovery.was_clean)
         self._start_timers()
         self.registration.start(self.tasks)
+        self.pair.start(self.registration.addresses)
         _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
 
     async def _start_ports(self) -> None:
@@ -203,19 +216,21 @@ class Broker:
         await self.vip_server.close()
         await self.client.close()
         self.offsets.save()
+        self.pair.save()
         await self.tasks.stop()
         await self.store.stop()
 
     def _queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
         self.schedule.queues_moved(keys)
         self.pulls.queues_moved(keys)
+        self.pair.queues_moved(keys)
 
     # Timers
 
     def _start_timers(self) -> None:
         config = self.config
         every = self._every
-        every("save-offsets", lambda: config.flush_consumer_offset_interval, self.offsets.save)
+        every("save-offsets", lambda: config.flush_consumer_offset_interval, self._save_offsets)
         every("save-delays", lambda: config.flush_delay_offset_interval, self._save_delays)
         every("hold-check", lambda: CHECK_INTERVAL_MS, self._check_hold)
         every("client-scan", lambda: CLIENT_SCAN_INTERVAL_MS, self._scan_clients)
@@ -230,6 +245,10 @@ class Broker:
                 action()
 
         self.tasks.spawn(name, run())
+
+    def _save_offsets(self) -> None:
+        self.offsets.save()
+        self.pair.save()
 
     def _save_delays(self) -> None:
         if self.config.is_master:
@@ -360,8 +379,9 @@ def _build_services(broker: Broker) -> None:
         clock=broker.clock,
         broker_address=broker.address,
         ha_address=join_address(config.broker_ip2, config.ha_listen_port),
-        on_master=lambda ha_address, _: broker.ha.update_master_address(ha_address),
+        on_master=lambda ha_address, address: _master_found(broker, ha_address, address),
     )
+    broker.pair = _build_pair(broker)
     broker.pulls = PullMessageProcessor(
         config,
         store=broker.store,
@@ -377,6 +397,43 @@ def _build_services(broker: Broker) -> None:
         offset_moved=OffsetMovedEvents(
             config, broker.store, broker.clock, _store_host(config)
         ).record,
+    )
+
+
+def _master_found(broker: Broker, ha_address: str | None, address: str | None) -> None:
+    broker.ha.update_master_address(ha_address)
+    broker.pair.master_found(address)
+
+
+def _build_pair(broker: Broker) -> PairService:
+    config = broker.config
+    tables: dict[str, Any] = {
+        "topics": broker.topics,
+        "groups": broker.groups,
+        "offsets": broker.offsets,
+        "schedule": broker.schedule,
+        "clock": broker.clock,
+    }
+    path = posixpath.join(config.store_path_root_dir, "twinlog", "metadata.json")
+    return PairService(
+        config,
+        disk=broker.disk,
+        clock=broker.clock,
+        tasks=broker.tasks,
+        client=broker.client,
+        writer=MetadataWriter(store=broker.store, host=_store_host(config), **tables),
+        reader=MetadataReader(store=broker.store, disk=broker.disk, path=path, **tables),
+        synchronize=SlaveSynchronize(
+            config,
+            client=broker.client,
+            is_twin=lambda: broker.pair.is_master_twin,
+            **tables,
+        ),
+        offset_return=OffsetReturn(config, client=broker.client, offsets=broker.offsets),
+        ask_registration=broker.registration.wake,
+        master_is_back=broker.ha.master_is_back,
+        ha_address=lambda: join_address(config.broker_ip2, config.ha_listen_port),
+        redispatch=broker.redispatch,
     )
 
 
@@ -529,6 +586,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
     )
     return {
         code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+        code.TWINLOG_INFO: broker.pair.info,
         code.GET_BROKER_HA_STATUS: HAStatusProcessor(broker.ha).status,
         code.GET_ALL_CONSUMER_OFFSET: admin.all_consumer_offsets,
         code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,

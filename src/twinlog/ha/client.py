@@ -208,6 +208,12 @@ class HAClient:
         self._stay_reason = ""
         self._wake.set()
 
+    def redial_now(self) -> None:
+        """The master said that it is back: do not wait for the next attempt."""
+        if self.link is None:
+            self._policy.reset()
+            self._wake.set()
+
     def damage_found(self, offset: int, reason: str) -> None:
         """The dispatcher found a bad record at `offset`: cut the log there and ask again."""
         assert offset <= self._log.max_offset

@@ -109,6 +109,12 @@ class HAService:
         if self.client is not None:
             self.client.update_master_address(address)
 
+    def master_is_back(self, address: str) -> None:
+        """The master told us itself where it is."""
+        if self.client is not None:
+            self.client.update_master_address(address)
+            self.client.redial_now()
+
     def damage_found(self, offset: int, reason: str) -> None:
         """The dispatcher found a record that is not one. Only a slave can ask for it again."""
         if self.client is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from twinlog.cli.demo.ledger import Ledger, latency_per_bin, percentile, rate_per_bin
 
 QUEUE = ("broker-a", 0)
@@ -44,15 +46,32 @@ def test_a_first_delivery_behind_a_later_one_is_out_of_order() -> None:
     assert ledger.order_violations == 1
 
 
-def test_gaps_are_measured_from_the_kill_to_the_next_event() -> None:
+def test_reads_pause_from_the_kill_until_the_slave_serves() -> None:
     ledger = ledger_with(range(10))
-    ledger.consume(0, QUEUE, 0, 0.2)
-    ledger.consume(1, QUEUE, 1, 1.7)
-    assert ledger.seconds_without_reads(0.5) is not None
-    assert abs((ledger.seconds_without_reads(0.5) or 0) - 1.2) < 1e-9
-    assert ledger.seconds_without_reads(2.0) is None
-    assert abs((ledger.seconds_without_writes(0.45) or 0) - 0.05) < 1e-9
-    assert ledger.acknowledged_until(0.25) == {0, 1, 2}
+    ledger.consume(0, QUEUE, 0, 0.9)
+    ledger.consume(1, QUEUE, 1, 1.1)  # fetched before the kill
+    ledger.consume(2, QUEUE, 2, 1.8)
+    ledger.consume(3, QUEUE, 3, 2.0)
+    assert ledger.seconds_without_reads(1.0, 2.1) == pytest.approx(0.7)
+    assert ledger.seconds_without_reads(3.0, 4.0) is None
+
+
+def test_a_pause_with_nothing_left_to_read_does_not_count() -> None:
+    ledger = ledger_with(range(2))
+    ledger.consume(0, QUEUE, 0, 1.2)
+    ledger.consume(1, QUEUE, 1, 1.3)
+    assert ledger.unread == 0
+    assert ledger.seconds_without_reads(1.0, 9.0) == pytest.approx(0.2)
+
+
+def test_writes_pause_until_the_master_is_back() -> None:
+    ledger = Ledger()
+    for number, at in enumerate((0.9, 1.001, 7.0, 7.1)):
+        ledger.acknowledge(number, at, 1.0)
+    assert ledger.seconds_without_writes(1.0) == pytest.approx(5.999)
+    assert ledger.first_write_after(6.0) == pytest.approx(1.0)
+    assert ledger.seconds_without_writes(8.0) is None
+    assert ledger.acknowledged_until(1.0) == {0}
 
 
 def test_percentiles_and_bins() -> None:

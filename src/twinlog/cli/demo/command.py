@@ -30,8 +30,8 @@ EXIT_INTERRUPTED = 130
               help="Sends a second.")  # fmt: skip
 @click.option("--size", default=256, show_default=True, type=click.IntRange(16, 1 << 20),
               help="Bytes of a message.")  # fmt: skip
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path),
-              default=Path("twinlog-demo.html"), show_default=True, help="The page to write.")  # fmt: skip
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), show_default=True,
+              default=Path("twinlog-demo.html"), help="The page to write.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, nothing else.")
 @click.option("--keep", is_flag=True, help="Leave stores, logs and archive where they are.")
 @click.option("--sabotage", type=click.Choice(KINDS),

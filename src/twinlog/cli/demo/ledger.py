@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(slots=True)
@@ -24,11 +25,17 @@ class Ledger:
     order_violations: int = 0
     duplicates: int = 0
     in_flight: int = 0
+    unread: int = 0
+    """Acknowledged messages that no consumer has seen yet."""
+    drained_at: list[float] = field(default_factory=list)
+    """When nothing was left to read: a pause that begins there is no fault of a broker."""
     _next_offset: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def acknowledge(self, number: int, now: float, latency_ms: float) -> None:
         assert number not in self.acknowledged, f"message {number} acknowledged twice"
         self.acknowledged[number] = now
+        if number not in self.consumed:
+            self.unread += 1
         self.latency_ms.append((now, latency_ms))
 
     def leave_unknown(self, outcome: str) -> None:
@@ -42,14 +49,13 @@ class Ledger:
         if times:
             self.duplicates += 1
             return
+        if number in self.acknowledged:
+            self.unread -= 1
+            if self.unread == 0:
+                self.drained_at.append(now)
         if queue_offset < self._next_offset.get(queue, 0):
             self.order_violations += 1
         self._next_offset[queue] = max(queue_offset + 1, self._next_offset.get(queue, 0))
-
-    @property
-    def unread(self) -> int:
-        """Acknowledged messages that no consumer has seen yet."""
-        return sum(1 for number in self.acknowledged if number not in self.consumed)
 
     def lost(self) -> list[int]:
         return sorted(number for number in self.acknowledged if number not in self.consumed)
@@ -57,11 +63,35 @@ class Ledger:
     def acknowledged_until(self, when: float) -> set[int]:
         return {number for number, at in self.acknowledged.items() if at <= when}
 
-    def seconds_without_reads(self, since: float) -> float | None:
-        """From `since` to the first delivery after it; None when there was none."""
-        return _first_after(self.consumed_at, since)
+    def seconds_without_reads(self, kill: float, restart: float) -> float | None:
+        """The longest pause of the readers between the kill and the restart, while there was
+        something to read; None when nothing was read in that time.
 
-    def seconds_without_writes(self, since: float) -> float | None:
+        What a client had fetched before the kill is read at once and says nothing about the
+        slave: only the pause behind it does.
+        """
+        drained = next((at for at in self.drained_at if at > kill), restart)
+        end = min(drained, restart)
+        first, last = bisect_right(self.consumed_at, kill), bisect_right(self.consumed_at, end)
+        times = self.consumed_at[first:last]
+        if not times:
+            return None
+        edges = [kill, *times] if end == drained else [kill, *times, end]
+        return max(after - before for before, after in pairwise(edges))
+
+    def seconds_without_writes(self, kill: float) -> float | None:
+        """From the last answer of the dead master to the first of the one that came back.
+
+        Answers that were on their way still arrive after the kill, so the longest pause from there
+        on is what counts.
+        """
+        times = [at for at, _ in self.latency_ms if at > kill]
+        if not times:
+            return None
+        return max(after - before for before, after in pairwise([kill, *times]))
+
+    def first_write_after(self, since: float) -> float | None:
+        """Seconds from `since` to the next acknowledgement."""
         return _first_after([at for at, _ in self.latency_ms], since)
 
     def latency_percentiles(self, start: float, end: float) -> dict[str, float]:

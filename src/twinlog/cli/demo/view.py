@@ -19,7 +19,7 @@ FRAME_SECONDS = 0.25
 def _figures(demo: Demo, last: tuple[float, int, int]) -> tuple[str, tuple[float, int, int]]:
     now = demo.now()
     acknowledged, consumed = len(demo.ledger.acknowledged), len(demo.ledger.consumed_at)
-    seconds = max(now - last[0], 1e-6)
+    seconds = max(now - last[0], FRAME_SECONDS)
     lag = f"{demo.lag[-1][1]:,.0f} bytes" if demo.lag else "-"
     sent, read = (acknowledged - last[1]) / seconds, (consumed - last[2]) / seconds
     text = (

@@ -1,0 +1,214 @@
+"""Two brokers as one: what master and slave of a group do for each other beside the log.
+
+On a slave: find the master, ask whether it is twinlog, copy its tables every ten seconds, apply
+the metadata that comes through the log. On a master: write metadata into the log once a twin slave
+has come, and after a start fetch the offsets that were committed on the slave meanwhile.
+
+Nothing here may delay replication of the log itself: every question is asked in a task of its own
+and has a time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable, Collection
+from typing import Any
+
+from twinlog import __version__
+from twinlog.broker.metadata_service import WRITE_INTERVAL_MS, MetadataReader, MetadataWriter
+from twinlog.broker.offset_return import OffsetReturn
+from twinlog.broker.slave_synchronize import SlaveSynchronize
+from twinlog.remoting import fastjson
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.errors import RemotingError
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.tasks import TaskOwner
+
+_LOG = logging.getLogger("twinlog.broker")
+
+_ASK_TIMEOUT_MS = 1_000
+_ASK_AGAIN_MS = 5_000
+_NO_MASTER_MS = 2_000  # A slave that knows no master asks the name servers this often.
+
+
+class PairService:
+    """The pair's side of one broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        tasks: TaskOwner,
+        client: RemotingClient,
+        writer: MetadataWriter,
+        reader: MetadataReader,
+        synchronize: SlaveSynchronize,
+        offset_return: OffsetReturn,
+        ask_registration: Callable[[], None],
+        master_is_back: Callable[[str], None],
+        ha_address: Callable[[], str],
+        redispatch: Callable[[ServerConnection, Request], None],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._tasks = tasks
+        self._client = client
+        self._ask_registration = ask_registration
+        self._master_is_back = master_is_back
+        self._ha_address = ha_address
+        self._redispatch = redispatch
+        self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
+        self._asked_address: str | None = None
+        self.writer = writer
+        self.reader = reader
+        self.synchronize = synchronize
+        self.offset_return = offset_return
+        self.is_master_twin = False
+
+    # Life
+
+    def load(self) -> None:
+        """After the tables and the store: apply what the log says about them."""
+        if not self._config.is_master:
+            self.reader.load()
+
+    def close_gate(self) -> None:
+        """Before the ports open: a master that had a twin slave answers no pull yet."""
+        if self._config.is_master and self._disk.exists(self._marker):
+            self.offset_return.close_gate()
+
+    def start(self, name_servers: list[str]) -> None:
+        if not self._config.is_master:
+            self._tasks.spawn("slave-sync", self.synchronize.run())
+            self._tasks.spawn("find-master", self._find_master())
+            return
+        if self._config.twinlog_metadata_in_log or self._disk.exists(self._marker):
+            self.writer.enable()
+        self._tasks.spawn("metadata-log", self._write_metadata())
+        if not self.offset_return.is_open:
+            self._tasks.spawn("offset-return", self._fetch_offsets(name_servers))
+
+    def save(self) -> None:
+        if not self._config.is_master:
+            self.reader.save()
+
+    async def _write_metadata(self) -> None:
+        while True:
+            await self._clock.sleep_ms(WRITE_INTERVAL_MS)
+            self.writer.tick()
+
+    async def _fetch_offsets(self, name_servers: list[str]) -> None:
+        announce = {**self._identity(), "haAddress": self._ha_address()}
+        await self.offset_return.fetch(name_servers, announce)
+        for connection, request in self.offset_return.open_gate():
+            self._redispatch(connection, request)
+
+    # On a slave: the master
+
+    def master_found(self, address: str | None) -> None:
+        """What the last registration said, None while the name server knows no master."""
+        self.synchronize.master_address = address
+
+    async def _find_master(self) -> None:
+        """Ask for a master that is unknown, and once of each what it is."""
+        while True:
+            address = self.synchronize.master_address
+            if address is None:
+                self._ask_registration()
+                await self._clock.sleep_ms(_NO_MASTER_MS)
+                continue
+            if address != self._asked_address and await self._ask_master(address):
+                self._asked_address = address
+            await self._clock.sleep_ms(_ASK_AGAIN_MS)
+
+    async def _ask_master(self, address: str) -> bool:
+        """Whether the master answered; `is_master_twin` is what it said."""
+        if self._config.twinlog_ha_dialect == "classic":
+            self.is_master_twin = False
+            return True
+        command = RemotingCommand.request(RequestCode.TWINLOG_INFO, self._identity())
+        try:
+            answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
+        except (RemotingError, OSError) as error:
+            _LOG.info("master not asked yet address=%s reason=%s", address, error)
+            return False
+        self.is_master_twin = answer.code == ResponseCode.SUCCESS
+        kind = "twinlog" if self.is_master_twin else "not twinlog"
+        _LOG.info("master is %s address=%s", kind, address)
+        return True
+
+    # Requests
+
+    def _identity(self) -> dict[str, str]:
+        config = self._config
+        return {
+            "clusterName": config.broker_cluster_name,
+            "brokerName": config.broker_name,
+            "brokerId": str(config.broker_id),
+            "twinlog": __version__,
+        }
+
+    def info(self, connection: ServerConnection, request: Request) -> None:
+        """TWINLOG_INFO (10001): who is there. A peer of the group says who it is in doing so."""
+        ext = request.ext()
+        if ext.get("brokerName") == self._config.broker_name:
+            self._peer_asked(ext)
+        body: dict[str, Any] = {
+            **self._identity(),
+            "brokerRole": self._config.broker_role.value,
+            "haAddress": self._ha_address(),
+        }
+        connection.reply(request, header={"twinlog": __version__}, body=fastjson.dumps(body))
+
+    def _peer_asked(self, ext: dict[str, str]) -> None:
+        is_slave_asking = ext.get("brokerId", "0") != "0"
+        if self._config.is_master and is_slave_asking:
+            self._remember_twin_slave(ext)
+        elif not self._config.is_master and not is_slave_asking and ext.get("haAddress"):
+            _LOG.info("the master is back ha=%s", ext["haAddress"])
+            self._master_is_back(ext["haAddress"])
+
+    def _remember_twin_slave(self, ext: dict[str, str]) -> None:
+        if not self._disk.exists(self._marker):
+            self._disk.make_directories(posixpath.dirname(self._marker))
+            write_atomically(self._disk, self._marker, fastjson.dumps(dict(ext)))
+        self.writer.enable()
+
+    @property
+    def is_open(self) -> bool:
+        return self.offset_return.is_open
+
+    def hold(self, connection: ServerConnection, request: Request) -> bool:
+        return self.offset_return.hold(connection, request)
+
+    def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
+        if not self._config.is_master:
+            self.reader.queues_moved(keys)
+
+    # Status
+
+    def status(self) -> dict[str, str]:
+        """Keys for the broker's runtime information: metadata beside data."""
+        if self._config.is_master:
+            return {"metadataInLog": str(self.writer.is_enabled).lower()}
+        now = self._clock.now_ms()
+        synchronize = self.synchronize
+        table = {
+            "metadataMaster": synchronize.master_address or "",
+            "metadataMasterIsTwinlog": str(self.is_master_twin).lower(),
+            "metadataAppliedRecords": str(self.reader.applied_count),
+        }
+        if synchronize.last_success_ms:
+            table["metadataSyncAgeMs"] = str(now - synchronize.last_success_ms)
+        for name, reason in synchronize.problems.items():
+            table[f"metadataProblem {name}"] = reason
+        return table
