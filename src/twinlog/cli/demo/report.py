@@ -95,7 +95,7 @@ def _rows(verdict: Verdict) -> list[tuple[str, str, str]]:
         ("Order violations", f"{verdict.order_violations:,}",
          "First deliveries that came behind a later one of the same queue."),
         ("Seconds without reads", _seconds(verdict.seconds_without_reads),
-         "The longest pause of the readers while only the slave was there, with messages for them."),
+         "The longest pause of the readers while the slave alone was there with messages."),
         ("Seconds without writes", _seconds(verdict.seconds_without_writes),
          "The longest pause between two SEND_OK; in this mode no slave becomes master."),
         ("Seconds to catch up", _seconds(verdict.seconds_to_catch_up),
