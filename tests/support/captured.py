@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,11 +21,13 @@ from twinlog.remoting.codec import decode_command
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.runtime.config import BrokerConfig, BrokerRole
+from twinlog.testing.simdisk import SimDisk
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 FRAMES = VECTORS / "frames"
 SEGMENT_SIZE = 65536
 LOG_END = 1 << 40
+ROOT = "/store"
 
 
 def frame(name: str, kind: str) -> bytes:
@@ -130,37 +131,41 @@ class Peer:
         self.transport.close()
 
 
-def write_log(root: Path, end: int) -> None:
+def write_file(disk: SimDisk, path: str, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    if data:
+        file.pwritev([data], 0)
+    file.close()
+
+
+def write_log(disk: SimDisk, end: int) -> None:
     """Apache's commit log up to `end`, as after a crash: everything else is rebuilt."""
-    log = root / "commitlog"
-    log.mkdir(parents=True)
+    disk.make_directories(f"{ROOT}/commitlog")
     for source in sorted((VECTORS / "store" / "commitlog").iterdir()):
         start = int(source.name)
         if start >= end:
             continue
         data = source.read_bytes()[: max(0, end - start)]
-        (log / source.name).write_bytes(data + bytes(SEGMENT_SIZE - len(data)))
-    (root / "abort").touch()
+        write_file(disk, f"{ROOT}/commitlog/{source.name}", data + bytes(SEGMENT_SIZE - len(data)))
+    write_file(disk, f"{ROOT}/abort", b"")
 
 
 @asynccontextmanager
-async def world(
-    tmp_path: Path, *, end: int = LOG_END, tables: bool = True, **config: Any
-) -> AsyncIterator[Broker]:
+async def world(*, end: int = LOG_END, tables: bool = True, **config: Any) -> AsyncIterator[Broker]:
     """A broker on Apache's log, cut at `end`; with `tables` its topics, groups and offsets too."""
-    root = tmp_path / "store"
-    write_log(root, end)
-    (root / "config").mkdir()
+    disk = SimDisk()
+    write_log(disk, end)
+    disk.make_directories(f"{ROOT}/config")
     if tables:
         for file in (VECTORS / "store" / "config").glob("*.json"):
-            shutil.copy(file, root / "config" / file.name)
+            write_file(disk, f"{ROOT}/config/{file.name}", file.read_bytes())
     values: dict[str, Any] = {
         "broker_cluster_name": "vecCluster",
         "broker_name": "vec-broker",
         "broker_ip1": "127.0.0.1",
         "broker_ip2": "127.0.0.1",
         "listen_port": 40911,
-        "store_path_root_dir": str(root),
+        "store_path_root_dir": ROOT,
         "mapped_file_size_commit_log": SEGMENT_SIZE,
         "mapped_file_size_consume_queue": 6000,
         "max_hash_slot_num": 100,
@@ -170,7 +175,7 @@ async def world(
         "transaction_time_out": 2000,
         "transaction_check_max": 4,
     }
-    broker = build_broker(BrokerConfig(**{**values, **config}), rng=random.Random(1))
+    broker = build_broker(BrokerConfig(**{**values, **config}), rng=random.Random(1), disk=disk)
     await open_without_ports(broker)
     try:
         yield broker

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,18 +16,19 @@ from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime.config import BrokerConfig
-
-import random  # isort: skip
+from twinlog.testing.simdisk import SimDisk
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+async def broker() -> AsyncIterator[Broker]:
     config = BrokerConfig(
-        store_path_root_dir=str(tmp_path / "store"),
+        store_path_root_dir="/store",
         mapped_file_size_commit_log=1 << 20,
         max_message_size=1000,
+        max_hash_slot_num=100,
+        max_index_num=400,
     )
-    broker = build_broker(config, rng=random.Random(1))
+    broker = build_broker(config, rng=random.Random(1), disk=SimDisk())
     await open_without_ports(broker)
     yield broker
     await broker.stop()

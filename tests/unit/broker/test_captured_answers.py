@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
@@ -426,10 +425,10 @@ def _without_addresses(remark: str | None) -> str | None:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_answer_is_that_of_apache(name: str, tmp_path: Path) -> None:
+async def test_answer_is_that_of_apache(name: str) -> None:
     case = CASES[name]
     end = _end_of(name) if case.end is None else case.end
-    async with world(tmp_path, end=end, tables=case.tables, **case.config) as broker:
+    async with world(end=end, tables=case.tables, **case.config) as broker:
         peer = Peer(broker.vip_server if case.on_vip_port else broker.server)
         if case.setup is not None:
             case.setup(broker, peer)
@@ -483,15 +482,13 @@ PUSHED = dict.fromkeys((*NOTIFIED, *RELAYED, RESET))
 
 
 @pytest.mark.parametrize("name", NOTIFIED)
-async def test_members_are_told_of_a_new_one_as_apache_tells_them(
-    name: str, tmp_path: Path
-) -> None:
+async def test_members_are_told_of_a_new_one_as_apache_tells_them(name: str) -> None:
     group, config = NOTIFIED[name]
     heartbeat = {
         "clientID": "127.0.0.1@x",
         "consumerDataSet": [{"groupName": group, "subscriptionDataSet": []}],
     }
-    async with world(tmp_path, **config) as broker:
+    async with world(**config) as broker:
         peer = Peer(broker.server)
         command = RemotingCommand.request(RequestCode.HEART_BEAT, None, fastjson.dumps(heartbeat))
         assert (await peer.ask(encode_command(command))).code == 0
@@ -499,9 +496,9 @@ async def test_members_are_told_of_a_new_one_as_apache_tells_them(
         same_request(told, decode_command(frame(name, "request")))
 
 
-async def test_members_are_reset_as_apache_resets_them(tmp_path: Path) -> None:
+async def test_members_are_reset_as_apache_resets_them() -> None:
     name = "222_INVOKE_BROKER_TO_RESET_OFFSET.client-master.1"
-    async with world(tmp_path) as broker:
+    async with world() as broker:
         client, admin = Peer(broker.server), Peer(broker.server)
         online("GID_order", "TopicOrder")(broker, client)
         offsets_of_answer(name, "GID_order")(broker, client)
@@ -526,11 +523,11 @@ WITHOUT_ANSWER = dict.fromkeys((*ONEWAY_SENDS, *ONEWAY_COMMITS, ONEWAY_UNLOCK))
 
 
 @pytest.mark.parametrize("name", ONEWAY_SENDS)
-async def test_oneway_send_stores_what_apache_stored(name: str, tmp_path: Path) -> None:
+async def test_oneway_send_stores_what_apache_stored(name: str) -> None:
     text = decode_command(request_frame(name)).ext()["i"]
     unique = text.split("UNIQ_KEY\x01")[1].split("\x02")[0]
     row = next(r for r in records() if r["properties"].get("UNIQ_KEY") == unique)
-    async with world(tmp_path, end=row["physicalOffset"]) as broker:
+    async with world(end=row["physicalOffset"]) as broker:
         peer = Peer(broker.server)
         peer.tell(request_frame(name))
         broker.store.write_pending()
@@ -540,9 +537,9 @@ async def test_oneway_send_stores_what_apache_stored(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ONEWAY_COMMITS)
-async def test_oneway_commit_is_kept_and_not_answered(name: str, tmp_path: Path) -> None:
+async def test_oneway_commit_is_kept_and_not_answered(name: str) -> None:
     asked = decode_command(request_frame(name)).ext()
-    async with world(tmp_path) as broker:
+    async with world() as broker:
         broker.offsets.table.clear()
         peer = Peer(broker.server)
         peer.tell(request_frame(name))
@@ -552,8 +549,8 @@ async def test_oneway_commit_is_kept_and_not_answered(name: str, tmp_path: Path)
         assert not peer.transport.written
 
 
-async def test_oneway_unlock_frees_the_queue(tmp_path: Path) -> None:
-    async with world(tmp_path) as broker:
+async def test_oneway_unlock_frees_the_queue() -> None:
+    async with world() as broker:
         peer = Peer(broker.server)
         lock = decode_command(request_frame(ONEWAY_UNLOCK))
         lock.code, lock.flag = RequestCode.LOCK_BATCH_MQ, 0
@@ -571,10 +568,10 @@ LATER = {
 }
 
 
-async def test_producers_are_listed_as_apache_lists_them(tmp_path: Path) -> None:
+async def test_producers_are_listed_as_apache_lists_them() -> None:
     name = "328_GET_ALL_PRODUCER_INFO.mqadmin-master.1"
     expected = body_of(response(name))["data"]["PID_tx"][0]
-    async with world(tmp_path) as broker:
+    async with world() as broker:
         peer = Peer(broker.server)
         producer("PID_tx", "127.0.0.1@tx", 44530)(broker, peer)
         (ours,) = body_of(await peer.ask(request_frame(name)))["data"]["PID_tx"]
