@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test interop lint fmt clean
+.PHONY: setup bench test interop lint fmt clean
 
 setup: $(STAMP)
 
@@ -18,6 +18,10 @@ test: setup
 # Apache RocketMQ and foreign clients, fetched once into .cache/ by the first test that needs them.
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
+
+# ONLY=append,recovery picks rows; ROUNDS and SCALE change how much is measured.
+bench: setup
+	$(BIN)/python tools/bench
 
 lint: setup
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ counts only when name and value are not empty; the last of two equal names wins.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -56,9 +57,8 @@ PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
 PROPERTY_INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 
-_TAGS_BYTES = b"\x02TAGS\x01"
-_KEYS_BYTES = b"\x02KEYS\x01"
-_UNIQ_KEY_BYTES = b"\x02UNIQ_KEY\x01"
+# One call for the three that the dispatcher needs. Empty values do not match; the last wins.
+_DISPATCHED = re.compile(rb"(?:\A|\x02)(TAGS|KEYS|UNIQ_KEY)\x01([^\x02]+)").findall
 _DELAY_BYTES = b"\x02DELAY\x01"
 
 
@@ -107,15 +107,20 @@ def tags_and_keys(data: bytes) -> tuple[int, tuple[str, ...]]:
     What RocketMQ's dispatcher takes from the log. The schedule topic's code, a time, is the
     store's business: it depends on the delay levels.
     """
-    padded = b"\x02" + data
-    tags = _find(padded, _TAGS_BYTES)
-    unique = _find(padded, _UNIQ_KEY_BYTES)
-    keys = _find(padded, _KEYS_BYTES)
+    tags = unique = keys = None
+    for name, value in _DISPATCHED(data):
+        if name == b"TAGS":
+            tags = value
+        elif name == b"KEYS":
+            keys = value
+        else:
+            unique = value
     index_keys: tuple[str, ...] = ()
     if unique is not None:
         index_keys = (unique.decode("utf-8", "replace"),)
     if keys is not None:
-        index_keys += tuple(key for key in keys.decode("utf-8", "replace").split(" ") if key)
+        text = keys.decode("utf-8", "replace")
+        index_keys += tuple(filter(None, text.split(" "))) if " " in text else (text,)
     return (tags_code_of(tags) if tags is not None else 0), index_keys
 
 

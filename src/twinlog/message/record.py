@@ -45,6 +45,7 @@ RECORD_SIZE_MIN = 91  # V1, IPv4, everything that may be empty is.
 BLANK_SIZE_MIN = 8  # Always kept free at the end of a segment.
 TOPIC_LENGTH_V2_MAX = 32767
 SECTOR_SIZE = 512  # What a disk writes as a whole.
+_MISSING = "a sector of it was never written"
 _HOST_EXTRA = HOST_V6_SIZE - HOST_V4_SIZE
 _V6_FLAGS = {
     (HOST_V4_SIZE, HOST_V4_SIZE): 0,
@@ -277,6 +278,11 @@ def scan(
                 break
             try:
                 entry = _scan_slow(view, position, check_crc)
+                topic_at = record_end - len(entry[7]) - len(entry[6].encode()) - 4
+                if file_position is not None and _misses_sector(
+                    buffer, topic_at, record_end, file_position
+                ):
+                    raise RecordError(_MISSING)
             except RecordError as error:
                 return ScanResult(entries, position, ScanStop.DAMAGED, str(error), 0)
         else:
@@ -302,16 +308,15 @@ def scan(
             ):
                 reason = f"body CRC is not {crc:#010x}, as the record says"
                 return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
+            if file_position is not None and _misses_sector(
+                buffer, topic_at, record_end, file_position
+            ):
+                return ScanResult(entries, position, ScanStop.DAMAGED, _MISSING, 0)
             entry = (
                 own_offset, size, queue_id, queue_offset, sys_flag, stored_at,
                 _topic_text(buffer[topic_at + 1 : properties_at - 2]),
                 buffer[properties_at:record_end],
             )  # fmt: skip
-        if file_position is not None and _misses_sector(
-            buffer, position, record_end, file_position
-        ):
-            reason = "a sector of it was never written"
-            return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
         if entry[0] != position + shift:
             reason = f"record says offset {entry[0]}, it is at {position + shift}"
             return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
@@ -323,28 +328,16 @@ def scan(
     return ScanResult(entries, position, stop, reason, size)
 
 
-def _misses_sector(buffer: bytes, start: int, end: int, file_position: int) -> bool:
-    """Whether a sector that begins inside [start, end) has only zeros of this record.
+def _misses_sector(buffer: bytes, topic_at: int, end: int, file_position: int) -> bool:
+    """Whether a sector that begins behind `topic_at` has only zeros up to the end of the record.
 
-    Called for records whose sizes and CRC are right: only what is behind the body can be missing.
+    For records whose sizes and CRC are right: the sector of the topic's length is there, then.
     """
-    first = -(-(start + file_position) // SECTOR_SIZE) * SECTOR_SIZE - file_position
-    if first >= end:
-        return False
-    body_end = start + _body_end(buffer, start)
-    for sector in range(first, end, SECTOR_SIZE):
-        portion_end = min(sector + SECTOR_SIZE, end)
-        if portion_end > body_end and not any(buffer[max(sector, body_end) : portion_end]):
-            return True
-    return False
-
-
-def _body_end(buffer: bytes, start: int) -> int:
-    """Size of the head and the body of the record at `start`."""
-    (sys_flag,) = _FLAG.unpack_from(buffer, start + 36)
-    head = _HEADS[sys_flag & HOSTS_V6_MASK].size
-    (body_size,) = _FLAG.unpack_from(buffer, start + head - 4)
-    return int(head + body_size)
+    first = -(-(topic_at + file_position) // SECTOR_SIZE) * SECTOR_SIZE - file_position
+    return first < end and any(
+        not any(buffer[sector : min(sector + SECTOR_SIZE, end)])
+        for sector in range(first, end, SECTOR_SIZE)
+    )
 
 
 def _scan_slow(view: memoryview, position: int, check_crc: bool) -> ScanEntry:
