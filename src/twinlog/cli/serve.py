@@ -16,6 +16,8 @@ from typing import Protocol
 
 import click
 
+from twinlog.runtime.memory import return_large_buffers
+
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
@@ -76,6 +78,7 @@ def run_service(
     if not __debug__:
         fail("assertions are part of the safety net: do not run with -O")
     configure_logging()
+    return_large_buffers()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(make, known_errors))
     sys.exit(code)

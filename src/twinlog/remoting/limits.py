@@ -24,7 +24,7 @@ class RemotingLimits:
     write_buffer_max: int = 24 * 1024 * 1024
     # Bytes of incomplete frames of all peers together. A peer above its free share waits when the
     # rest is used up, and is closed when its frame does not become complete in time.
-    partial_bytes_max: int = 24 * 1024 * 1024
+    partial_bytes_max: int = 16 * 1024 * 1024
     partial_bytes_free: int = 16 * 1024
     frame_completion_ms_max: int = 30_000
     idle_ms_max: int = 120_000  # `serverChannelMaxIdleTimeSeconds` of 4.9.

@@ -15,7 +15,7 @@ from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_filter import ConsumerFilterManager, message_filter
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError, see_faq
-from twinlog.broker.hold import HeldPull, PullRequestHold
+from twinlog.broker.hold import HeldPull, PullRequestHold, QueueKey
 from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
 from twinlog.broker.stats import (
     BROKER_GET_NUMS,
@@ -350,7 +350,7 @@ class PullMessageProcessor:
     def _try_answer(self, held: HeldPull) -> bool:
         """Answer a held pull whose queue moved, if something in it matches."""
         if held.connection.is_congested:
-            held.connection.when_writable(lambda: self.queues_moved({held.key}))
+            self._look_again_when_writable(held)
             return False
         result = self._get(held.pull, held.scan_offset)
         if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
@@ -359,6 +359,18 @@ class PullMessageProcessor:
             return False
         self._answer_held(held)
         return True
+
+    def _look_again_when_writable(self, held: HeldPull) -> None:
+        """One look at each queue when the peer has read, however many pulls of it wait there."""
+        connection = held.connection
+        keys: set[QueueKey] | None = connection.attributes.get(CONGESTED_KEY)
+        if keys is not None:
+            keys.add(held.key)
+            return
+        connection.attributes[CONGESTED_KEY] = {held.key}
+        connection.when_writable(
+            lambda: self.queues_moved(connection.attributes.pop(CONGESTED_KEY, ()))
+        )
 
     def _answer_held(self, held: HeldPull) -> None:
         """Evaluate a held pull once more, from its own offset and with all checks, and answer."""
@@ -381,6 +393,7 @@ class PullMessageProcessor:
 
 
 HELD_KEY = "twinlog.broker.held"
+CONGESTED_KEY = "twinlog.broker.congested"
 
 
 @lru_cache(maxsize=4096)
