@@ -178,11 +178,14 @@ async def test_handlers_that_cannot_be_awaited(cluster: Any, handler: Any) -> No
         TransactionProducer("g", check=handler, name_server=cluster.name_server)
 
 
+@pytest.mark.parametrize("linger_ms", [None, 1])
 @pytest.mark.parametrize("body", ["text", None, 7, b"", [b"x"]])
-async def test_bodies_that_are_not_bytes(cluster: Any, body: Any) -> None:
-    async with Producer("pg", name_server=cluster.name_server) as producer:
+async def test_bodies_that_are_not_bytes(cluster: Any, body: Any, linger_ms: Any) -> None:
+    async with Producer("pg", name_server=cluster.name_server, linger_ms=linger_ms) as producer:
         with pytest.raises(InvalidMessageError, match="body"):
             await producer.send(Message("T", body))
+        with pytest.raises(InvalidMessageError, match="a Message is expected"):
+            await producer.send(body)
 
 
 @pytest.mark.parametrize(

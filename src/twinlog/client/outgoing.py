@@ -16,20 +16,17 @@ from twinlog.remoting.command import RemotingCommand, Request
 
 _ELEMENT_HEAD = struct.Struct(">iiiii")
 _LENGTH = struct.Struct(">h")
+_LENGTHS = tuple(_LENGTH.pack(size) for size in range(1024))  # Of almost all property strings.
 _STATUSES = {status.value: status for status in SendStatus}
 _TRUE_FALSE = ("false", "true")
 
 
 def batch_element(body: bytes, properties: bytes, flag: int) -> bytes:
     """One member of a batch body."""
-    size = 22 + len(body) + len(properties)
+    size, count = len(body), len(properties)
+    length = _LENGTHS[count] if count < 1024 else _LENGTH.pack(count)
     return b"".join(
-        (
-            _ELEMENT_HEAD.pack(size, 0, 0, flag, len(body)),
-            body,
-            _LENGTH.pack(len(properties)),
-            properties,
-        )
+        (_ELEMENT_HEAD.pack(22 + size + count, 0, 0, flag, size), body, length, properties)
     )
 
 

@@ -56,6 +56,8 @@ _COMPRESSION = {
     None: None,
 }
 
+YIELD_EVERY = 256  # Messages between two looks at what the brokers answered.
+
 # A future for the caller, the message's id, and what the hook wants back.
 Ticket = tuple["asyncio.Future[SendReceipt]", str, Any]
 
@@ -120,6 +122,9 @@ class Producer:
         self._accumulator = Accumulator(
             linger_ms=linger_ms or 0, size_max=batch_size_max, count_max=batch_count_max
         )
+        # One key object for each topic, with and without waiting for the store.
+        self._free_lanes: dict[str, LaneKey] = {}
+        self._free_lanes_unsafe: dict[str, LaneKey] = {}
         self._drain_timer: Any = None
         self._is_draining = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
@@ -249,12 +254,20 @@ class Producer:
         for message in messages:
             if self._is_over_limit():
                 await self._wait_for_room()
+            elif len(futures) % YIELD_EVERY == 0:
+                # Answers must be read while we send, or their time limits pass unseen.
+                await asyncio.sleep(0)
             futures.append(self._enqueue(message, None, None))
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return outcomes  # type: ignore[return-value]
+        receipts: list[SendReceipt] = []
+        error: ClientError | None = None
+        for future in futures:
+            try:
+                receipts.append(await future)
+            except ClientError as failure:
+                error = error or failure
+        if error is not None:
+            raise error
+        return receipts
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without an answer: as fast as it gets, and nobody knows whether it arrived."""
@@ -304,6 +317,8 @@ class Producer:
         if self._closing:
             raise ClientClosedError("this producer is closed: open a new one")
         self._instance.check_usable()
+        if self._has_linger and queue is None and self._is_plain(message):
+            return self._enqueue_free(message)
         body, properties, ticket = self._prepare(message)
         pinned = queue or self._queue_of_key(message)
         sys_flag = 0
@@ -320,6 +335,30 @@ class Producer:
             self._sender.send(request)
             return ticket[0]
         self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
+        return ticket[0]
+
+    def _is_plain(self, message: Message) -> bool:
+        """Whether it may go to any queue in any batch. What is not a message is found out later."""
+        return (
+            type(message) is Message
+            and type(message.body) is bytes
+            and message.sharding_key is None
+            and not message.delay_level
+            and (self._compress_over is None or len(message.body) < self._compress_over)
+        )
+
+    def _enqueue_free(self, message: Message) -> asyncio.Future[SendReceipt]:
+        """The common case of automatic batching: any queue, nothing special. Kept short."""
+        body, properties, ticket = self._prepare(message)
+        keys = self._free_lanes if message.wait_store_ok else self._free_lanes_unsafe
+        key = keys.get(message.topic)
+        if key is None:
+            key = keys[message.topic] = LaneKey(message.topic, None, message.wait_store_ok)
+        element = batch_element(body, properties, message.flag)
+        if self._accumulator.add(key, element, ticket, self._instance.clock.monotonic_ms()):
+            self._drain()
+        elif self._drain_timer is None:
+            self._schedule_drain()
         return ticket[0]
 
     def _to_lane(
