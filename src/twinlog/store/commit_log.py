@@ -74,6 +74,7 @@ class CommitLog:
         """Open the files that are there. Positions come from `set_end` after recovery."""
         for directory in self._directories:
             self._disk.make_directories(directory)
+            self._disk.fsync_directory(posixpath.dirname(directory))
         self.segments.load(key="mappedFileSizeCommitLog", read_only=self._read_only_directories)
 
     def set_end(self, offset: int) -> None:
@@ -334,6 +335,11 @@ class CommitLog:
         """The segments that hold [flushed, target), oldest first."""
         start = self.flushed.value
         return [s for s in self.segments.segments if s.end > start and s.start < target]
+
+    def sync_directories(self) -> None:
+        """Make the names of all segments durable."""
+        for directory in self._directories:
+            self._disk.fsync_directory(directory)
 
     # Cutting
 

@@ -147,7 +147,9 @@ class IndexService:
 
     def _add_file(self) -> IndexFile:
         """The next file; its name is the local time, made unique when files follow quickly."""
-        self._disk.make_directories(self._directory)
+        if not self._disk.exists(self._directory):
+            self._disk.make_directories(self._directory)
+            self._disk.fsync_directory(posixpath.dirname(self._directory))
         before = self.last_file
         if before is not None:
             before.release_slots()
@@ -157,6 +159,10 @@ class IndexService:
         handle = self._disk.open(path, create=True)
         try:
             handle.truncate(index_file_size(self._slots_max, self._index_max))
+            # Of two new files a power cut must not leave the second only: its length and name
+            # are safe before its first entry.
+            handle.fdatasync()
+            self._disk.fsync_directory(self._directory)
         except OSError:
             handle.close()
             self._disk.unlink(path)

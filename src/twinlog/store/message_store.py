@@ -148,7 +148,7 @@ class MessageStore:
         assert self._state == "new"
         self._loop = asyncio.get_running_loop()
         try:
-            self._disk.make_directories(self._own_directory)
+            self._make_directories()
             self._lock = self._disk.lock(posixpath.join(self.root, "lock"))
         except DiskLockedError as error:
             raise StoreLockedError(
@@ -172,6 +172,12 @@ class MessageStore:
         """From here on, not to be stopped cleanly means to recover."""
         self._disk.open(self._abort_path, create=True).close()
         self._disk.fsync_directory(self.root)
+
+    def _make_directories(self) -> None:
+        """Root and our own directory, durable: a file in a lost directory is lost."""
+        self._disk.make_directories(self._own_directory)
+        self._disk.fsync_directory(self.root)
+        self._disk.fsync_directory(posixpath.dirname(self.root))
 
     async def _load_and_recover(self, was_clean: bool) -> RecoveryReport:
         self.commit_log.load()

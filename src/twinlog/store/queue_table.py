@@ -45,6 +45,7 @@ class ConsumeQueueTable:
 
     def load(self) -> None:
         """Find every queue and where it ends."""
+        self._disk.make_directories(self._directory)
         for topic in self._disk.list(self._directory):
             topic_path = posixpath.join(self._directory, topic)
             if not self._disk.is_directory(topic_path):

@@ -293,6 +293,7 @@ class Recovery:
         for segment in self._log.segments.segments:
             if segment.end > start:
                 segment.file.fdatasync()
+        self._log.sync_directories()
 
     def _damaged(self, segment: Segment, offset: int, reason: str, why: str) -> StoreDamagedError:
         return StoreDamagedError(
