@@ -284,3 +284,62 @@ TestStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def _replay(*steps):
+    machine = StoreMachine()
+    machine.start()
+    try:
+        for name, arguments in steps:
+            getattr(machine, name)(**arguments)
+            machine.everything_is_served()
+    finally:
+        machine.teardown()
+
+
+def _put(sizes, topic=0, queue_id=0, keyed=True):
+    return "put", {"sizes": sizes, "topic": topic, "queue_id": queue_id, "keyed": keyed}
+
+
+def _cut(change, seed, step):
+    return "cut_power_in_the_middle", {"change": change, "seed": seed, "step": step}
+
+
+_KILL, _TICK, _CLEAN, _PREPARE = ("kill", {}), ("tick", {}), ("clean", {}), ("prepare", {})
+
+
+def test_queue_file_that_was_made_and_never_written():
+    _replay(
+        _put([55, 378, 453], topic=1, keyed=False),
+        _KILL,
+        _cut(1, 1, "turn"),
+        _put([0, 259], keyed=False),
+        _CLEAN,
+        _TICK,
+        _cut(1, 4769, "turn"),
+    )
+
+
+def test_keys_are_indexed_once_when_recovery_starts_over():
+    _replay(
+        _put([55, 378, 453], topic=1, keyed=False),
+        _KILL,
+        _cut(1, 1009, "turn"),
+        _TICK,
+        _cut(11, 3940, "clean"),
+        _KILL,
+        _PREPARE,
+        _cut(3, 40, "save_round"),
+        _PREPARE,
+        _TICK,
+        _cut(10, 157, "stop"),
+        _PREPARE,
+        _TICK,
+        _put([270, 114, 402, 488, 315]),
+        _PREPARE,
+        _KILL,
+        _CLEAN,
+        _put([288], queue_id=1),
+        _put([331], topic=1, keyed=False),
+        _KILL,
+    )

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -153,6 +154,43 @@ def _write_new(disk: Disk, path: str, data: bytes) -> None:
         file.close()
 
 
+# struct fiemap and struct fiemap_extent of <linux/fiemap.h>.
+_FIEMAP = struct.Struct("=QQIIII")
+_EXTENT = struct.Struct("=QQQ16xI12x")
+_FS_IOC_FIEMAP = 0xC020660B
+_FIEMAP_FLAG_SYNC = 0x1
+_EXTENT_LAST = 0x1
+_EXTENT_UNWRITTEN = 0x800
+_EXTENT_COUNT = 64
+
+
+def _next_written(fd: int, offset: int) -> int | None:
+    """Where written blocks begin at or after `offset`; None when only reserved ones follow.
+
+    ext4 counts blocks that are reserved and not written as data: reading a gigabyte of zeros of
+    a fresh segment takes a second, asking takes none.
+    """
+    while True:
+        head = _FIEMAP.pack(offset, (1 << 63) - 1, _FIEMAP_FLAG_SYNC, 0, _EXTENT_COUNT, 0)
+        buffer = bytearray(head + bytes(_EXTENT.size * _EXTENT_COUNT))
+        try:
+            fcntl.ioctl(fd, _FS_IOC_FIEMAP, buffer)
+        except OSError:
+            return offset  # A file system that cannot say: the caller reads and sees zeros.
+        count = _FIEMAP.unpack_from(buffer)[3]
+        for number in range(count):
+            at = _FIEMAP.size + _EXTENT.size * number
+            extent: tuple[int, int, int, int] = _EXTENT.unpack_from(buffer, at)
+            start, _, size, flags = extent
+            if not flags & _EXTENT_UNWRITTEN:
+                return max(offset, start)
+            if flags & _EXTENT_LAST:
+                return None
+        if count == 0:
+            return None
+        offset = start + size
+
+
 class PosixFile:
     """A file descriptor."""
 
@@ -209,11 +247,12 @@ class PosixFile:
 
     def next_data(self, offset: int) -> int | None:
         try:
-            return os.lseek(self._fd, offset, os.SEEK_DATA)
+            found = os.lseek(self._fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None
             return offset
+        return _next_written(self._fd, found)
 
     def fdatasync(self) -> None:
         try:

@@ -242,6 +242,10 @@ class IndexService:
     def remove_all(self) -> None:
         while self.files:
             self._remove(self.files.pop())
+        self.forget_pending()
+
+    def forget_pending(self) -> None:
+        """Keys that wait are not wanted: their records are gone, or will be read again."""
         self.pending = []
         self.bare_offset = -1
 

@@ -15,7 +15,6 @@ from typing import Final
 from twinlog.runtime.disk import Disk
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
 from twinlog.store.file_pool import FilePool
-from twinlog.store.segment import segment_name
 from twinlog.store.segment_queue import list_segments
 
 _LOG = logging.getLogger("twinlog.store")
@@ -69,8 +68,13 @@ class ConsumeQueueTable:
             self.holed.append(queue)
             queue.first_start, queue.written_end = starts[0], starts[-1] + self._file_size
             return
+        entries = self._count_valid(queue.path_of(starts[-1]))
+        if not entries and len(starts) == 1:
+            # Made, and never safely written: the queue has nothing, and begins where a record says.
+            self.pool.forget(queue.path_of(starts[0]))
+            self._disk.unlink(queue.path_of(starts[0]))
+            return
         queue.first_start = starts[0]
-        entries = self._count_valid(posixpath.join(directory, segment_name(starts[-1])))
         queue.written_end = starts[-1] + entries * ENTRY_SIZE
         queue.next_offset = queue.max_offset = queue.written_end // ENTRY_SIZE
         last = queue.entry(self.pool, queue.next_offset - 1)

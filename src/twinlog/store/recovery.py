@@ -112,6 +112,8 @@ class Recovery:
             _LOG.warning("queue has a gap, all queues are made again: %s", error)
             self._begin_rebuild()
             self._queues.destroy(tuple(self._queues))
+            if self._index is not None:
+                self._index.forget_pending()  # They come again.
             self._dispatcher.is_strict = False
             start = self._log.min_offset
             found = await self._scan(start)
