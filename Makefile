@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench test interop lint fmt clean
+SEEDS ?= 2000
+
+.PHONY: setup bench test interop sim mutants chaos lint fmt clean
 
 setup: $(STAMP)
 
@@ -22,6 +24,18 @@ interop: setup
 # ONLY=append,recovery picks rows; ROUNDS and SCALE change how much is measured.
 bench: setup
 	$(BIN)/python tools/bench
+
+# Replication on virtual time under faults. SEED=7 replays one with its trace, SEEDS=20000 for more.
+sim: setup
+	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--count $(SEEDS)) $(ARGS)
+
+# Hand-made faults in the code of replication: the simulation must find each.
+mutants: setup
+	$(BIN)/python tools/mutants.py $(ARGS)
+
+# Real processes under kill, stop, cut, slow links, full disks and damage.
+chaos: setup
+	$(BIN)/python -m pytest tests -m chaos $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -4,6 +4,11 @@ Answers to the ack mark `push2SlaveMaxOffset` of RocketMQ's HAService, which is 
 maximum over all comers and all time. Here each replica has its own, and a replica that is gone has
 none: a dead slave, or a peer that claimed too much once, confirms nothing.
 
+The classic dialect has no identity, so one slave may look like two: after a power loss its old
+connection stays half open beside the new one. When a second connection comes from one host, what
+the first had acknowledged is doubted, and counts again only when it acknowledges bytes that were
+sent to it after that. A dead process never does; a second slave of the same host soon will.
+
 Invariants: an acknowledgement never exceeds what was sent to that replica (or what it had when it
 joined), and never falls while the replica stays.
 """
@@ -22,6 +27,12 @@ class ReplicaAck:
     joined_ms: int
     acked_ms: int
     caught_up_ms: int
+    doubted_offset: int = -1
+
+    @property
+    def counted_offset(self) -> int | None:
+        """What may be counted for it; None while it is in doubt."""
+        return self.ack_offset if self.ack_offset > self.doubted_offset else None
 
 
 class AckTable:
@@ -56,6 +67,11 @@ class AckTable:
         if ack_offset >= end_offset:
             replica.caught_up_ms = now_ms
 
+    def doubt(self, name: str, *, sent_offset: int) -> None:
+        """`name` may be a dead connection of a slave that is back: believe only what is new."""
+        if (replica := self._replicas.get(name)) is not None:
+            replica.doubted_offset = max(replica.doubted_offset, sent_offset)
+
     def leave(self, name: str) -> None:
         """The replica is gone and its acknowledgement with it."""
         self._replicas.pop(name, None)
@@ -63,11 +79,16 @@ class AckTable:
     def acked_by(self, count: int) -> int | None:
         """The offset that `count` replicas have acknowledged, None when there are fewer."""
         assert count >= 1
-        if len(self._replicas) < count:
+        offsets = [
+            offset
+            for replica in self._replicas.values()
+            if (offset := replica.counted_offset) is not None
+        ]
+        if len(offsets) < count:
             return None
         if count == 1:
-            return max(replica.ack_offset for replica in self._replicas.values())
-        offsets = sorted((r.ack_offset for r in self._replicas.values()), reverse=True)
+            return max(offsets)
+        offsets.sort(reverse=True)
         return offsets[count - 1]
 
     def nearest(self, count: int) -> ReplicaAck | None:

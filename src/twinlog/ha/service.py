@@ -145,6 +145,9 @@ class HAService:
 
     def slave_joined(self, connection: HAConnection) -> None:
         core = connection.core
+        for other in self.connections:
+            if other.host == connection.host and other is not connection:
+                self.acks.doubt(other.address, sent_offset=other.core.next_offset)
         self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
         self.group_transfer.acks_changed()
 

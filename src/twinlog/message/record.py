@@ -280,7 +280,7 @@ def scan(
                 entry = _scan_slow(view, position, check_crc)
                 topic_at = record_end - len(entry[7]) - len(entry[6].encode()) - 4
                 if file_position is not None and _misses_sector(
-                    buffer, topic_at, record_end, file_position
+                    buffer, topic_at, _zeros_from(record_end, entry[7]), file_position
                 ):
                     raise RecordError(_MISSING)
             except RecordError as error:
@@ -309,7 +309,7 @@ def scan(
                 reason = f"body CRC is not {crc:#010x}, as the record says"
                 return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
             if file_position is not None and _misses_sector(
-                buffer, topic_at, record_end, file_position
+                buffer, topic_at, _zeros_from(record_end, properties_at < record_end), file_position
             ):
                 return ScanResult(entries, position, ScanStop.DAMAGED, _MISSING, 0)
             entry = (
@@ -326,6 +326,11 @@ def scan(
         return ScanResult(entries, position, ScanStop.COUNT, "", 0)
     stop, reason, size = _scan_stop(view, position, end)
     return ScanResult(entries, position, stop, reason, size)
+
+
+def _zeros_from(record_end: int, has_properties: object) -> int:
+    """Where zeros are right: a length of 0 for no properties, wherever a sector begins."""
+    return record_end if has_properties else record_end - 2
 
 
 def _misses_sector(buffer: bytes, topic_at: int, end: int, file_position: int) -> bool:

@@ -260,9 +260,19 @@ class CommitLog:
         self.appended.advance(self.tail)
 
     def start_at(self, offset: int) -> None:
-        """An empty log begins at `offset` (slave whose master no longer has the older files)."""
-        if not self.is_empty or self.tail:
+        """An empty log begins at `offset` (slave whose master no longer has the older files).
+
+        A file without a byte, left by a crash right after it was made, does not count.
+        """
+        if self.tail:
             raise StoreError(f"the log is not empty, it ends at {self.tail}")
+        if self._next is not None:
+            self._drop_spare(self._next)
+            self._next = None
+        while self.segments.segments:
+            self._drop_spare(self.segments.segments.pop())
+        self._last = None
+        self.segment_end = 0
         write_atomically(self._disk, self._start_path, str(offset).encode())
         self.tail = self._pieces_start = self._first_offset = offset
         self.appended.reset(offset, "the log starts elsewhere")

@@ -12,7 +12,7 @@ import posixpath
 from typing import TYPE_CHECKING, Final
 
 from twinlog.runtime.clock import Clock
-from twinlog.runtime.disk import Disk
+from twinlog.runtime.disk import Disk, DiskSyncError
 from twinlog.store.checkpoint import RecoveryPoint
 from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.errors import StoreBrokenError
@@ -137,7 +137,14 @@ class Housekeeping:
         store.checkpoint.physic_timestamp = timestamp
         store.checkpoint.logics_timestamp = timestamp
         point = RecoveryPoint(flushed=min(flushed, target), dispatched=target)
-        await self._disk.run(store.checkpoint.save, point)
+        try:
+            await self._disk.run(store.checkpoint.save, point)
+        except DiskSyncError:
+            raise
+        except OSError as error:
+            # A full disk: the old checkpoint stays and is good, recovery only reads more.
+            self.report_once("checkpoint", f"checkpoint not saved: {error}")
+            return False
         return True
 
     def _write_slots(self) -> None:

@@ -98,8 +98,8 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     # Hosts.
 
-    def add_host(self, name: str) -> SimHost:
-        host = SimHost(name, f"10.0.0.{len(self.network.hosts) + 1}")
+    def add_host(self, name: str, address: str | None = None) -> SimHost:
+        host = SimHost(name, address or f"10.0.0.{len(self.network.hosts) + 1}")
         self.network.hosts[host.address] = host
         return host
 
@@ -227,7 +227,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self._is_finished = True
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False
-            with suppress(Exception):
+            with suppress(BaseException):
                 task.get_coro().close()
         self._ready.clear()
         self._scheduled.clear()

@@ -50,6 +50,22 @@ def test_the_same_replica_twice_counts_once() -> None:
     assert table.acked_by(1) == 90
 
 
+def test_a_second_connection_from_one_host_puts_the_first_in_doubt_until_it_acks_new_bytes() -> (
+    None
+):
+    table = AckTable()
+    table.join("h:1", 100, 0)
+    table.doubt("h:1", sent_offset=150)
+    table.join("h:2", 100, 5)
+    assert table.acked_by(1) == 100
+    assert table.acked_by(2) is None
+    table.ack("h:1", 150, sent_offset=200, end_offset=200, now_ms=6)
+    assert table.acked_by(2) is None
+    table.ack("h:1", 151, sent_offset=200, end_offset=200, now_ms=7)
+    assert table.acked_by(2) == 100
+    table.doubt("gone", sent_offset=1)
+
+
 def test_caught_up_time_is_when_it_last_had_everything() -> None:
     table = AckTable()
     replica = table.join("a", 100, 0)

@@ -11,6 +11,7 @@ from twinlog.message.model import PutMessage
 from twinlog.message.record import (
     MAGIC_V1,
     MAGIC_V2,
+    SECTOR_SIZE,
     PropertiesSizeError,
     RecordError,
     ScanStop,
@@ -311,3 +312,12 @@ def test_scan_sees_a_sector_behind_the_body_that_was_never_written(start, host):
 def test_scan_takes_zeros_in_a_body_for_what_they_are():
     log = _log([_message(body=bytes(3000)), _message(body=bytes(3000))])
     assert len(scan(log, 0, 0, file_position=0).entries) == 2
+
+
+@pytest.mark.parametrize("shift", range(-3, 3))
+def test_no_properties_at_the_start_of_a_sector_are_not_a_missing_sector(shift: int) -> None:
+    """Their length is zero by right: a record must not be cut because a sector begins there."""
+    body = b"b" * (SECTOR_SIZE - 88 - 1 - len("topic") - 2 + shift)
+    record = encode_record(PutMessage("topic", 0, body), 0, 0, 1)
+    found = scan(record + bytes(600), 0, 0, file_position=0)
+    assert [entry[1] for entry in found.entries] == [len(record)]

@@ -1,0 +1,608 @@
+"""A master and its slaves under faults, on virtual time: production store and replication.
+
+Only disk, clock and transport are replaced. The seed draws a world (sizes, modes, which faults and
+how often), then the run has phases: load with faults, healing, catching up, a clean stop, and a
+comparison of all files. What must hold:
+
+- I1 A message that was answered SEND_OK is in the master's log, and was in the logs of enough
+  slaves at the moment of the answer.
+- I2 What is in a log was sent, byte for byte.
+- I7 A slave's log is at every moment a piece of the master's, and in the end the same.
+- I13 Consume queues of a slave that has caught up are those of its master.
+- L2 Every slave catches up when the faults stop.
+
+Left out on purpose: power loss of a classic master. Its slave may then be ahead, which this
+dialect cannot tell from being right once the master has grown past it (spec, section 6); the twin
+dialect can, and its simulation does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from twinlog.ha.service import HAService
+from twinlog.ha.settings import HASettings
+from twinlog.message.model import PutMessage
+from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, FlushDiskType
+from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.watermark import Outcome
+from twinlog.store.message_store import MessageStore
+from twinlog.store.status import PutMessageStatus
+from twinlog.testing.sim_clock import SimClock
+from twinlog.testing.sim_loop import SimLoop
+from twinlog.testing.simdisk import SimDisk
+
+HA_PORT = 10912
+CATCH_UP_S = 90.0  # Housekeeping of both ends and the longest pause of a redial, twice.
+
+
+class SimFailure(AssertionError):
+    """An invariant does not hold; the text begins with the seed."""
+
+
+@dataclass
+class World:
+    """What the seed drew."""
+
+    segment_size: int
+    batch_size: int
+    slave_count: int
+    in_sync_replicas: int
+    flush: FlushDiskType
+    heartbeat_ms: int
+    housekeeping_ms: int
+    body_size_max: int
+    faults: tuple[str, ...]
+    fault_pause_s: float
+    duration_s: float
+    put_pause_s: float
+    delay_s: tuple[float, float]
+    tiny_pieces: float
+
+
+FAULTS: tuple[str, ...] = (
+    "kill_slave",
+    "power_slave",
+    "kill_master",
+    "pause_slave",
+    "pause_master",
+    "partition",
+    "partition_oneway",
+    "reset",
+    "disk_full_slave",
+    "wall_clock",
+    "late_slave",
+    "stranger",
+)
+
+
+def draw_world(rng: random.Random, without: tuple[str, ...] = ()) -> World:
+    """Every run is another world; one in four has no faults."""
+    slave_count = rng.choice((1, 1, 1, 2, 2, 3))
+    faults: tuple[str, ...] = ()
+    if rng.random() > 0.25:
+        faults = tuple(fault for fault in FAULTS if rng.random() < 0.5)
+        faults = tuple(fault for fault in faults if fault not in without)
+    heartbeat_ms = rng.choice((500, 2000, 5000))
+    return World(
+        segment_size=rng.choice((4096, 8192, 16_384, 65_536)),
+        batch_size=rng.choice((7, 64, 100, 1000, 4096, 32_768)),
+        slave_count=slave_count,
+        in_sync_replicas=rng.randint(2, 1 + slave_count),
+        flush=rng.choice((FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH)),
+        heartbeat_ms=heartbeat_ms,
+        housekeeping_ms=4 * heartbeat_ms,
+        body_size_max=rng.choice((20, 300, 2000)),
+        faults=faults,
+        fault_pause_s=rng.choice((0.3, 1.0, 3.0)),
+        duration_s=rng.choice((3.0, 8.0)),
+        put_pause_s=rng.choice((0.01, 0.03, 0.1)),
+        delay_s=rng.choice(((0.0, 0.0001), (0.0001, 0.002), (0.001, 0.05))),
+        tiny_pieces=rng.choice((0.0, 0.05, 0.3)),
+    )
+
+
+@dataclass
+class Sent:
+    """One message and what its producer knows: "ok", "unknown" or "refused"."""
+
+    body: bytes
+    end_offset: int = -1
+    status: str = "unknown"
+
+
+@dataclass
+class History:
+    """Everything the producer did."""
+
+    messages: dict[int, Sent] = field(default_factory=dict)
+    next_number: int = 0
+
+    def count(self, status: str) -> int:
+        return sum(sent.status == status for sent in self.messages.values())
+
+
+class SimNode:
+    """One broker: a host, a disk, a store and its replication. Survives its processes."""
+
+    def __init__(self, sim: Simulation, name: str, role: BrokerRole, broker_id: int) -> None:
+        self.sim = sim
+        self.name = name
+        self.role = role
+        self.broker_id = broker_id
+        self.host = sim.loop.add_host(name)
+        self.clock = SimClock(sim.loop, self.host)
+        self.disk = SimDisk(now_ms=self.clock.now_ms)
+        self.is_up = False
+        self.boot_count = 0
+        self.end_ever = 0
+        """The furthest that this node's log has ever been: what it had, it had."""
+        self.store: MessageStore
+        self.ha: HAService
+        self.tasks: TaskOwner
+
+    def config(self) -> BrokerConfig:
+        world = self.sim.world
+        return BrokerConfig(
+            broker_role=self.role,
+            broker_id=self.broker_id,
+            store_path_root_dir="/store",
+            mapped_file_size_commit_log=world.segment_size,
+            mapped_file_size_consume_queue=2000,
+            max_hash_slot_num=50,
+            max_index_num=200,
+            flush_disk_type=world.flush,
+            ha_listen_port=HA_PORT,
+            ha_transfer_batch_size=world.batch_size,
+            ha_send_heartbeat_interval=world.heartbeat_ms,
+            ha_housekeeping_interval=world.housekeeping_ms,
+            ha_slave_fallbehind_max=1 << 20,
+            in_sync_replicas=world.in_sync_replicas,
+            ha_master_address=self.sim.master_address if self.broker_id else None,
+        )
+
+    def boot(self) -> None:
+        """Start the process."""
+        self.sim.loop.revive(self.host)
+        self.boot_count += 1
+        self.is_up = False
+        task = self.sim.loop.spawn_on(self.host, self._boot())
+        task.add_done_callback(self._booted)
+
+    async def _boot(self) -> None:
+        config = self.config()
+        self.tasks = TaskOwner(self.name, self._failed)
+        self.store = MessageStore(config, disk=self.disk, clock=self.clock, delay_levels={})
+        await self.store.load()
+        await self.store.start(self.tasks)
+        self.ha = HAService(HASettings.from_config(config), self.store, self.clock, self.tasks)
+        self.store.reput.on_damage = self._damaged
+        self.store.appended.subscribe(self._log_grew)
+        self.end_ever = max(self.end_ever, self.store.appended.value)
+        await self.ha.start()
+        self.is_up = True
+        self.sim.trace(f"{self.name} up end={self.store.commit_log.max_offset}")
+
+    def _booted(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.sim.fail(f"{self.name} did not start: {error!r}")
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        self.sim.fail(f"{self.name}: task {name} died: {error!r}")
+
+    def _damaged(self, offset: int, reason: str) -> None:
+        # No fault of this simulation damages bytes: whatever the dispatcher finds is a bug.
+        self.sim.fail(f"{self.name}: damage at {offset}: {reason}")
+
+    def _log_grew(self, end_offset: int) -> None:
+        self.end_ever = max(self.end_ever, end_offset)
+        if self.broker_id:
+            self.sim.check_slave_bytes(self)
+
+    def kill(self) -> None:
+        """SIGKILL: what was written stays."""
+        self.sim.trace(f"{self.name} killed")
+        self.is_up = False
+        self.sim.loop.kill(self.host)
+        self.disk = self.disk.kill()
+
+    def power_loss(self) -> None:
+        """What was not synced may be gone, in part, and nobody is told."""
+        self.sim.trace(f"{self.name} lost power")
+        self.is_up = False
+        self.sim.loop.kill(self.host, power_loss=True)
+        self.disk = self.disk.crash(self.sim.rng)
+
+    async def stop(self) -> None:
+        """A clean stop."""
+        await self.ha.stop()
+        await self.tasks.stop()
+        await self.store.stop()
+        self.is_up = False
+
+    @property
+    def log_range(self) -> tuple[int, int]:
+        log = self.store.commit_log
+        return log.min_offset, log.max_offset
+
+    def read(self, start: int, end: int) -> bytes:
+        log, parts = self.store.commit_log, []
+        while start < end:
+            part = log.read(start, end - start)
+            assert part
+            parts.append(part)
+            start += len(part)
+        return b"".join(parts)
+
+
+class Simulation:
+    """One seed."""
+
+    def __init__(
+        self, seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()
+    ) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.world = draw_world(self.rng, without)
+        self.loop = SimLoop(self.rng.randrange(1 << 62), step_max=2_000_000)
+        self.loop.network.delay_s = self.world.delay_s
+        self.loop.network.tiny_pieces = self.world.tiny_pieces
+        self.history = History()
+        self.fault_counts: dict[str, int] = {}
+        self.lines: list[str] = []
+        self.failure = ""
+        self._keeps_trace = keeps_trace
+        self._digest = hashlib.sha256()
+        self._copied_to: dict[str, int] = {}
+        self.master_address = f"10.0.0.1:{HA_PORT}"
+        self.master = SimNode(self, "master", BrokerRole.SYNC_MASTER, 0)
+        self.slaves = [
+            SimNode(self, f"slave{index}", BrokerRole.SLAVE, index)
+            for index in range(1, self.world.slave_count + 1)
+        ]
+
+    # What happened.
+
+    def trace(self, text: str) -> None:
+        line = f"{self.loop.now_s:10.4f} {text}"
+        self._digest.update(line.encode())
+        if self._keeps_trace:
+            self.lines.append(line)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same seed, or the simulation is not deterministic."""
+        return self._digest.hexdigest()
+
+    def fail(self, text: str) -> None:
+        self.trace(f"FAILURE {text}")
+        if not self.failure:
+            self.failure = text
+
+    def has_failed(self) -> bool:
+        return bool(self.failure)
+
+    def check(self, holds: object, text: str) -> None:
+        if not holds:
+            self.fail(text)
+
+    # The run.
+
+    def run(self) -> None:
+        """Raises SimFailure when an invariant does not hold."""
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._main())
+        except Exception as error:
+            self.fail(f"{type(error).__name__}: {error}")
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.finish()
+        for text in self.loop.failures:
+            self.fail(text)
+        if self.failure:
+            raise SimFailure(f"seed {self.seed}: {self.failure}")
+
+    async def _main(self) -> None:
+        self.trace(repr(self.world))
+        self.master.boot()
+        for slave in self.slaves:
+            slave.boot()
+        load = self.loop.create_task(self._load())
+        nemesis = self.loop.create_task(self._nemesis())
+        await asyncio.sleep(self.world.duration_s)
+        nemesis.cancel()
+        await self._heal()
+        load.cancel()
+        await asyncio.gather(load, nemesis, return_exceptions=True)
+        if not self.has_failed():
+            await self._until(self._all_caught_up, CATCH_UP_S, "slaves catch up (L2)")
+        if self.has_failed():
+            return
+        await asyncio.sleep(self.world.heartbeat_ms / 1000)
+        self._check_end()
+        for node in (*self.slaves, self.master):
+            await self.loop.spawn_on(node.host, node.stop())
+        self.trace(
+            f"end ok={self.history.count('ok')} unknown={self.history.count('unknown')}"
+            f" refused={self.history.count('refused')} bytes={self.loop.network.byte_count}"
+        )
+
+    async def _until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
+        deadline_s = self.loop.now_s + within_s
+        while not condition():
+            if self.loop.now_s > deadline_s or self.failure:
+                detail = "; ".join(f"{n.name} {self._state_text(n)}" for n in self._nodes())
+                self.fail(f"did not happen within {within_s} s: {what}: {detail}")
+                return
+            await asyncio.sleep(0.05)
+
+    def _nodes(self) -> list[SimNode]:
+        return [self.master, *self.slaves]
+
+    def _state_text(self, node: SimNode) -> str:
+        if not node.is_up:
+            return "down"
+        client = node.ha.status().client
+        where = f"{node.log_range}"
+        return (
+            where if client is None else f"{where} {client.state} {client.last_disconnect_reason}"
+        )
+
+    # Load.
+
+    async def _load(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.uniform(0, 2 * self.world.put_pause_s))
+            if self.master.is_up and not self.master.host.is_paused:
+                task = self.loop.spawn_on(self.master.host, self._put_some())
+                await asyncio.wait([task], timeout=0.001)
+
+    async def _put_some(self) -> None:
+        """Puts of one turn of the loop, as the broker does them."""
+        master, history = self.master, self.history
+        for _ in range(self.rng.choice((1, 1, 2, 5))):
+            number = history.next_number
+            history.next_number += 1
+            filler = bytes(self.rng.getrandbits(8) for _ in range(8)) * self.world.body_size_max
+            size = self.rng.randint(0, self.world.body_size_max)
+            sent = Sent(b"%08d:" % number + filler[:size])
+            history.messages[number] = sent
+            result = master.store.put(PutMessage("topic", number % 3, sent.body))
+            if result.status is not PutMessageStatus.PUT_OK:
+                sent.status = "refused"
+                continue
+            sent.end_offset = result.end_offset
+            master.store.appended.wait(result.end_offset, 1 << 62, self._appended, sent)
+
+    def _appended(self, sent: Sent, outcome: Outcome, _: str) -> None:
+        if outcome is not Outcome.REACHED:
+            return
+        status, reason = self.master.ha.check_sync(sent.end_offset)
+        if status is None:
+            self.master.ha.group_transfer.wait(sent.end_offset, self._answered, sent)
+        else:
+            self.check(reason, "SLAVE_NOT_AVAILABLE without a reason")
+
+    def _answered(self, sent: Sent, outcome: Outcome, reason: str) -> None:
+        if outcome is not Outcome.REACHED:
+            self.check(reason, f"{outcome} without a reason")
+            return
+        sent.status = "ok"
+        # I1, at the moment of the answer: enough slaves had it.
+        count = sum(slave.end_ever >= sent.end_offset for slave in self.slaves)
+        needed = self.world.in_sync_replicas - 1
+        self.check(
+            count >= needed,
+            f"SEND_OK for end {sent.end_offset}, but only {count} of {needed} slaves had it",
+        )
+
+    # Faults.
+
+    async def _nemesis(self) -> None:
+        while self.world.faults:
+            await asyncio.sleep(self.rng.uniform(0, 2 * self.world.fault_pause_s))
+            fault = self.rng.choice(self.world.faults)
+            self.fault_counts[fault] = self.fault_counts.get(fault, 0) + 1
+            self.trace(f"fault {fault}")
+            await getattr(self, f"_fault_{fault}")()
+
+    def _some_slave(self) -> SimNode:
+        return self.rng.choice(self.slaves)
+
+    def _later(self, node: SimNode, action: Callable[[], None], within_s: float) -> None:
+        """Do `action` in a while, unless the run has healed everything by then."""
+        self.loop.call_later(self.rng.uniform(0, within_s), action)
+
+    async def _fault_kill_slave(self) -> None:
+        await self._restart(self._some_slave(), lambda node: node.kill())
+
+    async def _fault_power_slave(self) -> None:
+        await self._restart(self._some_slave(), lambda node: node.power_loss())
+
+    async def _fault_kill_master(self) -> None:
+        await self._restart(self.master, lambda node: node.kill())
+
+    async def _restart(self, node: SimNode, end: Callable[[SimNode], None]) -> None:
+        if not node.host.is_alive:
+            return
+        end(node)
+        await asyncio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
+        node.boot()
+
+    async def _fault_pause_slave(self) -> None:
+        await self._pause(self._some_slave())
+
+    async def _fault_pause_master(self) -> None:
+        await self._pause(self.master)
+
+    async def _pause(self, node: SimNode) -> None:
+        if not node.host.is_alive or node.host.is_paused:
+            return
+        self.loop.pause(node.host)
+        await asyncio.sleep(self.rng.choice((0.2, 2.0, 1.2 * self.world.housekeeping_ms / 1000)))
+        if node.host.is_alive:
+            self.loop.resume(node.host)
+
+    async def _fault_partition(self) -> None:
+        self.loop.network.partition(self.master.host, self._some_slave().host)
+        await asyncio.sleep(self.rng.choice((0.1, 1.0, 1.5 * self.world.housekeeping_ms / 1000)))
+        self.loop.network.heal()
+
+    async def _fault_partition_oneway(self) -> None:
+        ends = [self.master.host, self._some_slave().host]
+        self.rng.shuffle(ends)
+        self.loop.network.partition(*ends, one_way=True)
+        await asyncio.sleep(self.rng.choice((0.1, 1.0, 1.5 * self.world.housekeeping_ms / 1000)))
+        self.loop.network.heal()
+
+    async def _fault_reset(self) -> None:
+        self.loop.network.reset_all()
+
+    async def _fault_disk_full_slave(self) -> None:
+        slave = self._some_slave()
+        slave.disk.quota = max(slave.disk.space("/").used + self.rng.randint(0, 3000), 1)
+        await asyncio.sleep(self.rng.choice((0.5, 3.0)))
+        slave.disk.quota = 1 << 40
+
+    async def _fault_wall_clock(self) -> None:
+        node = self.rng.choice(self._nodes())
+        node.host.wall_offset_ms += self.rng.choice((-3_600_000, -500, 500, 3_600_000))
+
+    async def _fault_late_slave(self) -> None:
+        """A slave whose disk was replaced: it starts from nothing."""
+        slave = self._some_slave()
+        if slave.host.is_alive:
+            slave.kill()
+            slave.disk = SimDisk(now_ms=slave.clock.now_ms)
+            await asyncio.sleep(self.rng.choice((0.0, 1.0)))
+            slave.boot()
+
+    async def _fault_stranger(self) -> None:
+        """Someone who is no slave: garbage, bold claims, silence."""
+        if not self.master.is_up:
+            return
+        words = self.rng.choice(
+            (b"GET / HTTP/1.1\r\n\r\n", b"\x7f" * 8, b"\xff" * 8, b"\0" * 3, b"\0" * 7 + b"\x01")
+        )
+        network = self.loop.network
+        host = network.hosts.get("10.0.0.99") or self.loop.add_host("stranger", "10.0.0.99")
+        coroutine = network.connect(asyncio.Protocol, host, "10.0.0.1", HA_PORT)
+        done, _ = await asyncio.wait([self.loop.spawn_on(host, coroutine)], timeout=1)
+        for task in done:
+            if task.exception() is None:
+                task.result()[0].write(words)
+
+    async def _heal(self) -> None:
+        """The faults stop: everybody is up and reaches everybody."""
+        self.trace("heal")
+        self.loop.network.heal()
+        for node in self._nodes():
+            node.disk.quota = 1 << 40
+            if node.host.is_paused:
+                self.loop.resume(node.host)
+            if not node.host.is_alive:
+                node.boot()
+        await asyncio.sleep(1.0)
+
+    # Checks.
+
+    def _all_caught_up(self) -> bool:
+        if not all(node.is_up for node in self._nodes()):
+            return False
+        end = self.master.store.commit_log.max_offset
+        return all(
+            slave.store.commit_log.max_offset == end
+            and slave.store.dispatched.value == end
+            and slave.ha.client is not None
+            and slave.ha.client.link is not None
+            for slave in self.slaves
+        )
+
+    def check_slave_bytes(self, slave: SimNode) -> None:
+        """I7, at every append of a slave: what is new there is what the master has there."""
+        if not self.master.is_up or not slave.is_up:
+            return
+        start, end = slave.log_range
+        master_start, master_end = self.master.log_range
+        position = max(start, master_start, end - 4 * self.world.batch_size)
+        self.check(end <= master_end, f"{slave.name} ends at {end}, its master at {master_end}")
+        stop = min(end, master_end)
+        if position < stop and slave.read(position, stop) != self.master.read(position, stop):
+            self.fail(f"{slave.name} differs from its master in [{position}, {stop}) (I7)")
+
+    def _check_end(self) -> None:
+        master_start, master_end = self.master.log_range
+        whole = self.master.read(master_start, master_end)
+        for slave in self.slaves:
+            start, end = slave.log_range
+            self.check(end == master_end, f"{slave.name} ends at {end} of {master_end}")
+            copy = slave.read(start, end)
+            self.check(copy == whole[start - master_start :], f"{slave.name} differs (I7)")
+            self._check_queues(slave)
+        self._check_messages(whole)
+        self._check_status()
+
+    def _check_messages(self, whole: bytes) -> None:
+        for number, sent in self.history.messages.items():
+            if sent.status == "ok":
+                end = sent.end_offset - self.master.log_range[0]
+                is_there = sent.body in whole[max(0, end - len(sent.body) - 200) : end]
+                self.check(is_there, f"message {number} was answered SEND_OK and is gone (I1)")
+
+    def _check_queues(self, slave: SimNode) -> None:
+        for topic, queue_id in self.master.store.queues:
+            mine = slave.store.max_offset_in_queue(topic, queue_id)
+            its = self.master.store.max_offset_in_queue(topic, queue_id)
+            self.check(mine == its, f"{slave.name} queue {queue_id}: {mine} of {its} (I13)")
+            if mine > slave.store.min_offset_in_queue(topic, queue_id):
+                self._check_last_message(slave, topic, queue_id, mine - 1)
+
+    def _check_last_message(self, slave: SimNode, topic: str, queue_id: int, offset: int) -> None:
+        mine = slave.store.get_message(topic, queue_id, offset, 1).buffers
+        its = self.master.store.get_message(topic, queue_id, offset, 1).buffers
+        self.check(mine == its and mine, f"{slave.name} serves another message at {offset} (I6)")
+
+    def _check_status(self) -> None:
+        """The status says what is."""
+        status = self.master.ha.status()
+        good = [r for r in status.replicas if r.state == "TRANSFER" and r.lag_bytes == 0]
+        self.check(len(good) == len(self.slaves), f"status shows {status.replicas}")
+        for slave in self.slaves:
+            self.check(slave.tasks.count < 12, f"{slave.name} has {slave.tasks.count} tasks (I19)")
+
+
+def run_seed(seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()) -> Simulation:
+    """Run one seed, perhaps without some faults; SimFailure has the run as `simulation`."""
+    simulation = Simulation(seed, keeps_trace=keeps_trace, without=without)
+    logger = logging.getLogger("twinlog")
+    handler: Any = _TraceHandler(simulation) if keeps_trace else logging.NullHandler()
+    logger.addHandler(handler)
+    propagates, logger.propagate = logger.propagate, False
+    try:
+        simulation.run()
+    except SimFailure as failure:
+        failure.simulation = simulation  # type: ignore[attr-defined]
+        raise
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+    return simulation
+
+
+class _TraceHandler(logging.Handler):
+    """Log lines of production code, in virtual time."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self._simulation = simulation
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now_s = self._simulation.loop.now_s
+        self._simulation.lines.append(f"{now_s:10.4f}   {record.name} {record.getMessage()}")
