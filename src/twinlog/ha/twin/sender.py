@@ -81,7 +81,7 @@ class TwinSender:
     reason: str = ""
     hello: Hello | None = None
     request_offset: int = -1
-    ack_offset: int = -1
+    received_offset: int = -1
     durable_offset: int = -1
     next_offset: int = -1
     resend_count: int = 0
@@ -203,7 +203,9 @@ class TwinSender:
         """The log bytes to send next; an empty range is a heartbeat. Counts as sent from here."""
         if self.state is not HAConnectionState.TRANSFER or not self._is_write_complete:
             return None
-        size = min(self._readable(), self.facts.window_size - (self.next_offset - self.ack_offset))
+        size = min(
+            self._readable(), self.facts.window_size - (self.next_offset - self.received_offset)
+        )
         if size <= 0:
             if now_ms - self._last_write_ms > self.facts.heartbeat_interval_ms:
                 self._last_write_ms = now_ms
@@ -217,7 +219,7 @@ class TwinSender:
 
     def shortened(self, end: int) -> None:
         """The shell cut the last range at a record boundary: the rest comes next time."""
-        assert self.ack_offset <= end <= self.next_offset
+        assert self.received_offset <= end <= self.next_offset
         self.next_offset = end
 
     def frame(self, offset: int, body: bytes | memoryview, confirmed: int) -> list[
@@ -234,14 +236,15 @@ class TwinSender:
         return self.hello is not None and self.hello.is_durable
 
     @property
-    def counted_offset(self) -> int:
+    def ack_offset(self) -> int:
         """What counts as acknowledged: on the slave's disk when that is what it promises."""
-        return self.durable_offset if self.is_durable else self.ack_offset
+        return self.durable_offset if self.is_durable else self.received_offset
 
     def check(self) -> None:
         if self.state is HAConnectionState.TRANSFER:
-            assert self.durable_offset <= self.ack_offset <= self.next_offset <= self.log_end, (
-                f"durable {self.durable_offset} ack {self.ack_offset}"
+            in_order = self.durable_offset <= self.received_offset <= self.next_offset
+            assert in_order and self.next_offset <= self.log_end, (
+                f"durable {self.durable_offset} received {self.received_offset}"
                 f" next {self.next_offset} end {self.log_end}"
             )
 
@@ -340,7 +343,7 @@ class TwinSender:
     def _begin_search(self) -> None:
         hello = self.hello
         assert hello is not None
-        if hello.log_end == 0:
+        if hello.log_end == hello.log_min:
             last_file = self.log_end - self.log_end % self.facts.segment_size
             self._start(last_file if hello.wants_last_file_only else max(self.log_min, 0))
         elif hello.store_id and hello.store_id != self.facts.store_id:
@@ -413,7 +416,7 @@ class TwinSender:
         )
         self._outgoing.append(wire.encode_json(FrameType.START, start))
         self.state = HAConnectionState.TRANSFER
-        self.request_offset = self.next_offset = self.ack_offset = offset
+        self.request_offset = self.next_offset = self.received_offset = offset
         # What it had before counts as durable only once it says so.
         self.durable_offset = 0 if self.is_durable else offset
         self._events.append(SlaveJoined(offset, offset))
@@ -425,9 +428,9 @@ class TwinSender:
             self._receive_ack(*wire.ACK.unpack(frame.payload))
         elif frame.frame_type == FrameType.RESEND and len(frame.payload) == wire.RESEND.size:
             (offset,) = wire.RESEND.unpack(frame.payload)
-            if not self.ack_offset <= offset <= self.next_offset:
+            if not self.received_offset <= offset <= self.next_offset:
                 raise RemoteProtocolError(
-                    f"asked to resend from {offset}, sent is [{self.ack_offset},"
+                    f"asked to resend from {offset}, sent is [{self.received_offset},"
                     f" {self.next_offset})"
                 )
             self.resend_count += 1
@@ -436,16 +439,16 @@ class TwinSender:
             raise RemoteProtocolError(f"frame type {frame.frame_type} while transferring")
 
     def _receive_ack(self, received: int, durable: int) -> None:
-        if not self.ack_offset <= received <= self.next_offset:
+        if not self.received_offset <= received <= self.next_offset:
             raise RemoteProtocolError(
-                f"acknowledged {received}, sent is [{self.ack_offset}, {self.next_offset}]"
+                f"acknowledged {received}, sent is [{self.received_offset}, {self.next_offset}]"
             )
         if not self.durable_offset <= durable <= received:
             raise RemoteProtocolError(
                 f"durable {durable} is not in [{self.durable_offset}, {received}]"
             )
-        self.ack_offset, self.durable_offset = received, durable
-        self._events.append(SlaveAcked(self.counted_offset))
+        self.received_offset, self.durable_offset = received, durable
+        self._events.append(SlaveAcked(self.ack_offset))
 
     def _end(self, reason: str) -> None:
         if self.state is HAConnectionState.SHUTDOWN:

@@ -1,0 +1,227 @@
+"""Master side of one twin connection: shell over TwinSender.
+
+Looks to the HAService as a classic HAConnection does; a slow slave costs one frame and the
+transport's buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from twinlog.ha.flow import FlowMonitor
+from twinlog.ha.replica_log import ReplicaLog
+from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
+from twinlog.ha.twin import wire
+from twinlog.ha.twin.digests import digest_of, record_ends
+from twinlog.ha.twin.sender import (
+    BoundariesWanted,
+    DigestsWanted,
+    HelloReceived,
+    MasterFacts,
+    TwinSender,
+    last_record_boundary,
+)
+from twinlog.ha.twin.wire import ErrorCode
+from twinlog.ha.wire import HAConnectionState
+from twinlog.runtime.clock import Clock
+
+_LOG = logging.getLogger("twinlog.ha")
+
+
+class TwinOwner(Protocol):
+    """Who is told what becomes of a connection: the HAService."""
+
+    def twin_hello(self, connection: TwinConnection) -> tuple[ErrorCode, str] | None: ...
+
+    def slave_joined(self, connection: TwinConnection) -> None: ...
+
+    def slave_acked(self, connection: TwinConnection) -> None: ...
+
+    def connection_closed(self, connection: TwinConnection) -> None: ...
+
+    def connection_failed(self, connection: TwinConnection, error: BaseException) -> None: ...
+
+    @property
+    def confirmed_offset(self) -> int: ...
+
+
+class TwinConnection(asyncio.Protocol):
+    """A twinlog slave. Takes over a connection whose first bytes were the magic."""
+
+    def __init__(
+        self,
+        owner: TwinOwner,
+        log: ReplicaLog,
+        clock: Clock,
+        facts: MasterFacts,
+        nonce: str,
+        *,
+        address: str,
+        host: str,
+    ) -> None:
+        now_ms = clock.monotonic_ms()
+        self.core = TwinSender(facts, log.min_offset, log.max_offset, now_ms, nonce)
+        self.flow = FlowMonitor(now_ms)
+        self.address = address
+        self.host = host
+        self.since_ms = clock.now_ms()
+        self.close_reason = ""
+        self._owner = owner
+        self._log = log
+        self._clock = clock
+        self._transport: asyncio.Transport | None = None
+        self._is_pump_scheduled = False
+
+    @property
+    def state(self) -> HAConnectionState:
+        return self.core.state
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)
+        self._transport = stream
+        stream.set_write_buffer_limits(high=wire.BODY_SIZE_MAX, low=0)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.core.is_ended:
+            self._guard(self._receive, data)
+
+    def eof_received(self) -> bool:
+        self.core.receive_eof()
+        self._guard(self._run_events)
+        return False
+
+    def pause_writing(self) -> None:
+        self.core.write_blocked()
+
+    def resume_writing(self) -> None:
+        self.core.write_completed(self._clock.monotonic_ms())
+        self._schedule_pump()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if not self.core.is_ended:
+            self.core.receive_eof()
+            self.core.events()
+            self.close_reason = f"connection lost: {error}" if error else self.core.reason
+        self._owner.connection_closed(self)
+
+    # What the service calls.
+
+    def log_moved(self, log_min: int, log_end: int) -> None:
+        self.core.log_moved(log_min, log_end)
+        if self.core.state is HAConnectionState.TRANSFER:
+            self._run_events()
+            self._pump()
+
+    def tick(self) -> None:
+        self.core.tick(self._clock.monotonic_ms())
+        self._run_events()
+        self._pump()
+
+    def refuse(self, reason: str) -> None:
+        self.core.refuse(ErrorCode.NOT_A_MASTER, reason)
+        self._run_events()
+
+    def close(self, reason: str) -> None:
+        """Tell the slave why and close; what is buffered still goes out."""
+        if self.close_reason:
+            return
+        self.core.refuse(ErrorCode.STOPPING, reason)
+        self.close_reason = reason
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    # Work.
+
+    def _receive(self, data: bytes) -> None:
+        self.core.receive_data(data, self._clock.monotonic_ms())
+        self._run_events()
+        self._pump()
+
+    def _run_events(self) -> None:
+        while events := self.core.events():
+            for event in events:
+                match event:
+                    case HelloReceived():
+                        refusal = self._owner.twin_hello(self)
+                        if refusal is None:
+                            self.core.admit()
+                        else:
+                            self.core.refuse(*refusal)
+                    case DigestsWanted():
+                        digests = [digest_of(self._log, span) for span in event.ranges]
+                        self.core.digests_computed(digests)
+                    case BoundariesWanted():
+                        self.core.boundaries(*record_ends(self._log, event.start, event.end))
+                    case SlaveJoined():
+                        self._owner.slave_joined(self)
+                        self._schedule_pump()
+                    case SlaveAcked():
+                        self._owner.slave_acked(self)
+                    case ConnectionEnded():
+                        self._ended(event.reason)
+        self._flush()
+
+    def _ended(self, reason: str) -> None:
+        self._flush()
+        self.close_reason = self.close_reason or reason
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        data = self.core.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _schedule_pump(self) -> None:
+        if not self._is_pump_scheduled:
+            self._is_pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump_scheduled)
+
+    def _pump_scheduled(self) -> None:
+        self._is_pump_scheduled = False
+        self._guard(self._pump)
+
+    def _pump(self) -> None:
+        """Send one frame; the rest in later turns, so that others have theirs."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._is_pump_scheduled:
+            return
+        now_ms = self._clock.monotonic_ms()
+        span = self.core.next_range(now_ms)
+        if span is None:
+            return
+        start, end = span
+        body = self._read(start, end)
+        transport.writelines(self.core.frame(start, body, self._owner.confirmed_offset))
+        self.flow.add(len(body) + wire.HEADER_SIZE, now_ms)
+        if self.core.next_offset < self.core.log_end:
+            self._schedule_pump()
+
+    def _read(self, start: int, end: int) -> bytes | memoryview:
+        """The bytes of a range, cut at the last whole record where that is possible."""
+        if start == end:
+            return b""
+        body = self._log.read(start, end - start)
+        assert len(body) == end - start, f"log gave {len(body)} of {end - start} bytes at {start}"
+        if end == self.core.log_end:
+            return body  # The end of the log is always the end of a record.
+        is_file_end = end % self._log.segment_size == 0
+        whole = last_record_boundary(memoryview(body), is_file_end=is_file_end)
+        if 0 < whole < len(body):
+            self.core.shortened(start + whole)
+            return memoryview(body)[:whole]
+        return body
+
+    def _guard(self, function: Callable[..., object], *arguments: object) -> None:
+        """A bug in here must not end as a line of asyncio's log."""
+        try:
+            function(*arguments)
+        except Exception as error:
+            self._owner.connection_failed(self, error)
