@@ -68,6 +68,7 @@ class PairService:
         self._redispatch = redispatch
         self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
         self._asked_address: str | None = None
+        self._master_ha_address: str | None = None
         self.writer = writer
         self.reader = reader
         self.synchronize = synchronize
@@ -114,37 +115,49 @@ class PairService:
 
     # On a slave: the master
 
-    def master_found(self, address: str | None) -> None:
+    def master_found(self, address: str | None, ha_address: str | None) -> None:
         """What the last registration said, None while the name server knows no master."""
         self.synchronize.master_address = address
+        self._master_ha_address = ha_address
 
     async def _find_master(self) -> None:
         """Ask for a master that is unknown, and once of each what it is."""
         while True:
-            address = self.synchronize.master_address
-            if address is None:
+            if self.synchronize.master_address is None:
                 self._ask_registration()
                 await self._clock.sleep_ms(_NO_MASTER_MS)
                 continue
-            if address != self._asked_address and await self._ask_master(address):
-                self._asked_address = address
+            await self.ask_is_twin()
             await self._clock.sleep_ms(_ASK_AGAIN_MS)
 
+    async def ask_is_twin(self) -> bool:
+        """Which dialect the master speaks; the verdict is kept until its address changes.
+
+        Refused, silent for a second, closed or code 3 means classic. An address that is also the
+        HA address is never asked: our question would be taken for an acknowledgement there.
+        """
+        dialect = self._config.twinlog_ha_dialect.value
+        address = self.synchronize.master_address
+        if dialect != "auto" or address is None:
+            self.is_master_twin = dialect == "twin"
+            return self.is_master_twin
+        if address != self._asked_address and address != self._master_ha_address:
+            self._asked_address = address
+            self.is_master_twin = await self._ask_master(address)
+        return self.is_master_twin
+
     async def _ask_master(self, address: str) -> bool:
-        """Whether the master answered; `is_master_twin` is what it said."""
-        if self._config.twinlog_ha_dialect == "classic":
-            self.is_master_twin = False
-            return True
         command = RemotingCommand.request(RequestCode.TWINLOG_INFO, self._identity())
         try:
             answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
         except (RemotingError, OSError) as error:
+            # Not a verdict for good: the process behind the address may not be up yet.
+            self._asked_address = None
             _LOG.info("master not asked yet address=%s reason=%s", address, error)
             return False
-        self.is_master_twin = answer.code == ResponseCode.SUCCESS
-        kind = "twinlog" if self.is_master_twin else "not twinlog"
-        _LOG.info("master is %s address=%s", kind, address)
-        return True
+        is_twin = answer.code == ResponseCode.SUCCESS
+        _LOG.info("master is %s address=%s", "twinlog" if is_twin else "not twinlog", address)
+        return is_twin
 
     # Requests
 
@@ -170,17 +183,16 @@ class PairService:
         connection.reply(request, header={"twinlog": __version__}, body=fastjson.dumps(body))
 
     def _peer_asked(self, ext: dict[str, str]) -> None:
-        is_slave_asking = ext.get("brokerId", "0") != "0"
-        if self._config.is_master and is_slave_asking:
-            self._remember_twin_slave(ext)
-        elif not self._config.is_master and not is_slave_asking and ext.get("haAddress"):
+        is_master_asking = ext.get("brokerId") == "0"
+        if not self._config.is_master and is_master_asking and ext.get("haAddress"):
             _LOG.info("the master is back ha=%s", ext["haAddress"])
             self._master_is_back(ext["haAddress"])
 
-    def _remember_twin_slave(self, ext: dict[str, str]) -> None:
+    def twin_slave_joined(self) -> None:
+        """A twin slave attached: from now on metadata travels in the log, also after a restart."""
         if not self._disk.exists(self._marker):
             self._disk.make_directories(posixpath.dirname(self._marker))
-            write_atomically(self._disk, self._marker, fastjson.dumps(dict(ext)))
+            write_atomically(self._disk, self._marker, b"")
         self.writer.enable()
 
     @property

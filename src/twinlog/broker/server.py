@@ -26,6 +26,7 @@ from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.hold import CHECK_INTERVAL_MS
+from twinlog.broker.identity import StoreIdentity
 from twinlog.broker.message_queue import MessageQueue
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.offset_moved import OffsetMovedEvents
@@ -45,6 +46,7 @@ from twinlog.broker.processors.send_back import SendBackProcessor
 from twinlog.broker.rebalance_lock import RebalanceLockManager
 from twinlog.broker.registration import Registration
 from twinlog.broker.replies import PutReplies
+from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.rng import Rng
 from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.broker.schedule import ScheduleMessageService
@@ -95,6 +97,7 @@ class Broker:
     registration: Registration
     pulls: PullMessageProcessor
     pair: PairService
+    identity: StoreIdentity
     ha: HAService
 
     def __init__(
@@ -116,6 +119,8 @@ class Broker:
         self.vip_server = RemotingServer(self._dispatch_vip, clock=clock, name="broker-vip")
         self.recovery: RecoveryReport | None = None
         self.listen_port = config.listen_port
+        # Asked for when the process must start again; the command that runs it sets this.
+        self.on_restart: Callable[[str], None] = lambda reason: None
         self._day = 0
         self._is_stopped = False
 
@@ -169,11 +174,19 @@ class Broker:
 
     # Life
 
+    def reseed_all(self, reason: str) -> None:
+        """Nothing of this slave's log is the master's: start again with an empty store."""
+        root = self.config.store_path_root_dir
+        ask_for_reseed(self.disk, root, self.clock.now_ms(), reason)
+        self.on_restart(reason)
+
     async def start(self) -> None:
         """Load, recover and serve. Raises StoreError, ConfigFileError or OSError that say why."""
         config = self.config
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
+        reseed_if_asked(self.disk, config.store_path_root_dir)
         self.recovery = await self.store.load()
+        self.identity.load()
         for table in (self.topics, self.groups, self.offsets, self.schedule):
             table.load()
         await self.store.start(self.tasks)
@@ -344,8 +357,16 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         delay_levels=config.delay_levels,
         memory_size=memory_size,
     )
-    settings = HASettings.from_config(config)
-    broker.ha = HAService(settings, broker.store, broker.clock, broker.tasks)
+    broker.identity = StoreIdentity(config, broker.disk)
+    broker.ha = HAService(
+        HASettings.from_config(config),
+        broker.store,
+        broker.clock,
+        broker.tasks,
+        twin=broker.identity.twin(),
+        is_master_twin=lambda: broker.pair.ask_is_twin(),  # The pair is built later.
+        reseed_all=broker.reseed_all,
+    )
     broker.store.reput.on_damage = broker.ha.damage_found
     broker.replies = PutReplies(
         config,
@@ -382,6 +403,7 @@ def _build_services(broker: Broker) -> None:
         on_master=lambda ha_address, address: _master_found(broker, ha_address, address),
     )
     broker.pair = _build_pair(broker)
+    broker.ha.on_twin_joined = broker.pair.twin_slave_joined
     broker.pulls = PullMessageProcessor(
         config,
         store=broker.store,
@@ -401,8 +423,8 @@ def _build_services(broker: Broker) -> None:
 
 
 def _master_found(broker: Broker, ha_address: str | None, address: str | None) -> None:
+    broker.pair.master_found(address, ha_address)
     broker.ha.update_master_address(ha_address)
-    broker.pair.master_found(address)
 
 
 def _build_pair(broker: Broker) -> PairService:

@@ -94,13 +94,15 @@ def _build(config: BrokerConfig, config_path: str | None, lifetime: Lifetime) ->
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    return build_broker(
+    broker = build_broker(
         config,
         rng=Random(os.urandom(8)),
         memory_size=_memory_size(),
         config_path=config_path,
         on_failure=lambda name, error: lifetime.fail(f"{name}: {error!r}"),
     )
+    broker.on_restart = lifetime.restart
+    return broker
 
 
 def _memory_size() -> int:

@@ -20,6 +20,7 @@ from twinlog.runtime.memory import return_large_buffers
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
+_RESTART = -1  # Never an exit code: the process is replaced instead.
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
 _LOG = logging.getLogger("twinlog.serve")
 
@@ -41,6 +42,12 @@ class Lifetime:
     def __init__(self) -> None:
         self._ended = asyncio.Event()
         self.failure: str | None = None
+        self.restart_reason: str | None = None
+
+    def restart(self, reason: str) -> None:
+        """Stop cleanly and run the same command again, in the same process."""
+        self.restart_reason = reason
+        self._ended.set()
 
     def stop(self) -> None:
         self._ended.set()
@@ -81,6 +88,8 @@ def run_service(
     return_large_buffers()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(make, known_errors))
+    if code == _RESTART:
+        os.execv(sys.executable, [sys.executable, "-m", "twinlog.cli.main", *sys.argv[1:]])
     sys.exit(code)
 
 
@@ -114,4 +123,7 @@ async def _serve(
         click.echo(f"twinlog: stopped: {lifetime.failure}", err=True)
         return EXIT_FAILED
     _LOG.info("stopped cleanly")
+    if lifetime.restart_reason is not None:
+        _LOG.warning("starting again reason=%s", lifetime.restart_reason)
+        return _RESTART
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from twinlog.ha.damage import FINGERPRINT_SIZE_MAX, DamageGuard, DamageVerdict
@@ -24,6 +24,8 @@ from twinlog.ha.receiver import (
 from twinlog.ha.redial import RedialPolicy
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.status import ClientStatus
+from twinlog.ha.twin.link import TwinLink
+from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
@@ -32,6 +34,13 @@ from twinlog.store.errors import StoreError
 _LOG = logging.getLogger("twinlog.ha")
 _CONNECT_TIMEOUT_MS = 5000  # RocketMQ's.
 _ADDRESS_LENGTH_MIN = 6  # RocketMQ's rule for a configured haMasterAddress.
+
+
+_NOTHING_COMMON = frozenset((ErrorCode.OTHER_STORE, ErrorCode.NOTHING_COMMON))
+_LOG_DOES_NOT_FIT = _NOTHING_COMMON | {ErrorCode.DIVERGED, ErrorCode.OFFSET_OUT_OF_RANGE}
+
+# (on_refused, on_failure) -> a link for one connection.
+NewTwinLink = Callable[[Callable[[int, str], None], Callable[[BaseException], None]], TwinLink]
 
 
 class MasterLink(asyncio.BufferedProtocol):
@@ -58,6 +67,10 @@ class MasterLink(asyncio.BufferedProtocol):
         self._on_failure = on_failure
         self._transport: asyncio.Transport | None = None
         self._timer: TimerHandle | None = None
+
+    @property
+    def reported_offset(self) -> int:
+        return self.core.reported_offset
 
     # What asyncio calls.
 
@@ -170,7 +183,13 @@ class HAClient:
         settings: ReceiverSettings,
         *,
         fixed_address: str | None = None,
+        is_master_twin: Callable[[], Awaitable[bool]] | None = None,
+        new_twin_link: NewTwinLink | None = None,
+        reseed_all: Callable[[str], None] | None = None,
     ) -> None:
+        self._is_master_twin = is_master_twin
+        self._new_twin_link = new_twin_link
+        self._reseed_all = reseed_all
         self._log = log
         self._clock = clock
         self._settings = settings
@@ -186,8 +205,9 @@ class HAClient:
         self._since_ms = clock.now_ms()
         self._disconnect_ms = 0
         self._disconnect_reason = ""
+        self._is_stopping = False
         self.connect_count = 0
-        self.link: MasterLink | None = None
+        self.link: MasterLink | TwinLink | None = None
 
     @property
     def master_address(self) -> str | None:
@@ -208,6 +228,13 @@ class HAClient:
         self._stay_reason = ""
         self._wake.set()
 
+    def stop(self) -> None:
+        """Close the link and dial no more."""
+        self._is_stopping = True
+        self._wake.set()
+        if self.link is not None:
+            self.link.close("the broker is stopping")
+
     def redial_now(self) -> None:
         """The master said that it is back: do not wait for the next attempt."""
         if self.link is None:
@@ -227,7 +254,7 @@ class HAClient:
     async def run(self) -> None:
         """Dial and dial again, until cancelled."""
         try:
-            while True:
+            while not self._is_stopping:
                 self._wake.clear()
                 self._repair()
                 if self._address is None or self._stay_reason:
@@ -255,7 +282,7 @@ class HAClient:
             master_address=self._address or "",
             state=state.name,
             max_offset=self._log.max_offset,
-            reported_offset=link.core.reported_offset if link else -1,
+            reported_offset=link.reported_offset if link else -1,
             bytes_per_second=link.flow.rate(now_ms) if link else 0,
             since_ms=link.since_ms if link else self._since_ms,
             last_read_ms=link.last_read_ms if link else 0,
@@ -279,12 +306,17 @@ class HAClient:
         self._disconnected(address, link.core.reason)
         return link.stored_size > 0
 
-    async def _dial(self, address: str) -> MasterLink | None:
+    async def _dial(self, address: str) -> MasterLink | TwinLink | None:
         host, _, port = address.rpartition(":")
+        # Asked before every dial, answered from memory once it is known for this master.
+        is_twin = self._is_master_twin is not None and await self._is_master_twin()
+        new_link: Callable[[], MasterLink | TwinLink] = self._new_link
+        if is_twin:
+            new_link = self._make_twin_link
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
                 _, link = await asyncio.get_running_loop().create_connection(
-                    self._new_link, host.strip("[]"), int(port)
+                    new_link, host.strip("[]"), int(port)
                 )
         except TimeoutError:
             self._disconnected(address, f"no connection within {_CONNECT_TIMEOUT_MS} ms")
@@ -296,6 +328,24 @@ class HAClient:
 
     def _new_link(self) -> MasterLink:
         return MasterLink(self._log, self._clock, self._settings, self._link_failed)
+
+    def _make_twin_link(self) -> TwinLink:
+        assert self._new_twin_link is not None
+        return self._new_twin_link(self._refused, self._link_failed)
+
+    def _refused(self, code: int, reason: str) -> None:
+        """One of the two twinlogs said no. A log that does not fit stays as it is, unless the
+        policy says that everything may be copied anew."""
+        _LOG.error("HA refused code=%d reason=%s", code, reason)
+        if code not in _LOG_DOES_NOT_FIT:
+            return
+        if self._reseed_all is not None and code in _NOTHING_COMMON:
+            self._stay_reason = f"{reason}; everything is moved aside and copied anew"
+            self._reseed_all(reason)
+            return
+        self._stay_reason = (
+            f"{reason}; replication stays here: see twinlogReseed, or move this store away"
+        )
 
     def _link_failed(self, error: BaseException) -> None:
         """A bug in the link ends the client's task, and with it the process."""

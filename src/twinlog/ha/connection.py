@@ -23,6 +23,7 @@ from twinlog.ha.sender import (
     SlaveJoined,
     SlaveRefused,
 )
+from twinlog.ha.twin.wire import MAGIC as TWIN_MAGIC
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.limits import HA_RUN_SIZE_MAX
@@ -43,6 +44,12 @@ class ConnectionOwner(Protocol):
     def slave_refused(self, connection: HAConnection, reason: str) -> None: ...
 
     def connection_closed(self, connection: HAConnection) -> None: ...
+
+    def classic_refusal(self, host: str) -> str: ...
+
+    def twin_detected(
+        self, connection: HAConnection, transport: asyncio.Transport, data: bytes
+    ) -> None: ...
 
     def connection_failed(self, connection: HAConnection, error: BaseException) -> None: ...
 
@@ -72,6 +79,8 @@ class HAConnection(asyncio.Protocol):
         self._log = log
         self._clock = clock
         self._transport: asyncio.Transport | None = None
+        self._is_classic = False
+        self._first = b""
         self._is_pump_scheduled = False
         self._is_budget_awaited = False
 
@@ -148,6 +157,20 @@ class HAConnection(asyncio.Protocol):
     # Work.
 
     def _receive(self, data: bytes) -> None:
+        if not self._is_classic:
+            data = self._first + data
+            if data.startswith(TWIN_MAGIC):
+                assert self._transport is not None
+                self._owner.twin_detected(self, self._transport, data)
+                return
+            if TWIN_MAGIC.startswith(data):
+                self._first = data
+                return
+            if reason := self._owner.classic_refusal(self.host):
+                _LOG.warning("HA connection refused address=%s reason=%s", self.address, reason)
+                self.close(reason)
+                return
+            self._is_classic, self._first = True, b""
         self.core.receive_data(data, self._clock.monotonic_ms())
         self._run_events()
 

@@ -44,3 +44,6 @@ class ReplicaStore(Protocol):
 
     @property
     def appended(self) -> Watermark: ...
+
+    @property
+    def flushed(self) -> Watermark: ...

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from twinlog.ha.acks import AckTable, ReplicaAck
 from twinlog.ha.client import HAClient, tick_period_ms
@@ -22,6 +22,10 @@ from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.replica_log import ReplicaStore
 from twinlog.ha.settings import HASettings
 from twinlog.ha.status import DepartedStatus, HAStatus, ReplicaStatus
+from twinlog.ha.twin.connection import TwinConnection
+from twinlog.ha.twin.identity import TwinIdentity
+from twinlog.ha.twin.link import TwinLink
+from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.limits import (
@@ -40,9 +44,18 @@ class HAService:
     """Owns everything of replication; lives on the loop."""
 
     def __init__(
-        self, settings: HASettings, store: ReplicaStore, clock: Clock, tasks: TaskOwner
+        self,
+        settings: HASettings,
+        store: ReplicaStore,
+        clock: Clock,
+        tasks: TaskOwner,
+        *,
+        twin: TwinIdentity | None = None,
+        is_master_twin: Callable[[], Awaitable[bool]] | None = None,
+        reseed_all: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings
+        self.twin = twin
         self.acks = AckTable()
         self.group_transfer = GroupTransferService(
             self.acks,
@@ -53,9 +66,10 @@ class HAService:
         )
         self.confirmed: Watermark = self.group_transfer.confirmed
         """The offset that `inSyncReplicas` replicas have, the master included."""
+        self.on_twin_joined: Callable[[], None] = lambda: None
         self.listen_port = 0
         self.client: HAClient | None = None
-        self.connections: list[HAConnection] = []
+        self.connections: list[HAConnection | TwinConnection] = []
         self._store = store
         self._log = store.commit_log
         self._clock = clock
@@ -72,6 +86,9 @@ class HAService:
                 clock,
                 settings.receiver(self._log.segment_size),
                 fixed_address=settings.master_address,
+                is_master_twin=is_master_twin if twin is not None else None,
+                new_twin_link=self._new_twin_link,
+                reseed_all=reseed_all if twin is not None and twin.reseed == "all" else None,
             )
 
     # Life.
@@ -96,8 +113,8 @@ class HAService:
             self._timer.cancel()
         if self._unsubscribe is not None:
             self._unsubscribe()
-        if self.client is not None and self.client.link is not None:
-            self.client.link.close("the broker is stopping")
+        if self.client is not None:
+            self.client.stop()
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.connections):
@@ -132,6 +149,57 @@ class HAService:
 
     # What connections tell.
 
+    @property
+    def confirmed_offset(self) -> int:
+        return self.confirmed.value
+
+    def classic_refusal(self, host: str) -> str:
+        """Why a classic connection from `host` is not served; empty when it is."""
+        return self.twin.classic_refusal(host) if self.twin is not None else ""
+
+    def twin_detected(
+        self, connection: HAConnection, transport: asyncio.Transport, data: bytes
+    ) -> None:
+        """The first bytes were the twin dialect's: another shell takes the connection over."""
+        if self.twin is None:
+            connection.close("the twin dialect is not spoken here")
+            return
+        twin = TwinConnection(
+            self,
+            self._log,
+            self._clock,
+            self.twin.master_facts(self.settings, self._log.segment_size),
+            self.twin.new_nonce(),
+            address=connection.address,
+            host=connection.host,
+        )
+        self.connections.remove(connection)
+        self.connections.append(twin)
+        transport.set_protocol(twin)
+        twin.connection_made(transport)
+        twin.data_received(data)
+
+    def twin_hello(self, connection: TwinConnection) -> tuple[ErrorCode, str] | None:
+        """Whether this slave may join: one connection for each replica."""
+        hello = connection.core.hello
+        assert hello is not None
+        if self.settings.is_slave:
+            return ErrorCode.NOT_A_MASTER, "this broker is a slave: replicate from its master"
+        for other in tuple(self.connections):
+            if not isinstance(other, TwinConnection) or other is connection:
+                continue
+            theirs = other.core.hello
+            if theirs is None or theirs.replica_id != hello.replica_id:
+                continue
+            if theirs.replica_uid != hello.replica_uid:
+                return ErrorCode.REPLICA_ID_IN_USE, (
+                    f"brokerId {hello.replica_id} is used by another slave at {other.address}"
+                )
+            other.close("the same slave has connected again")
+            self.connection_closed(other)
+        connection.address = f"{connection.address}/{hello.replica_id}"
+        return None
+
     def connection_opened(self, connection: HAConnection) -> None:
         self.connections.append(connection)
         if self._is_stopping:
@@ -143,15 +211,23 @@ class HAService:
         else:
             _LOG.info("HA connection from %s", connection.address)
 
-    def slave_joined(self, connection: HAConnection) -> None:
+    def slave_joined(self, connection: HAConnection | TwinConnection) -> None:
         core = connection.core
-        for other in self.connections:
-            if other.host == connection.host and other is not connection:
-                self.acks.doubt(other.address, sent_offset=other.core.next_offset)
+        if isinstance(connection, TwinConnection):
+            self.on_twin_joined()
+        else:
+            self._doubt_others(connection)
         self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
         self.group_transfer.acks_changed()
 
-    def slave_acked(self, connection: HAConnection) -> None:
+    def _doubt_others(self, connection: HAConnection) -> None:
+        """The classic dialect has no identity: another of this host may be the same slave's."""
+        for other in self.connections:
+            is_classic = isinstance(other, HAConnection) and other is not connection
+            if is_classic and other.host == connection.host:
+                self.acks.doubt(other.address, sent_offset=other.core.next_offset)
+
+    def slave_acked(self, connection: HAConnection | TwinConnection) -> None:
         core = connection.core
         self.acks.ack(
             connection.address,
@@ -172,9 +248,10 @@ class HAService:
         if len(suspended) > HA_SUSPENDED_PER_HOST_MAX:
             connection.close(f"{reason}; already {HA_SUSPENDED_PER_HOST_MAX} like it")
 
-    def connection_closed(self, connection: HAConnection) -> None:
-        if connection in self.connections:
-            self.connections.remove(connection)
+    def connection_closed(self, connection: HAConnection | TwinConnection) -> None:
+        if connection not in self.connections:
+            return
+        self.connections.remove(connection)
         was_replica = any(r.name == connection.address for r in self.acks.replicas)
         self.acks.leave(connection.address)
         departed = DepartedStatus(
@@ -189,7 +266,9 @@ class HAService:
             self.group_transfer.replica_left(departed)
         _LOG.info("HA connection closed address=%s reason=%s", departed.address, departed.reason)
 
-    def connection_failed(self, connection: HAConnection, error: BaseException) -> None:
+    def connection_failed(
+        self, connection: HAConnection | TwinConnection, error: BaseException
+    ) -> None:
         connection.close(f"internal error: {error!r}")
         self._tasks.spawn(f"ha-connection-{connection.address}", _raise(error))
 
@@ -210,7 +289,7 @@ class HAService:
             in_sync_count=sum(replica.is_in_sync for replica in replicas),
         )
 
-    def _replica_status(self, connection: HAConnection) -> ReplicaStatus:
+    def _replica_status(self, connection: HAConnection | TwinConnection) -> ReplicaStatus:
         core = connection.core
         now_ms = self._clock.monotonic_ms()
         ack = self._ack_of(connection)
@@ -229,13 +308,29 @@ class HAService:
             reason=core.reason,
         )
 
-    def _ack_of(self, connection: HAConnection) -> ReplicaAck | None:
+    def _ack_of(self, connection: HAConnection | TwinConnection) -> ReplicaAck | None:
         for replica in self.acks.replicas:
             if replica.name == connection.address:
                 return replica
         return None
 
     # Work.
+
+    def _new_twin_link(
+        self,
+        on_refused: Callable[[int, str], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> TwinLink:
+        assert self.twin is not None
+        return TwinLink(
+            self._log,
+            self._store.flushed,
+            self._clock,
+            self.twin.slave_facts(self.settings, self._log),
+            on_started=self.twin.adopt_store_id,
+            on_refused=on_refused,
+            on_failure=on_failure,
+        )
 
     def _new_connection(self) -> HAConnection:
         return HAConnection(

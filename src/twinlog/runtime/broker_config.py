@@ -95,6 +95,12 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     twinlog_ha_dialect: HADialect = HADialect.AUTO
     twinlog_reseed: Reseed = Reseed.TAIL
     twinlog_metadata_in_log: bool = False
+    # Shared secret of the pair; both ends have it or neither.
+    twinlog_ha_secret: str = ""
+    # Addresses from which slaves without credentials (Apache's) may connect, besides loopback.
+    twinlog_ha_classic_peers: str = ""
+    # 5.x: an empty slave copies the last file only.
+    sync_from_last_file: bool = False
 
     # Controller mode: keys of 5.x.
     enable_controller_mode: bool = False

@@ -104,11 +104,13 @@ def properties_text(config: msgspec.Struct) -> str:
     """All keys and values of a configuration as Apache prints them: `key=value`, sorted.
 
     Keys without a value are left out, and so is what is not a plain value (TLS, with its
-    passwords).
+    passwords) or must not be shown (secrets).
     """
     lines = [
         f"{key_of(name)}={_text_of(value)}\n"
         for name in config.__struct_fields__
-        if (value := getattr(config, name)) is not None and not isinstance(value, msgspec.Struct)
+        if (value := getattr(config, name)) is not None
+        and not isinstance(value, msgspec.Struct)
+        and not name.endswith("_secret")
     ]
     return "".join(sorted(lines))

@@ -132,7 +132,7 @@ class TwinSender:
         self.log_min, self.log_end = log_min, log_end
         if self.state is HAConnectionState.TRANSFER and self.next_offset < log_min:
             self.refuse(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
+                ErrorCode.NOTHING_COMMON,
                 f"the slave needs offset {self.next_offset}, the oldest kept is {log_min}",
             )
 
@@ -242,11 +242,8 @@ class TwinSender:
 
     def check(self) -> None:
         if self.state is HAConnectionState.TRANSFER:
-            in_order = self.durable_offset <= self.received_offset <= self.next_offset
-            assert in_order and self.next_offset <= self.log_end, (
-                f"durable {self.durable_offset} received {self.received_offset}"
-                f" next {self.next_offset} end {self.log_end}"
-            )
+            assert self.durable_offset <= self.received_offset <= self.next_offset
+            assert self.next_offset <= self.log_end, (self.next_offset, self.log_end)
 
     def _readable(self) -> int:
         segment_size = self.facts.segment_size

@@ -1,0 +1,98 @@
+"""Who this store is: drawn once, kept in `store/twinlog/identity.json`.
+
+The store id names the lineage of the log, so a slave that is pointed at another master's log is
+told so before a byte is written. The replica id tells a slave that connects again from another one
+that was given the same brokerId.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from twinlog.ha.twin.identity import TwinIdentity
+from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.disk import Disk, write_atomically
+
+_LOG = logging.getLogger("twinlog.broker")
+
+Token = Callable[[], str]
+
+
+def random_token() -> str:
+    """A nonce or an id that nobody can guess."""
+    return secrets.token_hex(16)
+
+
+class _Saved(msgspec.Struct):
+    store_id: str
+    replica_uid: str
+
+
+class StoreIdentity:
+    """The file and what is in it. Loaded after the store has its lock."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk, token: Token = random_token) -> None:
+        self._config = config
+        self._disk = disk
+        self._token = token
+        self._path = posixpath.join(config.store_path_root_dir, "twinlog", "identity.json")
+        self._twin: TwinIdentity | None = None
+
+    def twin(self) -> TwinIdentity:
+        """What a twinlog peer is told; its ids are filled in by `load`."""
+        config = self._config
+        peers = config.twinlog_ha_classic_peers.replace(";", ",").split(",")
+        self._twin = TwinIdentity(
+            cluster=config.broker_cluster_name,
+            group=config.broker_name,
+            replica_id=config.broker_id,
+            store_id="",
+            replica_uid="",
+            new_nonce=self._token,
+            adopt_store_id=self.adopt,
+            secret=config.twinlog_ha_secret,
+            reseed=config.twinlog_reseed.value,
+            is_durable=config.flush_disk_type == "SYNC_FLUSH",
+            wants_last_file_only=config.sync_from_last_file,
+            classic_peers=frozenset(peer.strip() for peer in peers if peer.strip()),
+        )
+        return self._twin
+
+    def load(self) -> None:
+        """Read the ids, or draw them. A slave draws no store id: it takes its master's."""
+        assert self._twin is not None
+        saved = self._read()
+        self._twin.replica_uid = saved.replica_uid or self._token()
+        self._twin.store_id = saved.store_id
+        if not saved.store_id and self._config.is_master:
+            self._twin.store_id = self._token()
+        if (self._twin.store_id, self._twin.replica_uid) != (saved.store_id, saved.replica_uid):
+            self._save()
+
+    def adopt(self, store_id: str) -> None:
+        """The log is now a copy of that one."""
+        assert self._twin is not None
+        if store_id and store_id != self._twin.store_id:
+            self._twin.store_id = store_id
+            self._save()
+
+    def _read(self) -> _Saved:
+        if not self._disk.exists(self._path):
+            return _Saved("", "")
+        try:
+            return msgspec.json.decode(self._disk.read_bytes(self._path), type=_Saved)
+        except msgspec.DecodeError as error:
+            # Without it a slave is compared by its bytes alone, which is right, only slower.
+            _LOG.warning("identity unreadable, drawn anew path=%s error=%s", self._path, error)
+            return _Saved("", "")
+
+    def _save(self) -> None:
+        assert self._twin is not None
+        self._disk.make_directories(posixpath.dirname(self._path))
+        saved = _Saved(self._twin.store_id, self._twin.replica_uid)
+        write_atomically(self._disk, self._path, msgspec.json.encode(saved))

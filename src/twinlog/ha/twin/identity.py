@@ -1,0 +1,78 @@
+"""Who this broker is to a twinlog peer, and what it may do about a log that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from twinlog.ha.replica_log import ReplicaLog
+from twinlog.ha.settings import HASettings
+from twinlog.ha.twin import wire
+from twinlog.ha.twin.receiver import SlaveFacts
+from twinlog.ha.twin.sender import MasterFacts
+
+
+@dataclass(slots=True, kw_only=True)
+class TwinIdentity:
+    """`store_id` names the lineage of the log: a master draws it, a slave takes its master's over.
+    `replica_uid` is drawn once for a store directory."""
+
+    cluster: str
+    group: str
+    replica_id: int
+    store_id: str
+    replica_uid: str
+    new_nonce: Callable[[], str]
+    adopt_store_id: Callable[[str], None]
+    secret: str = field(default="", repr=False)
+    reseed: str = "tail"
+    is_durable: bool = False
+    wants_last_file_only: bool = False
+    classic_peers: frozenset[str] = frozenset()
+
+    def master_facts(self, settings: HASettings, segment_size: int) -> MasterFacts:
+        return MasterFacts(
+            cluster=self.cluster,
+            group=self.group,
+            store_id=self.store_id,
+            segment_size=segment_size,
+            secret=self.secret,
+            heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
+            housekeeping_interval_ms=settings.housekeeping_interval_ms,
+        )
+
+    def slave_facts(self, settings: HASettings, log: ReplicaLog) -> SlaveFacts:
+        is_empty = log.max_offset == log.min_offset
+        hello = wire.Hello(
+            version=wire.VERSION,
+            version_min=wire.VERSION_MIN,
+            cluster=self.cluster,
+            group=self.group,
+            replica_id=self.replica_id,
+            replica_uid=self.replica_uid,
+            store_id="" if is_empty else self.store_id,
+            segment_size=log.segment_size,
+            log_min=log.min_offset,
+            log_end=log.max_offset,
+            nonce=self.new_nonce(),
+            has_secret=bool(self.secret),
+            is_durable=self.is_durable,
+            wants_last_file_only=self.wants_last_file_only,
+        )
+        return SlaveFacts(
+            hello=hello,
+            secret=self.secret,
+            reseed=self.reseed,
+            heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
+            housekeeping_interval_ms=settings.housekeeping_interval_ms,
+        )
+
+    def classic_refusal(self, host: str) -> str:
+        """Why a connection without credentials from `host` is not served; empty when it is."""
+        is_loopback = host.startswith("127.") or host in ("::1", "?")
+        if is_loopback or host in self.classic_peers:
+            return ""
+        return (
+            f"a classic HA connection from {host}: it carries no credentials and {host} is not in"
+            " twinlogHAClassicPeers"
+        )
