@@ -171,7 +171,7 @@ async def world(*, end: int = LOG_END, tables: bool = True, **config: Any) -> As
         "max_hash_slot_num": 100,
         "max_index_num": 400,
         "enable_property_filter": True,
-        "transaction_check_interval": 4000,
+        "transaction_check_interval": 3_600_000,  # Tests call the check themselves.
         "transaction_time_out": 2000,
         "transaction_check_max": 4,
     }

@@ -7,12 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.captured import Peer, body_of, frame, request_frame, response, slave_config
+from support.captured import (
+    FRAMES,
+    Peer,
+    body_of,
+    frame,
+    records,
+    request_frame,
+    response,
+    slave_config,
+)
 from twinlog.broker.clients import ClientChannelInfo
+from twinlog.broker.names import OP_HALF_TOPIC
 from twinlog.broker.server import Broker
 from twinlog.broker.subscription import build_subscription
 from twinlog.broker.subscription_group import group_from_json
 from twinlog.broker.topic_config import topic_from_json
+from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
@@ -272,3 +283,33 @@ def plain(value: Any, hidden: frozenset[str]) -> Any:
 def _key(key: str) -> str:
     """A key that is an object: its members in one order."""
     return json.dumps(fastjson.loads(key), sort_keys=True) if key.startswith("{") else key
+
+
+def assert_same_record(broker: Broker, offset: int) -> None:
+    """What we stored at `offset` is what Apache stored there, but for times and born host."""
+    rows = [row for row in records() if row["physicalOffset"] >= offset]
+    data = broker.store.message_by_offset(offset)
+    while data is not None:
+        ours, row = decode_record(data), rows.pop(0)
+        assert ours.physical_offset == row["physicalOffset"]
+        assert ours.total_size == row["totalSize"]
+        assert ours.property_map == row["properties"]
+        for attribute, column in (
+            ("topic", "topic"), ("queue_id", "queueId"), ("queue_offset", "queueOffset"),
+            ("flag", "flag"), ("sys_flag", "sysFlag"), ("body_crc", "bodyCRC"),
+            ("born_timestamp", "bornTimestamp"), ("reconsume_times", "reconsumeTimes"),
+            ("store_host_text", "storeHost"),
+            ("prepared_transaction_offset", "preparedTransactionOffset"),
+        ):  # fmt: skip
+            if (row["topic"], column) != (OP_HALF_TOPIC, "bornTimestamp"):
+                assert getattr(ours, attribute) == row[column], column
+        data = broker.store.message_by_offset(ours.end_offset)
+
+
+TRANSACTION_CODES = ("037_", "039_", "323_", "324_", "325_", "326_")
+
+
+def captured_names() -> list[str]:
+    """Every captured frame to or from a broker."""
+    rows = (json.loads(line) for line in (FRAMES / "frames.jsonl").read_text().splitlines())
+    return [row["name"] for row in rows if "namesrv" not in (row["from"], row["to"])]

@@ -20,7 +20,7 @@ from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.delay import DelayLevels
 from twinlog.broker.names import HALF_TOPIC, SCHEDULE_TOPIC
 from twinlog.broker.replies import PutReplies
-from twinlog.broker.store_view import queue_entries
+from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.properties import (
     PROPERTY_REAL_QUEUE_ID,
@@ -232,7 +232,7 @@ class ScheduleMessageService:
         if not unique:
             return False
         found = self._store.query_message(
-            topic, unique, _DUPLICATES_MAX, record.store_timestamp, (1 << 63) - 1
+            topic, unique, _DUPLICATES_MAX, record.store_timestamp - INDEX_SLACK_MS, (1 << 63) - 1
         )
         for data in found.buffers:
             copy = decode_record(data)

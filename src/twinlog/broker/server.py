@@ -1,7 +1,7 @@
 """The broker as a whole: built, started, stopped (RocketMQ's BrokerController).
 
 `build_broker` is the only place that knows all parts; each gets what it needs through its
-constructor. `_table` is the only place that says which handler answers which request code.
+constructor. `handlers.py` is the only place that says which handler answers which request code.
 
 Start: store (lock, recovery), tables, replication, delayed delivery, ports, registration. Stop:
 the other way round, so that nobody is sent here any more when the ports close, and what was
@@ -25,6 +25,7 @@ from twinlog.broker.clients import (
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.handlers import Handler, handler_table, store_host
 from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
 from twinlog.broker.message_queue import MessageQueue
@@ -32,32 +33,22 @@ from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.offset_moved import OffsetMovedEvents
 from twinlog.broker.offset_return import OffsetReturn
 from twinlog.broker.pair import PairService
-from twinlog.broker.processors.admin_clients import AdminClientsProcessor
-from twinlog.broker.processors.admin_config import AdminConfigProcessor
-from twinlog.broker.processors.admin_stats import AdminStatsProcessor
-from twinlog.broker.processors.admin_topics import AdminTopicsProcessor
-from twinlog.broker.processors.client_manage import ClientManageProcessor, notify_members
-from twinlog.broker.processors.consumer_manage import ConsumerManageProcessor
-from twinlog.broker.processors.ha_status import HAStatusProcessor
+from twinlog.broker.processors.client_manage import notify_members
 from twinlog.broker.processors.pull import PullMessageProcessor
-from twinlog.broker.processors.query import QueryMessageProcessor
-from twinlog.broker.processors.send import SendMessageProcessor
-from twinlog.broker.processors.send_back import SendBackProcessor
 from twinlog.broker.rebalance_lock import RebalanceLockManager
 from twinlog.broker.registration import Registration
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.rng import Rng
-from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.slave_synchronize import SlaveSynchronize
 from twinlog.broker.stats import SAMPLE_INTERVAL_MS, BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
-from twinlog.message.ids import pack_host
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -72,7 +63,6 @@ from twinlog.store.recovery import RecoveryReport
 
 _LOG = logging.getLogger("twinlog.broker")
 
-Handler = Callable[[ServerConnection, Request], None]
 MEMORY_UNKNOWN = 24 << 30  # Apache's guess where the size of the memory cannot be known.
 _LOCK_SWEEP_MS = 60_000
 _STATS_SAMPLE_MS = 1_000
@@ -93,6 +83,7 @@ class Broker:
     stats: BrokerStatsManager
     store_stats: StoreStats
     schedule: ScheduleMessageService
+    transactions: TransactionalMessageService
     replies: PutReplies
     registration: Registration
     pulls: PullMessageProcessor
@@ -201,6 +192,7 @@ class Broker:
             raise
         if config.is_master:
             self.schedule.start(after_crash=not self.recovery.was_clean)
+            self.transactions.start(after_crash=not self.recovery.was_clean)
         self._start_timers()
         self.registration.start(self.tasks)
         self.pair.start(self.registration.addresses)
@@ -219,6 +211,7 @@ class Broker:
         self._is_stopped = True
         await self.registration.unregister_all()
         self.schedule.stop()
+        self.transactions.stop()
         self.hold.stop()
         self.hold.release_all()
         self.store.write_pending()
@@ -235,6 +228,7 @@ class Broker:
 
     def _queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
         self.schedule.queues_moved(keys)
+        self.transactions.queues_moved(keys)
         self.pulls.queues_moved(keys)
         self.pair.queues_moved(keys)
 
@@ -244,6 +238,11 @@ class Broker:
         config = self.config
         every = self._every
         every("save-offsets", lambda: config.flush_consumer_offset_interval, self._save_offsets)
+        every(
+            "check-transactions",
+            lambda: config.transaction_check_interval,
+            self.transactions.check,
+        )
         every("save-delays", lambda: config.flush_delay_offset_interval, self._save_delays)
         every("hold-check", lambda: CHECK_INTERVAL_MS, self._check_hold)
         every("client-scan", lambda: CLIENT_SCAN_INTERVAL_MS, self._scan_clients)
@@ -260,6 +259,7 @@ class Broker:
         self.tasks.spawn(name, run())
 
     def _save_offsets(self) -> None:
+        self.transactions.note_progress()
         self.offsets.save()
         self.pair.save()
 
@@ -317,10 +317,9 @@ def build_broker(
     _build_tables(broker)
     _build_store(broker, memory_size)
     _build_services(broker)
-    broker.handlers = {
-        **_table(broker, rng=rng, memory_size=memory_size),
-        **_config_rows(broker, config_path),
-    }
+    broker.handlers = handler_table(
+        broker, rng=rng, memory_size=memory_size, config_path=config_path
+    )
     return broker
 
 
@@ -374,14 +373,10 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         appended=broker.store.appended,
         flushed=broker.store.flushed,
         replication=broker.ha,
-        store_host=_store_host(config),
+        store_host=store_host(config),
         stats=broker.store_stats,
         flush_writes=broker.flush_writes,
     )
-
-
-def _store_host(config: BrokerConfig) -> bytes:
-    return pack_host(config.broker_ip1, config.listen_port)
 
 
 def _build_services(broker: Broker) -> None:
@@ -392,6 +387,16 @@ def _build_services(broker: Broker) -> None:
         levels=config.delay_levels,
         file=_file(broker, "delayOffset.json"),
         clock=broker.clock,
+    )
+    broker.transactions = TransactionalMessageService(
+        config,
+        store=broker.store,
+        replies=broker.replies,
+        topics=broker.topics,
+        offsets=broker.offsets,
+        producers=broker.producers,
+        clock=broker.clock,
+        host=store_host(config),
     )
     broker.registration = Registration(
         config,
@@ -417,7 +422,7 @@ def _build_services(broker: Broker) -> None:
         clock=broker.clock,
         flush_writes=broker.flush_writes,
         offset_moved=OffsetMovedEvents(
-            config, broker.store, broker.clock, _store_host(config)
+            config, broker.store, broker.clock, store_host(config)
         ).record,
     )
 
@@ -443,7 +448,7 @@ def _build_pair(broker: Broker) -> PairService:
         clock=broker.clock,
         tasks=broker.tasks,
         client=broker.client,
-        writer=MetadataWriter(store=broker.store, host=_store_host(config), **tables),
+        writer=MetadataWriter(store=broker.store, host=store_host(config), **tables),
         reader=MetadataReader(store=broker.store, disk=broker.disk, path=path, **tables),
         synchronize=SlaveSynchronize(
             config,
@@ -457,191 +462,3 @@ def _build_pair(broker: Broker) -> PairService:
         ha_address=lambda: join_address(config.broker_ip2, config.ha_listen_port),
         redispatch=broker.redispatch,
     )
-
-
-def _table(broker: Broker, *, rng: Rng, memory_size: int) -> dict[int, Handler]:
-    """Request code -> handler. A new feature is a module and a row here."""
-    config, code = broker.config, RequestCode
-    send = SendMessageProcessor(
-        config,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        replies=broker.replies,
-        stats=broker.stats,
-        store_stats=broker.store_stats,
-        delay_levels=config.delay_levels,
-        clock=broker.clock,
-        rng=rng,
-        store_host=_store_host(config),
-    )
-    send_back = SendBackProcessor(
-        config,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        replies=broker.replies,
-        stats=broker.stats,
-        delay_levels=config.delay_levels,
-        rng=rng,
-    )
-    query = QueryMessageProcessor(config, store=broker.store)
-    consumer = ConsumerManageProcessor(
-        store=broker.store,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        locks=broker.locks,
-        clock=broker.clock,
-        memory_size=memory_size,
-    )
-    return {
-        code.SEND_MESSAGE: send.send,
-        code.SEND_MESSAGE_V2: send.send_v2,
-        code.SEND_BATCH_MESSAGE: send.send_v2,
-        code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
-        code.PULL_MESSAGE: broker.pulls.pull,
-        code.LITE_PULL_MESSAGE: broker.pulls.pull,
-        code.QUERY_MESSAGE: query.query,
-        code.VIEW_MESSAGE_BY_ID: query.view,
-        code.GET_CONSUMER_LIST_BY_GROUP: consumer.consumer_list,
-        code.QUERY_CONSUMER_OFFSET: consumer.query_offset,
-        code.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
-        code.SEARCH_OFFSET_BY_TIMESTAMP: consumer.search_offset,
-        code.GET_MAX_OFFSET: consumer.max_offset,
-        code.GET_MIN_OFFSET: consumer.min_offset,
-        code.GET_EARLIEST_MSG_STORETIME: consumer.earliest_time,
-        code.LOCK_BATCH_MQ: consumer.lock_batch,
-        code.UNLOCK_BATCH_MQ: consumer.unlock_batch,
-        **_client_rows(broker),
-        **_topic_rows(broker),
-        **_stats_rows(broker),
-    }
-
-
-def _client_rows(broker: Broker) -> dict[int, Handler]:
-    code = RequestCode
-    clients = ClientManageProcessor(
-        broker.config,
-        producers=broker.producers,
-        consumers=broker.consumers,
-        groups=broker.groups,
-        topics=broker.topics,
-        filters=broker.filters,
-        clock=broker.clock,
-    )
-    admin = AdminClientsProcessor(
-        broker.config,
-        store=broker.store,
-        topics=broker.topics,
-        offsets=broker.offsets,
-        producers=broker.producers,
-        consumers=broker.consumers,
-        tasks=broker.tasks,
-        clock=broker.clock,
-    )
-    return {
-        code.HEART_BEAT: clients.heartbeat,
-        code.UNREGISTER_CLIENT: clients.unregister,
-        code.CHECK_CLIENT_CONFIG: clients.check_config,
-        code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
-        code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
-        code.GET_ALL_PRODUCER_INFO: admin.all_producers,
-        code.INVOKE_BROKER_TO_RESET_OFFSET: admin.reset_offset,
-        code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: admin.consumer_status,
-        code.GET_CONSUMER_RUNNING_INFO: admin.running_info,
-        code.CONSUME_MESSAGE_DIRECTLY: admin.consume_directly,
-    }
-
-
-def _topic_rows(broker: Broker) -> dict[int, Handler]:
-    code = RequestCode
-    admin = AdminTopicsProcessor(
-        broker.config,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        stats=broker.stats,
-        registration=broker.registration,
-        tasks=broker.tasks,
-    )
-    return {
-        code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,
-        code.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
-        code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
-        code.GET_TOPIC_CONFIG: admin.topic_config,
-        code.GET_TOPIC_STATS_INFO: admin.topic_stats,
-        code.QUERY_TOPIC_CONSUME_BY_WHO: admin.consumed_by,
-        code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
-        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
-        code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
-        code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
-        code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.group_config,
-    }
-
-
-def _stats_rows(broker: Broker) -> dict[int, Handler]:
-    code = RequestCode
-    runtime = RuntimeInfo(
-        broker.config,
-        store=broker.store,
-        disk=broker.disk,
-        clock=broker.clock,
-        store_stats=broker.store_stats,
-        schedule=broker.schedule,
-        replies=broker.replies,
-        ha=broker.ha,
-    )
-    admin = AdminStatsProcessor(
-        broker.config,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        stats=broker.stats,
-        schedule=broker.schedule,
-        runtime_table=runtime.table,
-        broker_address=broker.address,
-        clock=broker.clock,
-    )
-    return {
-        code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
-        code.TWINLOG_INFO: broker.pair.info,
-        code.GET_BROKER_HA_STATUS: HAStatusProcessor(broker.ha).status,
-        code.GET_ALL_CONSUMER_OFFSET: admin.all_consumer_offsets,
-        code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
-        code.GET_CONSUME_STATS: admin.consume_stats,
-        code.GET_BROKER_CONSUME_STATS: admin.broker_consume_stats,
-        code.QUERY_CONSUME_TIME_SPAN: admin.consume_time_span,
-        code.QUERY_CORRECTION_OFFSET: admin.correction_offset,
-        code.CLONE_GROUP_OFFSET: admin.clone_offset,
-        code.VIEW_BROKER_STATS_DATA: admin.stats_data,
-        code.QUERY_CONSUME_QUEUE: admin.consume_queue,
-    }
-
-
-def _config_rows(broker: Broker, config_path: str | None) -> dict[int, Handler]:
-    code = RequestCode
-
-    def changed(attributes: list[str]) -> None:
-        if "broker_permission" in attributes:
-            broker.registration.wake()
-
-    admin = AdminConfigProcessor(
-        broker.config,
-        store=broker.store,
-        topics=broker.topics,
-        clock=broker.clock,
-        disk=broker.disk,
-        config_path=config_path,
-        changed=changed,
-    )
-    return {
-        code.UPDATE_BROKER_CONFIG: admin.update,
-        code.GET_BROKER_CONFIG: admin.get,
-        code.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_expired_queues,
-        code.CLEAN_UNUSED_TOPIC: admin.clean_unused_topics,
-        code.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_log,
-    }

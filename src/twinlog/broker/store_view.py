@@ -5,6 +5,9 @@ from __future__ import annotations
 from twinlog.store.consume_queue import ENTRY
 from twinlog.store.message_store import MessageStore
 
+# The index knows seconds since the first entry of its file: a time in it may be a little early.
+INDEX_SLACK_MS = 5_000
+
 QueueEntry = tuple[int, int, int]  # (physical offset, size, tags code)
 
 

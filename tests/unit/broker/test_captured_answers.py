@@ -7,12 +7,10 @@ reason. A row says how the state is reached; everything else is compared.
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
 from support.captured import (
-    FRAMES,
     LOG_END,
     Peer,
     body_of,
@@ -28,9 +26,12 @@ from support.captured_states import (
     PUSH_VEC,
     SQL,
     TAGS,
+    TRANSACTION_CODES,
     Case,
     all_offsets_of_answer,
+    assert_same_record,
     both,
+    captured_names,
     counted,
     delays_of_answer,
     masked,
@@ -45,8 +46,6 @@ from support.captured_states import (
     stalled_slave,
     tables_of_answer,
 )
-from twinlog.broker.server import Broker
-from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
@@ -375,11 +374,6 @@ LEFT_OUT = {
 }
 
 
-def _names() -> list[str]:
-    rows = (json.loads(line) for line in (FRAMES / "frames.jsonl").read_text().splitlines())
-    return [row["name"] for row in rows if "namesrv" not in (row["from"], row["to"])]
-
-
 def _end_of(name: str) -> int:
     """Where Apache's log ended when it gave this answer, as the answer itself shows."""
     answer = response(name)
@@ -441,26 +435,7 @@ async def test_answer_is_that_of_apache(name: str) -> None:
         answer = await asking
         _assert_same(answer, response(name), case.masked)
         if name in WRITES and answer.code in (0, 10, 11, 12):
-            _assert_same_record(broker, end)
-
-
-def _assert_same_record(broker: Broker, offset: int) -> None:
-    """What we stored at `offset` is what Apache stored there, but for times and born host."""
-    rows = [row for row in records() if row["physicalOffset"] >= offset]
-    data = broker.store.message_by_offset(offset)
-    while data is not None:
-        ours, row = decode_record(data), rows.pop(0)
-        assert ours.physical_offset == row["physicalOffset"]
-        assert ours.total_size == row["totalSize"]
-        assert ours.property_map == row["properties"]
-        for attribute, column in (
-            ("topic", "topic"), ("queue_id", "queueId"), ("queue_offset", "queueOffset"),
-            ("flag", "flag"), ("sys_flag", "sysFlag"), ("body_crc", "bodyCRC"),
-            ("born_timestamp", "bornTimestamp"), ("reconsume_times", "reconsumeTimes"),
-            ("store_host_text", "storeHost"),
-        ):  # fmt: skip
-            assert getattr(ours, attribute) == row[column], column
-        data = broker.store.message_by_offset(ours.end_offset)
+            assert_same_record(broker, end)
 
 
 # Frames that Apache's broker sent on its own.
@@ -531,7 +506,7 @@ async def test_oneway_send_stores_what_apache_stored(name: str) -> None:
         peer = Peer(broker.server)
         peer.tell(request_frame(name))
         broker.store.write_pending()
-        _assert_same_record(broker, row["physicalOffset"])
+        assert_same_record(broker, row["physicalOffset"])
         broker.flush_writes()
         assert not peer.transport.written
 
@@ -560,12 +535,8 @@ async def test_oneway_unlock_frees_the_queue() -> None:
         assert len(body_of(await peer.ask(encode_command(lock)))["lockOKMQSet"]) == 1
 
 
-# Codes that another part answers; each moves up when it does.
-LATER = {
-    name: "transactions and replies"
-    for name in _names()
-    if name.startswith(("037_", "039_", "323_", "324_", "325_", "326_"))
-}
+# Compared in test_captured_transactions.py.
+ELSEWHERE = {name: None for name in captured_names() if name.startswith(TRANSACTION_CODES)}
 
 
 async def test_producers_are_listed_as_apache_lists_them() -> None:
@@ -581,7 +552,7 @@ async def test_producers_are_listed_as_apache_lists_them() -> None:
 
 
 def test_every_captured_frame_has_its_row() -> None:
-    rows = {**CASES, **LEFT_OUT, **PUSHED, **WITHOUT_ANSWER, **LATER}
-    assert set(_names()) == set(rows)
+    rows = {**CASES, **LEFT_OUT, **PUSHED, **WITHOUT_ANSWER, **ELSEWHERE}
+    assert set(captured_names()) == set(rows)
     assert len(LEFT_OUT) <= 10, "at most 10 pairs may be left out"
     assert all(LEFT_OUT.values()), "each with its reason"

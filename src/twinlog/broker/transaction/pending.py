@@ -1,0 +1,97 @@
+"""Which half messages are undecided, and how far both queues are done. Pure.
+
+RocketMQ reads half and op queue again at every check. Here the same facts are kept: a half message
+comes, moves to the end of its queue when it is checked, and is done. The progress of both queues
+is what RocketMQ keeps under CID_RMQ_SYS_TRANS: every half message below `half_progress` is done;
+every op message below `op_progress` speaks of such a one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+
+class HalfPlace(NamedTuple):
+    """Where a half record is in the log."""
+
+    physical_offset: int
+    size: int
+
+
+class PendingHalves:
+    """Undecided half messages by their queue offset."""
+
+    def __init__(self, half_progress: int = 0, op_progress: int = 0) -> None:
+        self._places: dict[int, HalfPlace] = {}
+        self._order: deque[int] = deque()
+        self._moved: dict[int, int] = {}
+        self._done_early: set[int] = set()
+        self._ops: deque[tuple[int, int]] = deque()
+        self.next_offset = half_progress
+        self._op_progress = op_progress
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, half_offset: int, place: HalfPlace) -> None:
+        """A half message was stored. They come in the order of their queue."""
+        assert half_offset >= self.next_offset, "half messages come in order"
+        self.next_offset = half_offset + 1
+        if half_offset in self._done_early:
+            self._done_early.discard(half_offset)
+            return
+        self._places[half_offset] = place
+        self._order.append(half_offset)
+
+    def find(self, half_offset: int) -> int | None:
+        """The offset under which this half message is undecided now; None when it is done.
+
+        A check moves a message; who answers late still names the place where it was before.
+        """
+        current = self._moved.get(half_offset, half_offset)
+        return current if current in self._places else None
+
+    def place(self, half_offset: int) -> HalfPlace:
+        return self._places[half_offset]
+
+    def done(self, half_offset: int) -> None:
+        """The half message is decided, given up, or stored anew elsewhere."""
+        if half_offset >= self.next_offset:
+            # Decided in the turn in which it was stored, before it was seen in its queue.
+            self._done_early.add(half_offset)
+        self._places.pop(half_offset, None)
+
+    def moved(self, half_offset: int, new_offset: int) -> None:
+        """A check stored the message again at `new_offset`."""
+        for known, current in list(self._moved.items()):
+            if current == half_offset:
+                self._moved[known] = new_offset
+        self._moved[half_offset] = new_offset
+        self.done(half_offset)
+
+    def forget_moves_of_done(self) -> None:
+        """Drop what is no longer needed to find a moved message."""
+        for known, current in list(self._moved.items()):
+            if current < self.next_offset and current not in self._places:
+                del self._moved[known]
+
+    def op_stored(self, op_offset: int, half_offset: int) -> None:
+        self._ops.append((op_offset, half_offset))
+
+    def snapshot(self) -> list[int]:
+        """Offsets of all undecided, in order."""
+        return sorted(self._places)
+
+    @property
+    def half_progress(self) -> int:
+        while self._order and self._order[0] not in self._places:
+            self._order.popleft()
+        return self._order[0] if self._order else self.next_offset
+
+    @property
+    def op_progress(self) -> int:
+        limit = self.half_progress
+        while self._ops and self._ops[0][1] < limit:
+            self._op_progress = self._ops.popleft()[0] + 1
+        return self._op_progress

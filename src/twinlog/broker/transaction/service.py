@@ -1,0 +1,339 @@
+"""Transactions: ends them, checks the undecided (TransactionalMessageServiceImpl of RocketMQ).
+
+A commit puts the message and the note that its half is done in the same turn of the loop, so both
+are written by one call. A crash between them is noticed at the start: a committed record names
+the half record it came from. A check stores the half message once more with its counter, as
+RocketMQ does, so progress and counters survive a restart and another broker's hands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from twinlog.broker.clients import ProducerManager
+from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from twinlog.broker.replies import PutCallback, PutReplies
+from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
+from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.transaction import half as halves
+from twinlog.broker.transaction.pending import HalfPlace, PendingHalves
+from twinlog.message.model import PutMessage, Record
+from twinlog.message.properties import (
+    PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    PROPERTY_WAIT_STORE_MSG_OK,
+)
+from twinlog.message.record import RecordError, decode_record
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand
+from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
+from twinlog.remoting.headers.send import EndTransactionRequestHeader
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.store.message_store import MessageStore
+from twinlog.store.status import AppendResult, PutMessageStatus
+
+_LOG = logging.getLogger("twinlog.broker")
+
+_READ = 512  # Entries of a queue in one step.
+_LONG_MAX = (1 << 63) - 1
+_COPIES_MAX = 64
+_HOUR_MS = 3_600_000
+
+
+class TransactionalMessageService:
+    """Half messages of one master."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        replies: PutReplies,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        producers: ProducerManager,
+        clock: Clock,
+        host: bytes,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._replies = replies
+        self._topics = topics
+        self._offsets = offsets
+        self._producers = producers
+        self._clock = clock
+        self._host = host
+        self._pending = PendingHalves()
+        self._is_running = False
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    # Life
+
+    def start(self, *, after_crash: bool) -> None:
+        """Find the undecided: those behind the saved progress that no op message speaks of."""
+        half_progress = self._progress(HALF_TOPIC)
+        op_progress = self._progress(OP_HALF_TOPIC)
+        self._pending = PendingHalves(half_progress, op_progress)
+        done = self._read_ops(op_progress)
+        self._is_running = True
+        self._read_halves()
+        for offset in done:
+            self._pending.done(offset)
+        if after_crash:
+            self._settle_after_crash(half_progress)
+
+    def stop(self) -> None:
+        self.note_progress()
+        self._is_running = False
+
+    def _progress(self, topic: str) -> int:
+        saved = self._offsets.query(TRANSACTION_GROUP, topic, 0)
+        return max(saved, self._store.min_offset_in_queue(topic, 0), 0)
+
+    def note_progress(self) -> None:
+        """Put the progress of both queues among the consumer offsets, where RocketMQ has it."""
+        if not self._is_running or not self._store.max_offset_in_queue(HALF_TOPIC, 0):
+            return
+        self._pending.forget_moves_of_done()
+        for topic, offset in (
+            (HALF_TOPIC, self._pending.half_progress),
+            (OP_HALF_TOPIC, self._pending.op_progress),
+        ):
+            if self._offsets.query(TRANSACTION_GROUP, topic, 0) != offset:
+                self._offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
+
+    def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
+        if self._is_running and (HALF_TOPIC, 0) in keys:
+            self._read_halves()
+
+    def _read_halves(self) -> None:
+        while True:
+            start = self._pending.next_offset
+            entries = queue_entries(self._store, HALF_TOPIC, 0, start, _READ)
+            for index, (physical_offset, size, _) in enumerate(entries):
+                self._pending.add(start + index, HalfPlace(physical_offset, size))
+            if not entries:
+                return
+
+    def _read_ops(self, start: int) -> list[int]:
+        """Half offsets that op messages from `start` on declare done."""
+        done: list[int] = []
+        while True:
+            entries = queue_entries(self._store, OP_HALF_TOPIC, 0, start, _READ)
+            if not entries:
+                return done
+            for index, (physical_offset, size, _) in enumerate(entries):
+                record = self._read(HalfPlace(physical_offset, size))
+                if record is not None and record.body.isdigit():
+                    done.append(int(record.body))
+                    self._pending.op_stored(start + index, int(record.body))
+            start += len(entries)
+
+    def _settle_after_crash(self, start: int) -> None:
+        """What was stored again, or committed without its note, is not open any more.
+
+        The progress on disk may be behind: the copies that checks made count as one message,
+        and its last copy says how it stands.
+        """
+        last: dict[str, int] = {}
+        while entries := queue_entries(self._store, HALF_TOPIC, 0, start, _READ):
+            for offset, (physical_offset, size, _) in enumerate(entries, start):
+                record = self._read(HalfPlace(physical_offset, size))
+                if record is None:
+                    self._pending.done(offset)
+                    continue
+                unique = record.property_map.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+                if unique:
+                    if unique in last:
+                        self._pending.moved(last[unique], offset)
+                    last[unique] = offset
+                if self._pending.find(offset) == offset and self._was_committed(record):
+                    self._note_done(offset)
+            start += len(entries)
+
+    def _was_committed(self, half: Record) -> bool:
+        target = halves.real_queue(half)
+        unique = half.property_map.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        if target is None or not unique:
+            return False
+        found = self._store.query_message(
+            target[0], unique, _COPIES_MAX, half.born_timestamp - INDEX_SLACK_MS, _LONG_MAX
+        )
+        return any(
+            decode_record(data).prepared_transaction_offset == half.physical_offset
+            for data in found.buffers
+        )
+
+    def _read(self, place: HalfPlace) -> Record | None:
+        data = self._store.message_by_offset(place.physical_offset, place.size)
+        if data is None:
+            return None
+        try:
+            return decode_record(data)
+        except RecordError as error:
+            _LOG.error("half record unreadable at=%d error=%s", place.physical_offset, error)
+            return None
+
+    # The end of a transaction
+
+    def commit(self, header: EndTransactionRequestHeader, answered: PutCallback) -> None:
+        """Put the message where it was meant to go. Raises BrokerError that says why not."""
+        offset, record = self._find(header)
+        target = halves.real_queue(record)
+        if target is None:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, "The half message does not say where it belongs"
+            )
+        result = self._store.put(halves.committed_message(record, *target))
+        if result.status is not PutMessageStatus.PUT_OK:
+            raise _refused(result)
+        self._note_done(offset)
+        must_wait = record.property_map.get(PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
+        self._replies.add(result, answered, must_wait)
+
+    def rollback(self, header: EndTransactionRequestHeader) -> None:
+        """Drop the half message. Raises BrokerError that says why not."""
+        offset, _ = self._find(header)
+        self._note_done(offset)
+
+    def _find(self, header: EndTransactionRequestHeader) -> tuple[int, Record]:
+        data = self._store.message_by_offset(header.commit_log_offset)
+        try:
+            record = None if data is None else decode_record(data)
+        except RecordError:
+            record = None
+        if record is None or record.topic != HALF_TOPIC:
+            remark = "Find prepared transaction message failed"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        if record.property_map.get(PROPERTY_PRODUCER_GROUP) != header.producer_group:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if record.queue_offset != header.tran_state_table_offset:
+            remark = "The transaction state table offset wrong"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        offset = self._pending.find(record.queue_offset)
+        if offset is None:
+            remark = "The transaction was ended before, or given up after its last check"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        current = record
+        if offset != record.queue_offset:
+            moved = self._read(self._pending.place(offset))
+            current = record if moved is None else moved
+        return offset, current
+
+    def _note_done(self, half_offset: int) -> None:
+        now = self._clock.now_ms()
+        message = halves.op_message(half_offset, host=self._host, now_ms=now)
+        result = self._store.put(message)
+        if result.status is PutMessageStatus.PUT_OK:
+            self._pending.op_stored(result.queue_offset, half_offset)
+        else:
+            # Without its note it is checked once more after a restart, and decided again.
+            _LOG.error("op message refused status=%s", result.status.name)
+        self._pending.done(half_offset)
+
+    # The check of the undecided
+
+    def check(self) -> None:
+        """One run: ask producers about those old enough, give up those asked too often."""
+        if not self._is_running:
+            return
+        for offset in self._pending.snapshot():
+            if self._pending.find(offset) == offset:
+                self._check_one(offset)
+        self.note_progress()
+
+    def _check_one(self, offset: int) -> None:
+        record = self._read(self._pending.place(offset))
+        if record is None:
+            self._pending.done(offset)
+            return
+        age = self._clock.now_ms() - record.born_timestamp
+        times = halves.check_times(record)
+        if times >= self._config.transaction_check_max or age > self._retention_ms:
+            self._give_up(offset, record)
+        elif age >= self._immunity_ms(record) or age < 0:
+            self._ask(offset, record, times + 1)
+
+    @property
+    def _retention_ms(self) -> int:
+        return self._config.file_reserved_time * _HOUR_MS
+
+    def _immunity_ms(self, record: Record) -> int:
+        text = record.property_map.get(PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS, "")
+        if text.isdigit():
+            return int(text) * 1000
+        return self._config.transaction_time_out
+
+    def _give_up(self, offset: int, record: Record) -> None:
+        self._topics.create_in_send_back(CHECK_MAX_TIME_TOPIC, queue_count=1)
+        result = self._store.put(halves.given_up_message(record))
+        if result.status is PutMessageStatus.PUT_OK:
+            _LOG.warning("transaction given up id=%s", record.message_id)
+            self._pending.done(offset)
+
+    def _ask(self, offset: int, record: Record, times: int) -> None:
+        message = halves.with_check_times(record, times)
+        result = self._store.put(message)
+        if result.status is not PutMessageStatus.PUT_OK:
+            return
+        self._pending.moved(offset, result.queue_offset)
+        group = record.property_map.get(PROPERTY_PRODUCER_GROUP, "")
+        connection = self._producers.available_connection(group)
+        target = halves.real_queue(record)
+        if connection is None or target is None:
+            _LOG.warning("no producer to ask about a transaction group=%s", group)
+            return
+        connection.oneway(self._check_request(record, message, result, target))
+
+    def _check_request(
+        self,
+        record: Record,
+        message: PutMessage,
+        result: AppendResult,
+        target: tuple[str, int],
+    ) -> RemotingCommand:
+        properties = {
+            **record.property_map,
+            PROPERTY_TRANSACTION_CHECK_TIMES: str(halves.check_times(record) + 1),
+        }
+        unique = properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        header = CheckTransactionStateRequestHeader(
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=result.physical_offset,
+            msg_id=unique,
+            transaction_id=unique,
+            offset_msg_id=self._replies.message_id(result.physical_offset),
+        )
+        body = halves.check_record(
+            message,
+            target,
+            queue_offset=result.queue_offset,
+            physical_offset=result.physical_offset,
+            store_timestamp=record.store_timestamp,
+            properties=properties,
+        )
+        return RemotingCommand.request(RequestCode.CHECK_TRANSACTION_STATE, header, body)
+
+    def resume(self, record: Record) -> AppendResult:
+        """Put a message that was given up back to be checked, with its counter at 0."""
+        return self._store.put(halves.with_check_times(record, 0))
+
+
+def _refused(result: AppendResult) -> BrokerError:
+    match result.status:
+        case PutMessageStatus.MESSAGE_ILLEGAL | PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+            code = ResponseCode.MESSAGE_ILLEGAL
+        case PutMessageStatus.SERVICE_NOT_AVAILABLE:
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+        case _:
+            code = ResponseCode.SYSTEM_ERROR
+    return BrokerError(code, f"{result.status.name} {result.reason}".strip())
