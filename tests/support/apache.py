@@ -21,6 +21,7 @@ from support.toolchain import jars, tool
 from support.twinlog_servers import broker_values, namesrv_values
 
 APACHE = "apache-4.9"
+APACHE_5 = "apache-5.3"
 READY_DEADLINE_S = 120.0
 QUICK_JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 # What 4.9.7 reaches into by reflection, closed since JDK 16.
@@ -39,11 +40,13 @@ LOGBACK = """<configuration>
 """
 
 
-def java(main: str, *arguments: str, home: Path, options: Sequence[str]) -> list[str]:
+def java(
+    main: str, *arguments: str, home: Path, options: Sequence[str], project: str = APACHE
+) -> list[str]:
     """Command line of a class of Apache's; `home` is made to be what ROCKETMQ_HOME must be."""
     return [
         tool("java"), *options, *OPEN_MODULES, "-Duser.timezone=UTC", f"-Duser.home={home}",
-        f"-Drocketmq.home.dir={home}", "-cp", jars(APACHE), main, *arguments,
+        f"-Drocketmq.home.dir={home}", "-cp", jars(project), main, *arguments,
     ]  # fmt: skip
 
 
@@ -56,32 +59,44 @@ def write_home(home: Path, level: str = "INFO") -> None:
 
 class ApacheNamesrv(Process):
     def __init__(
-        self, directory: Path, config: dict[str, object], java_options: Sequence[str]
+        self,
+        directory: Path,
+        config: dict[str, object],
+        java_options: Sequence[str],
+        project: str = APACHE,
     ) -> None:
         self.directory = directory
         self.config = config
         self.java_options = java_options
+        self.project = project
         self.port = int(str(config["listenPort"]))
         self.address = f"127.0.0.1:{self.port}"
         write_home(directory)
         file = write_properties(directory / "namesrv.conf", config)
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        argv = java(main, "-c", str(file), home=directory, options=java_options)
+        argv = java(main, "-c", str(file), home=directory, options=java_options, project=project)
         super().__init__("apache namesrv", argv, log=directory / "namesrv.log", cwd=directory)
 
     def restart(self, **changes: object) -> ApacheNamesrv:
-        namesrv = ApacheNamesrv(self.directory, {**self.config, **changes}, self.java_options)
+        namesrv = ApacheNamesrv(
+            self.directory, {**self.config, **changes}, self.java_options, self.project
+        )
         namesrv.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
         return namesrv
 
 
 class ApacheBroker(Process):
     def __init__(
-        self, directory: Path, config: dict[str, object], java_options: Sequence[str]
+        self,
+        directory: Path,
+        config: dict[str, object],
+        java_options: Sequence[str],
+        project: str = APACHE,
     ) -> None:
         self.directory = directory
         self.config = config
         self.java_options = java_options
+        self.project = project
         self.port = int(str(config["listenPort"]))
         self.address = f"127.0.0.1:{self.port}"
         self.ha_port = self.port + 1
@@ -89,20 +104,26 @@ class ApacheBroker(Process):
         write_home(directory)
         file = write_properties(directory / "broker.conf", config)
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        argv = java(main, "-c", str(file), home=directory, options=java_options)
+        argv = java(main, "-c", str(file), home=directory, options=java_options, project=project)
         super().__init__("apache broker", argv, log=directory / "broker.log", cwd=directory)
 
     def restart(self, **changes: object) -> ApacheBroker:
         """A new process on the same directory, ports and configuration, with `changes` to it."""
-        broker = ApacheBroker(self.directory, {**self.config, **changes}, self.java_options)
+        broker = ApacheBroker(
+            self.directory, {**self.config, **changes}, self.java_options, self.project
+        )
         broker.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
         return broker
 
 
 def start_apache_namesrv(
-    directory: Path, *, java_options: Sequence[str] = QUICK_JVM, **config: object
+    directory: Path,
+    *,
+    java_options: Sequence[str] = QUICK_JVM,
+    project: str = APACHE,
+    **config: object,
 ) -> ApacheNamesrv:
-    namesrv = ApacheNamesrv(directory, namesrv_values(directory, config), java_options)
+    namesrv = ApacheNamesrv(directory, namesrv_values(directory, config), java_options, project)
     namesrv.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
     return namesrv
 
@@ -113,12 +134,13 @@ def start_apache_broker(
     namesrv: str | None = None,
     wait: bool = True,
     java_options: Sequence[str] = QUICK_JVM,
+    project: str = APACHE,
     **config: object,
 ) -> ApacheBroker:
     """Start a broker; keys of `config` are those of broker.conf. Ports are chosen unless given."""
     values = broker_values(directory, namesrv, config)
     values.pop("bindAddress", None)
-    broker = ApacheBroker(directory, values, java_options)
+    broker = ApacheBroker(directory, values, java_options, project)
     if wait:
         broker.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
     return broker
