@@ -10,10 +10,9 @@ import logging
 import posixpath
 from collections.abc import Callable
 from datetime import datetime
-from itertools import repeat
 from typing import Final
 
-from twinlog.message.hashing import index_key_hash
+from twinlog.message.hashing import index_key_hash, index_key_hashes
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk
 from twinlog.store.index_file import IndexFile, index_file_size
@@ -132,18 +131,18 @@ class IndexService:
         """Skip what is indexed already, hash the rest."""
         floor = self._offsets[-1] if self._offsets else self.end_offset
         pending, self.pending = self.pending, []
-        hashes, offsets, timestamps = self._hashes, self._offsets, self._timestamps
+        offsets, timestamps = self._offsets, self._timestamps
+        topics: list[str] = []
+        all_keys: list[str] = []
         for topic, keys, offset, timestamp in pending:
             if offset <= floor:
                 continue
-            if len(keys) == 1:
-                hashes.append(index_key_hash(topic, keys[0]))
+            for key in keys:
+                topics.append(topic)
+                all_keys.append(key)
                 offsets.append(offset)
                 timestamps.append(timestamp)
-            else:
-                hashes.extend(map(index_key_hash, repeat(topic), keys))
-                offsets.extend(repeat(offset, len(keys)))
-                timestamps.extend(repeat(timestamp, len(keys)))
+        self._hashes += index_key_hashes(topics, all_keys)
 
     def _add_file(self) -> IndexFile:
         """The next file; its name is the local time, made unique when files follow quickly."""
