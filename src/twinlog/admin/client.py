@@ -20,7 +20,7 @@ from twinlog.client.routes import BrokerData, TopicRoute, parse_broker_data
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
-from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.command import Request
 
 T = TypeVar("T")
 ADMIN_TIMEOUT_MS = 5000  # mqadmin's.
@@ -185,7 +185,3 @@ async def gather(addresses: Iterable[str], call: Callable[[str], Awaitable[T]]) 
         else:
             result.values[address] = outcome
     return result
-
-
-def oneway(code: int, header: Mapping[str, Any]) -> RemotingCommand:
-    return RemotingCommand.request(code, header, is_oneway=True)

@@ -6,12 +6,11 @@ caller: nothing was sent, or the outcome is unknown, or the server said no.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from twinlog.client.errors import (
     BrokerUnreachableError,
-    ClientError,
     ConnectionLostError,
     RequestTimeoutError,
     TransportError,
@@ -22,7 +21,6 @@ from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.command import RemotingCommand, Request
 
 _HTTP = str(int.from_bytes(b"HTTP", "big"))
-SendCallback = Callable[[Request | None, ClientError | None], None]
 
 
 def translate(error: BaseException, address: str) -> TransportError:
@@ -71,19 +69,6 @@ class Transport:
         if answer.code not in accepted:
             raise broker_error(answer.code, answer.remark, address=address, action=action)
         return answer
-
-    def submit(
-        self, address: str, command: RemotingCommand, timeout_ms: float, callback: SendCallback
-    ) -> None:
-        """Pipelined: no future and no task. The callback is always called, once."""
-
-        def answered(answer: Request | None, error: remoting_errors.RemotingError | None) -> None:
-            callback(answer, None if error is None else translate(error, address))
-
-        try:
-            self.remoting.submit(address, command, timeout_ms, answered)
-        except remoting_errors.RemotingError as error:
-            callback(None, translate(error, address))
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
         try:

@@ -6,7 +6,13 @@ import itertools
 
 import pytest
 
-from twinlog.client.queues import MessageQueue, sorted_client_ids, sorted_queues
+from twinlog.client.queues import (
+    MessageQueue,
+    dead_letter_topic,
+    retry_topic,
+    sorted_client_ids,
+    sorted_queues,
+)
 from twinlog.client.rebalance import (
     STRATEGIES,
     AllocateByConfig,
@@ -136,6 +142,11 @@ def test_order_is_javas_by_utf16_units() -> None:
     # U+1F600 is a surrogate pair, which Java sorts before U+FF5E; code points say otherwise.
     assert sorted_client_ids(["\uff5e", "\U0001f600"]) == ["\U0001f600", "\uff5e"]
     assert sorted_queues([MessageQueue("T", "b", 10), MessageQueue("T", "b", 9)])[0].queue_id == 9
+
+
+def test_names_of_a_groups_own_topics() -> None:
+    assert (retry_topic("g"), dead_letter_topic("g")) == ("%RETRY%g", "%DLQ%g")
+    assert MessageQueue("T", "b", 3).wire() == {"brokerName": "b", "queueId": 3, "topic": "T"}
 
 
 def test_difference_lists_what_to_let_go_and_what_to_take() -> None:
