@@ -211,6 +211,8 @@ def test_find_by_key_id_and_offset_needs_no_spark(tmp_path: Path, monkeypatch: A
     assert by_key == by_id == by_offset == by_old_id
     with pytest.raises(NotFoundError, match="MESSAGE_NOT_FOUND"):
         find([root], Wanted(key="no such key"))
+    shutil.rmtree(root / "index")
+    assert find([root], Wanted(key="key1")).facts["messages"] == by_key
 
 
 def test_find_by_tag_time_and_json_in_store_and_archive(

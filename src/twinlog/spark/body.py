@@ -141,17 +141,14 @@ def _protobuf_parser(name: str) -> Parse:
 class BodyDecoder:
     """Decodes the bodies of batches."""
 
-    def __init__(self, raw: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        from pyspark.sql.pandas.types import to_arrow_type
-        from pyspark.sql.types import StructType
-
+    def __init__(
+        self, raw: Mapping[str, str], columns: tuple[str, ...], arrow_type: pa.DataType | None
+    ) -> None:
         self.columns = columns
         self.kind = _kind(raw)
         self.mode = raw.get("decodeMode", "fail").lower()
         self.dead_letters = raw.get("deadLetterPath", "")
-        schema = StructType.fromDDL(f"body {body_columns(raw)['body']}")
-        assert isinstance(schema, StructType)
-        self.arrow_type = to_arrow_type(schema["body"].dataType)
+        self.arrow_type = arrow_type  # None when the column is not wanted
         self.parse = parser(self.kind, raw)
         plain = tuple(name for name in columns if name not in ("body", "body_error"))
         if self.mode == "deadletter":
@@ -169,15 +166,17 @@ class BodyDecoder:
             errors.append(error)
         if self.mode == "deadletter" and any(errors):
             self._bury(batch, errors)
-        decoded = pa.array(values, self.arrow_type)
-        arrays = {"body": decoded, "body_error": pa.array(errors, pa.string())}
+        arrays = {"body_error": pa.array(errors, pa.string())}
+        if self.arrow_type is not None:
+            arrays["body"] = pa.array(values, self.arrow_type)
         chosen = [arrays[n] if n in arrays else batch.column(n) for n in self.columns]
         return pa.RecordBatch.from_arrays(chosen, list(self.columns))
 
     def _one(self, batch: pa.RecordBatch, row: int, body: bytes) -> tuple[Any, str | None]:
         try:
             value = self.parse(body)
-            pa.array([value], self.arrow_type)
+            if self.arrow_type is not None:
+                pa.array([value], self.arrow_type)
         except Exception as error:  # whatever a codec of another package raises is a bad body
             reason = f"{type(error).__name__}: {error}"
             if self.mode == "fail":

@@ -73,7 +73,7 @@ def windows(
                 window.append(r._replace(low=begins[number], high=end))
             begins[number] = end
         if window:
-            found += _split_rows(tuple(window), limits.records_max)
+            found += split_rows(tuple(window), limits.records_max)
     return found
 
 
@@ -107,7 +107,7 @@ def _quantiles(positions: np.ndarray, weights: np.ndarray, count: int) -> list[i
     return [int(cut) for cut in np.unique(chosen)]
 
 
-def _split_rows(window: tuple[Range, ...], records_max: int | None) -> list[tuple[Range, ...]]:
+def split_rows(window: tuple[Range, ...], records_max: int | None) -> list[tuple[Range, ...]]:
     """Cut a window that has too many rows; within a queue the order is kept."""
     if not records_max or sum(r.rows for r in window) <= records_max:
         return [window]

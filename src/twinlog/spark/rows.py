@@ -25,7 +25,10 @@ def open_transport(options: SourceOptions) -> Transport:
     if options.path is not None:
         return StoreTransport(options)
     if options.name_server is not None:
-        raise OptionError("BAD_OPTION", "nameServer: the network transport is not there yet")
+        # The client is imported only where it is used: reading files needs none of it.
+        from twinlog.spark.brokerread import BrokerTransport
+
+        return BrokerTransport(options)
     raise OptionError(
         "BAD_OPTION", "archive alone is a finished table: give path or nameServer too"
     )

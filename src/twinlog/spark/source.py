@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -76,7 +77,7 @@ class TwinlogDataSource(DataSource):
         options = SourceOptions.parse(self.options)
         columns = self._columns(schema, options)
         kind = PushdownReader if options.filter_pushdown else BatchReader
-        return kind(dict(self.options), columns)
+        return kind(dict(self.options), columns, _body_type(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make a stream reader."""
@@ -85,7 +86,15 @@ class TwinlogDataSource(DataSource):
             raise OptionError(
                 "BAD_OPTION", "a stream has no end: endingOffsets and the like are for batches"
             )
-        return StreamReader(dict(self.options), self._columns(schema, options))
+        columns = self._columns(schema, options)
+        return StreamReader(dict(self.options), columns, _body_type(schema, options))
+
+
+def _body_type(schema: StructType, options: SourceOptions) -> pa.DataType | None:
+    """Return the Arrow type of decoded bodies: only the driver can parse a Spark type's text."""
+    if not body_columns(options.raw) or "body" not in schema.fieldNames():
+        return None
+    return to_arrow_type(schema["body"].dataType)
 
 
 def _check_types(schema: StructType) -> None:
@@ -102,8 +111,10 @@ def _check_types(schema: StructType) -> None:
 class BatchReader(DataSourceReader):
     """Reads a fixed range."""
 
-    def __init__(self, options: dict[str, str], columns: tuple[str, ...]) -> None:
-        self.options, self.columns = options, columns
+    def __init__(
+        self, options: dict[str, str], columns: tuple[str, ...], body_type: pa.DataType | None
+    ) -> None:
+        self.options, self.columns, self.body_type = options, columns, body_type
         self.pushed = Pushed()
 
     def partitions(self) -> Sequence[WindowPartition]:
@@ -116,7 +127,7 @@ class BatchReader(DataSourceReader):
         """Read one task's rows."""
         assert isinstance(partition, WindowPartition)
         options = SourceOptions.parse(self.options)
-        yield from _decoded(options, partition.window, self.columns)
+        yield from _decoded(options, partition.window, self.columns, self.body_type)
 
 
 class PushdownReader(BatchReader):
@@ -132,8 +143,13 @@ class PushdownReader(BatchReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a growing range, batch by batch."""
 
-    def __init__(self, options: dict[str, str], columns: tuple[str, ...]) -> None:
-        self.options, self.columns = options, columns
+    def __init__(
+        self,
+        options: dict[str, str],
+        columns: tuple[str, ...],
+        body_type: pa.DataType | None = None,
+    ) -> None:
+        self.options, self.columns, self.body_type = options, columns, body_type
         self._planner: StreamPlanner | None = None
 
     @property
@@ -172,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read one task's rows."""
         assert isinstance(partition, WindowPartition)
         options = SourceOptions.parse(self.options)
-        yield from _decoded(options, partition.window, self.columns)
+        yield from _decoded(options, partition.window, self.columns, self.body_type)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Report progress to `commitGroup`; the checkpoint alone decides where to go on."""
@@ -187,12 +203,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _decoded(
-    options: SourceOptions, window: Window, columns: tuple[str, ...]
+    options: SourceOptions,
+    window: Window,
+    columns: tuple[str, ...],
+    body_type: pa.DataType | None,
 ) -> Iterator[pa.RecordBatch]:
     extra = body_columns(options.raw)
     if not extra:
         yield from read_window(options, window, columns)
         return
-    decoder = BodyDecoder(options.raw, columns)
+    decoder = BodyDecoder(options.raw, columns, body_type)
     for batch in read_window(options, window, decoder.needed):
         yield decoder.decode(batch)

@@ -21,12 +21,15 @@ from twinlog.message.hashing import index_key_hash
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.record import RecordError
 from twinlog.spark.archive.manifest import Manifest
-from twinlog.spark.columns import ALL_COLUMNS
+from twinlog.spark.columns import ALL_COLUMNS, ddl
 from twinlog.spark.decode import Decoder, LogSlice, lay_out
 from twinlog.spark.errors import NotFoundError, OptionError, RecordCorruptError
 from twinlog.spark.jobs.analyse import table_of
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of
-from twinlog.spark.storeview import LogView, StoreView
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import plan_batch, read_window
+from twinlog.spark.storeview import StoreView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,7 +143,11 @@ def _offsets(store: StoreView, wanted: Wanted) -> set[int]:
         return {wanted.offset}
     found: set[int] = set()
     topics = [wanted.topic] if wanted.topic else list(store.queues())
+    has_index = any((store.root / "index").glob("[0-9]*"))
     for key in filter(None, (wanted.key, wanted.message_id)):
+        if not has_index:
+            found |= set(_scan_log(store, topics, key))
+            continue
         for topic in topics:
             found |= set(index_offsets(store.root / "index", topic, key))
     if wanted.message_id is not None:
@@ -149,6 +156,20 @@ def _offsets(store: StoreView, wanted: Wanted) -> set[int]:
         except (ValueError, RecordError):
             return found
     return found
+
+
+def _scan_log(store: StoreView, topics: Sequence[str], key: str) -> Iterator[int]:
+    """Look through two columns of the log: a broker may run without an index."""
+    present = store.queues()
+    known = [topic for topic in topics if present.get(topic)]
+    if not known:
+        return
+    options = SourceOptions.parse({"path": str(store.root), "subscribe": ",".join(known)})
+    for window in plan_batch(options, Pushed()):
+        for batch in read_window(options, window, ("keys", "msg_id", "phys_offset")):
+            by_key = pc.match_substring(batch.column("keys"), key).fill_null(False)
+            hits = pc.or_(by_key, pc.equal(batch.column("msg_id"), key).fill_null(False))
+            yield from batch.filter(hits).column("phys_offset").to_pylist()
 
 
 def index_offsets(directory: Path, topic: str, key: str) -> Iterator[int]:
@@ -224,8 +245,6 @@ def _query(
         given["startingOffsetsByTimestampStrategy"] = "latest"
     if wanted.until_ms is not None:
         given["endingTimestamp"] = str(wanted.until_ms)
-    from twinlog.spark.columns import ddl
-
     rows = table_of(spark, place, ddl(), given)
     if wanted.json_path is not None:
         path, sep, value = wanted.json_path.partition("=")
@@ -233,6 +252,3 @@ def _query(
             raise OptionError("BAD_OPTION", "--json is like '$.order.id=17'")
         rows = rows.where(F.get_json_object(F.col("body").cast("string"), path) == value)
     return [row.asDict() for row in rows.limit(wanted.limit).collect()]
-
-
-__all__ = ["LogView", "Wanted", "find", "index_offsets"]

@@ -1,0 +1,408 @@
+"""The `broker` transport: the same rows pulled over the network, from whichever replica answers.
+
+Answers to RocketMQ's pull protocol, a broker's default of which is 32 messages an answer, so many
+pulls are kept in flight and their answers are joined before they are decoded. A read goes to the
+master and, when that cannot be reached, to a slave of the same name; offsets stay valid because a
+replica's log is the same log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twinlog.client import calls
+from twinlog.client.errors import (
+    BrokerError,
+    ClientError,
+    NameServerUnreachableError,
+    TopicNotFoundError,
+    TransportError,
+)
+from twinlog.client.instance import ClientInstance
+from twinlog.client.queues import MessageQueue
+from twinlog.client.settings import resolve
+from twinlog.message.crc import crc32
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.spark.decode import Decoder, Expected, LogSlice, bad_crcs, chain, lay_out
+from twinlog.spark.errors import DataLossError, NotFoundError, UnreachableError
+from twinlog.spark.offsets import Offsets, QueueKey, limit_rows
+from twinlog.spark.options import SourceOptions, parse_bool, parse_count
+from twinlog.spark.plan import Range, split_rows
+from twinlog.spark.storeview import HEADER_BYTES
+from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Window
+
+log = logging.getLogger("twinlog.spark")
+GROUP = "TOOLS_CONSUMER"  # a group every broker has: reading must not create one
+CHUNK = 256  # queue offsets asked for by one worker at a time
+IN_FLIGHT = 16
+ROWS_PER_TASK_MIN = 20_000
+T = TypeVar("T")
+
+
+def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
+    """Turn the options about access into settings of the client."""
+    timeout = parse_count("pollTimeoutMs", options.get("pollTimeoutMs", "3000"))
+    found: dict[str, Any] = {"request_timeout_ms": timeout}
+    if "accessKey" in options or "secretKey" in options:
+        found["access_key"] = options.get("accessKey")
+        found["secret_key"] = options.get("secretKey")
+    if parse_bool("useTLS", options.get("useTLS", "false")):
+        found["tls"] = ssl.create_default_context(cafile=options.get("tlsCaFile"))
+    return found
+
+
+class BrokerTransport:
+    """Reads topics through name server and brokers. Has an event loop of its own."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.name_server is not None
+        self.options = options
+        self.policy = LossPolicy(options.fail_on_data_loss)
+        raw = options.raw
+        self.retries = parse_count("fetchRetries", raw.get("fetchRetries", "3"), least=0)
+        self.retry_ms = parse_count("fetchRetryMs", raw.get("fetchRetryMs", "200"))
+        self.loop = asyncio.new_event_loop()
+        self.instance: ClientInstance | None = None
+        try:
+            self._run(self._open(options.name_server, settings_of(raw)))
+        except BaseException:
+            self.loop.close()
+            raise
+
+    async def _open(self, name_server: str, settings: Mapping[str, Any]) -> None:
+        instance = ClientInstance(name_server, resolve(**settings), name="spark")
+        await instance.start()
+        self.instance = instance
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self.loop.run_until_complete(work)
+        except (NameServerUnreachableError, TransportError) as error:
+            raise UnreachableError("BROKER_UNREACHABLE", str(error)) from error
+        except TopicNotFoundError as error:
+            raise NotFoundError("TOPIC_NOT_FOUND", str(error)) from error
+        except BrokerError as error:
+            raise UnreachableError("BROKER_REFUSED", str(error)) from error
+
+    @property
+    def client(self) -> ClientInstance:
+        """The client, which must be open."""
+        assert self.instance is not None
+        return self.instance
+
+    def close(self) -> None:
+        """Close connections and the loop."""
+        if self.loop.is_closed():
+            return
+        try:
+            if self.instance is not None:
+                self._run(self.instance.stop())
+            self._run(self.loop.shutdown_asyncgens())
+            self._run(asyncio.sleep(0))  # closed connections let go of their sockets in this turn
+        finally:
+            self.loop.close()
+
+    def queues(self) -> list[QueueKey]:
+        """Return the queues of the topics that the options may mean."""
+        return self._run(self._queues())
+
+    async def _queues(self) -> list[QueueKey]:
+        names: Iterable[str] = self.options.topics or self.options.assign
+        if self.options.pattern is not None:
+            answer = await self.client.ask_name_servers(
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, action="list of topics"
+            )
+            names = fastjson.loads(answer.body).get("topicList") or ()
+        found: list[QueueKey] = []
+        for name in sorted(names):
+            try:
+                route = await self.client.refresh_route(name)
+            except TopicNotFoundError:
+                if self.options.pattern is None:
+                    raise
+                continue  # deleted since the list was made
+            found += [(q.topic, q.broker_name, q.queue_id) for q in route.read_queues(name)]
+        return found
+
+    def bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
+        """Return first and end offset of queues."""
+        return self._run(self._bounds(list(keys)))
+
+    async def _bounds(self, keys: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
+        await self._know({key[0] for key in keys})
+        queues = [MessageQueue(*key) for key in keys]
+        ends = await asyncio.gather(*(calls.max_offset(self.client, q) for q in queues))
+        begins = await asyncio.gather(*(calls.min_offset(self.client, q) for q in queues))
+        found = {}
+        for key, begin, end in zip(keys, begins, ends, strict=True):
+            found[key] = (min(max(0, begin), end), end)
+        return found
+
+    async def _know(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            await self.client.route(topic)
+
+    def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
+        """Return the first offset stored at or after a time."""
+        queue = MessageQueue(*key)
+        found = self._run(calls.offset_for_time(self.client, queue, timestamp_ms))
+        return found if found < self.bounds([key])[key][1] else None
+
+    def group_offsets(self, group: str) -> Offsets:
+        """Ask the brokers for a group's offsets."""
+        return self._run(self._group_offsets(group))
+
+    async def _group_offsets(self, group: str) -> Offsets:
+        keys = await self._queues()
+        asked = (calls.query_consumer_offset(self.client, group, MessageQueue(*k)) for k in keys)
+        answers = await asyncio.gather(*asked)
+        return {k: n for k, n in zip(keys, answers, strict=True) if n is not None}
+
+    def commit_group(self, group: str, offsets: Offsets) -> None:
+        """Report progress, for lag tools."""
+        self._run(self._commit(group, offsets))
+
+    async def _commit(self, group: str, offsets: Offsets) -> None:
+        await self._know({key[0] for key in offsets})
+        await asyncio.gather(
+            *(
+                calls.commit_offset(self.client, group, MessageQueue(*key), number, wait=True)
+                for key, number in offsets.items()
+            )
+        )
+
+    def limit_bytes(self, start: Offsets, end: Offsets, bytes_max: int) -> Offsets:
+        """Limit by the mean size of records at the start: a pull has no sizes in advance."""
+        keys = [key for key, high in end.items() if high > start.get(key, high)]
+        if not keys:
+            return dict(end)
+        sizes = self._run(self._sizes([(key, start[key]) for key in keys]))
+        mean = max(1, sum(sizes) // max(1, len(sizes)))
+        return limit_rows(start, end, max(1, bytes_max // mean))
+
+    async def _sizes(self, places: Sequence[tuple[QueueKey, int]]) -> list[int]:
+        answers = await asyncio.gather(*(self._pull(MessageQueue(*k), n, 32) for k, n in places))
+        found: list[int] = []
+        for answer in answers:
+            data = LogSlice.over(answer.body, 0)
+            positions = np.array([*chain(data), len(answer.body)], np.int64)
+            found += np.diff(positions).tolist()
+        return found or [1024]
+
+    def marks(self, offsets: Offsets) -> dict[str, Any]:
+        """Fingerprint the furthest record of each broker behind these offsets."""
+        return self._run(self._marks(offsets))
+
+    async def _marks(self, offsets: Offsets) -> dict[str, Any]:
+        await self._know({key[0] for key in offsets})
+        keys = [key for key, end in offsets.items() if end > 0]
+        asked = (self._pull(MessageQueue(*key), offsets[key] - 1, 1) for key in keys)
+        answers = await asyncio.gather(*asked)
+        found: dict[str, Any] = {}
+        for key, answer in zip(keys, answers, strict=True):
+            if not answer.body:
+                continue  # expired: nothing to compare with later
+            size = int.from_bytes(answer.body[:4], "big")
+            last = int.from_bytes(answer.body[28:36], "big")
+            if last >= found.get(key[1], {"last": -1})["last"]:
+                head = crc32(bytes(answer.body[:HEADER_BYTES]))
+                found[key[1]] = {"crc": head, "epoch": 0, "last": last, "phys": last + size}
+        return found
+
+    def check_marks(self, marks: Mapping[str, Any]) -> None:
+        """Compare the logs of the brokers with what was there when the offsets were made."""
+        for broker, mark in marks.items():
+            head = self._run(self._header_at(broker, int(mark["last"])))
+            if head is not None and crc32(head) != int(mark["crc"]):
+                raise DataLossError(
+                    "LOG_DIVERGED",
+                    f"broker {broker}: the record at physical offset {mark['last']} is not the "
+                    "one that was read before: the log was cut off by a failover, or this "
+                    "checkpoint belongs to another cluster",
+                )
+
+    async def _header_at(self, broker: str, physical_offset: int) -> bytes | None:
+        if broker not in self.client.brokers:
+            await self._queues()
+        if broker not in self.client.brokers:
+            return None
+        target = calls.readable(self.client, broker, 0)
+        try:
+            answer = await self.client.transport.call(
+                target.address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset},
+                timeout_ms=self.client.settings.request_timeout_ms, action="mark",
+            )  # fmt: skip
+        except BrokerError:
+            return None  # retention has removed it, or the log is shorter: offsets will tell
+        except TransportError as error:
+            self.client.connection_failed(target.address, error)
+            return None
+        return bytes(answer.body[:HEADER_BYTES])
+
+    def plan(self, ranges: Sequence[Range]) -> list[Window]:
+        """Cut by rows: over the network nothing is gained by physical windows."""
+        total = sum(r.rows for r in ranges)
+        if not total:
+            return []
+        options = self.options
+        count = max(options.min_partitions, -(-total // 500_000))
+        count = min(count, options.max_partitions, max(1, total // ROWS_PER_TASK_MIN))
+        rows_max = -(-total // count)
+        if options.max_records_per_partition:
+            rows_max = min(rows_max, options.max_records_per_partition)
+        return split_rows(tuple(ranges), rows_max)
+
+    def read(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of a window, each queue in its order."""
+        wanted = columns
+        if self.options.tags and "tags" not in columns:
+            wanted = (*columns, "tags")
+        self._run(self._know({r.topic for r in window}))
+        for r in window:
+            decoder = Decoder(wanted, r.broker, self.options.decompress)
+            answers = self._answers(r)
+            try:
+                while (part := self._run(_next(answers))) is not None:
+                    yield self._decode(r, *part, decoder, columns)
+            finally:
+                self._run(answers.aclose())
+
+    def _decode(
+        self, r: Range, low: int, high: int, body: bytes, decoder: Decoder, columns: tuple[str, ...]
+    ) -> pa.RecordBatch:
+        data = LogSlice.over(body, 0)
+        starts = np.array(chain(data), np.int64)
+        if len(starts) != high - low:
+            raise DataLossError(
+                "OFFSET_AHEAD",
+                f"{r.topic} broker {r.broker} queue {r.queue_id}: offsets {low} to {high} gave "
+                f"{len(starts)} messages",
+            )
+        ids = np.full(len(starts), r.queue_id, np.int64)
+        numbers = np.arange(low, high, dtype=np.int64)
+        layout = lay_out(data, starts, Expected(queue_ids=ids, queue_offsets=numbers))
+        if self.options.verify_crc and (wrong := bad_crcs(layout)).any():
+            for row in np.flatnonzero(wrong).tolist():
+                place = (r.topic, r.broker, r.queue_id, low + row, low + row + 1)
+                self.policy.lost(Skip(*place, "CRC_MISMATCH the body is damaged"), ADVICE)
+            layout = layout.rows(~wrong)
+        batch = decoder.batch(layout)
+        if not self.options.tags:
+            return batch
+        keep = pc.is_in(batch.column("tags"), pa.array(list(self.options.tags)))
+        return batch.filter(keep).select(list(columns))
+
+    async def _answers(self, r: Range) -> AsyncGenerator[tuple[int, int, bytes], None]:
+        """Yield (low, high, records) in order, with many chunks under way at once."""
+        begins = iter(range(r.low, r.high, CHUNK))
+        pending: list[asyncio.Task[tuple[int, int, list[bytes]]]] = []
+        low, held, rows, size = r.low, [b""], 0, 0
+        try:
+            while True:
+                for begin in begins:
+                    work = self._chunk(r, begin, min(begin + CHUNK, r.high))
+                    pending.append(self.loop.create_task(work))
+                    if len(pending) >= IN_FLIGHT:
+                        break
+                if not pending:
+                    break
+                first, end, bodies = await pending.pop(0)
+                if first != low + rows:
+                    if rows:
+                        yield low, low + rows, b"".join(held)
+                    low, held, rows, size = first, [b""], 0, 0
+                held += bodies
+                rows += end - first
+                size += sum(map(len, bodies))
+                if rows >= self.options.batch_rows or size >= self.options.batch_bytes:
+                    yield low, low + rows, b"".join(held)
+                    low, held, rows, size = low + rows, [b""], 0, 0
+            if rows:
+                yield low, low + rows, b"".join(held)
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _chunk(self, r: Range, low: int, high: int) -> tuple[int, int, list[bytes]]:
+        """Fetch offsets [low, high): (first offset that was there, high, records)."""
+        queue = MessageQueue(r.topic, r.broker, r.queue_id)
+        at, bodies = low, []
+        first = low
+        while at < high:
+            answer = await self._pull(queue, at, high - at)
+            if answer.body:
+                bodies.append(bytes(answer.body))
+                at += _count(answer.body)
+                continue
+            begin = int(answer.ext().get("minOffset", 0))
+            if begin <= at:
+                raise DataLossError(
+                    "OFFSET_AHEAD",
+                    f"{r.topic} broker {r.broker} queue {r.queue_id}: no message at {at}, the "
+                    f"queue ends at {answer.ext().get('maxOffset')}",
+                )
+            reason = f"OFFSET_EXPIRED retention removed them, the queue begins at {begin}"
+            self.policy.lost(Skip(*queue, at, min(begin, high), reason), ADVICE)
+            first = at = min(begin, high)
+            bodies.clear()
+        return first, high, bodies
+
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> Any:
+        """Pull once, from the other replica when one cannot be reached or is behind."""
+        last: Exception | None = None
+        for attempt in range(self.retries + 1):
+            target = calls.readable(self.client, queue.broker_name, 0)
+            request = calls.pull_command(
+                queue, offset, group=GROUP, count_max=count, suspend_ms=0, subscription=None,
+                posts_subscription=True, commit_offset=None,
+            )  # fmt: skip
+            try:
+                timeout = self.client.settings.request_timeout_ms
+                answer = await self.client.transport.invoke(target.address, request, timeout)
+            except TransportError as error:
+                self.client.connection_failed(target.address, error)
+                last = error
+            else:
+                ext = answer.ext() if answer.code in PULL_CODES else {}
+                behind = target.is_slave and int(ext.get("maxOffset", 0)) <= offset
+                if answer.code in PULL_CODES and not behind:
+                    return answer
+                last = ClientError(
+                    f"{target.address}: code {answer.code} {answer.remark or 'it is behind'}"
+                )
+            if attempt < self.retries:
+                await asyncio.sleep(self.retry_ms * (attempt + 1) / 1000)
+        raise UnreachableError(
+            "BROKER_UNREACHABLE",
+            f"no replica of {queue.broker_name} gave {queue.topic} queue {queue.queue_id} offset "
+            f"{offset} in {self.retries + 1} tries: {last}",
+        )
+
+
+PULL_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+def _count(body: Any) -> int:
+    return len(chain(LogSlice.over(body, 0)))
+
+
+async def _next(answers: AsyncGenerator[T, None]) -> T | None:
+    try:
+        return await anext(answers)
+    except StopAsyncIteration:
+        return None
