@@ -85,6 +85,7 @@ def test_what_waits_behind_a_batch_is_due_at_once_when_it_is_done() -> None:
     accumulator.add(KEYED, b"x", 1, 0)
     accumulator.add(KEYED, b"x", 2, 0)
     (first,) = accumulator.take_ready(0)
+    assert accumulator.take_ready(100) == []
     accumulator.finished(first)
     assert accumulator.next_ready_ms() == 0
 
