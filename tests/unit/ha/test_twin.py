@@ -371,6 +371,22 @@ def test_frames_behind_a_damaged_one_are_dropped_until_it_is_sent_again() -> Non
     assert pair.receiver.damaged_count == 1
 
 
+def test_a_frame_that_is_damaged_again_is_asked_for_again() -> None:
+    log = log_of(7, 60_000)
+    state = {"flips": 3}
+
+    def tamper(data: bytes) -> bytes:
+        if len(data) > 1000 and state["flips"]:
+            state["flips"] -= 1
+            return data[:-50] + bytes([data[-50] ^ 1]) + data[-49:]
+        return data
+
+    pair = Pair(log, b"", tamper=tamper)
+    pair.run()
+    assert pair.slave == log
+    assert pair.sender.resend_count == 3
+
+
 # ---- acknowledgements
 
 

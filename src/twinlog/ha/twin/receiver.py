@@ -95,7 +95,7 @@ class TwinReceiver:
     _hello_bytes: bytes = b""
     _expected: int = 0
     _truncating_to: int = -1
-    _is_resending: bool = False
+    _resend_count: int = 0
     _acked: tuple[int, int] = (-1, -1)
     _last_read_ms: int = 0
     _last_ack_ms: int = 0
@@ -289,17 +289,16 @@ class TwinReceiver:
     # Transfer.
 
     def _receive_data(self, frame: Frame) -> None:
+        if frame.round_number != self._resend_count & 0xFFFF:
+            return  # Sent before the master heard of the damage: it comes again.
         if not frame.is_intact:
             self.damaged_count += 1
-            if not self._is_resending:
-                self._is_resending = True
-                self._outgoing.append(wire.encode_resend(self._expected))
+            self._resend_count += 1
+            self._outgoing.append(wire.encode_resend(self._expected))
             return
         if len(frame.payload) <= wire.DATA_PREFIX.size:
             raise RemoteProtocolError("a DATA frame without data")
         offset, confirmed, epoch = wire.DATA_PREFIX.unpack_from(frame.payload)
-        if self._is_resending and offset > self._expected:
-            return  # Sent before the master heard of the damage.
         if offset != self._expected:
             raise RemoteProtocolError(f"data at {offset}, this log ends at {self._expected}")
         self._note_epoch(epoch)
@@ -307,7 +306,6 @@ class TwinReceiver:
         segment_size = self.facts.hello.segment_size
         if len(body) > segment_size - offset % segment_size:
             raise RemoteProtocolError(f"data at {offset} crosses the end of a file")
-        self._is_resending = False
         self.confirmed = max(self.confirmed, confirmed)
         self._expected = offset + len(body)
         self.master_end = max(self.master_end, self._expected)

@@ -229,7 +229,7 @@ class TwinSender:
         epoch = self.facts.epochs[-1].epoch
         if not body:
             return [wire.encode_heartbeat(self.log_end, confirmed, epoch)]
-        return wire.encode_data(offset, confirmed, epoch, body)
+        return wire.encode_data(offset, confirmed, epoch, body, round_number=self.resend_count)
 
     @property
     def is_durable(self) -> bool:

@@ -6,7 +6,8 @@
 
     frame, both directions, a header of 16 bytes and a payload
       0-1    uint16  type
-      2-3    uint16  flags, 0 in version 1; a receiver ignores bits that it does not know
+      2-3    uint16  DATA: how many RESENDs the master has followed on this connection, modulo
+                     65536; 0 in all other frames
       4-7    uint32  size of the payload
       8-11   uint32  CRC-32 of the payload
       12-15  uint32  CRC-32 of bytes 0-11
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -169,22 +170,25 @@ def encode_json(frame_type: FrameType, value: msgspec.Struct) -> bytes:
     return encode_frame(frame_type, msgspec.json.encode(value))
 
 
-def encode_header(frame_type: FrameType, *pieces: bytes | memoryview) -> bytes:
+def encode_header(
+    frame_type: FrameType, *pieces: bytes | memoryview, round_number: int = 0
+) -> bytes:
     """The header of a frame whose payload is `pieces`, one after the other."""
     size = checksum = 0
     for piece in pieces:
         size += len(piece)
         checksum = crc32(piece, checksum)
-    start = _HEADER_CHECKED.pack(frame_type, 0, size, checksum)
+    start = _HEADER_CHECKED.pack(frame_type, round_number & 0xFFFF, size, checksum)
     return start + crc32(start, 0).to_bytes(4, "big")
 
 
 def encode_data(
-    offset: int, confirmed: int, epoch: int, body: bytes | memoryview
+    offset: int, confirmed: int, epoch: int, body: bytes | memoryview, *, round_number: int = 0
 ) -> list[bytes | memoryview]:
     """Header and prefix in one piece, then the body as it is: nothing is copied."""
     prefix = DATA_PREFIX.pack(offset, confirmed, epoch)
-    return [encode_header(FrameType.DATA, prefix, body) + prefix, body]
+    header = encode_header(FrameType.DATA, prefix, body, round_number=round_number)
+    return [header + prefix, body]
 
 
 def encode_heartbeat(log_end: int, confirmed: int, epoch: int) -> bytes:
@@ -214,6 +218,7 @@ class Frame:
     frame_type: int
     payload: memoryview
     is_intact: bool
+    round_number: int = 0
 
 
 class FrameParser:
@@ -252,7 +257,7 @@ class FrameParser:
         assert 0 < size <= len(self._buffer) - self._filled
         self._filled += size
         while self._filled - self._parsed >= HEADER_SIZE:
-            frame_type, _, payload_size, checksum, header_checksum = HEADER.unpack_from(
+            frame_type, round_number, payload_size, checksum, header_checksum = HEADER.unpack_from(
                 self._buffer, self._parsed
             )
             start = self._parsed
@@ -267,7 +272,7 @@ class FrameParser:
                 break
             payload = self._view[start + HEADER_SIZE : end]
             self._parsed = end
-            yield Frame(frame_type, payload, crc32(payload, 0) == checksum)
+            yield Frame(frame_type, payload, crc32(payload, 0) == checksum, round_number)
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """The same for bytes that are elsewhere; payloads are copied so that all stay good."""
@@ -277,5 +282,5 @@ class FrameParser:
             size = min(len(target), len(rest))
             target[:size] = rest[:size]
             for frame in self.buffer_filled(size):
-                yield Frame(frame.frame_type, memoryview(bytes(frame.payload)), frame.is_intact)
+                yield replace(frame, payload=memoryview(bytes(frame.payload)))
             rest = rest[size:]
