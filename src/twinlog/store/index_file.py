@@ -124,7 +124,7 @@ class IndexFile:
         parts: list[bytes] = []
         if first <= 1 or numpy is None or count < _BATCH_MIN:
             done = count if numpy is None or count < _BATCH_MIN else 1
-            parts += [self._put_one(hashes[i], offsets[i], timestamps[i]) for i in range(done)]
+            parts += [self._put_one(int(hashes[i]), offsets[i], timestamps[i]) for i in range(done)]
         if done < count:
             parts.append(
                 self._put_array(hashes[done:count], offsets[done:count], timestamps[done:count])

@@ -52,7 +52,7 @@ _PUT_OK: Final = PutMessageStatus.PUT_OK
 _ENTRY_PACK: Final = ENTRY.pack
 _RECORD_EXTRA_MAX: Final = 65536  # RocketMQ: a record is at most maxMessageSize and this.
 _ROLLBACK: Final = 0xC
-_UNQUEUED: Final = (0x4, _ROLLBACK)  # PREPARED and ROLLBACK records have no queue.
+_UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
 _MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess.
 
 DispatchListener = Callable[[Collection[tuple[str, int]]], None]
@@ -97,6 +97,7 @@ class MessageStore:
             file_size=config.consume_queue_file_size,
             open_files_max=CONSUME_QUEUE_FILES_OPEN_MAX,
         )
+        self._queues_by_key = self.queue_table.by_key
         self.index: IndexService | None = None
         if config.message_index_enable:
             self.index = IndexService(
@@ -261,16 +262,17 @@ class MessageStore:
         log = self.commit_log
         topic = message.topic
         queue_id = message.queue_id
-        queue = self.queue_table.by_key.get((topic, queue_id))
+        queue = self._queues_by_key.get((topic, queue_id))
         if queue is None:
+            if len(topic) > TOPIC_LENGTH_MAX:
+                return self._illegal(message)
             queue = self.queue_table.make(topic, queue_id)
-        kind = message.sys_flag & _ROLLBACK
-        if kind in _UNQUEUED:
+        if message.sys_flag & _UNQUEUED_BIT:
             return self._put_unqueued(message)
         offset = log.tail
         queue_offset = queue.next_offset
         timestamp = self._turn_timestamp
-        if len(message.body) > self.config.max_message_size or len(topic) > TOPIC_LENGTH_MAX:
+        if len(message.body) > self.config.max_message_size:
             return self._illegal(message)
         try:
             record = encode_record(message, queue_offset, offset, timestamp)
