@@ -308,8 +308,16 @@ def scan(
             ):
                 reason = f"body CRC is not {crc:#010x}, as the record says"
                 return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
-            if file_position is not None and _misses_sector(
-                buffer, topic_at, _zeros_from(record_end, properties_at < record_end), file_position
+            if (
+                file_position is not None
+                # A sector that is missing reaches into the properties, if there are any.
+                and (properties_at == record_end or buffer.find(0, properties_at, record_end) >= 0)
+                and _misses_sector(
+                    buffer,
+                    topic_at,
+                    _zeros_from(record_end, properties_at < record_end),
+                    file_position,
+                )
             ):
                 return ScanResult(entries, position, ScanStop.DAMAGED, _MISSING, 0)
             entry = (

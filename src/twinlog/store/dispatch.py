@@ -12,16 +12,14 @@ from typing import Final
 
 from twinlog.message.properties import delay_level, tags_and_keys
 from twinlog.message.record import ScanEntry
-from twinlog.message.sysflag import (
-    TRANSACTION_PREPARED_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
-)
+from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE
 from twinlog.runtime.clock import Clock
-from twinlog.store.consume_queue import GAP_ENTRIES_MAX, ConsumeQueue
+from twinlog.store.consume_queue import ENTRY, GAP_ENTRIES_MAX, ConsumeQueue
 from twinlog.store.index_service import PENDING_MAX, IndexService
 from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 
 _LOG = logging.getLogger("twinlog.store")
+_UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000  # RocketMQ's, for a level that the table does not have.
 
 
@@ -70,11 +68,12 @@ class Dispatcher:
         """Queues that moved. Their new entries are visible at once."""
         by_key, index = self._queues.by_key, self._index
         now_ms = self._clock.monotonic_ms()
+        pending = index.pending if index is not None else []
         moved: set[ConsumeQueue] = set()
+        pack = ENTRY.pack
         for offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties in entries:
             tags_code, keys = tags_and_keys(properties)
-            kind = sys_flag & TRANSACTION_ROLLBACK_TYPE
-            if kind not in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE):
+            if not sys_flag & _UNQUEUED_BIT:
                 queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
                 if queue_offset == queue.next_offset or self._place(
                     queue, queue_offset, offset, size
@@ -84,13 +83,16 @@ class Dispatcher:
                         tags_code = tags_code if due is None else due
                     if queue.dirty_since_ms < 0:
                         self._queues.mark_dirty(queue, now_ms, offset, stored_at)
-                    queue.add(offset, size, tags_code)
+                    queue.tail += pack(offset, size, tags_code)
+                    queue.next_offset += 1
+                    queue.last_physical_end = offset + size
                     moved.add(queue)
-            if index is not None and kind != TRANSACTION_ROLLBACK_TYPE:
-                if keys:
-                    index.pending.append((topic, keys, offset, stored_at))
-                else:
-                    index.bare_offset = offset
+            elif sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
+                continue
+            if keys:
+                pending.append((topic, keys, offset, stored_at))
+            elif index is not None:
+                index.bare_offset = offset
         self._finish(moved)
         return moved
 
