@@ -60,6 +60,8 @@ class CommitLog:
         self.segment_end = 0  # Of the segment that is being filled; 0 when there is none.
         self.pieces: list[bytes] = []
         self.broken_reason = ""
+        # Before anything is cut, and after: who says how far the log is durable must know first.
+        self.on_truncating: Callable[[], None] | None = None
         self.on_truncate: Callable[[int], None] | None = None
         self._first_offset = 0
         self._pieces_start = 0
@@ -380,6 +382,8 @@ class CommitLog:
                 f"cannot truncate to {offset}, the log is [{self.min_offset}, {self.max_offset})"
             )
         self.discard_pending(reason)
+        if self.on_truncating is not None:
+            self.on_truncating()
         self.cut(offset, reason)
         if self.on_truncate is not None:
             self.on_truncate(offset)

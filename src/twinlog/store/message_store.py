@@ -140,6 +140,7 @@ class MessageStore:
         self._listeners: list[DispatchListener] = []
         self._limit: Watermark | None = None
         self._held: list[tuple[int, list[tuple[ConsumeQueue, int]]]] = []
+        self.commit_log.on_truncating = self.checkpoint.forget_point
         self.commit_log.on_truncate = self._log_truncated
 
     # Life
@@ -525,7 +526,6 @@ class MessageStore:
 
     def _log_truncated(self, offset: int) -> None:
         """The log was cut (slave, controller): queues and index follow."""
-        self.checkpoint.forget_point()
         self._held.clear()
         self.queue_table.truncate(offset)
         if self.index is not None:

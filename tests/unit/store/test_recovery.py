@@ -1,0 +1,307 @@
+"""Recovery: clean and crashed stores, torn ends, damage in the middle, missing parts."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.support.stores import (
+    SEGMENT_SIZE,
+    ManualClock,
+    copy_apache_store,
+    make_store,
+    message,
+    running_store,
+    small_config,
+)
+
+from twinlog.runtime.disk import PosixDisk
+from twinlog.store.errors import StoreDamagedError, StoreLayoutError, StoreLockedError
+from twinlog.store.status import GetMessageStatus
+
+
+@asynccontextmanager
+async def opened(config, disk=None):
+    """A store that was just loaded, with its report; stopped cleanly."""
+    own = disk or PosixDisk()
+    store = make_store(config, own)
+    report = await store.load()
+    store.open_for_puts()
+    try:
+        yield store, report
+    finally:
+        await store.stop()
+        if disk is None:
+            own.close()
+
+
+async def _fill(root, count=400, *, crash=True, **config):
+    """Write `count` messages; the crash is what SIGKILL leaves: all written, nothing closed."""
+    store_config = small_config(root, **config)
+    offsets = []
+    if not crash:
+        async with running_store(store_config) as store:
+            for number in range(count):
+                offsets.append(store.put(message(number, queue_id=number % 2)))
+                store.write_pending()
+        return store_config, offsets
+    disk = PosixDisk()
+    store = make_store(store_config, disk)
+    await store.load()
+    store.open_for_puts()
+    for number in range(count):
+        offsets.append(store.put(message(number, queue_id=number % 2)))
+        store.write_pending()
+    store._close_files()
+    disk.close()
+    return store_config, offsets
+
+
+def _segment(root, offset):
+    return root / "commitlog" / f"{offset // SEGMENT_SIZE * SEGMENT_SIZE:020d}"
+
+
+def _overwrite(root, offset, data):
+    with _segment(root, offset).open("r+b") as file:
+        file.seek(offset % SEGMENT_SIZE)
+        file.write(data)
+
+
+async def test_clean_stop_starts_without_reading_the_log(tmp_path):
+    config, results = await _fill(tmp_path, crash=False)
+    async with opened(config) as (store, report):
+        assert report.was_clean
+        assert report.record_count == 0
+        assert store.appended.value == results[-1].end_offset
+        assert store.max_offset_in_queue("T", 0) == 200
+
+
+async def test_crash_without_any_checkpoint_rebuilds_queues_and_index(tmp_path):
+    config, results = await _fill(tmp_path)
+    async with opened(config) as (store, report):
+        assert not report.was_clean
+        assert report.record_count == 400
+        assert store.max_offset_in_queue("T", 1) == 200
+        found = store.query_message("T", f"{7:032X}", 5, 0, 1 << 62)
+        assert found.physical_offsets == [results[7].physical_offset]
+
+
+async def test_crash_recovery_starts_at_the_saved_point(tmp_path):
+    config = small_config(tmp_path)
+    disk = PosixDisk()
+    store = make_store(config, disk)
+    await store.load()
+    store.open_for_puts()
+    for number in range(300):
+        last = store.put(message(number))
+        if number == 249:
+            assert await store.housekeeping.save_round()
+    store.write_pending()
+    store._close_files()
+    disk.close()
+    async with opened(config) as (store, report):
+        assert report.record_count == 50
+        assert report.end_offset == last.end_offset
+        assert store.max_offset_in_queue("T", 0) == 300
+
+
+async def test_torn_end_is_cut_and_moved_aside(tmp_path):
+    config, results = await _fill(tmp_path)
+    torn = results[-1]
+    data = _segment(tmp_path, torn.physical_offset).read_bytes()
+    start = torn.physical_offset % SEGMENT_SIZE
+    end = torn.end_offset % SEGMENT_SIZE
+    _overwrite(tmp_path, torn.end_offset - 60, bytes(60))
+    async with opened(config) as (store, report):
+        assert store.appended.value == torn.physical_offset
+        assert report.cut_bytes > 0
+        assert store.max_offset_in_queue("T", 1) == 199
+        again = store.put(message(399, queue_id=1))
+        store.write_pending()
+        assert again.physical_offset == torn.physical_offset
+        assert again.queue_offset == torn.queue_offset
+    aside = list((tmp_path / "twinlog").glob("cut-*/*"))
+    assert len(aside) == 1
+    assert aside[0].read_bytes() == data[start : end - 60]
+    assert int(aside[0].name) == torn.physical_offset
+
+
+async def test_bytes_behind_the_end_are_zero_after_a_cut(tmp_path):
+    """H2: what is not made zero comes back as records after the next crash."""
+    config, results = await _fill(tmp_path)
+    victim = results[-5]
+    _overwrite(tmp_path, victim.physical_offset + 100, b"\xff")
+    async with opened(config) as (store, _):
+        assert store.appended.value == victim.physical_offset
+    position = victim.physical_offset % SEGMENT_SIZE
+    rest = _segment(tmp_path, victim.physical_offset).read_bytes()[position:]
+    assert rest == bytes(len(rest))
+
+
+async def test_damage_below_what_was_flushed_refuses_the_start(tmp_path):
+    config = small_config(tmp_path)
+    disk = PosixDisk()
+    store = make_store(config, disk)
+    await store.load()
+    store.open_for_puts()
+    results = [store.put(message(number)) for number in range(200)]
+    store.write_pending()
+    await store.flush_service.flush()
+    store.checkpoint.physic_timestamp = store.last_store_timestamp
+    from twinlog.store.checkpoint import RecoveryPoint
+
+    store.checkpoint.save(RecoveryPoint(flushed=store.flushed.value, dispatched=0))
+    store._close_files()
+    disk.close()
+    victim = results[100]
+    _overwrite(tmp_path, victim.physical_offset + 100, b"\xff")
+    before = _segment(tmp_path, victim.physical_offset).read_bytes()
+    with pytest.raises(StoreDamagedError) as caught:
+        async with opened(config):
+            pass
+    assert caught.value.physical_offset == victim.physical_offset
+    assert "restore" in str(caught.value).lower()
+    assert _segment(tmp_path, victim.physical_offset).read_bytes() == before
+
+
+async def test_hole_in_a_cleanly_stopped_apache_store_is_damage(tmp_path):
+    copy_apache_store(tmp_path)
+    _overwrite(tmp_path, 458752 + 2000, b"\xff" * 600)
+    with pytest.raises(StoreDamagedError):
+        async with opened(small_config(tmp_path)):
+            pass
+
+
+async def test_wrong_segment_size_names_file_and_key(tmp_path):
+    await _fill(tmp_path, 10, crash=False)
+    with pytest.raises(StoreLayoutError, match="mappedFileSizeCommitLog is 32768"):
+        async with opened(small_config(tmp_path, mapped_file_size_commit_log=32768)):
+            pass
+    async with opened(small_config(tmp_path)) as (store, report):
+        assert report.was_clean
+        assert store.max_offset_in_queue("T", 0) == 5
+
+
+@pytest.mark.parametrize(("number", "error"), [(1, StoreLayoutError), (2, StoreDamagedError)])
+async def test_missing_segment_is_named(tmp_path, number, error):
+    await _fill(tmp_path, 600, crash=False)
+    assert len(list((tmp_path / "commitlog").iterdir())) == 3
+    (tmp_path / "commitlog" / f"{number * SEGMENT_SIZE:020d}").unlink()
+    with pytest.raises(error, match="hole|missing"):
+        async with opened(small_config(tmp_path)):
+            pass
+
+
+async def test_truncated_slave_starts_again_at_its_new_end(tmp_path):
+    config, results = await _fill(tmp_path, 600, crash=False)
+    async with opened(config) as (store, _):
+        await store.housekeeping.save_round()
+        cut = results[100].physical_offset
+        store.commit_log.truncate_to(cut, reason="diverged")
+        assert store.appended.value == store.dispatched.value == cut
+        assert store.max_offset_in_queue("T", 0) == 50
+        assert not store.query_message("T", f"{100:032X}", 5, 0, 1 << 62).physical_offsets
+        again = store.put(message(100, queue_id=0))
+        assert (again.physical_offset, again.queue_offset) == (cut, 50)
+    async with opened(config) as (store, report):
+        assert report.was_clean
+        assert store.max_offset_in_queue("T", 0) == 51
+        assert store.query_message("T", f"{99:032X}", 5, 0, 1 << 62).physical_offsets
+
+
+async def test_second_process_is_refused_before_anything_is_read(tmp_path):
+    config = small_config(tmp_path)
+    import subprocess
+    import sys
+
+    code = (
+        "import fcntl, os, sys, time\n"
+        f"fd = os.open({str(tmp_path / 'lock')!r}, os.O_RDWR | os.O_CREAT)\n"
+        "fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+        "print('locked', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(StoreLockedError, match="in use by another broker"):
+            async with opened(config):
+                pass
+        assert not (tmp_path / "commitlog").exists()
+        holder.stdin.close()
+        holder.wait()
+
+
+async def test_foreign_and_empty_files_do_not_stop_the_start(tmp_path):
+    await _fill(tmp_path, 10, crash=False)
+    (tmp_path / "commitlog" / "notes.txt").write_text("mine")
+    (tmp_path / "commitlog" / f"{SEGMENT_SIZE:020d}").touch()
+    async with opened(small_config(tmp_path)) as (store, _):
+        assert store.max_offset_in_queue("T", 0) == 5
+    assert (tmp_path / "commitlog" / "notes.txt").exists()
+
+
+async def test_store_path_that_cannot_be_written_is_a_clear_error(tmp_path):
+    from twinlog.store.errors import StoreError
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="storePathRootDir"):
+        async with opened(small_config(tmp_path / "file" / "store")):
+            pass
+
+
+async def test_delayed_messages_get_their_deliver_time_in_recovery(tmp_path):
+    """H12: Apache parses the levels after recovery and delivers these at once."""
+    from twinlog.message.properties import encode_properties
+
+    config = small_config(tmp_path)
+    disk = PosixDisk()
+    clock = ManualClock()
+    store = make_store(config, disk, clock)
+    await store.load()
+    store.open_for_puts()
+    delayed = message(1, topic="SCHEDULE_TOPIC_XXXX", queue_id=2)
+    delayed.properties = encode_properties({"DELAY": "3", "TAGS": "a"})
+    store.put(delayed)
+    store.write_pending()
+    queue = store.queue_table.get("SCHEDULE_TOPIC_XXXX", 2)
+    due = clock.now_ms() + 10_000
+    assert queue.entry(store.queue_table.pool, 0)[2] == due
+    store._close_files()
+    disk.close()
+    async with opened(config) as (store, _):
+        queue = store.queue_table.get("SCHEDULE_TOPIC_XXXX", 2)
+        assert queue.entry(store.queue_table.pool, 0)[2] == due
+
+
+async def test_slave_log_that_starts_inside_a_segment_is_found_again(tmp_path):
+    from twinlog.message.record import encode_record
+    from twinlog.runtime.broker_config import BrokerRole
+
+    config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
+    start = 5 * SEGMENT_SIZE + 1000
+    record = encode_record(message(1), 7, start, 1_700_000_000_000)
+    async with running_store(config) as store:
+        store.commit_log.start_at(start)
+        store.commit_log.append_raw(start, record)
+        assert store.commit_log.min_offset == start
+    async with opened(config) as (store, _):
+        assert store.commit_log.min_offset == start
+        assert store.appended.value == start + len(record)
+        assert store.max_offset_in_queue("T", 0) == 8
+        assert store.min_offset_in_queue("T", 0) == 7
+        assert store.get_message("T", 0, 7, 1).status is GetMessageStatus.FOUND
+
+
+async def test_partly_received_record_of_a_slave_is_cut_and_asked_for_again(tmp_path):
+    from twinlog.message.record import encode_record
+    from twinlog.runtime.broker_config import BrokerRole
+
+    config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
+    record = encode_record(message(1), 0, 0, 1_700_000_000_000)
+    async with running_store(config) as store:
+        store.commit_log.append_raw(0, record + record[:50])
+    async with opened(config) as (store, _):
+        assert store.appended.value == len(record)
+        assert store.dispatched.value == len(record)
