@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from contextlib import asynccontextmanager
 
 import pytest
@@ -187,7 +189,7 @@ async def test_missing_segment_is_named(tmp_path, number, error):
     await _fill(tmp_path, 600, crash=False)
     assert len(list((tmp_path / "commitlog").iterdir())) == 3
     (tmp_path / "commitlog" / f"{number * SEGMENT_SIZE:020d}").unlink()
-    with pytest.raises(error, match="hole|missing"):
+    with pytest.raises(error, match=r"hole|missing"):
         async with opened(small_config(tmp_path)):
             pass
 
@@ -210,27 +212,24 @@ async def test_truncated_slave_starts_again_at_its_new_end(tmp_path):
 
 
 async def test_second_process_is_refused_before_anything_is_read(tmp_path):
-    config = small_config(tmp_path)
-    import subprocess
-    import sys
-
     code = (
-        "import fcntl, os, sys, time\n"
+        "import fcntl, os, sys\n"
         f"fd = os.open({str(tmp_path / 'lock')!r}, os.O_RDWR | os.O_CREAT)\n"
         "fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
         "print('locked', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout.readline() == b"locked\n"
-        with pytest.raises(StoreLockedError, match="in use by another broker"):
-            async with opened(config):
-                pass
-        assert not (tmp_path / "commitlog").exists()
-        holder.stdin.close()
-        holder.wait()
+    pipe = asyncio.subprocess.PIPE
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdin=pipe, stdout=pipe
+    )
+    assert await holder.stdout.readline() == b"locked\n"
+    with pytest.raises(StoreLockedError, match="in use by another broker"):
+        async with opened(small_config(tmp_path)):
+            pass
+    assert not (tmp_path / "commitlog").exists()
+    holder.stdin.close()
+    await holder.wait()
 
 
 async def test_foreign_and_empty_files_do_not_stop_the_start(tmp_path):
