@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: setup bench test interop sim mutants chaos lint fmt clean
+.PHONY: demo setup bench test interop sim mutants chaos lint fmt clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ mutants: setup
 # Real processes under kill, stop, cut, slow links, full disks and damage.
 chaos: setup
 	$(BIN)/python -m pytest tests -m chaos $(ARGS)
+
+# A pair under load, its master killed, the pipeline, a verdict; ARGS="--seconds 4" and so on.
+demo: setup
+	$(BIN)/twinlog demo $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
