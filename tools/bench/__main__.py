@@ -15,6 +15,7 @@ from pathlib import Path
 
 import harness
 import picture
+import spark_rows
 import store_rows
 from rich.console import Console
 from rich.markup import escape
@@ -23,7 +24,7 @@ from rich.table import Table
 
 def all_rows() -> list[harness.Row]:
     """Every row there is. A module of rows is added here, a rival as a subject in its rows."""
-    return [*store_rows.ROWS]
+    return [*store_rows.ROWS, *spark_rows.ROWS]
 
 
 def main() -> int:

@@ -227,6 +227,7 @@ class SourceOptions:
         """Parse every option about a start or an end once, so that a typo fails at once."""
         for side in ("starting", "ending"):
             self.position(side)
+        assert self.late_timestamp_is_latest in (True, False)
 
     def position(self, side: str) -> tuple[str, Any]:
         """Return where to start or end, by precedence as in Kafka.

@@ -1,0 +1,188 @@
+"""Stores to measure with, and the measurements of the pipeline as functions.
+
+Each function does its work once and returns seconds; the harness repeats and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twinlog.message.hashing import jhash
+from twinlog.message.model import PutMessage
+from twinlog.message.properties import encode_properties
+from twinlog.message.record import blank_record, decode_record, encode_record
+from twinlog.spark.columns import ALL_COLUMNS
+from twinlog.spark.jobs.archive import archive
+from twinlog.spark.jobs.audit import audit
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import plan_batch, read_window
+from twinlog.spark.storeview import StoreView
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SEGMENT = 256 << 20
+QUEUES = 6
+TOPICS = ("orders", "events")
+START_MS = 1_790_000_000_000
+HOST = bytes([10, 0, 0, 1]) + struct.pack(">i", 10911)
+TEXT = b"The quick brown fox jumps over the lazy dog while the log grows. "
+
+
+def generate(root: Path, body_size: int, total_bytes: int) -> dict[str, int]:
+    """Write a store of about `total_bytes` with bodies of about `body_size`; return its facts."""
+    facts = root / "facts.json"
+    if facts.exists():
+        known: dict[str, int] = json.loads(facts.read_text())
+        return known
+    (root / "commitlog").mkdir(parents=True)
+    (root / "config").mkdir()
+    table = {"broker-a": {"perm": 1, "writeQueueNums": 1}}
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    writer = _Writer(root)
+    number = 0
+    while writer.end < total_bytes:
+        writer.put(number, body_size)
+        number += 1
+    writer.close()
+    found = {"rows": number, "bytes": writer.end}
+    facts.write_text(json.dumps(found))
+    return found
+
+
+class _Writer:
+    def __init__(self, root: Path) -> None:
+        self.root, self.end = root, 0
+        self.queues = {(t, q): bytearray() for t in TOPICS for q in range(QUEUES)}
+        self.segment = bytearray()
+        self.codes = {tag: jhash(tag) for tag in "abcd"}
+
+    def put(self, number: int, body_size: int) -> None:
+        topic, queue_id = TOPICS[number % 2], number // 2 % QUEUES
+        tag = "abcd"[number % 4]
+        properties = encode_properties(
+            {"KEYS": f"k{number}", "TAGS": tag, "UNIQ_KEY": f"{number:032X}", "CLUSTER": "bench"}
+        )
+        pad = TEXT * (body_size // len(TEXT) + 1)
+        body = (b'{"id":%d,"amount":%d,"note":"' % (number, number % 991) + pad)[
+            : body_size - 2
+        ] + b'"}'
+        now = START_MS + number // 50
+        message = PutMessage(
+            topic=topic, queue_id=queue_id, body=body, properties=properties,
+            born_timestamp=now - number % 7, born_host=HOST, store_host=HOST,
+        )  # fmt: skip
+        queue = self.queues[topic, queue_id]
+        record = encode_record(message, len(queue) // 20, self.end, now)
+        if len(self.segment) + len(record) + 8 > SEGMENT:
+            room = SEGMENT - len(self.segment)
+            self.segment += blank_record(room)
+            self._flush()
+            self.end += room
+            record = encode_record(message, len(queue) // 20, self.end, now)
+        queue += struct.pack(">qiq", self.end, len(record), self.codes[tag])
+        self.segment += record
+        self.end += len(record)
+
+    def _flush(self) -> None:
+        base = self.end // SEGMENT * SEGMENT
+        with (self.root / "commitlog" / f"{base:020d}").open("wb") as file:
+            file.write(self.segment)
+            file.truncate(SEGMENT)
+        self.segment = bytearray()
+
+    def close(self) -> None:
+        self._flush()
+        for (topic, queue_id), entries in self.queues.items():
+            directory = self.root / "consumequeue" / topic / str(queue_id)
+            directory.mkdir(parents=True)
+            with (directory / f"{0:020d}").open("wb") as file:
+                file.write(entries)
+                file.truncate(max(6_000_000, len(entries)))
+
+
+def _noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def read_store(spark: SparkSession, store: Path, **options: str) -> float:
+    """Read all columns of a store through Spark; return seconds."""
+    reader = spark.read.format("twinlog").option("path", str(store))
+    frame = reader.option("subscribePattern", ".*").options(**options).load()
+    begin = time.perf_counter()
+    _noop(frame)
+    return time.perf_counter() - begin
+
+
+def make_parquet(spark: SparkSession, store: Path, out: Path) -> None:
+    """Write the rows of a store as zstd Parquet once, for the comparison."""
+    if out.exists():
+        return
+    frame = spark.read.format("twinlog").option("path", str(store))
+    rows = frame.option("subscribePattern", ".*").load()
+    rows.write.option("compression", "zstd").parquet(str(out))
+
+
+def read_parquet(spark: SparkSession, parquet: Path) -> float:
+    """Read the same rows from Parquet; return seconds."""
+    frame = spark.read.parquet(str(parquet))
+    begin = time.perf_counter()
+    _noop(frame)
+    return time.perf_counter() - begin
+
+
+def read_directly(store: Path) -> float:
+    """Decode all columns on one core without Spark; return seconds."""
+    options = SourceOptions.parse({"path": str(store), "subscribePattern": ".*"})
+    begin = time.perf_counter()
+    for window in plan_batch(options, Pushed()):
+        for _ in read_window(options, window, ALL_COLUMNS):
+            pass
+    return time.perf_counter() - begin
+
+
+def read_plainly(store: Path, rows_max: int = 200_000) -> tuple[float, int]:
+    """Walk the log with a Python loop, one record at a time; return seconds and rows."""
+    view = StoreView(store)
+    log = view.log.segment(0)
+    data = memoryview(log.data)
+    begin, at, rows = time.perf_counter(), 0, 0
+    while rows < rows_max and int.from_bytes(data[at + 4 : at + 8], "big") == 0xDAA320A7:
+        record = decode_record(data, at, check_crc=False)
+        record.property_map  # noqa: B018  # decoding it is part of the work
+        at += record.total_size
+        rows += 1
+    return time.perf_counter() - begin, rows
+
+
+def archive_store(spark: SparkSession, store: Path, out: Path) -> float:
+    """Archive a store exactly once; return seconds."""
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.perf_counter()
+    archive(out, {"path": str(store)}, spark=spark)
+    return time.perf_counter() - begin
+
+
+def write_parquet_by_rows(spark: SparkSession, store: Path, out: Path) -> float:
+    """Write the same rows through the JVM with Spark's streaming Parquet sink; return seconds."""
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.perf_counter()
+    rows = spark.readStream.format("twinlog").option("path", str(store))
+    query = (
+        rows.option("subscribePattern", ".*").option("startingOffsets", "earliest").load()
+        .writeStream.format("parquet").option("path", str(out)).option("compression", "zstd")
+        .option("checkpointLocation", str(out / "_checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    return time.perf_counter() - begin
+
+
+def audit_stores(spark: SparkSession, master: Path, slave: Path) -> dict[str, Any]:
+    """Audit a pair; return the facts of the summary."""
+    return audit(master, slave, spark=spark, settle=0).facts
