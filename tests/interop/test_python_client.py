@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -417,3 +418,61 @@ async def test_consumers_go_on_from_an_apache_slave(
         for _ in range(400):
             gate.release()
         await eventually(lambda: len(set(seen.bodies)) >= 200, "the rest, from the slave", 30)
+
+
+PLAIN_ACL = """
+accounts:
+  - accessKey: operator
+    secretKey: operator-secret
+    admin: true
+  - accessKey: reader-only
+    secretKey: reader-secret
+    admin: false
+    defaultTopicPerm: SUB
+    defaultGroupPerm: SUB
+"""
+
+
+async def test_signed_requests_pass_apaches_access_control(
+    apache_namesrv: Callable[..., ApacheNamesrv],
+    apache_broker: Callable[..., ApacheBroker],
+    tmp_path: Path,
+) -> None:
+    namesrv, home = apache_namesrv(), tmp_path / "guarded"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "plain_acl.yml").write_text(PLAIN_ACL)
+    apache_broker(directory=home, namesrv=namesrv.address, aclEnable=True, **BROKER_CONFIG)
+    topic, seen = unique("guarded"), Seen()
+    operator = {"access_key": "operator", "secret_key": "operator-secret"}
+    reader = {"access_key": "reader-only", "secret_key": "reader-secret"}
+    wrong = {"access_key": "operator", "secret_key": "not-the-secret"}
+    async with Admin(namesrv.address, **operator) as admin:  # type: ignore[arg-type]
+        (await topics.create_topic(admin, topic, read_queues=2)).all_or_raise()
+    async with Producer("pg", name_server=namesrv.address, **operator) as producer:  # type: ignore[arg-type]
+        await producer.send_many(Message(topic, b"%d" % n) for n in range(10))
+    async with PushConsumer(unique("g"), name_server=namesrv.address, **reader) as consumer:  # type: ignore[arg-type]
+        await consumer.subscribe(topic, "*", seen)
+        await eventually(lambda: len(seen.messages) >= 10, "all, with a reader's account")
+    for account in (reader, wrong, {}):
+        async with Producer(
+            "pg",
+            name_server=namesrv.address,
+            retry_count=0,
+            **account,  # type: ignore[arg-type]
+        ) as producer:
+            with pytest.raises(ClientError, match=r"AclException|Permission|acl"):
+                await producer.send(Message(topic, b"x"))
+
+
+async def test_tls_with_apaches_own_certificate(apache: str) -> None:
+    """Apache's servers are permissive by default, with a certificate of their own making."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    topic = unique("tls")
+    async with Producer("pg", name_server=apache, tls=context) as producer:
+        receipt = await producer.send(Message(topic, b"secret"))
+        assert receipt.is_acknowledged
+    async with Producer("pg", name_server=apache, tls=True, connect_timeout_ms=2000) as producer:
+        with pytest.raises(ClientError, match="certificate verify failed"):
+            await producer.send(Message(topic, b"x"))
