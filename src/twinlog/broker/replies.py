@@ -14,7 +14,7 @@ from twinlog.broker.durability import Demand, DurabilityQueue
 from twinlog.broker.store_stats import StoreStats
 from twinlog.remoting.codec import SendResponseTemplate, encode_response
 from twinlog.runtime.clock import Clock, TimerHandle
-from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.config import BrokerConfig, BrokerRole, FlushDiskType
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -27,6 +27,9 @@ SendReply = tuple[Any, int, int, int, int, int | tuple[int, ...]]
 # Called once with the final status and a reason, empty when all is well.
 PutCallback = Callable[[PutMessageStatus, str], None]
 _Waiting = SendReply | PutCallback
+# (end of the record, who waits, for what besides the append, why no slave is waited for)
+_Entry = tuple[int, _Waiting, Demand, str]
+_JSON = 0
 
 RESPONSE_CODES = {
     PutMessageStatus.PUT_OK: 0,
@@ -72,52 +75,58 @@ class PutReplies:
         self._replication = replication
         self._stats = stats
         self._flush_writes = flush_writes
-        self._host_hex = store_host.hex().upper().encode()
+        self._host_hex = store_host.hex().upper()
         self._encode = SendResponseTemplate(
-            region=config.region_id, trace_on=config.trace_on
+            store_host=store_host, region=config.region_id, trace_on=config.trace_on
         ).encode
         self.trace_header = {
             "MSG_REGION": config.region_id,
             "TRACE_ON": "true" if config.trace_on else "false",
         }
-        self._turn: list[tuple[int, _Waiting, Demand, str]] = []
+        # What was put in this turn: sends answered in JSON that need no more than the append,
+        # and everything else.
+        self._plain: list[SendReply] = []
+        self._turn: list[_Entry] = []
         self._turn_started_ms = 0
         self._durable: DurabilityQueue[_Waiting] = DurabilityQueue()
+        self.is_overloaded = False  # So many replies wait that more would only wait longer.
         self._timer: TimerHandle | None = None
         flushed.subscribe(self._watermark_moved)
         replication.confirmed.subscribe(self._watermark_moved)
 
     @property
-    def is_overloaded(self) -> bool:
-        """Whether so many replies wait that more would only wait longer."""
-        return len(self._durable) >= WAITING_PUTS_MAX
-
-    @property
     def waiting_count(self) -> int:
-        return len(self._turn) + len(self._durable)
+        return len(self._plain) + len(self._turn) + len(self._durable)
 
     def add(self, result: AppendResult, waiting: _Waiting, must_wait: bool) -> None:
         """Answer `waiting` when what was put as `result` is as safe as the mode says."""
-        demand = Demand.NONE
-        reason = ""
+        if not self._plain and not self._turn:
+            self._turn_started_ms = self._clock.monotonic_ms()
+            self._appended_mark.wait(result.end_offset, _NO_DEADLINE_MS, self._appended)
         if must_wait:
             config = self._config
-            if config.flush_disk_type == "SYNC_FLUSH":
-                demand = Demand.FLUSH
-            if config.broker_role == "SYNC_MASTER":
-                status, reason = self._replication.check_sync(result.end_offset)
-                if status is None:
-                    demand |= Demand.REPLICATE
-                elif status is not PutMessageStatus.PUT_OK:
-                    # A status that is certain wins over whatever the flush will say.
-                    demand, reason = Demand.NONE, reason or status.name
-        turn = self._turn
-        if not turn:
-            self._turn_started_ms = self._clock.monotonic_ms()
-            turn.append((result.end_offset, waiting, demand, reason))
-            self._appended_mark.wait(result.end_offset, _NO_DEADLINE_MS, self._appended)
+            is_flushed = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            if is_flushed or config.broker_role is BrokerRole.SYNC_MASTER:
+                self._turn.append((result.end_offset, waiting, *self._demand(result.end_offset)))
+                return
+        if type(waiting) is tuple and waiting[2] == _JSON and type(waiting[5]) is int:
+            self._plain.append(waiting)
         else:
-            turn.append((result.end_offset, waiting, demand, reason))
+            self._turn.append((result.end_offset, waiting, Demand.NONE, ""))
+
+    def _demand(self, end_offset: int) -> tuple[Demand, str]:
+        """What a put waits for besides the append; or why waiting for a slave is vain."""
+        demand = Demand.NONE
+        if self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            demand = Demand.FLUSH
+        if self._config.broker_role is BrokerRole.SYNC_MASTER:
+            status, reason = self._replication.check_sync(end_offset)
+            if status is None:
+                demand |= Demand.REPLICATE
+            elif status is not PutMessageStatus.PUT_OK:
+                # A status that is certain wins over whatever the flush will say.
+                return Demand.NONE, reason or status.name
+        return demand, ""
 
     def stop(self) -> None:
         """Tell those who still wait that nothing more can be promised."""
@@ -128,27 +137,49 @@ class PutReplies:
             self._answer(waiting, PutMessageStatus.FLUSH_DISK_TIMEOUT, "the broker stops")
 
     def _appended(self, _: Any, outcome: Outcome, reason: str) -> None:
+        plain, self._plain = self._plain, []
         turn, self._turn = self._turn, []
         reached = self._appended_mark.value
         now = self._clock.monotonic_ms()
-        self._stats.put_done(len(turn), now - self._turn_started_ms)
-        if outcome is Outcome.REACHED and turn[-1][0] <= reached:
-            left = []
-        else:
-            left = [entry for entry in turn if entry[0] > reached]
-            turn = turn[: len(turn) - len(left)]
+        self._stats.put_done(len(plain) + len(turn), now - self._turn_started_ms)
+        if outcome is not Outcome.REACHED:
+            plain = self._fail_plain(plain, reached, reason)
+            turn = self._fail_turn(turn, reached, reason)
+        # One write puts the whole turn into the log: who waits for its first record has it all.
+        assert not plain or plain[-1][5] < reached  # type: ignore[operator]
+        assert not turn or turn[-1][0] <= reached
+        self._release_plain(plain)
         self._release_turn(turn, now)
-        if outcome is Outcome.REACHED and left:
-            self._turn = left + self._turn
-            self._appended_mark.wait(left[0][0], _NO_DEADLINE_MS, self._appended)
-        else:
-            for entry in left:
-                self._answer(entry[1], PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
         self._flush_writes()
 
-    def _release_turn(self, turn: list[tuple[int, _Waiting, Demand, str]], now: int) -> None:
+    def _fail_plain(self, plain: list[SendReply], reached: int, reason: str) -> list[SendReply]:
+        """Refuse those that are not in the log; the rest is returned."""
+        for waiting in plain:
+            if waiting[5] >= reached:  # type: ignore[operator]
+                self._answer(waiting, PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+        return [waiting for waiting in plain if waiting[5] < reached]  # type: ignore[operator]
+
+    def _fail_turn(self, turn: list[_Entry], reached: int, reason: str) -> list[_Entry]:
+        for entry in turn:
+            if entry[0] > reached:
+                self._answer(entry[1], PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+        return [entry for entry in turn if entry[0] <= reached]
+
+    def _release_plain(self, plain: list[SendReply]) -> None:
+        """The common case: one format per reply, one call per run of a connection's replies."""
         encode = self._encode
-        host_hex = self._host_hex
+        current: Any = None
+        frames: list[bytes] = []
+        for connection, opaque, _, queue_id, queue_offset, offset in plain:
+            if connection is not current:
+                if frames:
+                    current.write_frames(frames)
+                current, frames = connection, []
+            frames.append(encode(opaque, queue_id, queue_offset, offset))  # type: ignore[arg-type]
+        if frames:
+            current.write_frames(frames)
+
+    def _release_turn(self, turn: list[_Entry], now: int) -> None:
         must_advance = False
         for end_offset, waiting, demand, reason in turn:
             if demand:
@@ -156,10 +187,6 @@ class PutReplies:
                 must_advance = True
             elif reason:
                 self._answer(waiting, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
-            elif type(waiting) is tuple and waiting[2] == 0 and type(where := waiting[5]) is int:
-                # The common case, written out: one format, one append.
-                message_id = b"%b%016X" % (host_hex, where)
-                waiting[0].write(encode(waiting[1], waiting[3], waiting[4], message_id))
             else:
                 self._answer(waiting, PutMessageStatus.PUT_OK, "")
         if must_advance:
@@ -173,6 +200,7 @@ class PutReplies:
             flush_deadline_ms=now + self._config.sync_flush_timeout,
             slave_deadline_ms=now + self._config.slave_timeout,
         )
+        self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
         if self._timer is None:
             self._timer = self._clock.call_later_ms(_EXPIRE_INTERVAL_MS, self._expire)
 
@@ -183,6 +211,7 @@ class PutReplies:
 
     def _advance(self) -> None:
         decided = self._durable.advance(self._flushed_mark.value, self._replication.confirmed.value)
+        self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
         for waiting, status, _ in decided:
             self._answer(waiting, status, "")
 
@@ -193,6 +222,7 @@ class PutReplies:
             self._flushed_mark.value,
             self._replication.confirmed.value,
         )
+        self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
         for waiting, status, end_offset in decided:
             is_slow_slave = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
             reason = self._replication.timeout_reason(end_offset) if is_slow_slave else ""
@@ -206,6 +236,10 @@ class PutReplies:
             waiting(status, reason)
             return
         connection, opaque, serialize_type, queue_id, queue_offset, where = waiting
+        is_plain = status is PutMessageStatus.PUT_OK and serialize_type == _JSON
+        if is_plain and isinstance(where, int):
+            connection.write(self._encode(opaque, queue_id, queue_offset, where))
+            return
         code = RESPONSE_CODES.get(status)
         if code is None:
             header: dict[str, Any] = self.trace_header
@@ -229,7 +263,7 @@ class PutReplies:
 
     def message_id(self, where: int | tuple[int, ...]) -> str:
         """The offset message id; for a batch all of them."""
-        prefix = self._host_hex.decode()
+        prefix = self._host_hex
         if isinstance(where, int):
             return f"{prefix}{where:016X}"
         return ",".join(f"{prefix}{offset:016X}" for offset in where)

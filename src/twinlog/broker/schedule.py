@@ -20,6 +20,7 @@ from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.delay import DelayLevels
 from twinlog.broker.names import HALF_TOPIC, SCHEDULE_TOPIC
 from twinlog.broker.replies import PutReplies
+from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.properties import (
@@ -62,11 +63,13 @@ class ScheduleMessageService:
         store: MessageStore,
         replies: PutReplies,
         levels: DelayLevels,
+        stats: BrokerStatsManager,
         file: ConfigFile,
         clock: Clock,
     ) -> None:
         self._store = store
         self._replies = replies
+        self._stats = stats
         self._clock = clock
         self._file = file
         self._levels = {level: _Level(level, delay) for level, delay in levels.items()}
@@ -187,6 +190,7 @@ class ScheduleMessageService:
         # Appends of one turn succeed or fail together and in order, so the offset may run ahead
         # of them in memory; on disk it is saved only by a timer, when they are long decided.
         next_offset = level.offset + 1
+        self._stats.count_put(message.topic, 1, result.end_offset - result.physical_offset)
 
         def appended(status: PutMessageStatus, reason: str) -> None:
             if status is not PutMessageStatus.PUT_OK:

@@ -42,7 +42,7 @@ from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.rng import Rng
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.slave_synchronize import SlaveSynchronize
-from twinlog.broker.stats import SAMPLE_INTERVAL_MS, BrokerStatsManager
+from twinlog.broker.stats import BROKER_PUT_NUMS, SAMPLE_INTERVAL_MS, BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
@@ -282,6 +282,7 @@ class Broker:
 
     def _sample_store_stats(self) -> None:
         now = self.clock.now_ms()
+        self.store_stats.put_times, self.store_stats.put_size = self.stats.put_totals()
         self.store_stats.sample(now)
         day = datetime.fromtimestamp(now / 1000).toordinal()
         if self._day and day != self._day:
@@ -289,6 +290,8 @@ class Broker:
         self._day = day
 
     def _sample_stats(self) -> None:
+        puts = self.stats.item(BROKER_PUT_NUMS, self.config.broker_cluster_name)
+        puts.value = puts.times = self.stats.put_totals()[0]
         self.stats.sample(self.clock.now_ms())
 
 
@@ -385,6 +388,7 @@ def _build_services(broker: Broker) -> None:
         store=broker.store,
         replies=broker.replies,
         levels=config.delay_levels,
+        stats=broker.stats,
         file=_file(broker, "delayOffset.json"),
         clock=broker.clock,
     )
@@ -395,6 +399,7 @@ def _build_services(broker: Broker) -> None:
         topics=broker.topics,
         offsets=broker.offsets,
         producers=broker.producers,
+        stats=broker.stats,
         clock=broker.clock,
         host=store_host(config),
     )

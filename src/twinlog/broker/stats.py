@@ -87,6 +87,18 @@ class BrokerStatsManager:
     def __init__(self) -> None:
         self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in STATS_NAMES}
         self._ticks = 0
+        self._deleted_puts = [0, 0]  # Of topics that are no more: totals never go back.
+
+    def put_totals(self) -> tuple[int, int]:
+        """Messages and bytes put since the start, over all topics."""
+        nums = sum(item.value for item in self._items[TOPIC_PUT_NUMS].values())
+        size = sum(item.value for item in self._items[TOPIC_PUT_SIZE].values())
+        return nums + self._deleted_puts[0], size + self._deleted_puts[1]
+
+    def count_put(self, topic: str, count: int, size: int) -> None:
+        """Count a put outside the send path."""
+        self.item(TOPIC_PUT_NUMS, topic).add(count)
+        self.item(TOPIC_PUT_SIZE, topic).add(size)
 
     def item(self, name: str, key: str) -> StatsItem:
         """The item, made at its first use."""
@@ -104,8 +116,9 @@ class BrokerStatsManager:
         return 0.0 if item is None else item.tps
 
     def topic_deleted(self, topic: str) -> None:
-        for name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
-            self._items[name].pop(topic, None)
+        for index, name in enumerate((TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)):
+            item = self._items[name].pop(topic, None)
+            self._deleted_puts[index] += 0 if item is None else item.value
         for name in (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS):
             for key in [k for k in self._items[name] if k.startswith(topic + "@")]:
                 del self._items[name][key]

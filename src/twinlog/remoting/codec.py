@@ -290,30 +290,33 @@ def encode_response(
 class SendResponseTemplate:
     """The answer to a send by bytes formatting: everything that does not change is made once.
 
-    JSON only; a request with a binary header is answered through `encode_response`.
+    JSON only; a request with a binary header is answered through `encode_response`. `store_host`
+    is the packed host that message ids begin with.
     """
 
-    def __init__(self, *, region: str = "DefaultRegion", trace_on: bool = True) -> None:
-        extra = _encode_json({"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region})[
-            1:-1
-        ].replace(b"%", b"%%")
+    def __init__(
+        self, *, store_host: bytes, region: str = "DefaultRegion", trace_on: bool = True
+    ) -> None:
+        extra = _encode_json({"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region})
         self._template = (
-            b'{"code":%d,"extFields":{"queueId":"%d",'
-            + extra
-            + b',"msgId":"%b","queueOffset":"%d"},"flag":1,'
+            b'{"code":0,"extFields":{"queueId":"%d",'
+            + extra[1:-1].replace(b"%", b"%%")
+            + b',"msgId":"'
+            + store_host.hex().upper().encode()
+            + b'%016X","queueOffset":"%d"},"flag":1,'
             + _OWN_TAIL
             + b'"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
             + str(OWN_VERSION).encode()
             + b"}"
         )
+        # Five numbers of at most 20 digits: all the openings there can be.
+        size_max = len(self._template) + 5 * 20
+        self._openings = [_OPENING.pack(size + 4, size) for size in range(size_max)]
 
-    def encode(
-        self, opaque: int, queue_id: int, queue_offset: int, message_id: bytes, code: int = 0
-    ) -> bytes:
-        """Whole frame. `message_id` is the hex text (of a batch: all, joined by commas)."""
-        header = self._template % (code, queue_id, message_id, queue_offset, opaque)
-        size = len(header)
-        return _OPENING.pack(size + 4, size) + header
+    def encode(self, opaque: int, queue_id: int, queue_offset: int, physical_offset: int) -> bytes:
+        """Whole frame of a success."""
+        header = self._template % (queue_id, physical_offset, queue_offset, opaque)
+        return self._openings[len(header)] + header
 
 
 _PULL_TEMPLATE = (

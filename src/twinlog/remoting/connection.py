@@ -150,6 +150,15 @@ class Connection(asyncio.Protocol):
             self._turn.add(self)
         self._out.append(frame)
 
+    def write_frames(self, frames: list[bytes]) -> None:
+        """Queue the whole frames of several answers: `write` for a run of them."""
+        if self.is_closed:
+            return
+        self._replies += len(frames)
+        if not self._out and not self._is_in_turn:
+            self._turn.add(self)
+        self._out += frames
+
     def write_pieces(self, pieces: Sequence[codec.Body]) -> None:
         """Queue one answer in pieces: opening and header first, then slices of the body."""
         if self.is_closed:

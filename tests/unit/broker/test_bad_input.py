@@ -212,13 +212,14 @@ async def test_refused_configuration_changes_nothing(broker: Broker, client: Cli
 
 
 async def test_full_line_of_waiting_replies_is_refused_with_the_retryable_code(
-    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: Client
 ) -> None:
-    monkeypatch.setattr("twinlog.broker.replies.WAITING_PUTS_MAX", 0)
+    assert (await client.send()).code == ResponseCode.SUCCESS
+    broker.replies.is_overloaded = True
     answer = await client.send()
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert "[REJECTREQUEST]" in (answer.remark or "")
-    monkeypatch.undo()
+    broker.replies.is_overloaded = False
 
 
 async def test_heartbeat_answers_in_full_also_to_strange_members(client: Client) -> None:

@@ -15,6 +15,7 @@ from twinlog.broker.metadata_log import METADATA_TOPIC
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
@@ -62,6 +63,7 @@ class Side:
             store=self.store,
             replies=replies,
             levels=self.config.delay_levels,
+            stats=BrokerStatsManager(),
             file=self.file(root, "delays"),
             clock=self.clock,
         )

@@ -12,7 +12,6 @@ from twinlog.remoting import codec
 from twinlog.remoting.codes import (
     LanguageCode,
     RequestCode,
-    ResponseCode,
     SerializeType,
     language_of,
     version_description,
@@ -188,14 +187,15 @@ def test_any_json_like_header_decodes_or_is_a_protocol_error(text: str) -> None:
 
 
 def test_send_answer_by_template_equals_the_general_one() -> None:
-    template = codec.SendResponseTemplate(region="100% \u4e2d", trace_on=False)
-    message_id = b"0A00000100002A9F00000000000001F4"
-    frame = template.encode(7, 2, 42, message_id, ResponseCode.SLAVE_NOT_AVAILABLE)
-    ext = {
-        "queueId": 2, "TRACE_ON": "false", "MSG_REGION": "100% \u4e2d",
-        "msgId": message_id, "queueOffset": 42,
-    }  # fmt: skip
-    assert frame == b"".join(codec.encode_response(11, 7, header=ext))
+    host = bytes.fromhex("0A00000100002A9F")
+    template = codec.SendResponseTemplate(store_host=host, region="100% \u4e2d", trace_on=False)
+    for opaque, queue_id, queue_offset, offset in ((7, 2, 42, 500), (-(2**31), 0, 2**62, 2**62)):
+        ext = {
+            "queueId": queue_id, "TRACE_ON": "false", "MSG_REGION": "100% \u4e2d",
+            "msgId": f"0A00000100002A9F{offset:016X}", "queueOffset": queue_offset,
+        }  # fmt: skip
+        expected = b"".join(codec.encode_response(0, opaque, header=ext))
+        assert template.encode(opaque, queue_id, queue_offset, offset) == expected
 
 
 def test_pull_answer_by_template_equals_the_general_one() -> None:

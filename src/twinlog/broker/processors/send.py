@@ -16,7 +16,6 @@ from twinlog.broker.replies import PutReplies
 from twinlog.broker.rng import Rng
 from twinlog.broker.send_properties import scan_properties
 from twinlog.broker.stats import (
-    BROKER_PUT_NUMS,
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
     BrokerStatsManager,
@@ -36,7 +35,7 @@ from twinlog.message.properties import (
 )
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.errors import HeaderError
+from twinlog.remoting.errors import CommandError, HeaderError
 from twinlog.remoting.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
@@ -92,7 +91,6 @@ class SendMessageProcessor:
         self._reply = replies.add
         self._stats = stats
         self._store_stats = store_stats
-        self._broker_puts = stats.item(BROKER_PUT_NUMS, config.broker_cluster_name)
         self._delay_levels = delay_levels
         self._clock = clock
         self._rng = rng
@@ -112,58 +110,55 @@ class SendMessageProcessor:
     def _handle(
         self, connection: ServerConnection, request: Request, header_class: type[Any]
     ) -> None:
+        """The hot path, in one function: a call costs as much as a step of it."""
         try:
             header = request.header(header_class)
+            topic = header.topic
+            route = self._routes.get(topic)
+            if (
+                route is None
+                or self._replies.is_overloaded
+                or self._config.start_accept_send_request_time_stamp
+            ):
+                route = self._find_route(connection, header)
+            queue_id = header.queue_id
+            if queue_id < 0 or queue_id >= route.queue_limit:
+                queue_id = self._choose_queue(queue_id, route.config, connection)
             if header.batch:
-                self._send_batch(connection, request, header)
-            else:
-                self._send(connection, request, header)
-        except (BrokerError, HeaderError) as refusal:
-            self._store_stats.put_failed_times += 1
-            connection.reply(
-                request,
-                refusal.code,
-                remark=refusal.remark,
-                header=self._replies.trace_header,
+                self._send_batch(connection, request, header, route, queue_id)
+                return
+            properties, tags_code, keys, must_wait, is_rare = scan_properties(
+                header.properties, self._cluster_piece
             )
-
-    def _send(self, connection: ServerConnection, request: Request, header: Any) -> None:
-        route = self._routes.get(header.topic)
-        if route is None or self._config.start_accept_send_request_time_stamp:
-            route = self._find_route(connection, header)
-        queue_id = header.queue_id
-        if queue_id >= route.queue_limit:
-            raise _bad_queue(queue_id, route.config, connection)
-        if queue_id < 0:
-            queue_id = self._rng.randrange(max(1, route.config.write_queue_nums))
-        properties, tags_code, keys, must_wait, is_rare = scan_properties(
-            header.properties or "", self._cluster_piece
-        )
-        message = PutMessage(
-            header.topic,
-            queue_id,
-            request.body,
-            properties,
-            header.flag,
-            header.sys_flag | route.sys_flag,
-            header.born_timestamp,
-            connection.remote_host,
-            self._store_host,
-            header.reconsume_times,
-            0,
-            tags_code,
-            keys,
-        )
-        if is_rare or route.is_retry:
-            message = self._redirect(message, request, header)
-        result = self._put(message)
-        if result.status is not _PUT_OK:
-            raise self._refusal(result)
+            message = PutMessage(
+                topic,
+                queue_id,
+                request.body,
+                properties,
+                header.flag,
+                header.sys_flag | route.sys_flag,
+                header.born_timestamp,
+                connection.remote_host,
+                self._store_host,
+                header.reconsume_times,
+                0,
+                tags_code,
+                keys,
+            )
+            if is_rare or route.is_retry:
+                message = self._redirect(message, request, header)
+            result = self._put(message)
+            if result.status is not _PUT_OK:
+                raise self._refusal(result)
+        except (BrokerError, HeaderError) as refusal:
+            self._refuse(connection, request, refusal)
+            return
+        offset = result.physical_offset
         count = route.nums
         count.value += 1
         count.times += 1
         count = route.size
-        count.value += result.end_offset - result.physical_offset
+        count.value += result.end_offset - offset
         count.times += 1
         if not request.flag & FLAG_ONEWAY:
             self._reply(
@@ -174,7 +169,7 @@ class SendMessageProcessor:
                     request.serialize_type,
                     queue_id,
                     result.queue_offset,
-                    result.physical_offset,
+                    offset,
                 ),
                 must_wait,
             )
@@ -224,13 +219,28 @@ class SendMessageProcessor:
             message.topic = target
             message.queue_id = 0
 
-    def _send_batch(self, connection: ServerConnection, request: Request, header: _Header) -> None:
-        route = self._routes.get(header.topic) or self._find_route(connection, header)
-        queue_id = header.queue_id
-        if queue_id >= route.queue_limit:
-            raise _bad_queue(queue_id, route.config, connection)
-        if queue_id < 0:
-            queue_id = self._rng.randrange(max(1, route.config.write_queue_nums))
+    def _choose_queue(self, queue_id: int, topic: TopicConfig, connection: ServerConnection) -> int:
+        """A negative number lets the broker choose; one above the topic's is refused."""
+        if queue_id >= 0:
+            raise _bad_queue(queue_id, topic, connection)
+        return self._rng.randrange(max(1, topic.write_queue_nums))
+
+    def _refuse(
+        self, connection: ServerConnection, request: Request, refusal: CommandError
+    ) -> None:
+        self._store_stats.put_failed_times += 1
+        connection.reply(
+            request, refusal.code, remark=refusal.remark, header=self._replies.trace_header
+        )
+
+    def _send_batch(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        header: _Header,
+        route: _Route,
+        queue_id: int,
+    ) -> None:
         if route.is_retry:
             remark = f"batch request does not support retry group {header.topic}"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, remark)

@@ -16,6 +16,7 @@ from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from twinlog.broker.replies import PutCallback, PutReplies
+from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.broker.transaction import half as halves
@@ -58,6 +59,7 @@ class TransactionalMessageService:
         topics: TopicConfigManager,
         offsets: ConsumerOffsetManager,
         producers: ProducerManager,
+        stats: BrokerStatsManager,
         clock: Clock,
         host: bytes,
     ) -> None:
@@ -67,6 +69,7 @@ class TransactionalMessageService:
         self._topics = topics
         self._offsets = offsets
         self._producers = producers
+        self._stats = stats
         self._clock = clock
         self._host = host
         self._pending = PendingHalves()
@@ -197,6 +200,7 @@ class TransactionalMessageService:
         if result.status is not PutMessageStatus.PUT_OK:
             raise _refused(result)
         self._note_done(offset)
+        self._stats.count_put(target[0], 1, result.end_offset - result.physical_offset)
         must_wait = record.property_map.get(PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
         self._replies.add(result, answered, must_wait)
 
