@@ -82,6 +82,17 @@ FAULTS: tuple[str, ...] = (
 )
 
 
+# What someone who is no slave says first, and a little later.
+STRANGERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"GET / HTTP/1.1\r\n", b"\r\n"),
+    (b"\x7f" * 8, b"\x7f" * 8),
+    (b"\xff" * 8, b""),
+    (b"\0" * 3, b""),
+    (b"\0" * 7 + b"\x01", b""),
+    (b"\0" * 7 + b"\x01", b"\0" + b"\x7f" * 7),
+)
+
+
 def draw_world(rng: random.Random, without: tuple[str, ...] = ()) -> World:
     """Every run is another world; one in four has no faults."""
     slave_count = rng.choice((1, 1, 1, 2, 2, 3))
@@ -190,8 +201,19 @@ class SimNode:
         self.sim.trace(f"{self.name} up end={self.store.commit_log.max_offset}")
 
     def _booted(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if "No space left" not in str(error):
             self.sim.fail(f"{self.name} did not start: {error!r}")
+            return
+        # A broker may refuse to start on a full disk; whoever supervises it tries again.
+        self.sim.trace(f"{self.name} did not start: {error}")
+        self.kill()
+        self.sim.loop.call_later(1.0, self._boot_if_down)
+
+    def _boot_if_down(self) -> None:
+        if not self.host.is_alive:
+            self.boot()
 
     def _failed(self, name: str, error: BaseException) -> None:
         self.sim.fail(f"{self.name}: task {name} died: {error!r}")
@@ -258,6 +280,7 @@ class Simulation:
         self.lines: list[str] = []
         self.failure = ""
         self._keeps_trace = keeps_trace
+        self._fault_tasks: list[asyncio.Task[None]] = []
         self._digest = hashlib.sha256()
         self._copied_to: dict[str, int] = {}
         self.master_address = f"10.0.0.1:{HA_PORT}"
@@ -317,10 +340,14 @@ class Simulation:
         load = self.loop.create_task(self._load())
         nemesis = self.loop.create_task(self._nemesis())
         await asyncio.sleep(self.world.duration_s)
-        nemesis.cancel()
+        for task in (nemesis, *self._fault_tasks):
+            task.cancel()
         await self._heal()
         load.cancel()
-        await asyncio.gather(load, nemesis, return_exceptions=True)
+        ended = await asyncio.gather(load, nemesis, *self._fault_tasks, return_exceptions=True)
+        for result in ended:
+            if isinstance(result, Exception):
+                raise result
         if not self.has_failed():
             await self._until(self._all_caught_up, CATCH_UP_S, "slaves catch up (L2)")
         if self.has_failed():
@@ -411,14 +438,11 @@ class Simulation:
             fault = self.rng.choice(self.world.faults)
             self.fault_counts[fault] = self.fault_counts.get(fault, 0) + 1
             self.trace(f"fault {fault}")
-            await getattr(self, f"_fault_{fault}")()
+            # At the same time as others: what one slave misses another may wrongly make up for.
+            self._fault_tasks.append(self.loop.create_task(getattr(self, f"_fault_{fault}")()))
 
     def _some_slave(self) -> SimNode:
         return self.rng.choice(self.slaves)
-
-    def _later(self, node: SimNode, action: Callable[[], None], within_s: float) -> None:
-        """Do `action` in a while, unless the run has healed everything by then."""
-        self.loop.call_later(self.rng.uniform(0, within_s), action)
 
     async def _fault_kill_slave(self) -> None:
         await self._restart(self._some_slave(), lambda node: node.kill())
@@ -434,7 +458,8 @@ class Simulation:
             return
         end(node)
         await asyncio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
-        node.boot()
+        if not node.host.is_alive:
+            node.boot()
 
     async def _fault_pause_slave(self) -> None:
         await self._pause(self._some_slave())
@@ -447,7 +472,7 @@ class Simulation:
             return
         self.loop.pause(node.host)
         await asyncio.sleep(self.rng.choice((0.2, 2.0, 1.2 * self.world.housekeeping_ms / 1000)))
-        if node.host.is_alive:
+        if node.host.is_alive and node.host.is_paused:
             self.loop.resume(node.host)
 
     async def _fault_partition(self) -> None:
@@ -482,22 +507,23 @@ class Simulation:
             slave.kill()
             slave.disk = SimDisk(now_ms=slave.clock.now_ms)
             await asyncio.sleep(self.rng.choice((0.0, 1.0)))
-            slave.boot()
+            if not slave.host.is_alive:
+                slave.boot()
 
     async def _fault_stranger(self) -> None:
         """Someone who is no slave: garbage, bold claims, silence."""
         if not self.master.is_up:
             return
-        words = self.rng.choice(
-            (b"GET / HTTP/1.1\r\n\r\n", b"\x7f" * 8, b"\xff" * 8, b"\0" * 3, b"\0" * 7 + b"\x01")
-        )
+        words, more = self.rng.choice(STRANGERS)
         network = self.loop.network
         host = network.hosts.get("10.0.0.99") or self.loop.add_host("stranger", "10.0.0.99")
         coroutine = network.connect(asyncio.Protocol, host, "10.0.0.1", HA_PORT)
         done, _ = await asyncio.wait([self.loop.spawn_on(host, coroutine)], timeout=1)
         for task in done:
             if task.exception() is None:
-                task.result()[0].write(words)
+                transport = task.result()[0]
+                transport.write(words)
+                self.loop.call_later(0.2, transport.write, more)
 
     async def _heal(self) -> None:
         """The faults stop: everybody is up and reaches everybody."""
@@ -574,6 +600,9 @@ class Simulation:
         status = self.master.ha.status()
         good = [r for r in status.replicas if r.state == "TRANSFER" and r.lag_bytes == 0]
         self.check(len(good) == len(self.slaves), f"status shows {status.replicas}")
+        count = sum(replica.state == "TRANSFER" for replica in status.replicas)
+        acks = self.master.ha.acks.replicas
+        self.check(len(acks) == count, f"{count} connected, but acks of {acks}")
         for slave in self.slaves:
             self.check(slave.tasks.count < 12, f"{slave.name} has {slave.tasks.count} tasks (I19)")
 
