@@ -209,9 +209,9 @@ class SimNode:
         # A broker may refuse to start on a full disk; whoever supervises it tries again.
         self.sim.trace(f"{self.name} did not start: {error}")
         self.kill()
-        self.sim.loop.call_later(1.0, self._boot_if_down)
+        self.sim.loop.call_later(1.0, self.boot_if_down)
 
-    def _boot_if_down(self) -> None:
+    def boot_if_down(self) -> None:
         if not self.host.is_alive:
             self.boot()
 
@@ -226,6 +226,10 @@ class SimNode:
         self.end_ever = max(self.end_ever, end_offset)
         if self.broker_id:
             self.sim.check_slave_bytes(self)
+
+    def resume_if_paused(self) -> None:
+        if self.host.is_alive and self.host.is_paused:
+            self.sim.loop.resume(self.host)
 
     def kill(self) -> None:
         """SIGKILL: what was written stays."""
@@ -458,8 +462,7 @@ class Simulation:
             return
         end(node)
         await asyncio.sleep(self.rng.choice((0.0, 0.1, 1.0)))
-        if not node.host.is_alive:
-            node.boot()
+        node.boot_if_down()
 
     async def _fault_pause_slave(self) -> None:
         await self._pause(self._some_slave())
@@ -472,8 +475,7 @@ class Simulation:
             return
         self.loop.pause(node.host)
         await asyncio.sleep(self.rng.choice((0.2, 2.0, 1.2 * self.world.housekeeping_ms / 1000)))
-        if node.host.is_alive and node.host.is_paused:
-            self.loop.resume(node.host)
+        node.resume_if_paused()
 
     async def _fault_partition(self) -> None:
         self.loop.network.partition(self.master.host, self._some_slave().host)
@@ -507,8 +509,7 @@ class Simulation:
             slave.kill()
             slave.disk = SimDisk(now_ms=slave.clock.now_ms)
             await asyncio.sleep(self.rng.choice((0.0, 1.0)))
-            if not slave.host.is_alive:
-                slave.boot()
+            slave.boot_if_down()
 
     async def _fault_stranger(self) -> None:
         """Someone who is no slave: garbage, bold claims, silence."""
@@ -531,10 +532,8 @@ class Simulation:
         self.loop.network.heal()
         for node in self._nodes():
             node.disk.quota = 1 << 40
-            if node.host.is_paused:
-                self.loop.resume(node.host)
-            if not node.host.is_alive:
-                node.boot()
+            node.resume_if_paused()
+            node.boot_if_down()
         await asyncio.sleep(1.0)
 
     # Checks.
