@@ -21,7 +21,7 @@ test: setup
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
 
-# ONLY=append,recovery picks rows; ROUNDS and SCALE change how much is measured.
+# ONLY=append,recovery picks rows; QUICK=1 takes under 3 minutes; DOCS=1 renders docs/BENCHMARKS.md.
 bench: setup
 	$(BIN)/python tools/bench
 

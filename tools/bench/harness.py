@@ -131,7 +131,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             cells = [_cell(result, subject, metric) for subject in subjects]
             lines.append([result["title"], f"{metric['name']} [{metric['unit']}]", *cells])
             if len(subjects) > 1:
-                lines[-1].append(_ratio(result, subjects, metric))
+                lines[-1].append(_ratio(result, metric))
     return lines
 
 
@@ -152,13 +152,13 @@ def _cell(result: Mapping[str, Any], subject: str, metric: Mapping[str, str]) ->
     return f"{text} ({number_text(found['low'])} .. {number_text(found['high'])})"
 
 
-def _ratio(result: Mapping[str, Any], subjects: Sequence[str], metric: Mapping[str, str]) -> str:
-    """The first subject against the second, above 1 when it is better."""
+def _ratio(result: Mapping[str, Any], metric: Mapping[str, str]) -> str:
+    """The row's first subject against its second, above 1 when it is better."""
     values = [
-        result["subjects"].get(subject, {}).get(metric["name"], {}).get("median")
-        for subject in subjects[:2]
+        found.get(metric["name"], {}).get("median")
+        for found in list(result["subjects"].values())[:2]
     ]
-    if None in values or not all(values) or not metric["better"]:
+    if len(values) < 2 or None in values or not all(values) or not metric["better"]:
         return ""
     ratio = values[0] / values[1] if metric["better"] == "higher" else values[1] / values[0]
     return f"{ratio:.2f}x"

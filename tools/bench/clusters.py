@@ -1,0 +1,186 @@
+"""The two contenders as processes: name server, master and slave, each as its users would run it.
+
+Apache: 2 GB heap and the collector flags of its own start script, defaults otherwise. twinlog: its
+defaults. Both keep 1 GiB log files and run on loopback. Pairs of both makes stay up side by side
+while rows of one kind are measured, because a JVM needs a long warm-up; the idle one costs little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import harness
+
+sys.path.insert(0, str(harness.ROOT / "tests"))
+
+from support.apache import start_apache_broker, start_apache_namesrv
+from support.processes import ProcessGroup, wait_until
+from support.toolchain import made_once, tool
+from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+
+MAKES = ("twinlog", "apache")
+LOAD_SOURCES = harness.ROOT / "tools" / "load"
+APACHE_JVM = (
+    "-server", "-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m",
+    "-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30", "-XX:+AlwaysPreTouch",
+    "-XX:MaxDirectMemorySize=15g", "-XX:-OmitStackTraceInFastThrow",
+)  # fmt: skip
+NAMESRV_JVM = ("-Xms256m", "-Xmx256m")
+WARM_UP_S = 20.0
+QUEUES = 4
+
+
+def load_generator() -> str:
+    """Path of our load generator, built when its source changed."""
+    sources = sorted([*LOAD_SOURCES.glob("*.go"), LOAD_SOURCES / "go.mod"])
+
+    def build(target: Path) -> None:
+        argv = [tool("go"), "build", "-o", str(target / "load"), "."]
+        subprocess.run(argv, cwd=LOAD_SOURCES, check=True)
+
+    recipe = b"".join(source.read_bytes() for source in sources)
+    return str(made_once("load", recipe, build) / "load")
+
+
+def run_load(mode: str, **flags: object) -> dict[str, Any]:
+    """One measurement; flags are those of tools/load."""
+    arguments = [f"-{key}={text(value)}" for key, value in flags.items()]
+    done = subprocess.run(
+        [load_generator(), mode, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"load {mode} {arguments}: {done.stdout}{done.stderr}")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def start_broker(make: str, directory: Path, **config: object) -> Any:
+    if make == "apache":
+        return start_apache_broker(directory, java_options=APACHE_JVM, **config)
+    return start_twinlog_broker(directory, **config)
+
+
+def start_namesrv(make: str, directory: Path) -> Any:
+    if make == "apache":
+        return start_apache_namesrv(directory, java_options=NAMESRV_JVM)
+    return start_twinlog_namesrv(directory)
+
+
+def versions() -> dict[str, str]:
+    """What stands beside twinlog in the tables, and what measures it."""
+    java = subprocess.run([tool("java"), "-version"], capture_output=True, text=True, check=True)
+    go = subprocess.run([tool("go"), "version"], capture_output=True, text=True, check=True)
+    return {
+        "Apache RocketMQ": "4.9.7",
+        "Java": java.stderr.splitlines()[0],
+        "load generator": go.stdout.strip(),
+    }
+
+
+class Pair:
+    """Name server, master and slave of one make."""
+
+    def __init__(self, make: str, role: str, directory: Path, **config: object) -> None:
+        self._group = ProcessGroup()
+        self.make = make
+        namesrv = self._group.add(start_namesrv(make, directory / "namesrv"))
+        common = {"namesrv": namesrv.address, **config}
+        self.master = start_broker(make, directory / "master", brokerRole=role, **common)
+        self._group.add(self.master)
+        self.slave = start_broker(
+            make, directory / "slave", brokerRole="SLAVE", brokerId=1,
+            haMasterAddress=f"127.0.0.1:{self.master.ha_port}", **common,
+        )  # fmt: skip
+        self._group.add(self.slave)
+        wait_until(self.accepts_sends, f"{make}: sends are acknowledged", deadline_s=120)
+
+    def accepts_sends(self) -> bool:
+        return try_send(self.master.port) == 0
+
+    def warm_up(self, seconds: float) -> None:
+        run_load("send", addr=self.master.address, topic="warmup", seconds=seconds, depth=16)
+
+    @property
+    def pids(self) -> str:
+        return f"master={self.master.pid},slave={self.slave.pid}"
+
+    def stop(self) -> None:
+        self._group.kill_all()
+
+
+class Pairs:
+    """The pairs that are up: both makes in one role. Another role ends them and starts anew."""
+
+    def __init__(self) -> None:
+        self._role = ""
+        self._pairs: dict[str, Pair] = {}
+
+    def get(self, make: str, role: str, directory: Path, *, scale: float) -> Pair:
+        if role != self._role:
+            self.stop()
+            self._role = role
+        if make not in self._pairs:
+            base = Path(os.environ.get("BENCH_DIR", directory.parent.parent))
+            place = base / f"pair-{make}-{role}-{os.getpid()}"
+            place.mkdir(parents=True)
+            pair = self._pairs[make] = Pair(make, role, place)
+            pair.warm_up(max(3.0, WARM_UP_S * min(1.0, scale)))
+        return self._pairs[make]
+
+    def stop(self) -> None:
+        for pair in self._pairs.values():
+            pair.stop()
+            subprocess.run(["rm", "-rf", str(pair.master.directory.parent)], check=True)
+        self._pairs.clear()
+        self._role = ""
+
+
+PAIRS = Pairs()
+
+
+def try_send(port: int, topic: str = "probe") -> int | None:
+    """The code that answers one send on a connection of its own; None when nobody answers."""
+    fields = {"a": "bench", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": "0", "f": "0"}
+    fields |= {"g": str(int(time.time() * 1000)), "h": "0", "i": "", "j": "0", "k": "false"}
+    answer = ask(port, 310, fields, b"probe")
+    return None if answer is None else int(answer["code"])
+
+
+def ask(port: int, code: int, fields: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
+    header = json.dumps({
+        "code": code, "language": "PYTHON", "version": 399, "opaque": 1, "flag": 0,
+        "serializeTypeCurrentRPC": "JSON", "extFields": dict(fields),
+    }).encode()  # fmt: skip
+    frame = struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(frame)
+            stream = connection.makefile("rb")
+            total, size = struct.unpack(">ii", stream.read(8))
+            answer: dict[str, Any] = json.loads(stream.read(total - 4)[: size & 0xFFFFFF])
+            return answer
+    except (OSError, struct.error, ValueError):
+        return None
+
+
+def timed(condition: Callable[[], object], started: float, *, deadline_s: float = 180) -> float:
+    """Seconds from `started` until the condition holds, looked at every few milliseconds."""
+    end = started + deadline_s
+    while not condition():
+        if time.perf_counter() > end:
+            raise RuntimeError(f"not reached within {deadline_s:g} s")
+        time.sleep(0.005)
+    return time.perf_counter() - started

@@ -1,0 +1,281 @@
+"""Rows about a master and its slave under load from outside: Apache's pair beside ours."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import clusters
+from clusters import MAKES, PAIRS, QUEUES
+from harness import Context, Metric, Row, Subject
+
+_SAMPLE_S = 5.0
+_CATCH_UP_BYTES = 800_000_000
+_RECORD_SIZE_MIN = 91
+
+
+def _seconds(context: Context) -> float:
+    return max(2.0, _SAMPLE_S * min(1.0, context.scale))
+
+
+def _send(make: str, role: str, size: int, connections: int, depth: int) -> Subject:
+    def run(context: Context) -> Mapping[str, float]:
+        pair = PAIRS.get(make, role, context.directory, scale=context.scale)
+        report = clusters.run_load(
+            "send", addr=pair.master.address, topic=f"bench{size}", conns=connections,
+            depth=depth, size=size, queues=QUEUES, seconds=_seconds(context), pid=pair.pids,
+        )  # fmt: skip
+        return _figures(report)
+
+    return run
+
+
+def _figures(report: dict) -> dict[str, float]:
+    processes, messages = report["processes"], report["messages"]
+    refused = sum(count for code, count in report["codes"].items() if code != "0")
+    return {
+        "rate": report["msg_s"],
+        "master_cpu": processes["master"]["cpu_s"] * 1e6 / messages,
+        "slave_cpu": processes["slave"]["cpu_s"] * 1e6 / messages,
+        "p99": report["latency_ms"]["p99"],
+        "anonymous": processes["master"]["anonymous_mb"],
+        "disk": processes["master"]["written_mb"] * 1e6 / messages,
+        "refused": refused / (messages + refused) * 100,
+    }
+
+
+_SEND_METRICS = [
+    Metric("rate", "msg/s", "higher"),
+    Metric("master_cpu", "us of master a message", "lower"),
+    Metric("slave_cpu", "us of slave a message", "lower"),
+    Metric("p99", "ms", "lower"),
+    Metric("anonymous", "MB of master", "lower"),
+    Metric("disk", "bytes written by master a message"),
+    Metric("refused", "% answered with an error"),
+]
+
+
+def _send_row(role: str, size: int, connections: int, depth: int) -> Row:
+    kind = "async" if role == "ASYNC_MASTER" else "sync"
+    label = f"{size} B" if size < 1024 else f"{size // 1024} KiB"
+    return Row(
+        f"send-{kind}-{size}-{connections}x{depth}",
+        f"send, {kind} pair, {label}, {connections} x {depth}",
+        _SEND_METRICS,
+        {make: _send(make, role, size, connections, depth) for make in MAKES},
+    )
+
+
+def _pull(make: str) -> Subject:
+    """Four readers, 32 messages a pull, over a backlog of 1 KiB messages that is read again."""
+
+    def run(context: Context) -> Mapping[str, float]:
+        pair = PAIRS.get(make, "ASYNC_MASTER", context.directory, scale=context.scale)
+        if "filled" not in context.state:
+            seconds = max(3.0, 10 * min(1.0, context.scale))
+            clusters.run_load(
+                "send", addr=pair.master.address, topic="backlog", size=1024, depth=16,
+                queues=QUEUES, seconds=seconds,
+            )  # fmt: skip
+            context.state["filled"] = True
+        report = clusters.run_load(
+            "pull", addr=pair.master.address, topic="backlog", queues=QUEUES, batch=32,
+            seconds=_seconds(context), again=True, pid=pair.pids,
+        )  # fmt: skip
+        return {
+            "rate": report["msg_s"],
+            "bytes": report["mb_s"],
+            "master_cpu": report["processes"]["master"]["cpu_s"] * 1e6 / report["messages"],
+            "p99": report["latency_ms"]["p99"],
+        }
+
+    return run
+
+
+def _start_up(make: str) -> Subject:
+    """From the start of the process on an empty store to the first accepted send."""
+
+    def run(context: Context) -> Mapping[str, float]:
+        directory = context.directory / "start"
+        shutil.rmtree(directory, ignore_errors=True)
+        started = time.perf_counter()
+        broker = clusters.start_broker(make, directory, wait=False)
+        try:
+            taken = clusters.timed(lambda: clusters.try_send(broker.port) == 0, started)
+            return {"first_send": taken, "anonymous": _anonymous_mb(broker.pid)}
+        finally:
+            broker.kill()
+
+    return run
+
+
+def _anonymous_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1e3
+    raise RuntimeError(f"no RssAnon of {pid}")
+
+
+def _catch_up(make: str, **slave_config: object) -> Subject:
+    """An empty slave meets a master with a log: to its first byte, then megabytes a second."""
+
+    def run(context: Context) -> Mapping[str, float]:
+        if "master" not in context.state:
+            _fill_master(context, make)
+        master = context.state["master"]
+        last = context.state["last"]
+        directory = context.directory / "slave"
+        shutil.rmtree(directory, ignore_errors=True)
+        started = time.perf_counter()
+        slave = clusters.start_broker(
+            make, directory, wait=False, brokerRole="SLAVE", brokerId=1,
+            haMasterAddress=f"127.0.0.1:{master.ha_port}", **slave_config,
+        )  # fmt: skip
+        try:
+            file = slave.store / "commitlog" / f"{0:020d}"
+            first = clusters.timed(lambda: _size_at(file, 0), started)
+            end = clusters.timed(lambda: _size_at(file, last), started)
+        finally:
+            slave.kill()
+            shutil.rmtree(directory, ignore_errors=True)
+        return {"first_byte": first, "rate": last / 1e6 / max(end - first, 1e-3), "total": end}
+
+    return run
+
+
+def _fill_master(context: Context, make: str) -> None:
+    """A master without a slave whose log, all in one file, has the wanted size."""
+    master = clusters.start_broker(make, context.directory / "master")
+    context.state["master"] = master
+    file = master.store / "commitlog" / f"{0:020d}"
+    wanted = int(_CATCH_UP_BYTES * min(1.0, context.scale))
+    last = 0
+    while last < wanted:
+        clusters.run_load(
+            "send", addr=master.address, topic="fill", size=16 * 1024, depth=8, seconds=1
+        )
+        last = _last_record(file, last)
+    context.state["last"] = last
+
+
+def _last_record(file: Path, start: int) -> int:
+    """Offset of the last record, found by following the sizes from `start` on."""
+    last = position = start
+    with file.open("rb") as stream:
+        while True:
+            stream.seek(position)
+            head = stream.read(8)
+            size = struct.unpack(">i", head[:4])[0] if len(head) == 8 else 0
+            if size < _RECORD_SIZE_MIN:
+                return last
+            last, position = position, position + size
+
+
+def _size_at(file: Path, offset: int) -> int:
+    try:
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            head = stream.read(4)
+    except FileNotFoundError:
+        return 0
+    return struct.unpack(">i", head)[0] if len(head) == 4 else 0
+
+
+def _stop_master(context: Context) -> None:
+    if "master" in context.state:
+        context.state["master"].kill()
+
+
+def _ceiling(context: Context) -> Mapping[str, float]:
+    """The load generator against a server that only answers: what it could measure at most."""
+    process = subprocess.Popen(
+        [clusters.load_generator(), "echo", "-addr=127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().strip()
+        rates = {}
+        for connections, depth in ((16, 16), (64, 1), (1, 1)):
+            report = clusters.run_load(
+                "send", addr=address, size=128, conns=connections, depth=depth,
+                seconds=_seconds(context),
+            )  # fmt: skip
+            rates[f"rate_{connections}x{depth}"] = report["msg_s"]
+        return rates
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+_SHAPES = ((16, 16), (64, 1), (1, 1))
+_CATCH_UP_METRICS = [
+    Metric("first_byte", "s from the slave's start", "lower"),
+    Metric("rate", "MB/s of commit log", "higher"),
+    Metric("total", "s until it has everything", "lower"),
+]
+
+ROWS = [
+    Row(
+        "load-ceiling",
+        "load generator alone, against an echo server",
+        [Metric(f"rate_{c}x{d}", "msg/s") for c, d in _SHAPES],
+        {"load generator": _ceiling},
+        rounds=1,
+    ),
+    *(
+        _send_row("ASYNC_MASTER", size, connections, depth)
+        for size in (128, 1024)
+        for connections, depth in _SHAPES
+    ),
+    Row(
+        "pull-backlog",
+        "pull of a backlog, 1 KiB, 4 queues, 32 a pull",
+        [
+            Metric("rate", "msg/s", "higher"),
+            Metric("bytes", "MB/s", "higher"),
+            Metric("master_cpu", "us of master a message", "lower"),
+            Metric("p99", "ms a pull", "lower"),
+        ],
+        {make: _pull(make) for make in MAKES},
+    ),
+    *(
+        _send_row("SYNC_MASTER", size, connections, depth)
+        for size in (128, 1024)
+        for connections, depth in _SHAPES
+    ),
+    Row(
+        "catch-up",
+        "empty slave, log of 0.8 GB",
+        _CATCH_UP_METRICS,
+        {
+            "twinlog": _catch_up("twinlog", twinlogHADialect="twin"),
+            "apache": _catch_up("apache"),
+        },
+        cleanup=_stop_master,
+    ),
+    Row(
+        "catch-up-classic",
+        "empty slave, log of 0.8 GB, Apache's HA protocol",
+        _CATCH_UP_METRICS,
+        {
+            "twinlog": _catch_up("twinlog", twinlogHADialect="classic"),
+            "apache": _catch_up("apache"),
+        },
+        cleanup=_stop_master,
+    ),
+    Row(
+        "start-up",
+        "start on an empty store",
+        [
+            Metric("first_send", "s to the first accepted send", "lower"),
+            Metric("anonymous", "MB, idle", "lower"),
+        ],
+        {make: _start_up(make) for make in MAKES},
+    ),
+]
+QUICK = ("load-ceiling", "send-async-128-16x16", "send-sync-1024-16x16", "pull-backlog", "start-up")

@@ -1,0 +1,3 @@
+module twinlog/load
+
+go 1.21

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// A sender is one connection with `depth` sends in flight. In an open loop (rate > 0) sends leave
+// by the clock and a latency counts from the moment a send was due, so that a broker that stalls
+// cannot hide the sends it kept from leaving (coordinated omission).
+
+type sender struct {
+	options  *options
+	number   int
+	totals   *totals
+	due      []int64 // By slot: when the send left, or in an open loop should have left.
+	slots    chan int32
+	failures chan error
+	inFlight atomic.Int64
+	samples  samples
+}
+
+func (s *sender) run(deadline time.Time) error {
+	connection, err := net.DialTimeout("tcp", s.options.address, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	if err := connection.SetDeadline(deadline.Add(20 * time.Second)); err != nil {
+		return err
+	}
+	depth := s.options.depth
+	s.due = make([]int64, depth)
+	s.slots = make(chan int32, depth)
+	s.failures = make(chan error, 1)
+	for slot := 0; slot < depth; slot++ {
+		s.slots <- int32(slot)
+	}
+	go s.receive(connection)
+	if err := s.sendUntil(connection, deadline); err != nil {
+		return err
+	}
+	return s.drain()
+}
+
+func (s *sender) template() *requestTemplate {
+	properties, _ := json.Marshal(fmt.Sprintf("KEYS\x01k\x02WAIT\x01%v", s.options.wait))
+	body := make([]byte, s.options.size)
+	for i := range body {
+		body[i] = byte('a' + (i+s.number)%26)
+	}
+	return &requestTemplate{
+		code: 310,
+		fields: fmt.Sprintf(`"a":"load","b":%q,"c":"TBW102","d":"%d","f":"0","h":"0","i":%s,"j":"0","k":"false","m":"false"`,
+			s.options.topic, s.options.queues, properties),
+		body: body,
+	}
+}
+
+func (s *sender) sendUntil(connection net.Conn, deadline time.Time) error {
+	out := bufio.NewWriterSize(connection, 1<<16)
+	request := s.template()
+	sent := s.number
+	var period time.Duration
+	if s.options.rate > 0 {
+		period = time.Duration(float64(time.Second) * float64(s.options.connections) / s.options.rate)
+	}
+	next := time.Now().Add(period * time.Duration(s.number) / time.Duration(s.options.connections))
+	for time.Now().Before(deadline) {
+		due := time.Now()
+		if period > 0 {
+			if wait := time.Until(next); wait > 0 {
+				if err := out.Flush(); err != nil {
+					return err
+				}
+				time.Sleep(wait)
+			}
+			due = next
+			next = next.Add(period)
+		}
+		slot, err := s.freeSlot(out)
+		if err != nil {
+			return err
+		}
+		if period == 0 {
+			due = time.Now()
+		}
+		s.due[slot] = due.UnixNano()
+		s.inFlight.Add(1)
+		changing := fmt.Sprintf(`"e":"%d","g":"%d",`, sent%s.options.queues, due.UnixMilli())
+		sent++
+		if _, err := out.Write(request.encode(slot, changing)); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// freeSlot waits for room; what is buffered leaves first, or the answers could never come.
+func (s *sender) freeSlot(out *bufio.Writer) (int32, error) {
+	select {
+	case slot := <-s.slots:
+		return slot, nil
+	default:
+	}
+	if err := out.Flush(); err != nil {
+		return 0, err
+	}
+	select {
+	case slot := <-s.slots:
+		return slot, nil
+	case err := <-s.failures:
+		return 0, err
+	}
+}
+
+func (s *sender) receive(connection net.Conn) {
+	reader := responseReader{in: bufio.NewReaderSize(connection, 1<<16)}
+	var answer response
+	for {
+		if err := reader.read(&answer); err != nil {
+			s.failures <- err
+			return
+		}
+		if answer.opaque < 0 || int(answer.opaque) >= len(s.due) {
+			s.failures <- fmt.Errorf("answer to a request that was never sent: %s", answer.header)
+			return
+		}
+		s.samples.add(time.Now().UnixNano()-s.due[answer.opaque], answer.code)
+		if answer.code == 0 {
+			s.totals.messages.Add(1)
+			s.totals.bytes.Add(int64(s.options.size))
+		}
+		s.inFlight.Add(-1)
+		s.slots <- answer.opaque
+	}
+}
+
+// drain waits for the last answers, so that the samples are complete and no longer written to.
+func (s *sender) drain() error {
+	for taken := 0; taken < s.options.depth; taken++ {
+		select {
+		case <-s.slots:
+		case err := <-s.failures:
+			return err
+		}
+	}
+	s.totals.merge(&s.samples)
+	return nil
+}
