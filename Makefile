@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo setup bench test interop sim mutants chaos lint fmt clean
+.PHONY: demo setup bench test interop sim mutants chaos fuzz lint fmt clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,14 @@ chaos: setup
 # A pair under load, its master killed, the pipeline, a verdict; ARGS="--seconds 4" and so on.
 demo: setup
 	$(BIN)/twinlog demo $(ARGS)
+
+# T seconds for each parser that reads what a peer sent; TARGETS=frame,json picks some. With atheris
+# where it can be installed, by plain mutation otherwise.
+T ?= 30
+COMMA := ,
+fuzz: setup
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	$(BIN)/python tests/fuzz/run.py $(T) $(subst $(COMMA), ,$(TARGETS))
 
 lint: setup
 	$(BIN)/ruff check .

@@ -59,6 +59,8 @@ class FrameSplitter:
             return self._split(data)
         buffer += data
         if len(buffer) < self._needed:
+            if self._needed == 8:
+                self._check_length(buffer)
             return []
         self._buffer = bytearray()
         return self._split_buffer(buffer)
@@ -100,13 +102,17 @@ class FrameSplitter:
         return frames
 
     def _keep(self, rest: bytes, needed: int) -> None:
-        if 4 <= len(rest) < 8:
-            (length,) = _LENGTH.unpack_from(rest)
-            if not 4 <= length <= self._frame_size_max - 4:
-                self._refuse(length, 0)
-                return
         self._needed = needed
         self._buffer += rest
+        if needed == 8:
+            self._check_length(rest)
+
+    def _check_length(self, opening: bytes | bytearray) -> None:
+        """Refuse a length as soon as its four bytes are there."""
+        if len(opening) >= 4:
+            (length,) = _LENGTH.unpack_from(opening)
+            if not 4 <= length <= self._frame_size_max - 4:
+                self._refuse(length, 0)
 
     def _refuse(self, length: int, mark: int) -> None:
         header_size, kind = mark & 0xFFFFFF, mark >> 24
