@@ -36,10 +36,18 @@ class Target:
 
     def check_memory_comes_back(self) -> None:
         """Below a quarter of the bound above where it was: the allocator keeps some."""
-        wait_until(
-            lambda: self.memory_mb() - self.base_mb < GROWTH_MB_MAX / 4,
-            f"memory near {self.base_mb:.0f} MB",
-        )
+        seen: list[float] = []
+
+        def is_back() -> bool:
+            seen.append(self.memory_mb())
+            return seen[-1] - self.base_mb < GROWTH_MB_MAX / 4
+
+        try:
+            wait_until(is_back, "memory comes back", interval_s=0.25)
+        except AssertionError:
+            raise AssertionError(
+                f"from {self.base_mb:.0f} MB to {seen[0]:.0f}, {seen[-1]:.0f}"
+            ) from None
 
     def check_log(self) -> None:
         output = self.process.output()

@@ -18,6 +18,8 @@ QueueKey = tuple[str, int]
 CHECK_INTERVAL_MS = 5_000  # Apache's pause between two looks at all parked pulls.
 HELD_PULLS_MAX = 200_000  # About 100 MB of parked requests: beyond, a pull is answered at once.
 
+STALE_DEADLINES_MAX = 1024
+
 
 class HeldPull:
     """One parked pull. `scan_offset` is how far its filter has already looked."""
@@ -140,6 +142,11 @@ class PullRequestHold:
         self._count -= 1
         _discard(self._queues, held.key, held)
         _discard(self._by_connection, held.connection, held)
+        # Answered pulls stay in the heap until their deadline; without this a busy consumer would
+        # keep fifteen seconds of them there, requests and all.
+        if len(self._deadlines) > 2 * self._count + STALE_DEADLINES_MAX:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].is_done]
+            heapq.heapify(self._deadlines)
 
     def _arm(self) -> None:
         """Keep one timer, for the nearest deadline."""

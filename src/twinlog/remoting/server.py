@@ -19,10 +19,12 @@ from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
 from twinlog.remoting.tls_channel import HANDSHAKE_RECORD, TlsChannel
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.memory import give_back
 from twinlog.runtime.tls import ServerTls, TlsMode
 
 _LOG = logging.getLogger("twinlog.remoting")
 _SWEEP_MS = 1000
+_GIVE_BACK_MS_MIN = 5000
 _CLOSE_MS_MAX = 1000  # So long a stopping server waits for peers to read their last answers.
 
 Handler = Callable[["ServerConnection", Request], None]
@@ -185,6 +187,8 @@ class RemotingServer:
         self._listeners: list[asyncio.Server] = []
         self._sweeper: TimerHandle | None = None
         self._refused = 0
+        self._had_burst = False
+        self._gave_back_ms = 0
         self._emptied: asyncio.Future[None] | None = None
 
     async def listen(self, host: str, port: int) -> int:
@@ -249,6 +253,7 @@ class RemotingServer:
     def connection_removed(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
         connection.forget_partial()
+        self._had_burst |= connection.is_congested
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -264,6 +269,7 @@ class RemotingServer:
         self.partial_bytes += after - before
         if after > self.limits.partial_bytes_free:
             self._large[connection] = None
+            self._had_burst |= self.partial_bytes > self.limits.partial_bytes_max // 2
             if self.is_short_of_room and next(iter(self._large)) is not connection:
                 connection.wait_for_room(True)
         elif connection in self._large:
@@ -276,8 +282,17 @@ class RemotingServer:
         for connection in self._large:
             connection.wait_for_room(self.is_short_of_room and connection is not first)
 
+    def _give_back(self, now_ms: int) -> None:
+        """After a burst: what peers made us allocate goes back to the system."""
+        is_over = self.partial_bytes < self.limits.partial_bytes_max // 8
+        if self._had_burst and is_over and now_ms - self._gave_back_ms >= _GIVE_BACK_MS_MIN:
+            self._had_burst = False
+            self._gave_back_ms = now_ms
+            give_back()
+
     def _sweep(self) -> None:
         now_ms = self.clock.monotonic_ms()
+        self._give_back(now_ms)
         if self._refused:
             _LOG.warning(
                 "connections refused name=%s count=%d reason=limit of %d reached",

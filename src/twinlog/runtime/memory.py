@@ -1,7 +1,8 @@
-"""The C library's allocator, told to give large buffers back.
+"""The C library's allocator, told to give memory back.
 
 Left alone, glibc raises its threshold once a large buffer was freed and keeps the next ones in the
-heap: a broker that has seen a few frames of 16 MB stays 32 MB larger for good.
+heap: a broker that has seen a few frames of 16 MB stays 32 MB larger for good. And what is free in
+the middle of the heap stays there until someone asks.
 """
 
 from __future__ import annotations
@@ -23,3 +24,12 @@ def return_large_buffers() -> bool:
         return False
     asked = mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD), mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
     return asked == (1, 1)
+
+
+def give_back() -> bool:
+    """Return free pages to the system: a millisecond or two, for after a burst."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return False
+    return bool(trim(0) == 1)

@@ -191,3 +191,17 @@ def test_number_of_held_pulls_is_bounded(world: World, monkeypatch: pytest.Monke
     assert not world.hold.is_full
     world.park()
     assert world.hold.is_full
+
+
+def test_answered_pulls_do_not_wait_for_their_deadline_in_memory(world: World) -> None:
+    connection = Connection()
+    for _ in range(10):
+        for _ in range(1000):
+            world.park(offset=world.ends.get(("T", 0), 0), timeout=600_000, connection=connection)
+        world.arrive()
+        assert len(world.hold) == 0
+        assert len(world.hold._deadlines) <= hold_module.STALE_DEADLINES_MAX
+    for _ in range(3000):
+        world.park(offset=100, timeout=600_000, connection=connection)
+    world.hold.connection_closed(connection)
+    assert len(world.hold._deadlines) <= hold_module.STALE_DEADLINES_MAX
