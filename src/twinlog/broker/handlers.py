@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from twinlog.broker.acl_guard import AccessGuard
+from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
 from twinlog.broker.processors.admin_config import AdminConfigProcessor
 from twinlog.broker.processors.admin_stats import AdminStatsProcessor
@@ -43,7 +45,25 @@ def store_host(config: BrokerConfig) -> bytes:
 def handler_table(
     broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
 ) -> dict[int, Handler]:
-    """Request code -> handler. A new feature is a module and a row here."""
+    """Request code -> handler; with access control on, each behind its guard."""
+    rows = _rows(broker, rng=rng, memory_size=memory_size, config_path=config_path)
+    guard = broker.guard
+    if guard is None:
+        return rows
+    return {code: _guarded(guard, handler) for code, handler in rows.items()}
+
+
+def _guarded(guard: AccessGuard, handler: Handler) -> Handler:
+    def checked(connection: ServerConnection, request: Request) -> None:
+        guard.check(connection, request)
+        handler(connection, request)
+
+    return checked
+
+
+def _rows(
+    broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
+) -> dict[int, Handler]:
     config, code = broker.config, RequestCode
     send = SendMessageProcessor(
         config,
@@ -100,6 +120,7 @@ def handler_table(
         **_topic_rows(broker),
         **_stats_rows(broker),
         **_config_rows(broker, config_path),
+        **_acl_rows(broker),
     }
 
 
@@ -252,4 +273,20 @@ def _config_rows(broker: Broker, config_path: str | None) -> dict[int, Handler]:
         code.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_expired_queues,
         code.CLEAN_UNUSED_TOPIC: admin.clean_unused_topics,
         code.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_log,
+    }
+
+
+def _acl_rows(broker: Broker) -> dict[int, Handler]:
+    code = RequestCode
+    admin = AdminAclProcessor(
+        broker.config,
+        files=None if broker.guard is None else broker.guard.files,
+        clock=broker.clock,
+        broker_address=broker.address,
+    )
+    return {
+        code.UPDATE_AND_CREATE_ACL_CONFIG: admin.update_account,
+        code.DELETE_ACL_CONFIG: admin.delete_account,
+        code.GET_BROKER_CLUSTER_ACL_INFO: admin.version,
+        code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: admin.update_white,
     }

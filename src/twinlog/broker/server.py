@@ -13,9 +13,12 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from twinlog.broker.acl_file import AclFiles
+from twinlog.broker.acl_guard import RELOAD_INTERVAL_MS, AccessGuard
 from twinlog.broker.clients import (
     CLIENT_SCAN_INTERVAL_MS,
     ConsumerGroupInfo,
@@ -53,11 +56,13 @@ from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.limits import DEFAULT_LIMITS
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.tls import client_tls, server_tls
 from twinlog.store.message_store import MessageStore
 from twinlog.store.recovery import RecoveryReport
 
@@ -65,6 +70,7 @@ _LOG = logging.getLogger("twinlog.broker")
 
 MEMORY_UNKNOWN = 24 << 30  # Apache's guess where the size of the memory cannot be known.
 _LOCK_SWEEP_MS = 60_000
+_NEVER_MS = 2**62
 _STATS_SAMPLE_MS = 1_000
 
 
@@ -106,8 +112,9 @@ class Broker:
         self.tasks = tasks
         self.client = client
         self.handlers: dict[int, Handler] = {}
-        self.server = RemotingServer(self._dispatch, clock=clock, name="broker")
-        self.vip_server = RemotingServer(self._dispatch_vip, clock=clock, name="broker-vip")
+        self.server = _remoting_server(config, clock, self._dispatch, "broker")
+        self.vip_server = _remoting_server(config, clock, self._dispatch_vip, "broker-vip")
+        self.guard: AccessGuard | None = None
         self.recovery: RecoveryReport | None = None
         self.listen_port = config.listen_port
         # Asked for when the process must start again; the command that runs it sets this.
@@ -172,8 +179,13 @@ class Broker:
         self.on_restart(reason)
 
     async def start(self) -> None:
-        """Load, recover and serve. Raises StoreError, ConfigFileError or OSError that say why."""
+        """Load, recover and serve.
+
+        Raises StoreError, ConfigFileError, AclConfigError or OSError that say why not.
+        """
         config = self.config
+        if self.guard is not None:
+            self.guard.files.load()
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
         reseed_if_asked(self.disk, config.store_path_root_dir)
         self.recovery = await self.store.load()
@@ -249,6 +261,8 @@ class Broker:
         every("lock-sweep", lambda: _LOCK_SWEEP_MS, self._sweep_locks)
         every("store-stats", lambda: _STATS_SAMPLE_MS, self._sample_store_stats)
         every("stats", lambda: SAMPLE_INTERVAL_MS, self._sample_stats)
+        if self.guard is not None:
+            every("acl-reload", lambda: RELOAD_INTERVAL_MS, self._reload_rules)
 
     def _every(self, name: str, interval_ms: Callable[[], int], action: Callable[[], None]) -> None:
         async def run() -> None:
@@ -257,6 +271,10 @@ class Broker:
                 action()
 
         self.tasks.spawn(name, run())
+
+    def _reload_rules(self) -> None:
+        assert self.guard is not None
+        self.guard.files.reload_if_changed()
 
     def _save_offsets(self) -> None:
         self.transactions.note_progress()
@@ -298,6 +316,19 @@ class Broker:
 _NOT_ON_VIP_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
+def _remoting_server(
+    config: BrokerConfig, clock: Clock, handler: Handler, name: str
+) -> RemotingServer:
+    limits = replace(
+        DEFAULT_LIMITS,
+        idle_ms_max=config.server_channel_max_idle_time_seconds * 1000 or _NEVER_MS,
+        backlog=config.server_socket_backlog,
+    )
+    return RemotingServer(
+        handler, clock=clock, limits=limits, tls=server_tls(config.tls), name=name
+    )
+
+
 def build_broker(
     config: BrokerConfig,
     *,
@@ -315,15 +346,26 @@ def build_broker(
     disk = disk or PosixDisk()
     clock = clock or SystemClock()
     tasks = TaskOwner("broker", on_failure)
-    client = RemotingClient(clock=clock, tasks=tasks, name="broker-out")
+    tls = client_tls(config.tls, use_tls=config.use_tls)
+    client = RemotingClient(clock=clock, tasks=tasks, tls=tls, name="broker-out")
     broker = Broker(config, disk=disk, clock=clock, tasks=tasks, client=client)
     _build_tables(broker)
     _build_store(broker, memory_size)
     _build_services(broker)
+    broker.guard = _build_guard(broker)
     broker.handlers = handler_table(
         broker, rng=rng, memory_size=memory_size, config_path=config_path
     )
     return broker
+
+
+def _build_guard(broker: Broker) -> AccessGuard | None:
+    """Access control, if it is on. Its files are where Apache looks for them."""
+    if not broker.config.acl_enable:
+        return None
+    directory = posixpath.join(broker.config.rocketmq_home or ".", "conf")
+    main = posixpath.join(directory, "plain_acl.yml")
+    return AccessGuard(AclFiles(broker.disk, main, posixpath.join(directory, "acl")))
 
 
 def _build_tables(broker: Broker) -> None:

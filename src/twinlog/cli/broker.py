@@ -10,10 +10,12 @@ from random import Random
 
 import click
 
+from twinlog.broker.acl import AclConfigError
 from twinlog.broker.config_file import ConfigFileError
 from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
 from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
 from twinlog.runtime.config import BrokerConfig, ConfigError, LoadedConfig, load_broker_config
+from twinlog.runtime.config_format import ConfigValueError
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -69,7 +71,7 @@ def broker(path: str | None, namesrv: str | None, is_print: bool, is_important: 
     config_path = None if path is None else str(Path(path).resolve())
     run_service(
         lambda lifetime: _build(loaded.config, config_path, lifetime),
-        known_errors=(StoreError, ConfigFileError),
+        known_errors=(StoreError, ConfigFileError, AclConfigError, ConfigValueError),
     )
 
 

@@ -1,0 +1,121 @@
+"""Access control at the door: what a request needs, and whether its sender has it.
+
+Answers to PlainAccessValidator.parse. The rules are in acl.py, their files in acl_file.py. A
+request that is denied is answered with 1 and the reason; the connection stays; a one-way request
+is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twinlog.broker.acl import AccessDenied, Permission, Resource
+from twinlog.broker.acl_file import AclFiles
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.names import RETRY_PREFIX, retry_topic
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.server import ServerConnection
+
+Resources = list[Resource]
+RELOAD_INTERVAL_MS = 500  # How often the rule files are looked at, as Apache's file watcher does.
+
+
+class AccessGuard:
+    """Lets a request through, or raises BrokerError."""
+
+    def __init__(self, files: AclFiles) -> None:
+        self.files = files
+
+    def check(self, connection: ServerConnection, request: Request) -> None:
+        try:
+            self.files.rules.check(
+                code=request.code,
+                version=request.version,
+                ext=request.ext(),
+                body=request.body,
+                remote_address=connection.remote_address[0],
+                resources=needed_resources(request),
+            )
+        except AccessDenied as denial:
+            remark = f"org.apache.rocketmq.acl.common.AclException: {denial}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
+
+
+def needed_resources(request: Request) -> Resources:
+    """Topics and groups that a request touches, and how. Codes without a row need none."""
+    row = _ROWS.get(request.code)
+    return [] if row is None else row(request)
+
+
+def _topic(name: str | None, permission: Permission) -> Resources:
+    """A retry topic stands for its group, and its group is consumed."""
+    if not name:
+        return []
+    if name.startswith(RETRY_PREFIX):
+        return [Resource(name, Permission.SUB)]
+    return [Resource(name, permission)]
+
+
+def _group(name: str | None) -> Resources:
+    return [Resource(retry_topic(name), Permission.SUB)] if name else []
+
+
+def _send(field: str) -> Callable[[Request], Resources]:
+    return lambda request: _topic(request.ext().get(field), Permission.PUB)
+
+
+def _send_batch(request: Request) -> Resources:
+    """Long or short names: 320 and 325 have short ones, 324 long ones."""
+    ext = request.ext()
+    return _topic(ext.get("b") or ext.get("topic"), Permission.PUB)
+
+
+def _pull(request: Request) -> Resources:
+    ext = request.ext()
+    return _topic(ext.get("topic"), Permission.SUB) + _group(ext.get("consumerGroup"))
+
+
+def _query(request: Request) -> Resources:
+    return _topic(request.ext().get("topic"), Permission.SUB)
+
+
+def _consumer_group(request: Request) -> Resources:
+    return _group(request.ext().get("consumerGroup"))
+
+
+def _send_back(request: Request) -> Resources:
+    return _group(request.ext().get("group"))
+
+
+def _heartbeat(request: Request) -> Resources:
+    """Every group that consumes and every topic it subscribes to."""
+    try:
+        body = fastjson.loads(request.body)
+    except ValueError:
+        return []  # It is refused for what it is, not for what it may.
+    needed: Resources = []
+    for data in (body.get("consumerDataSet") if isinstance(body, dict) else None) or ():
+        needed += _group(data.get("groupName"))
+        for subscription in data.get("subscriptionDataSet") or ():
+            needed += _topic(subscription.get("topic"), Permission.SUB)
+    return needed
+
+
+_ROWS: dict[int, Callable[[Request], Resources]] = {
+    RequestCode.SEND_MESSAGE: _send("topic"),
+    RequestCode.SEND_MESSAGE_V2: _send("b"),
+    # 4.9 forgets these three.
+    RequestCode.SEND_BATCH_MESSAGE: _send_batch,
+    RequestCode.SEND_REPLY_MESSAGE: _send_batch,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _send_batch,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
+    RequestCode.PULL_MESSAGE: _pull,
+    RequestCode.LITE_PULL_MESSAGE: _pull,
+    RequestCode.QUERY_MESSAGE: _query,
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _consumer_group,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _consumer_group,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _pull,
+}

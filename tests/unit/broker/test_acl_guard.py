@@ -1,0 +1,193 @@
+"""Access control on every request code: a new code cannot be forgotten."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import yaml
+
+from support.captured import Peer, open_without_ports, write_file
+from twinlog.broker.acl import ADMIN_CODES, AclConfigError
+from twinlog.broker.acl_guard import _ROWS
+from twinlog.broker.server import Broker, build_broker
+from twinlog.remoting import fastjson
+from twinlog.remoting.codec import encode_command
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand
+from twinlog.remoting.signing import AclSigner
+from twinlog.runtime.config import BrokerConfig
+from twinlog.testing.simdisk import SimDisk
+
+RULES: dict[str, Any] = {
+    "globalWhiteRemoteAddresses": [],
+    "accounts": [
+        {"accessKey": "admin-key", "secretKey": "admin-secret", "admin": True},
+        {
+            "accessKey": "right-key",
+            "secretKey": "right-secret",
+            "topicPerms": ["T=PUB|SUB"],
+            "groupPerms": ["g=SUB"],
+        },
+        {"accessKey": "other-key", "secretKey": "other-secret"},
+    ],
+}
+BODY = fastjson.dumps(
+    {
+        "clientID": "c",
+        "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T"}]}],
+    }
+)
+# Everything that any of the codes reads, so that no request is refused for want of a field.
+EXT = {
+    "a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+    "producerGroup": "pg", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+    "queueId": "0", "sysFlag": "4", "bornTimestamp": "1", "flag": "0", "consumerGroup": "g",
+    "queueOffset": "0", "maxMsgNums": "1", "commitOffset": "0", "suspendTimeoutMillis": "0",
+    "subVersion": "0", "subscription": "*", "group": "g", "offset": "0", "delayLevel": "0",
+    "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1", "clientID": "c",
+    "timestamp": "0", "groupName": "gone", "clientId": "c", "msgId": "0" * 32, "srcGroup": "g",
+    "destGroup": "h", "statsName": "X", "statsKey": "y", "compareGroup": "g", "index": "0",
+    "count": "1", "accessKey": "new-account", "secretKey": "new-secret",
+    "tranStateTableOffset": "0",
+    "globalWhiteAddrs": "10.0.0.1", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+    "topicFilterType": "SINGLE_TAG", "commitLogOffset": "0", "commitOrRollback": "12",
+}  # fmt: skip
+# Codes that touch no topic and no group of anybody: an account is enough.
+NO_RESOURCE = {
+    "QUERY_CONSUMER_OFFSET", "GET_ALL_TOPIC_CONFIG", "GET_BROKER_CONFIG",
+    "GET_BROKER_RUNTIME_INFO", "SEARCH_OFFSET_BY_TIMESTAMP", "GET_MAX_OFFSET", "GET_MIN_OFFSET",
+    "GET_EARLIEST_MSG_STORETIME", "VIEW_MESSAGE_BY_ID", "END_TRANSACTION", "LOCK_BATCH_MQ",
+    "UNLOCK_BATCH_MQ", "GET_ALL_CONSUMER_OFFSET", "GET_ALL_DELAY_OFFSET", "CHECK_CLIENT_CONFIG",
+    "GET_ALL_SUBSCRIPTIONGROUP_CONFIG", "GET_TOPIC_STATS_INFO", "GET_CONSUMER_CONNECTION_LIST",
+    "GET_PRODUCER_CONNECTION_LIST", "GET_CONSUME_STATS", "INVOKE_BROKER_TO_RESET_OFFSET",
+    "INVOKE_BROKER_TO_GET_CONSUMER_STATUS", "QUERY_TOPIC_CONSUME_BY_WHO",
+    "QUERY_CONSUME_TIME_SPAN", "GET_SYSTEM_TOPIC_LIST_FROM_BROKER", "CLEAN_EXPIRED_CONSUMEQUEUE",
+    "GET_CONSUMER_RUNNING_INFO", "QUERY_CORRECTION_OFFSET", "CONSUME_MESSAGE_DIRECTLY",
+    "CLONE_GROUP_OFFSET", "VIEW_BROKER_STATS_DATA", "CLEAN_UNUSED_TOPIC",
+    "GET_BROKER_CONSUME_STATS", "QUERY_CONSUME_QUEUE", "RESUME_CHECK_HALF_MESSAGE",
+    "GET_ALL_PRODUCER_INFO", "DELETE_EXPIRED_COMMITLOG", "GET_TOPIC_CONFIG",
+    "GET_SUBSCRIPTIONGROUP_CONFIG", "GET_BROKER_HA_STATUS",
+}  # fmt: skip
+DENIED = "AclException"
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_directories("/home/conf")
+    write_file(disk, "/home/conf/plain_acl.yml", yaml.safe_dump(RULES).encode())
+    return disk
+
+
+def make(disk: SimDisk) -> Broker:
+    config = BrokerConfig(
+        store_path_root_dir="/store",
+        mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        acl_enable=True,
+        rocketmq_home="/home",
+    )
+    return build_broker(config, rng=random.Random(1), disk=disk)
+
+
+@pytest.fixture
+async def broker(disk: SimDisk) -> AsyncIterator[Broker]:
+    broker = make(disk)
+    await open_without_ports(broker)
+    yield broker
+    await broker.stop()
+
+
+async def ask(
+    broker: Broker, code: int, signer: AclSigner | None, ext: dict[str, str] | None = None
+) -> tuple[int, str]:
+    peer = Peer(broker.server)
+    command = RemotingCommand.request(code, ext or EXT, BODY)
+    if signer is not None:
+        signer.sign(command)
+    try:
+        answer = await peer.ask(encode_command(command))
+    finally:
+        peer.close()
+    return answer.code, answer.remark or ""
+
+
+ADMIN = AclSigner("admin-key", "admin-secret")
+RIGHT = AclSigner("right-key", "right-secret")
+OTHER = AclSigner("other-key", "other-secret")
+
+
+async def test_every_code_has_its_rule(broker: Broker) -> None:
+    own = {code for code in broker.handlers if code > 10_000}
+    ruled = set(_ROWS) | ADMIN_CODES | {RequestCode[name] for name in NO_RESOURCE}
+    assert set(broker.handlers) - own == ruled
+
+
+async def test_no_credentials_and_wrong_ones_are_denied_for_every_code(broker: Broker) -> None:
+    wrong = AclSigner("right-key", "wrong-secret")
+    unknown = AclSigner("unknown-key", "right-secret")
+    for code in broker.handlers:
+        for signer, words in (
+            (None, "No accessKey"),
+            (wrong, "Check signature failed"),
+            (unknown, "No acl config"),
+        ):
+            answer, remark = await ask(broker, code, signer)
+            assert answer == ResponseCode.SYSTEM_ERROR, code
+            assert words in remark, code
+
+
+async def test_account_without_permission_is_denied_what_it_needs(broker: Broker) -> None:
+    for code in (*_ROWS, *ADMIN_CODES):
+        answer, remark = await ask(broker, code, OTHER)
+        assert (answer, DENIED in remark) == (ResponseCode.SYSTEM_ERROR, True), (code, remark)
+
+
+async def test_account_with_permission_gets_through(broker: Broker) -> None:
+    for code in _ROWS:
+        assert DENIED not in (await ask(broker, code, RIGHT))[1], code
+    for code in ADMIN_CODES:
+        assert "Need admin permission" in (await ask(broker, code, RIGHT))[1], code
+
+
+async def test_admin_gets_through_everywhere(broker: Broker) -> None:
+    for code in ADMIN_CODES:
+        assert DENIED not in (await ask(broker, code, ADMIN))[1], code
+    assert DENIED not in (await ask(broker, RequestCode.SEND_MESSAGE_V2, ADMIN))[1]
+
+
+async def test_other_topics_and_retry_topics_are_told_apart(broker: Broker) -> None:
+    code = RequestCode.SEND_MESSAGE_V2
+    assert DENIED in (await ask(broker, code, RIGHT, {**EXT, "b": "Secret"}))[1]
+    assert DENIED in (await ask(broker, code, RIGHT, {**EXT, "b": "%RETRY%other"}))[1]
+    assert DENIED not in (await ask(broker, code, RIGHT, {**EXT, "b": "%RETRY%g"}))[1]
+
+
+async def test_rules_change_without_a_restart(broker: Broker, disk: SimDisk) -> None:
+    assert broker.guard is not None
+    write_file(disk, "/home/conf/plain_acl.yml", b"accounts: {damaged\n" + b" " * 4096)
+    assert not broker.guard.files.reload_if_changed(), "a damaged file changes nothing"
+    assert DENIED not in (await ask(broker, RequestCode.SEND_MESSAGE_V2, RIGHT))[1]
+
+
+async def test_without_the_file_the_broker_does_not_start() -> None:
+    broker = make(SimDisk())
+    with pytest.raises(AclConfigError, match=r"plain_acl\.yml"):
+        await broker.start()
+    await broker.client.close()
+
+
+async def test_accounts_are_administered(broker: Broker) -> None:
+    assert (await ask(broker, 50, ADMIN))[0] == 0
+    assert (await ask(broker, 52, ADMIN))[0] == 0
+    new = AclSigner("new-account", "new-secret")
+    assert "No acl config" not in (await ask(broker, 34, new))[1]
+    assert (await ask(broker, 51, ADMIN, {**EXT, "accessKey": "new-account"}))[0] == 0
+    assert "No acl config" in (await ask(broker, 34, new))[1]
+    answer, remark = await ask(broker, 50, ADMIN, {**EXT, "accessKey": "short"})
+    assert answer == ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+    assert "longer than 6" in remark
