@@ -12,7 +12,16 @@ import pytest
 
 from support.processes import free_port
 from twinlog.admin import Admin, topics
-from twinlog.client import Message, Producer, PullConsumer, PushConsumer, TransactionProducer
+from twinlog.client import (
+    ClientError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+    calls,
+)
 from twinlog.client.errors import (
     ClientClosedError,
     InvalidAddressError,
@@ -23,8 +32,12 @@ from twinlog.client.errors import (
     NotANameServerError,
     RequestReplyTimeoutError,
     TopicNotFoundError,
+    UnreadableAnswerError,
     UsageError,
 )
+from twinlog.client.routes import BrokerData
+from twinlog.remoting.codec import decode_header, encode_response
+from twinlog.remoting.framing import FrameSplitter
 
 Unique = Callable[[str], str]
 QUICK: dict[str, Any] = {"request_timeout_ms": 500, "connect_timeout_ms": 500}
@@ -240,3 +253,65 @@ async def test_administration_in_words(cluster: Any) -> None:
             await topics.create_topic(admin, "T", cluster="Nowhere")
         with pytest.raises(TopicNotFoundError, match="no-such-topic"):
             await topics.topic_route(admin, "no-such-topic")
+
+
+async def test_a_client_with_a_bug_says_so_instead_of_hanging(
+    cluster: Any, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: Any) -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("twinlog.client.consumer_core.ConsumerCore._rebalance", broken)
+    async with PushConsumer(unique("g"), name_server=cluster.name_server) as push:
+        with pytest.raises(ClientClosedError, match="a bug"):
+            await asyncio.wait_for(push.run_forever(), 30)
+    async with PullConsumer(unique("g"), name_server=cluster.name_server) as pull:
+        with pytest.raises(ClientClosedError, match="a bug"):
+            await asyncio.wait_for(anext(pull), 30)
+        with pytest.raises(ClientClosedError, match="a bug"):
+            await pull.poll()
+
+
+async def test_a_producer_of_another_event_loop(cluster: Any) -> None:
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+
+        def elsewhere() -> str:
+            async def send() -> None:
+                await producer.send(Message("T", b"x"))
+
+            try:
+                asyncio.run(send())
+            except UsageError as error:
+                return str(error)
+            return "sent"
+
+        assert "another event loop" in await asyncio.to_thread(elsewhere)
+
+
+class Garbage:
+    """A server that answers every request with success and nonsense."""
+
+    def __init__(self, body: bytes, ext: dict[str, str]) -> None:
+        self.body, self.ext = body, ext
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        splitter = FrameSplitter()
+        while data := await reader.read(65536):
+            for frame in splitter.feed(data):
+                request = decode_header(*frame)
+                pieces = encode_response(0, request.opaque, header=self.ext, body=self.body)
+                writer.write(b"".join(pieces))
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"brokerDatas":7}', b"{}"])
+async def test_a_server_that_talks_nonsense(body: bytes) -> None:
+    async with server(Garbage(body, {"offset": "x"})) as address:
+        with pytest.raises(ClientError):
+            await send_to(address, send_timeout_ms=300, retry_count=0)
+        async with PullConsumer("g", name_server=address) as consumer:
+            consumer._instance.brokers["b"] = BrokerData("b", "C", {0: address})
+            for call in (calls.max_offset, calls.min_offset):
+                with pytest.raises(UnreadableAnswerError, match="offset"):
+                    await call(consumer._instance, MessageQueue("T", "b", 0))
+            with pytest.raises(UnreadableAnswerError, match="pull"):
+                await calls.pull(consumer._instance, MessageQueue("T", "b", 0), 0, group="g")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twinlog.admin.client import Admin, Gathered, gather
-from twinlog.remoting import fastjson
+from twinlog.client.calls import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 
@@ -80,7 +80,7 @@ async def broker_runtime(admin: Admin, address: str) -> dict[str, str]:
     answer = await admin.ask(
         address, RequestCode.GET_BROKER_RUNTIME_INFO, action="runtime statistics"
     )
-    table: dict[str, str] = fastjson.loads(answer.body).get("table") or {}
+    table: dict[str, str] = json_object(answer).get("table") or {}
     return table
 
 
@@ -152,5 +152,5 @@ async def broker_stats(admin: Admin, address: str, name: str, key: str) -> dict[
         address, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key},
         action="statistics",
     )  # fmt: skip
-    result: dict[str, Any] = fastjson.loads(answer.body)
+    result: dict[str, Any] = json_object(answer)
     return result

@@ -14,11 +14,11 @@ from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import Unpack
 
+from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError, NoBrokerError, UsageError
 from twinlog.client.instance import ClientInstance
 from twinlog.client.routes import BrokerData, TopicRoute, parse_broker_data
 from twinlog.client.settings import ClientSettings, resolve
-from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 
@@ -141,7 +141,7 @@ class Admin:
         answer = await self.ask_name_server(
             RequestCode.GET_BROKER_CLUSTER_INFO, action="list of brokers"
         )
-        data = fastjson.loads(answer.body)
+        data = json_object(answer)
         brokers = {
             name: parse_broker_data({"brokerName": name, **entry})
             for name, entry in (data.get("brokerAddrTable") or {}).items()

@@ -9,7 +9,7 @@ from typing import Any
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.topics import delete_topic
 from twinlog.client import calls
-from twinlog.client.calls import queue_from_wire
+from twinlog.client.calls import json_object, queue_from_wire
 from twinlog.client.consumer_requests import parse_offset_table
 from twinlog.client.errors import (
     ClientError,
@@ -137,7 +137,7 @@ async def list_groups(admin: Admin) -> Gathered[dict[str, GroupConfig]]:
         answer = await admin.ask(
             address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, action="list of groups"
         )
-        table = fastjson.loads(answer.body).get("subscriptionGroupTable") or {}
+        table = json_object(answer).get("subscriptionGroupTable") or {}
         return {name: group_config_from_wire(data) for name, data in table.items()}
 
     return await gather(await admin.masters(), read)
@@ -190,7 +190,7 @@ async def group_members(admin: Admin, group: str) -> GroupMembers:
         except ClientError as failure:
             error = failure
             continue
-        return _parse_members(fastjson.loads(answer.body))
+        return _parse_members(json_object(answer))
     raise error or ConsumerNotOnlineError(206, f"group {group!r} is not online")
 
 
@@ -223,7 +223,7 @@ async def producer_members(admin: Admin, group: str, topic: str) -> tuple[Member
             address, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group},
             action=f"producers of {group!r}",
         )  # fmt: skip
-        return _parse_members(fastjson.loads(answer.body))
+        return _parse_members(json_object(answer))
 
     found = await gather(await admin.route_masters(topic), read)
     if not found.values:
@@ -240,7 +240,7 @@ async def running_info(admin: Admin, group: str, client_id: str) -> dict[str, An
         address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, action="running information",
         timeout_ms=15_000,
     )  # fmt: skip
-    result: dict[str, Any] = fastjson.loads(answer.body)
+    result: dict[str, Any] = json_object(answer)
     return result
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin
+from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
 from twinlog.client.routes import MASTER_ID, BrokerData
-from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 
 
@@ -83,7 +83,7 @@ async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
         return GroupHAStatus(
             broker.name, master, 0, None, "", (), (f"the master does not answer: {error}",)
         )
-    return parse_ha_status(fastjson.loads(answer.body), broker.name, master, len(slaves))
+    return parse_ha_status(json_object(answer), broker.name, master, len(slaves))
 
 
 def parse_ha_status(

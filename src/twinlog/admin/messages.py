@@ -8,12 +8,12 @@ from twinlog.admin.client import Admin, gather
 from twinlog.admin.groups import group_members, group_progress
 from twinlog.admin.topics import topic_groups
 from twinlog.client import calls
+from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError, QueryNotFoundError, UsageError
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.queues import MessageQueue
 from twinlog.message.ids import host_text, parse_offset_message_id
 from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX
-from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 
 TIME_MAX_MS = (1 << 63) - 1
@@ -153,7 +153,7 @@ async def consume_directly(
         address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, action="direct consumption",
         timeout_ms=15_000,
     )  # fmt: skip
-    result: dict[str, object] = fastjson.loads(answer.body)
+    result: dict[str, object] = json_object(answer)
     return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinlog.admin.client import Admin, Gathered, gather
-from twinlog.client.calls import queue_from_wire
+from twinlog.client.calls import json_object, queue_from_wire
 from twinlog.client.errors import UsageError
 from twinlog.client.message import check_topic
 from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, MessageQueue
@@ -66,7 +66,7 @@ async def list_topics(admin: Admin, *, cluster: str | None = None) -> list[str]:
         answer = await admin.ask_name_server(
             RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster}, action="list of topics"
         )
-    return sorted(fastjson.loads(answer.body).get("topicList") or ()) if answer.body else []
+    return sorted(json_object(answer).get("topicList") or ()) if answer.body else []
 
 
 async def system_topics(admin: Admin) -> frozenset[str]:
@@ -157,7 +157,7 @@ async def topic_config(admin: Admin, name: str) -> Gathered[TopicConfig | None]:
 async def all_topic_configs(admin: Admin, address: str) -> dict[str, TopicConfig]:
     """Every topic of one broker."""
     answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, action="topic settings")
-    table = fastjson.loads(answer.body).get("topicConfigTable") or {}
+    table = json_object(answer).get("topicConfigTable") or {}
     return {
         name: TopicConfig(
             name=str(data.get("topicName") or name),
@@ -205,7 +205,7 @@ async def topic_groups(admin: Admin, name: str) -> list[str]:
         answer = await admin.ask(
             address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": name}, action="groups"
         )
-        return list(fastjson.loads(answer.body).get("groupList") or ())
+        return list(json_object(answer).get("groupList") or ())
 
     found = await gather(await admin.route_masters(name), read)
     return sorted({group for groups in found.all_or_raise().values() for group in groups})

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from twinlog.client.errors import (
     BrokerUnreachableError,
-    ClientError,
     NoWritableQueueError,
     TransportError,
+    UnreadableAnswerError,
     broker_error,
 )
 from twinlog.client.instance import ClientInstance
@@ -94,13 +94,32 @@ def _queue_header(queue: MessageQueue) -> dict[str, Any]:
     return {"topic": queue.topic, "queueId": queue.queue_id, "bname": queue.broker_name}
 
 
+def offset_of(answer: Request) -> int:
+    """The field `offset` of an answer."""
+    try:
+        return int(answer.ext()["offset"])
+    except (KeyError, ValueError) as error:
+        raise UnreadableAnswerError(f"an answer without a readable offset: {error!r}") from error
+
+
+def json_object(answer: Request) -> dict[str, Any]:
+    """The body of an answer that must be a JSON object."""
+    try:
+        data = fastjson.loads(answer.body)
+    except ValueError as error:
+        raise UnreadableAnswerError(f"the body of an answer is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise UnreadableAnswerError("the body of an answer is not a JSON object")
+    return data
+
+
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
     """One above the newest message."""
     answer = await _read(
         instance, queue.broker_name, RequestCode.GET_MAX_OFFSET, _queue_header(queue),
         action="end offset",
     )  # fmt: skip
-    return int(answer.ext()["offset"])
+    return offset_of(answer)
 
 
 async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
@@ -109,7 +128,7 @@ async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
         instance, queue.broker_name, RequestCode.GET_MIN_OFFSET, _queue_header(queue),
         action="begin offset",
     )  # fmt: skip
-    return max(0, int(answer.ext()["offset"]))
+    return max(0, offset_of(answer))
 
 
 async def search_offset(instance: ClientInstance, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -119,7 +138,7 @@ async def search_offset(instance: ClientInstance, queue: MessageQueue, timestamp
         instance, queue.broker_name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header,
         action="offset by time",
     )  # fmt: skip
-    return int(answer.ext()["offset"])
+    return offset_of(answer)
 
 
 async def offset_for_time(instance: ClientInstance, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -163,7 +182,7 @@ async def query_consumer_offset(
         accepted=(0, ResponseCode.QUERY_NOT_FOUND), action="committed offset",
         timeout_ms=OFFSET_TIMEOUT_MS,
     )  # fmt: skip
-    return int(answer.ext()["offset"]) if answer.code == 0 else None
+    return offset_of(answer) if answer.code == 0 else None
 
 
 def _commit_command(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
@@ -202,7 +221,7 @@ async def consumer_ids(instance: ClientInstance, group: str, broker_name: str) -
     )  # fmt: skip
     if answer.code != 0 or not answer.body:
         return []
-    return list(fastjson.loads(answer.body).get("consumerIdList") or ())
+    return [str(member) for member in json_object(answer).get("consumerIdList") or ()]
 
 
 def _lock_body(instance: ClientInstance, group: str, queues: Iterable[MessageQueue]) -> bytes:
@@ -226,8 +245,10 @@ async def lock_queues(
         writable(instance, broker_name), RequestCode.LOCK_BATCH_MQ, None,
         _lock_body(instance, group, queues), timeout_ms=LOCK_TIMEOUT_MS, action="lock",
     )  # fmt: skip
-    locked = fastjson.loads(answer.body).get("lockOKMQSet") or ()
-    return {queue_from_wire(data) for data in locked}
+    try:
+        return {queue_from_wire(data) for data in json_object(answer).get("lockOKMQSet") or ()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableAnswerError(f"locked queues are unreadable: {error!r}") from error
 
 
 async def unlock_queues(
@@ -370,12 +391,14 @@ def read_pull_answer(answer: Request, queue: MessageQueue, target: ReadAddress) 
     if answer.code not in _PULL_CODES:
         raise broker_error(answer.code, answer.remark, address=target.address, action="pull")
     ext = answer.ext()
-    messages = decode_messages(answer.body, queue.broker_name) if answer.code == 0 else []
     try:
+        messages = decode_messages(answer.body, queue.broker_name) if answer.code == 0 else []
         return PullResult(
             answer.code, messages, int(ext["nextBeginOffset"]), int(ext["minOffset"]),
             int(ext["maxOffset"]), int(ext.get("suggestWhichBrokerId", 0)), target.address,
             target.is_slave,
         )  # fmt: skip
     except (KeyError, ValueError) as error:
-        raise ClientError(f"{target.address}: pull answer without {error}") from error
+        raise UnreadableAnswerError(
+            f"{target.address}: the answer to a pull of {queue} is unreadable: {error!r}"
+        ) from error

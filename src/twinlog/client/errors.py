@@ -21,6 +21,7 @@ ClientError                        code, retriable, refresh_route
     ConnectionLostError            broken while waiting: whether it was done is unknown
   BrokerError                      the broker answered with an error code
     (one class for each code, see `BROKER_ERRORS`)
+  UnreadableAnswerError            a server answers in another form than it should
   RequestReplyTimeoutError         request() got no reply in time
   TransactionError                 local transaction or its end failed
 """
@@ -132,6 +133,12 @@ class RequestTimeoutError(TransportError):
 
 class ConnectionLostError(TransportError):
     """The connection broke before the answer. The broker may have done it all the same."""
+
+
+class UnreadableAnswerError(ClientError):
+    """A server answered, but not in the form that the protocol has."""
+
+    retriable = True
 
 
 class RequestReplyTimeoutError(ClientError):

@@ -67,6 +67,8 @@ class ClientInstance:
         self.tasks = TaskOwner(f"twinlog-client-{name}", self._task_failed)
         self.client_id = settings.client_id or ""
         self._handlers: dict[int, RequestHandler] = {}
+        self.failure: BaseException | None = None
+        self.on_failure: list[Callable[[], None]] = []
         self._process_id = process_id()
         self._is_running = False
         self._is_closed = False
@@ -98,7 +100,7 @@ class ClientInstance:
 
     def check_usable(self) -> None:
         """Raise unless started, not closed, and in the process that started it."""
-        if self._is_running and self._process_id == process_id():
+        if self._is_running and self.failure is None and self._process_id == process_id():
             return
         if self._process_id != process_id():
             raise ClientForkedError(
@@ -107,6 +109,10 @@ class ClientInstance:
             )
         if self._is_closed:
             raise ClientClosedError("this client is closed: open a new one")
+        if self.failure is not None:
+            raise ClientClosedError(
+                f"this client has failed ({self.failure!r}): close it and open a new one"
+            ) from self.failure
         raise ClientClosedError("this client is not started: use 'async with' or await start()")
 
     async def start(self) -> None:
@@ -183,7 +189,11 @@ class ClientInstance:
             await self._transport.remoting.close()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
+        """A bug of ours. Nobody may wait for a client that no longer works."""
         _LOG.critical("client task died, this client no longer works name=%s error=%r", name, error)
+        self.failure = error
+        for callback in self.on_failure:
+            callback()
 
     # Name servers and routes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from twinlog.client.errors import ClientError, broker_error
+from twinlog.client.errors import ClientError, UnreadableAnswerError, broker_error
 from twinlog.client.message import SendReceipt, SendStatus
 from twinlog.client.queues import MessageQueue
 from twinlog.remoting.codes import RequestCode
@@ -114,7 +114,7 @@ def read_receipts(
         queue_id, queue_offset = int(ext["queueId"]), int(ext["queueOffset"])
         offset_ids = ext["msgId"].split(",")
     except (KeyError, ValueError) as error:
-        raise ClientError(f"{address}: send answer without {error}") from error
+        raise UnreadableAnswerError(f"{address}: send answer without {error}") from error
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     transaction_id = ext.get("transactionId", "")

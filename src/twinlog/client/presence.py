@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twinlog.client.errors import (
-    BrokerError,
     BrokerUnreachableError,
     ClientClosedError,
     ClientError,
@@ -208,5 +207,5 @@ class Presence:
                 {"clientID": self._host.client_id, kind: member.group},
                 timeout_ms=1000, action="unregister",
             )  # fmt: skip
-        except (TransportError, BrokerError) as error:
+        except ClientError as error:
             _LOG.debug("not unregistered address=%s reason=%s", address, error)

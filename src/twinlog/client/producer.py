@@ -132,6 +132,7 @@ class Producer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._instance.add_member(self)
+        self._instance.on_failure.append(self._instance_failed)
         self._sender = Sender(
             self._instance, group, self._outcome, attempts_max=retry_count + 1,
             retry_when_not_ok=retry_when_not_ok,
@@ -413,6 +414,8 @@ class Producer:
         if loop is None:
             self._instance.check_usable()
             raise ClientClosedError("this producer is not started")
+        if asyncio.get_running_loop() is not loop:
+            raise UsageError("this producer belongs to another event loop: open one here")
         context = None
         if self._hooks is not None:
             context = guarded(self._hooks.before_send, message)
@@ -575,6 +578,16 @@ class Producer:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def _instance_failed(self) -> None:
+        """Nobody waits for a producer that no longer works."""
+        self._sender.fail_all()
+        waiters = [*self._room_waiters, *self._idle_waiters]
+        self._room_waiters.clear()
+        self._idle_waiters.clear()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(ClientClosedError("this producer has failed, see the log"))
 
     # GroupMember
 

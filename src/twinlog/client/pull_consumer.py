@@ -82,6 +82,7 @@ class PullConsumer:
         self._buffer: deque[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = deque()
         self._in_hand: list[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = []
         self._arrived = asyncio.Event()
+        self._instance.on_failure.append(self._arrived.set)
         self._is_closed = False
 
     # Life
@@ -183,6 +184,7 @@ class PullConsumer:
                     while not batch and not self._is_closed:
                         self._arrived.clear()
                         await self._arrived.wait()
+                        self._instance.check_usable()
                         batch = self._take(max_count)
             except TimeoutError:
                 return []

@@ -159,6 +159,7 @@ class PushConsumer:
         self._scheduled: set[QueueReader] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._ended = asyncio.Event()
+        self._instance.on_failure.append(self._ended.set)
         self._is_closed = False
 
     def _local_offsets(self, offset_file: str | None) -> OffsetStore:
@@ -187,8 +188,10 @@ class PushConsumer:
         self._ended.set()
 
     async def run_forever(self) -> None:
-        """Wait until the consumer is closed."""
+        """Wait until the consumer is closed. Raises when it can no longer work."""
         await self._ended.wait()
+        if not self._is_closed:
+            self._instance.check_usable()
 
     async def __aenter__(self) -> Self:
         return await self.start()
