@@ -77,8 +77,8 @@ DENIED = "AclException"
 @pytest.fixture
 def disk() -> SimDisk:
     disk = SimDisk()
-    disk.make_directories("/home/conf")
-    write_file(disk, "/home/conf/plain_acl.yml", yaml.safe_dump(RULES).encode())
+    disk.make_directories("/rules/conf")
+    write_file(disk, "/rules/conf/plain_acl.yml", yaml.safe_dump(RULES).encode())
     return disk
 
 
@@ -89,7 +89,7 @@ def make(disk: SimDisk) -> Broker:
         max_hash_slot_num=100,
         max_index_num=400,
         acl_enable=True,
-        rocketmq_home="/home",
+        rocketmq_home="/rules",
     )
     return build_broker(config, rng=random.Random(1), disk=disk)
 
@@ -169,7 +169,7 @@ async def test_other_topics_and_retry_topics_are_told_apart(broker: Broker) -> N
 
 async def test_rules_change_without_a_restart(broker: Broker, disk: SimDisk) -> None:
     assert broker.guard is not None
-    write_file(disk, "/home/conf/plain_acl.yml", b"accounts: {damaged\n" + b" " * 4096)
+    write_file(disk, "/rules/conf/plain_acl.yml", b"accounts: {damaged\n" + b" " * 4096)
     assert not broker.guard.files.reload_if_changed(), "a damaged file changes nothing"
     assert DENIED not in (await ask(broker, RequestCode.SEND_MESSAGE_V2, RIGHT))[1]
 
