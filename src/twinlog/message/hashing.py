@@ -7,14 +7,9 @@ hashes of its parts: hash(a + b) = hash(a) * 31**len(b) + hash(b).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
-
-numpy: Any = None
-with contextlib.suppress(ImportError):
-    import numpy
 
 _MASK = 0xFFFFFFFF
 _SIGN = 0x80000000
@@ -88,9 +83,19 @@ def index_key_hash(topic: str, key: str) -> int:
 _BATCH_MIN = 32  # Below this the arrays cost more than they save.
 
 
+@lru_cache(maxsize=1)
+def _load_numpy() -> Any:
+    """numpy or None. Loaded at the first large batch: a client or a command would only wait."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
 def index_key_hashes(topics: Sequence[str], keys: Sequence[str]) -> list[int]:
     """`index_key_hash` of many pairs at once: with numpy a fifth of the cost."""
-    if numpy is None or len(keys) < _BATCH_MIN:
+    if len(keys) < _BATCH_MIN or _load_numpy() is None:
         return list(map(index_key_hash, topics, keys))
     by_length: dict[int, list[int]] = {}
     for number, length in enumerate(map(len, keys)):
@@ -115,6 +120,7 @@ def index_key_hashes(topics: Sequence[str], keys: Sequence[str]) -> list[int]:
 
 def _hash_array(data: bytes, length: int, prefixes: list[int]) -> list[int]:
     """ASCII keys of one length, one behind the other, each with the hash of what is before it."""
+    numpy = _load_numpy()
     units = numpy.frombuffer(data, dtype=numpy.uint8).reshape(len(prefixes), length)
     values = units.astype(numpy.uint32) @ _power_array(length)
     values += numpy.array(prefixes, dtype=numpy.uint32) * numpy.uint32(_power(length))
@@ -126,4 +132,5 @@ def _hash_array(data: bytes, length: int, prefixes: list[int]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _power_array(length: int) -> Any:
+    numpy = _load_numpy()
     return numpy.array([_power(length - 1 - at) for at in range(length)], dtype=numpy.uint32)
