@@ -304,3 +304,59 @@ async def test_partly_received_record_of_a_slave_is_cut_and_asked_for_again(tmp_
     async with opened(config) as (store, _):
         assert store.appended.value == len(record)
         assert store.dispatched.value == len(record)
+
+
+async def test_blank_entries_are_not_messages_although_their_offset_is_0(tmp_path):
+    """H26: with a log that begins at 0, Apache takes them for records in the first file."""
+    from twinlog.message.record import encode_record
+    from twinlog.runtime.broker_config import BrokerRole
+
+    config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
+    record = encode_record(message(1), 7, 0, 1_700_000_000_000)
+    async with running_store(config) as store:
+        store.commit_log.append_raw(0, record)
+    async with opened(config) as (store, _):
+        assert store.commit_log.min_offset == 0
+        assert store.min_offset_in_queue("T", 0) == 7
+        assert store.get_message("T", 0, 3, 1).next_begin_offset == 7 or not store.is_master
+
+
+async def test_own_recovery_point_is_not_believed_after_another_broker_ran(tmp_path):
+    config, _ = await _fill(tmp_path, 50, crash=False)
+    data = bytearray((tmp_path / "checkpoint").read_bytes())
+    data[7] ^= 1
+    (tmp_path / "checkpoint").write_bytes(data)
+    async with opened(config) as (store, report):
+        assert report.record_count == 50  # The last three files are read, as Apache does.
+        assert store.max_offset_in_queue("T", 0) == 25
+
+
+@pytest.mark.parametrize("position", [0, 9, 30, 73])
+async def test_damaged_recovery_point_is_not_believed(tmp_path, position):
+    config, _ = await _fill(tmp_path, 50, crash=False)
+    data = bytearray((tmp_path / "twinlog" / "recovery").read_bytes())
+    data[position] ^= 1
+    (tmp_path / "twinlog" / "recovery").write_bytes(data)
+    async with opened(config) as (store, report):
+        assert report.record_count == 50
+        assert store.max_offset_in_queue("T", 1) == 25
+
+
+async def test_checkpoint_has_the_specified_bytes(tmp_path):
+    from twinlog.store.checkpoint import RecoveryPoint, StoreCheckpoint
+
+    (tmp_path / "twinlog").mkdir()
+    disk = PosixDisk()
+    checkpoint = StoreCheckpoint(disk, str(tmp_path), str(tmp_path / "twinlog"))
+    checkpoint.physic_timestamp = checkpoint.logics_timestamp = 1_700_000_000_123
+    checkpoint.save(RecoveryPoint(5, 4))
+    data = (tmp_path / "checkpoint").read_bytes()
+    assert len(data) == 4096
+    assert data[:24].hex() == "0000018bcfe5687b0000018bcfe5687b0000000000000000"
+    assert not any(data[24:])
+    again = StoreCheckpoint(disk, str(tmp_path), str(tmp_path / "twinlog"))
+    again.load()
+    assert again.load_point() == RecoveryPoint(5, 4)
+    assert again.min_timestamp == 1_700_000_000_123 - 3000
+    assert again.min_timestamp_index == 0
+    disk.close()

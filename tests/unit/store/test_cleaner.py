@@ -1,0 +1,117 @@
+"""Retention: by age, by hour, by disk space; queues and index follow the log."""
+
+from datetime import datetime
+
+import pytest
+from tests.support.stores import ManualClock, message, running_store, small_config
+
+from twinlog.store.status import GetMessageStatus
+from twinlog.testing.simdisk import SimDisk
+
+HOUR_MS = 3_600_000
+NOON_MS = int(datetime(2024, 5, 6, 12).timestamp() * 1000)
+
+
+def _store(clock, disk=None, **values):
+    config = small_config("/store", mapped_file_size_commit_log=16384, **values)
+    return running_store(config, disk or SimDisk(), clock)
+
+
+async def _fill(store, clock, count=700, step_ms=60_000):
+    for number in range(count):
+        clock.advance(step_ms)
+        store.put(message(number))
+        store.write_pending()
+    await store.flush_service.flush()
+
+
+async def test_expired_segments_go_in_the_hour_of_delete_when():
+    clock = ManualClock(NOON_MS)
+    async with _store(clock, file_reserved_time=2, delete_when="04") as store:
+        await _fill(store, clock, 1000)
+        assert len(store.commit_log.segments.segments) > 13
+        hour = datetime.fromtimestamp(clock.now_ms() // 1000).hour
+        clock.advance(((28 - hour) % 24) * HOUR_MS)
+        floor = clock.now_ms() - 2 * HOUR_MS
+        count = await store.cleaner.clean()
+        assert count == 10  # At most ten in one run.
+        while await store.cleaner.clean():
+            pass
+        minimum = store.min_offset_in_queue("T", 0)
+        assert minimum > 0
+        assert store.commit_log.min_offset > 0
+        assert store.message_store_time("T", 0, minimum) >= floor - 200 * 60_000
+        assert store.get_message("T", 0, 0, 1).status is GetMessageStatus.OFFSET_TOO_SMALL
+        assert store.get_message("T", 0, minimum, 1).status is GetMessageStatus.FOUND
+
+
+async def test_nothing_goes_outside_the_hour_unless_asked():
+    clock = ManualClock(NOON_MS)
+    other = (datetime.fromtimestamp(NOON_MS // 1000).hour + 12) % 24
+    async with _store(clock, file_reserved_time=1, delete_when=f"{other:02d}") as store:
+        await _fill(store, clock, 300, 1000)
+        clock.advance(3 * HOUR_MS)
+        assert await store.cleaner.clean() == 0
+        store.cleaner.execute_delete_files_manually()
+        assert await store.cleaner.clean() > 0
+
+
+async def test_queue_and_index_files_follow_the_log():
+    clock = ManualClock(NOON_MS)
+    disk = SimDisk()
+    async with _store(clock, disk, file_reserved_time=0) as store:
+        await _fill(store, clock, 900)
+        store.queue_table.write_all()
+        store.housekeeping.drain_index()
+        store.cleaner.execute_delete_files_manually()
+        index_files = len(store.index.files)
+        while await store.cleaner.clean():
+            pass
+        assert len(store.commit_log.segments.segments) <= 2
+        assert disk.list("/store/consumequeue/T/0")[0] != "0" * 20
+        assert len(store.index.files) < index_files
+        assert store.put(message(900)).queue_offset == 900
+    # The numbers are the same after a restart.
+    async with _store(clock, disk) as store:
+        assert store.max_offset_in_queue("T", 0) == 901
+        assert store.min_offset_in_queue("T", 0) > 700
+
+
+async def test_full_disk_deletes_regardless_of_age():
+    clock = ManualClock(NOON_MS)
+    disk = SimDisk()
+    async with _store(clock, disk, delete_when="03") as store:
+        await _fill(store, clock, 500, 1000)
+        disk.quota = int(disk.space("/store").used / 0.95)
+        before = len(store.commit_log.segments.segments)
+        assert await store.cleaner.clean() > 0
+        assert len(store.commit_log.segments.segments) < before
+        assert store.is_writeable
+
+
+async def test_full_disk_keeps_young_files_when_told():
+    clock = ManualClock(NOON_MS)
+    disk = SimDisk()
+    async with _store(clock, disk, clean_file_forcibly_enable=False) as store:
+        await _fill(store, clock, 500, 1000)
+        disk.quota = int(disk.space("/store").used / 0.95)
+        assert await store.cleaner.clean() == 0
+        assert not store.is_writeable
+        disk.quota *= 100
+        await store.cleaner.clean()
+
+
+@pytest.mark.parametrize("topic", ["T", "SCHEDULE_TOPIC_XXXX"])
+async def test_expired_queues_are_cleaned_on_demand(topic):
+    clock = ManualClock(NOON_MS)
+    async with _store(clock, file_reserved_time=0) as store:
+        store.put(message(0, topic=topic))
+        for number in range(300):
+            clock.advance(1000)
+            store.put(message(number, topic="Other"))
+            store.write_pending()
+        await store.flush_service.flush()
+        store.cleaner.execute_delete_files_manually()
+        while await store.cleaner.clean():
+            pass
+        assert store.clean_expired_consume_queues() == (0 if topic.startswith("SCHEDULE") else 1)

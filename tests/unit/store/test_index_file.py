@@ -1,0 +1,109 @@
+"""The hash index: the specification's vectors, batches against one by one, recovery."""
+
+import random
+
+import pytest
+
+from twinlog.message.hashing import index_key_hash
+from twinlog.store import index_file
+from twinlog.store.index_file import ENTRY, HEADER, IndexFile, index_file_size
+from twinlog.testing.simdisk import SimDisk
+
+T0 = 1_700_000_000_000
+
+
+def _file(slots=100, entries=10, disk=None):
+    disk = disk or SimDisk()
+    handle = disk.open("/index", create=True)
+    handle.truncate(index_file_size(slots, entries))
+    return IndexFile("/index", handle, slots, entries)
+
+
+def _content(file):
+    file.write_slots()
+    return file.file.pread(file.file.size(), 0)
+
+
+def test_specified_puts_give_the_specified_bytes():
+    file = _file()
+    file.start(0, 0)
+    hashes = [index_key_hash("TopicTest", key) for key in ("KEY1", "KEY2", "KEY1")]
+    assert file.put_many(hashes, [1000, 1100, 1200], [T0, T0 + 1500, T0 + 3000]) == 3
+    data = _content(file)
+    assert len(data) == 640
+    assert HEADER.unpack_from(data) == (T0, T0 + 3000, 1000, 1200, 2, 4)
+    slots = [int.from_bytes(data[40 + 4 * n : 44 + 4 * n], "big") for n in range(100)]
+    assert {n: value for n, value in enumerate(slots) if value} == {16: 3, 15: 2}
+    assert [ENTRY.unpack_from(data, 440 + 20 * n) for n in (1, 2, 3)] == [
+        (1656969516, 1000, 0, 0),
+        (1656969515, 1100, 1, 0),
+        (1656969516, 1200, 3, 1),
+    ]
+
+
+def test_first_entry_of_a_follow_up_file_counts_from_the_file_before():
+    file = _file()
+    file.start(1_700_000_006_000, 4000)
+    file.put_many([index_key_hash("TopicTest", "KEY1")], [5000], [1_700_000_060_000])
+    data = _content(file)
+    assert HEADER.unpack_from(data)[0] == 1_700_000_060_000
+    assert ENTRY.unpack_from(data, 460) == (1656969516, 5000, 54, 0)
+
+
+def test_full_file_takes_one_entry_less_than_its_number():
+    file = _file(entries=10)
+    file.start(0, 0)
+    assert file.put_many(list(range(20)), list(range(20)), [T0] * 20) == 9
+    assert file.is_full
+    assert file.put_many([1], [30], [T0]) == 0
+
+
+@pytest.mark.parametrize("batch", [1, 7, 16, 64, 300])
+def test_batches_with_numpy_equal_the_loop_without(monkeypatch, batch):
+    rng = random.Random(batch)
+    keys = [rng.randrange(1 << 31) % 97 for _ in range(300)]
+    offsets = [100 * n for n in range(300)]
+    times = [T0 + rng.randrange(10_000) for _ in range(300)]
+    files = []
+    for numpy in (index_file.numpy, None):
+        monkeypatch.setattr(index_file, "numpy", numpy)
+        file = _file(slots=50, entries=400)
+        file.start(0, 0)
+        for start in range(0, 300, batch):
+            part = slice(start, start + batch)
+            file.put_many(keys[part], offsets[part], times[part])
+        files.append(_content(file))
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("has_numpy", [True, False])
+@pytest.mark.parametrize("kept", [0, 1, 150, 299, 300])
+def test_rebuild_keeps_the_entries_before_an_offset(monkeypatch, has_numpy, kept):
+    if not has_numpy:
+        monkeypatch.setattr(index_file, "numpy", None)
+    rng = random.Random(kept)
+    keys = [rng.randrange(1, 1 << 31) for _ in range(300)]
+    offsets = [100 * (n + 1) for n in range(300)]
+    times = [T0 + 10 * n for n in range(300)]
+    disk = SimDisk()
+    file = _file(slots=50, entries=400, disk=disk)
+    file.start(0, 0)
+    file.put_many(keys, offsets, times)
+    _content(file)
+    again = IndexFile("/index", disk.open("/index"), 50, 400)
+    again.load_header()
+    again.rebuild(100 * kept + 1, lambda offset: T0 + 10 * (offset // 100 - 1))
+    wanted = _file(slots=50, entries=400)
+    wanted.start(0, 0)
+    wanted.put_many(keys[:kept], offsets[:kept], times[:kept])
+    if kept:
+        assert _content(again) == _content(wanted)
+    assert again.entry_count == kept
+
+
+def test_a_chain_that_points_to_itself_ends():
+    file = _file()
+    file.start(0, 0)
+    file.put_many([5, 5], [100, 200], [T0, T0])
+    file.file.pwritev([ENTRY.pack(7, 200, 0, 2)], 440 + 40)
+    assert file.select(5, 10, 0, 1 << 60) == []
