@@ -244,6 +244,28 @@ def test_broker_registers_its_topics_and_says_goodbye(
         namesrv.kill()
 
 
+def test_sync_flush_answers_when_it_is_on_disk(start: Callable[..., TwinlogBroker]) -> None:
+    broker = start(flushDiskType="SYNC_FLUSH")
+    with wire(broker) as client:
+        for number in range(20):
+            assert client.send("T", b"x").ext()["queueOffset"] == str(number)
+
+
+def test_sync_master_without_a_slave_stores_and_says_why_it_is_alone(
+    start: Callable[..., TwinlogBroker],
+) -> None:
+    broker = start(brokerRole="SYNC_MASTER")
+    header = {"a": "pg", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    with wire(broker) as client:
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, header, b"alone")
+        assert answer.code == 11
+        assert "slave" in (answer.remark or "")
+        assert answer.ext()["queueOffset"] == "0"
+        relaxed = client.ask(RequestCode.SEND_MESSAGE_V2, {**header, "i": "WAIT\x01false"}, b"y")
+        assert relaxed.code == 0
+        assert client.pull("T") == [b"alone", b"y"]
+
+
 def test_vip_port_answers_all_but_pulls(start: Callable[..., TwinlogBroker]) -> None:
     broker = start()
     vip = Wire(broker.port - 2)
