@@ -93,6 +93,15 @@ class Load(threading.Thread):
         self._size = size
         self._window = window
         self._must_stop = threading.Event()
+        self._may_send = threading.Event()
+        self._may_send.set()
+
+    def pause(self) -> None:
+        """Send no more for now: 11 comes at once, a log of gigabytes takes long to compare."""
+        self._may_send.clear()
+
+    def resume(self) -> None:
+        self._may_send.set()
 
     def run(self) -> None:
         while not self._must_stop.is_set():
@@ -103,6 +112,7 @@ class Load(threading.Thread):
 
     def finish(self) -> None:
         self._must_stop.set()
+        self._may_send.set()
         self.join(60)
         assert not self.is_alive()
 
@@ -117,7 +127,9 @@ class Load(threading.Thread):
         pending: dict[int, int] = {}
         try:
             while not self._must_stop.is_set():
-                while len(pending) < self._window:
+                if not pending and not self._may_send.wait(0.1):
+                    continue
+                while len(pending) < self._window and self._may_send.is_set():
                     number = self.sent
                     self.sent += 1
                     command = send_command(self.body(number), queue_id=number % 4)
@@ -133,3 +145,13 @@ class Load(threading.Thread):
         self.acked[number] = answer.code
         if answer.remark:
             self.remarks[answer.code] = answer.remark
+
+
+def send_once(address: str, body: bytes, **more: str) -> Request:
+    """One message and its answer."""
+    connection = Connection(address)
+    try:
+        connection.send(send_command(body, **more))
+        return connection.receive()
+    finally:
+        connection.close()

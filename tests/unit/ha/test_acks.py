@@ -56,6 +56,7 @@ def test_a_second_connection_from_one_host_puts_the_first_in_doubt_until_it_acks
     table = AckTable()
     table.join("h:1", 100, 0)
     table.doubt("h:1", sent_offset=150)
+    assert table.acked_by(1) == 100
     table.join("h:2", 100, 5)
     assert table.acked_by(1) == 100
     assert table.acked_by(2) is None
