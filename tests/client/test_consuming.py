@@ -62,6 +62,17 @@ async def test_messages_sent_after_subscribe_are_received(cluster: Any, unique: 
     assert sorted(map(int, seen.bodies)) == list(range(100))
 
 
+async def test_one_consumer_reads_64_queues(cluster: Any, unique: Unique) -> None:
+    topic, seen = unique("T"), Seen()
+    await make_topic(cluster, topic, queues=64)
+    async with PushConsumer(unique("g"), name_server=cluster.name_server) as consumer:
+        await consumer.subscribe(topic, "*", seen)
+        await send(cluster, topic, 640)
+        await eventually(lambda: len(seen.messages) >= 640, "all of 64 queues")
+    assert sorted(map(int, seen.bodies)) == list(range(640))
+    assert len({message.queue for message in seen.messages}) == 64
+
+
 async def test_a_topic_may_appear_after_its_subscription(cluster: Any, unique: Unique) -> None:
     topic, seen = unique("T"), Seen()
     async with PushConsumer(unique("g"), name_server=cluster.name_server) as consumer:

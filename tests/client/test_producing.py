@@ -203,3 +203,15 @@ async def test_an_unknown_queue_is_an_error_not_a_hang(cluster: Any, unique: Uni
         await producer.send(Message(topic, b"x"))
         with pytest.raises(Exception, match="no master now"):
             await producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "nobody", 0))
+
+
+async def test_name_servers_can_be_found_over_http(cluster: Any, unique: Unique) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + cluster.name_server.encode() + b"\n")
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/rocketmq/nsaddr"
+    async with listener, Producer("pg", name_server=url) as producer:
+        assert (await producer.send(Message(unique("T"), b"x"))).is_acknowledged
