@@ -18,6 +18,7 @@ from twinlog.spark.jobs.analyse import lag, latency, stats
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.audit_archive import audit_archive
+from twinlog.spark.jobs.compact import compact
 from twinlog.spark.jobs.find import Wanted, find
 from twinlog.spark.jobs.report import report
 from twinlog.spark.jobs.verify import verify
@@ -228,6 +229,26 @@ def test_find_by_tag_time_and_json_in_store_and_archive(
     wanted = [r["keys"] for r in files.rows[396:] if r["tags"] in "ab"]
     assert sorted(row["keys"] for row in found) == sorted(wanted)
     assert find([tmp_path / "archive"], Wanted(key="k7")).facts["found"] == 1
+
+
+def test_compaction_keeps_the_rows_and_the_place_to_go_on(
+    spark: Any, pair: Any, tmp_path: Path
+) -> None:
+    files, master, _ = pair
+    out = tmp_path / "archive"
+    options = {"path": str(master), "maxOffsetsPerTrigger": "150"}
+    archive(out, options, spark=spark)
+    facts = compact(out, grace_seconds=0).facts
+    assert (facts["files_after"], facts["rows"]) == (2, 400)
+    assert facts["removed"] == facts["files_before"]
+    assert len(list((out / "_manifest").iterdir())) == 1
+    assert archived_rows(spark, out) == stored_rows(files)
+    (out / "topic=orders" / "date=2023-11-14" / "orphan.parquet").write_bytes(b"left by a crash")
+    files.fill(20)
+    assert archive(out, options, spark=spark).facts["rows"] == 20
+    assert compact(out, grace_seconds=3600).facts["removed"] == 0
+    assert archived_rows(spark, out) == stored_rows(files)
+    assert audit_archive(master, out, spark=spark).findings == []
 
 
 def test_an_archive_refuses_a_gap(spark: Any, pair: Any, tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ JOBS: dict[str, tuple[str, str, str]] = {
     "latency": ("twinlog.cli.spark_queries", "latency_command", "Born to store to archive."),
     "stats": ("twinlog.cli.spark_queries", "stats_command", "Topics, tags, sizes, skew, hot keys."),
     "find": ("twinlog.cli.spark_queries", "find_command", "Messages by key, id, tag, time, JSON."),
+    "replay": ("twinlog.cli.spark_moves", "replay_command", "Store or archive to topics again."),
+    "export": ("twinlog.cli.spark_moves", "export_command", "Messages to JSON lines or Parquet."),
+    "import": ("twinlog.cli.spark_moves", "import_command", "What export wrote, to topics."),
+    "mirror": ("twinlog.cli.spark_moves", "mirror_command", "Topics to another cluster."),
+    "compact": ("twinlog.cli.spark_moves", "compact_command", "Merge small archive files."),
     "report": ("twinlog.cli.spark_queries", "report_command", "One HTML page about a store."),
 }
 CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")

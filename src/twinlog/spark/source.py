@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     Filter,
     InputPartition,
@@ -88,6 +90,24 @@ class TwinlogDataSource(DataSource):
             )
         columns = self._columns(schema, options)
         return StreamReader(dict(self.options), columns, _body_type(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Make a batch writer; the client is imported only for writes."""
+        from twinlog.spark.sink import SinkOptions, TopicWriter, check_schema
+
+        if overwrite:
+            raise OptionError("BAD_OPTION", "a topic cannot be overwritten: use mode('append')")
+        check_schema(schema, SinkOptions.parse(self.options))
+        return TopicWriter(dict(self.options))
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """Make a stream writer."""
+        from twinlog.spark.sink import SinkOptions, StreamTopicWriter, check_schema
+
+        check_schema(schema, SinkOptions.parse(self.options))
+        return StreamTopicWriter(dict(self.options))
 
 
 def _body_type(schema: StructType, options: SourceOptions) -> pa.DataType | None:

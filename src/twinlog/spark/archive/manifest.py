@@ -185,13 +185,16 @@ class Manifest:
 
     def has(self, query: str, batch: int) -> bool:
         """Say whether a query's batch is published (also when compaction has merged it)."""
-        base, names = self._names()
+        _, names = self._names()
         wanted = (query[:8], str(batch))
         if any((m[2], m[3]) == wanted for m in map(ENTRY_NAME.match, names) if m):
             return True
-        if base is None:
-            return False
-        return int(self._read(base)["published"].get(query, -1)) >= batch
+        return self.published().get(query, -1) >= batch
+
+    def published(self) -> dict[str, int]:
+        """Return, per query, the last batch that compaction has merged."""
+        base, _ = self._names()
+        return dict(self._read(base)["published"]) if base else {}
 
     def next_sequence(self) -> int:
         """Return the number of the next batch."""

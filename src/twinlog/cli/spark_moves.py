@@ -1,0 +1,115 @@
+"""The jobs of `twinlog spark` that move data: replay, export, import, mirror, compact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from twinlog.cli.spark import progress_of, run, taken, with_session_options, with_source_options
+
+
+@click.command("replay")
+@click.argument("place")
+@click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
+@click.option("--to-topic", help="Topic to send to; else each message's own.")
+@click.option("--rate", type=int, help="Rows a second and task, at most.")
+@click.option("--dry-run", is_flag=True, help="Count, send nothing.")
+@click.option("--keep-queue", is_flag=True, help="Send to the queue that the message had.")
+@with_session_options
+@with_source_options
+def replay_command(
+    place: str, target: str, to_topic: str | None, rate: int | None, dry_run: bool,
+    keep_queue: bool, master: str, quiet: bool, **values: Any,
+) -> None:  # fmt: skip
+    """Send the messages of PLACE (a store or an archive) to topics again."""
+    from twinlog.spark.jobs.move import replay
+
+    options, show = taken(values), progress_of(quiet)
+    run(
+        lambda: replay(
+            place, target, options, to_topic=to_topic, rate=rate, dry_run=dry_run,
+            keep_queue=keep_queue, spark_master=master, progress=show,
+        )
+    )  # fmt: skip
+
+
+@click.command("export")
+@click.argument("place")
+@click.option("--out", required=True, help="Directory to write; it must not exist.")
+@click.option("--form", default="json", show_default=True, help="json or parquet.")
+@with_session_options
+@with_source_options
+def export_command(
+    place: str, out: str, form: str, master: str, quiet: bool, **values: Any
+) -> None:
+    """Write the messages of PLACE as JSON lines (bodies in base64) or Parquet."""
+    from twinlog.spark.jobs.move import export
+
+    options = taken(values)
+    run(lambda: export(place, out, options, form=form, spark_master=master))
+
+
+@click.command("import")
+@click.argument("source")
+@click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
+@click.option("--to-topic", help="Topic to send to; else each message's own.")
+@click.option("--rate", type=int, help="Rows a second and task, at most.")
+@click.option("--form", help="json or parquet; else by the names of the files.")
+@with_session_options
+def import_command(
+    source: str, target: str, to_topic: str | None, rate: int | None, form: str | None,
+    master: str, quiet: bool,
+) -> None:  # fmt: skip
+    """Send what export wrote to topics."""
+    from twinlog.spark.jobs.move import import_rows
+
+    run(
+        lambda: import_rows(
+            source, target, to_topic=to_topic, rate=rate, form=form, spark_master=master
+        )
+    )
+
+
+@click.command("mirror")
+@click.argument("store", required=False)
+@click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
+@click.option("--to-topic", help="Topic to send to; else each message's own.")
+@click.option("--checkpoint", required=True, help="Directory that remembers how far it is.")
+@click.option("--once/--continuous", default=True, help="End when all is copied, or go on.")
+@click.option("--trigger", default="5 seconds", show_default=True)
+@with_session_options
+@with_source_options
+def mirror_command(
+    store: str | None, target: str, to_topic: str | None, checkpoint: str, once: bool,
+    trigger: str, master: str, quiet: bool, **values: Any,
+) -> None:  # fmt: skip
+    """Copy topics of STORE (or of --name-server) to another cluster, at least once."""
+    from twinlog.spark.jobs.move import mirror
+
+    options, show = taken(values), progress_of(quiet)
+    if store is not None:
+        options["path"] = store
+    run(
+        lambda: mirror(
+            options, target, checkpoint, to_topic=to_topic, once=once, trigger=trigger,
+            spark_master=master, progress=show,
+        )
+    )  # fmt: skip
+
+
+@click.command("compact")
+@click.argument("archive")
+@click.option("--target-bytes", default=256 << 20, show_default=True)
+@click.option("--grace-seconds", default=3600.0, show_default=True)
+@click.option("--quiet", is_flag=True, help="No progress.")
+def compact_command(archive: str, target_bytes: int, grace_seconds: float, quiet: bool) -> None:
+    """Merge small files of ARCHIVE and remove what no manifest names."""
+    from twinlog.spark.jobs.compact import compact
+
+    show = progress_of(quiet)
+    run(
+        lambda: compact(
+            archive, target_bytes=target_bytes, grace_seconds=grace_seconds, progress=show
+        )
+    )

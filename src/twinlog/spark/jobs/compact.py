@@ -1,0 +1,153 @@
+"""`twinlog spark compact`: small files of an archive become few; what no manifest names is removed.
+
+New files are written first, then one merged manifest names them instead of the old ones: the
+commit point. Old files stay for a grace time, because a reader may have planned with them, and are
+removed as orphans by a later run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from twinlog.spark.archive.manifest import (
+    VERSION,
+    ArchivedFile,
+    Batch,
+    Manifest,
+    merge_ranges,
+    sync_directory,
+)
+from twinlog.spark.archive.parquet import PartitionedWriter
+from twinlog.spark.errors import ArchiveError
+from twinlog.spark.jobs.common import Progress, Summary
+
+TARGET_BYTES = 256 << 20
+GRACE_SECONDS = 3600.0
+BATCH_ROWS = 16384
+
+
+def compact(
+    archive: str | Path,
+    *,
+    target_bytes: int = TARGET_BYTES,
+    grace_seconds: float = GRACE_SECONDS,
+    compression: str = "zstd",
+    progress: Progress | None = None,
+) -> Summary:
+    """Merge the small files of an archive and remove orphans. No archive job may run meanwhile.
+
+    Args:
+        archive: the archive directory.
+        target_bytes: merge files up to about this size.
+        grace_seconds: how long files that are not named any more are kept.
+        compression: of the merged files.
+        progress: where to show progress.
+    """
+    begin = time.monotonic()
+    show = progress or Progress()
+    manifest = Manifest(Path(archive)).require()
+    batches = manifest.batches()
+    before = [file for batch in batches for file in batch.files]
+    after = before
+    if len(batches) > 1:
+        after = _merge(manifest, before, target_bytes, compression, show)
+        _publish(manifest, batches, after)
+    removed = remove_orphans(manifest, grace_seconds)
+    facts = {
+        "archive": str(archive), "files_before": len(before), "files_after": len(after),
+        "rows": sum(file.rows for file in after), "removed": removed,
+    }  # fmt: skip
+    return Summary("compact", facts, seconds=time.monotonic() - begin)
+
+
+def _merge(
+    manifest: Manifest,
+    files: list[ArchivedFile],
+    target_bytes: int,
+    compression: str,
+    progress: Progress,
+) -> list[ArchivedFile]:
+    groups: dict[tuple[str, str], list[list[ArchivedFile]]] = defaultdict(list)
+    for file in files:
+        open_groups = groups[file.topic, file.date]
+        size = sum(other.size for other in open_groups[-1]) if open_groups else target_bytes
+        if size + file.size > target_bytes or not open_groups:
+            open_groups.append([])
+        open_groups[-1].append(file)
+    chosen = [group for parts in groups.values() for group in parts]
+    merged: list[ArchivedFile] = []
+    for number, group in enumerate(chosen):
+        progress.show("compact: groups of files", number, len(chosen))
+        if len(group) == 1:
+            merged += group
+        else:
+            merged += _merge_group(
+                manifest, group, f"{manifest.next_sequence():08d}-c-{number}", compression
+            )
+    progress.end()
+    return merged
+
+
+def _merge_group(
+    manifest: Manifest, group: list[ArchivedFile], prefix: str, compression: str
+) -> list[ArchivedFile]:
+    writer = PartitionedWriter(manifest.root, prefix, f"{os.getpid()}", compression)
+    try:
+        for file in group:
+            source = pq.ParquetFile(file.path(manifest.root))
+            for batch in source.iter_batches(batch_size=BATCH_ROWS):
+                writer.write(batch)
+        staged = writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+    if sum(s.final.rows for s in staged) != sum(file.rows for file in group):
+        raise ArchiveError("ARCHIVE_DAMAGED", f"{group[0].name} and others changed while merged")
+    for item in staged:
+        final = item.final.path(manifest.root)
+        os.replace(item.temporary, final)
+        sync_directory(final.parent)
+    return [item.final for item in staged]
+
+
+def _publish(manifest: Manifest, batches: list[Batch], files: list[ArchivedFile]) -> None:
+    last = batches[-1]
+    published: dict[str, int] = {}
+    for batch in batches:
+        published[batch.query] = max(batch.batch, published.get(batch.query, -1))
+    spans = merge_ranges([r for batch in batches for r in [*batch.ranges, *batch.skipped_ranges()]])
+    skipped = [skip for batch in batches for skip in batch.skipped if not skip[5].startswith("GAP")]
+    merged = Batch(
+        sequence=last.sequence, query=last.query, batch=last.batch, marks=last.marks,
+        ranges=[[*key, *ends] for key, ends in sorted(spans.items())], files=files, skipped=skipped,
+    )  # fmt: skip
+    known = manifest.published()
+    data = {"v": VERSION, "published": {**known, **published}, "batches": [asdict(merged)]}
+    manifest.write(f"{last.sequence:012d}.base.json", data)
+    kept = f"{last.sequence:012d}.base.json"
+    for path in manifest.directory.iterdir():
+        number = path.name[:12]
+        if path.name != kept and number.isdigit() and int(number) <= last.sequence:
+            path.unlink()
+
+
+def remove_orphans(manifest: Manifest, grace_seconds: float) -> int:
+    """Remove files that no manifest names and that nobody can be reading any more."""
+    named = {file.path(manifest.root) for file in manifest.files()}
+    limit = time.time() - grace_seconds
+    removed = 0
+    candidates = [
+        *manifest.root.glob("topic=*/date=*/*.parquet"),
+        *manifest.root.glob("_staging/*"),
+    ]
+    for path in candidates:
+        if path not in named and path.stat().st_mtime < limit:
+            path.unlink()
+            removed += 1
+    return removed

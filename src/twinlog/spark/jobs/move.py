@@ -1,0 +1,182 @@
+"""`twinlog spark replay`, `export`, `import` and `mirror`: rows out of one place and into another.
+
+Writing into topics is at least once. What a message was before travels with it: keys, tags, its
+own properties and flag as they were, its birth time and unique id as properties ORIGIN_BORN_TIME
+and ORIGIN_UNIQ_KEY.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twinlog.spark.columns import ddl
+from twinlog.spark.errors import NotFoundError, OptionError
+from twinlog.spark.jobs.analyse import table_of
+from twinlog.spark.jobs.common import Progress, Summary, session_of, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SENT_COLUMNS = ("topic", "body", "keys", "tags", "properties", "flag", "born_ts", "msg_id")
+POLL_SECONDS = 1
+FORMATS = ("json", "parquet")
+
+
+def replay(
+    place: str | Path,
+    name_server: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    to_topic: str | None = None,
+    rate: int | None = None,
+    dry_run: bool = False,
+    keep_queue: bool = False,
+    sink: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    spark_master: str = "local[2]",
+    progress: Progress | None = None,
+) -> Summary:
+    """Send the messages of a store or an archive to topics again.
+
+    Args:
+        place: the store or archive.
+        name_server: of the cluster to send to.
+        options: options of the format "twinlog" that choose the messages.
+        to_topic: the topic to send to; else each message's own.
+        rate: rows a second and task, at most.
+        dry_run: count what would be sent, send nothing.
+        keep_queue: send to the queue that the message had.
+        sink: further options of the sink.
+        spark: a session to use.
+        spark_master: Spark master of a session that this starts.
+        progress: where to show progress.
+    """
+    begin = time.monotonic()
+    show = progress or Progress()
+    with session_of(spark, "replay", master=spark_master) as session:
+        rows = table_of(session, place, ddl(), options)
+        show.show("replay: counting")
+        counts = {r["topic"]: r["count"] for r in rows.groupBy("topic").count().collect()}
+        if not dry_run:
+            show.show("replay: sending")
+            columns = [*SENT_COLUMNS, *(["queue_id"] if keep_queue else [])]
+            _write(rows.select(*columns), name_server, to_topic, rate, sink)
+    show.end()
+    facts = {"source": str(place), "rows": sum(counts.values()), "topics": counts}
+    facts |= {"to_topic": to_topic, "dry_run": dry_run}
+    return Summary("replay", facts, seconds=time.monotonic() - begin)
+
+
+def _write(
+    rows: DataFrame,
+    name_server: str,
+    topic: str | None,
+    rate: int | None,
+    sink: Mapping[str, str] | None,
+) -> None:
+    given = {"nameServer": name_server, **(sink or {})}
+    if topic is not None:
+        given["topic"] = topic
+    if rate is not None:
+        given["ratePerSecond"] = str(rate)
+    rows.write.format("twinlog").options(**given).mode("append").save()
+
+
+def export(
+    place: str | Path,
+    out: str | Path,
+    options: Mapping[str, str] | None = None,
+    *,
+    form: str = "json",
+    spark: SparkSession | None = None,
+    spark_master: str = "local[2]",
+) -> Summary:
+    """Write messages as JSON lines (bodies in base64) or Parquet into the directory `out`."""
+    begin = time.monotonic()
+    if form not in FORMATS:
+        raise OptionError("BAD_OPTION", f"form {form!r}: it must be one of {', '.join(FORMATS)}")
+    with session_of(spark, "export", master=spark_master) as session:
+        rows = table_of(session, place, ddl(), options)
+        rows.write.format(form).mode("errorifexists").save(str(out))
+        count = session.read.schema(ddl()).format(form).load(str(out)).count()
+    facts = {"source": str(place), "out": str(out), "form": form, "rows": count}
+    return Summary("export", facts, seconds=time.monotonic() - begin)
+
+
+def import_rows(
+    source: str | Path,
+    name_server: str,
+    *,
+    to_topic: str | None = None,
+    rate: int | None = None,
+    form: str | None = None,
+    spark: SparkSession | None = None,
+    spark_master: str = "local[2]",
+) -> Summary:
+    """Send what `export` wrote to topics."""
+    begin = time.monotonic()
+    place = Path(source)
+    if not place.exists():
+        raise NotFoundError("SOURCE_NOT_FOUND", f"{place} does not exist")
+    names = [path.suffix for path in ([place] if place.is_file() else place.iterdir())]
+    chosen = form or ("parquet" if ".parquet" in names else "json")
+    with session_of(spark, "import", master=spark_master) as session:
+        rows = session.read.schema(ddl()).format(chosen).load(str(place))
+        count = rows.count()
+        _write(rows.select(*SENT_COLUMNS), name_server, to_topic, rate, None)
+    facts = {"source": str(place), "form": chosen, "rows": count, "to_topic": to_topic}
+    return Summary("import", facts, seconds=time.monotonic() - begin)
+
+
+def mirror(
+    options: Mapping[str, str],
+    name_server: str,
+    checkpoint: str | Path,
+    *,
+    to_topic: str | None = None,
+    once: bool = True,
+    trigger: str = "5 seconds",
+    spark: SparkSession | None = None,
+    spark_master: str = "local[2]",
+    progress: Progress | None = None,
+) -> Summary:
+    """Copy topics to another cluster and go on from the checkpoint at the next call.
+
+    Args:
+        options: options of the format "twinlog" for the source (path or nameServer).
+        name_server: of the cluster to send to.
+        checkpoint: directory of the stream's checkpoint.
+        to_topic: the topic to send to; else each message's own.
+        once: copy what is there now and end; else go on until stopped.
+        trigger: how often a batch starts when it goes on.
+        spark: a session to use.
+        spark_master: Spark master of a session that this starts.
+        progress: where to show progress.
+    """
+    begin = time.monotonic()
+    show = progress or Progress()
+    source = {"startingOffsets": "earliest", **source_options(options)}
+    target = {"nameServer": name_server, **({"topic": to_topic} if to_topic else {})}
+    with session_of(spark, "mirror", master=spark_master) as session:
+        rows = session.readStream.format("twinlog").options(**source).load()
+        writer = rows.select(*SENT_COLUMNS).writeStream.format("twinlog").options(**target)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        by: dict[str, Any] = {"availableNow": True} if once else {"processingTime": trigger}
+        query = writer.trigger(**by).start()
+        copied = 0
+        try:
+            while query.isActive:
+                query.awaitTermination(POLL_SECONDS)
+                show.show("mirror: copying")
+            error = query.exception()
+            if error is not None:
+                raise error
+            copied = sum(part["numInputRows"] for part in query.recentProgress)
+        finally:
+            query.stop()
+            show.end()
+    facts = {"rows": copied, "to_topic": to_topic, "checkpoint": str(checkpoint)}
+    return Summary("mirror", facts, seconds=time.monotonic() - begin)

@@ -1,0 +1,142 @@
+"""Rows into topics: the sink, and the jobs that move data with it, against our own broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from storefiles import StoreFiles
+
+from support.processes import Process
+from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from twinlog.spark.errors import OptionError, UnreachableError
+from twinlog.spark.jobs.move import export, import_rows, mirror, replay
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import plan_batch, read_window
+from twinlog.spark.sink import SinkError, SinkOptions, send_rows
+
+pytestmark = pytest.mark.timeout(300)
+COLUMNS = ("topic", "queue_id", "queue_offset", "body", "keys", "tags", "flag", "properties")
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("cluster")
+    for name in ("n", "m"):
+        (directory / name).mkdir()
+    started: list[Process] = []
+    try:
+        server = start_twinlog_namesrv(directory / "n")
+        started.append(server)
+        started.append(start_twinlog_broker(directory / "m", namesrv=server.address))
+        yield server.address
+    finally:
+        for process in reversed(started):
+            process.kill()
+
+
+def rows_of(namesrv: str, topic: str) -> list[dict[str, Any]]:
+    options = SourceOptions.parse({"nameServer": namesrv, "subscribe": topic})
+    windows = plan_batch(options, Pushed())
+    return [row for w in windows for b in read_window(options, w, COLUMNS) for row in b.to_pylist()]
+
+
+def send(namesrv: str, rows: list[dict[str, Any]], **options: str) -> int:
+    given = SinkOptions.parse({"nameServer": namesrv, **options})
+    return send_rows(given, iter([pa.RecordBatch.from_pylist(rows)]), 0)
+
+
+def test_every_column_of_a_row_arrives(namesrv: str) -> None:
+    plain = {"keys": None, "tags": None, "flag": None, "properties": None, "queue_id": 1}
+    full = {"keys": "k1 k2", "tags": "a", "flag": 7, "properties": [("mine", "x")], "queue_id": 1}
+    rows = [{"body": b"one", **full}, {"body": b"two", **plain}]
+    schema = pa.schema(
+        [("body", pa.binary()), ("keys", pa.string()), ("tags", pa.string()), ("flag", pa.int32()),
+         ("properties", pa.map_(pa.string(), pa.string())), ("queue_id", pa.int32())]
+    )  # fmt: skip
+    options = SinkOptions.parse({"nameServer": namesrv, "topic": "every"})
+    assert send_rows(options, iter([pa.RecordBatch.from_pylist(rows, schema=schema)]), 0) == 2
+    found = rows_of(namesrv, "every")
+    assert [(r["body"], r["queue_id"], r["keys"], r["tags"], r["flag"]) for r in found] == [
+        (b"one", 1, "k1 k2", "a", 7),
+        (b"two", 1, None, None, 0),
+    ]
+    assert dict(found[0]["properties"])["mine"] == "x"
+
+
+def test_sharding_keys_keep_their_order(namesrv: str) -> None:
+    rows = [{"body": b"%d" % n, "sharding_key": f"s{n % 5}"} for n in range(300)]
+    assert send(namesrv, rows, topic="sharded", maxInFlight="50") == 300
+    found = rows_of(namesrv, "sharded")
+    for shard in range(5):
+        own = [r for r in found if int(r["body"]) % 5 == shard]
+        assert len({r["queue_id"] for r in own}) == 1
+        assert [int(r["body"]) for r in own] == list(range(shard, 300, 5))
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"body": None, "tags": "a"}, "row 1 of task 0: it has no body"),
+        ({"body": b"x", "tags": "a\x01b"}, "row 1 of task 0"),
+        ({"body": b"x" * 5_000_000, "tags": "a"}, "row 1 of task 0"),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_named_and_those_before_it_are_kept(
+    namesrv: str, row: dict[str, Any], text: str
+) -> None:
+    topic = f"illegal{abs(hash(text + str(row['tags']))) % 1000}{len(row['body'] or b'')}"
+    with pytest.raises(SinkError, match=text):
+        send(
+            namesrv,
+            [{"body": b"good", "tags": "a"}, row, {"body": b"never", "tags": "a"}],
+            topic=topic,
+        )
+    assert [r["body"] for r in rows_of(namesrv, topic)] == [b"good"]
+
+
+def test_options_that_cannot_be_kept_are_refused(namesrv: str) -> None:
+    with pytest.raises(OptionError, match="at least once only"):
+        SinkOptions.parse({"nameServer": namesrv, "exactlyOnce": "true"})
+    with pytest.raises(OptionError, match="did you mean 'maxInFlight'"):
+        SinkOptions.parse({"nameServer": namesrv, "maxInFligth": "1"})
+    with pytest.raises(UnreachableError):
+        send("127.0.0.1:9", [{"body": b"x"}], topic="t", sendTimeoutMs="300", sendRetries="0")
+
+
+def content(rows: list[dict[str, Any]]) -> Counter[Any]:
+    return Counter((r["body"], r["keys"], r["tags"]) for r in rows)
+
+
+@pytest.mark.spark
+def test_replay_export_import_and_mirror_give_equal_rows(
+    spark: Any, namesrv: str, tmp_path: Path
+) -> None:
+    files = StoreFiles(tmp_path / "store")
+    files.fill(80)
+    store = tmp_path / "store"
+    wanted = content([r for r in files.rows if r["topic"] == "orders"])
+    chosen = {"subscribe": "orders"}
+    dry = replay(store, namesrv, chosen, to_topic="replayed", dry_run=True, spark=spark)
+    assert dry.facts["rows"] == 40
+    replay(store, namesrv, chosen, to_topic="replayed", spark=spark)
+    found = rows_of(namesrv, "replayed")
+    assert content(found) == wanted
+    origin = {dict(r["properties"])["ORIGIN_UNIQ_KEY"] for r in found}
+    assert origin == {r["msg_id"] for r in files.rows if r["topic"] == "orders"}
+
+    assert export(store, tmp_path / "out", chosen, spark=spark).facts["rows"] == 40
+    import_rows(tmp_path / "out", namesrv, to_topic="imported", spark=spark)
+    assert content(rows_of(namesrv, "imported")) == wanted
+
+    source = {"path": str(store), "subscribe": "orders"}
+    mirror(source, namesrv, tmp_path / "check", to_topic="mirrored", spark=spark)
+    files.fill(20)
+    mirror(source, namesrv, tmp_path / "check", to_topic="mirrored", spark=spark)
+    everything = content([r for r in files.rows if r["topic"] == "orders"])
+    assert content(rows_of(namesrv, "mirrored")) == everything
