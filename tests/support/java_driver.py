@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from support.apache import APACHE, QUICK_JVM
+from support.apache import APACHE, QUICK_JVM, write_home
 from support.processes import wait_until
 from support.toolchain import driver_class_path, tool
 
@@ -98,13 +98,15 @@ class Driver:
 
     def __init__(self, directory: Path, project: str = APACHE, options: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        write_home(directory, level="ERROR")
         self.project = project
         self._numbers = itertools.count(1)
         self._jobs: dict[str, Job] = {"driver": Job(self, "driver", "driver")}
         self._log = directory / "driver.log"
         argv = [
             tool("java"), *QUICK_JVM, "-Xmx512m", f"-Duser.home={directory}", "-Duser.timezone=UTC",
-            f"-Drocketmq.client.logRoot={directory}", "-Drocketmq.client.logUseSlf4j=false",
+            f"-Drocketmq.home.dir={directory}", f"-Drocketmq.client.logRoot={directory}",
+            "-Drocketmq.client.logUseSlf4j=false",
             *QUICK_REBALANCE, *options, "-cp", driver_class_path(project), "interop.Driver",
         ]  # fmt: skip
         with self._log.open("wb") as log:
@@ -136,6 +138,14 @@ class Driver:
         job = self.start(command, **arguments)
         job.wait_for("done", deadline_s=deadline_s)
         return job.stop()
+
+    def mqadmin(self, *arguments: str, fails: bool | None = False, **options: object) -> str:
+        """A verb of Apache's mqadmin 4.9.7; what it printed. `fails=None`: it may fail or not."""
+        events = self.run("mqadmin", arguments="\n".join(arguments), **options)
+        text = "".join(str(event["text"]) for event in events["printed"] + events["error"])
+        failed = bool(events["error"]) or "SubCommandException" in text or "command failed" in text
+        assert fails is None or failed == fails, f"mqadmin {' '.join(arguments)}:\n{text}"
+        return text
 
     def write(self, identity: str, command: str, arguments: dict[str, object]) -> None:
         words = [f"{key}={quote(str(value), safe='')}" for key, value in arguments.items()]

@@ -71,6 +71,7 @@ public final class Driver {
                 case "offsets" -> Queries.offsets(job);
                 case "query" -> Queries.query(job);
                 case "view" -> Queries.view(job);
+                case "mqadmin" -> Mqadmin.run(job);
                 default -> throw new IllegalArgumentException("no command " + job.command);
             }
         } catch (Throwable e) {

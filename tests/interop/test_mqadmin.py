@@ -1,0 +1,206 @@
+"""Every verb of mqadmin 4.9.7 that concerns a name server or a broker; its output against facts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from interop.cluster import Cluster, unique
+from support.java_driver import Driver, Job
+from support.processes import wait_until
+
+Verb = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def verb(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verb]:
+    """mqadmin with the name server's address, in a JVM of its own: it exits at a wrong option."""
+    driver = Driver(tmp_path_factory.mktemp("mqadmin"))
+
+    def call(name: str, *arguments: object, fails: bool | None = False) -> str:
+        words = [name, "-n", cluster.address, *map(str, arguments)]
+        return driver.mqadmin(*words, fails=fails)
+
+    yield call
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def topic(java: Driver, cluster: Cluster, verb: Verb) -> str:
+    """A topic with 20 messages that group `readers_TOPIC` has consumed."""
+    name = unique("admin")
+    verb("updateTopic", "-c", "DefaultCluster", "-t", name, "-r", 4, "-w", 4)
+    sent = java.run("send", namesrv=cluster.address, topic=name, count=20, keys="key", tags="a")
+    assert sent["failed"] == []
+    return name
+
+
+@pytest.fixture(scope="module")
+def consumer(java: Driver, cluster: Cluster, topic: str) -> Iterator[Job]:
+    job = java.start("push", namesrv=cluster.address, topic=topic, group=f"readers_{topic}")
+    job.wait_for("message", 20)
+    yield job
+    java.write(job.id, "stop", {})
+
+
+@pytest.fixture(scope="module")
+def broker(cluster: Cluster) -> str:
+    address: str = cluster.broker.address  # type: ignore[attr-defined]
+    return address
+
+
+def test_topic_verbs(verb: Verb, broker: str, topic: str) -> None:
+    name = unique("made")
+    text = verb("updateTopic", "-b", broker, "-t", name, "-r", 3, "-w", 2, "-p", 6)
+    assert f"create topic to {broker} success" in text
+    assert "readQueueNums=3, writeQueueNums=2" in text
+    wait_until(lambda: name in verb("topicList"), "the topic in topicList")
+    assert '"readQueueNums":3' in verb("topicRoute", "-t", name)
+    text = verb("updateTopicPerm", "-b", broker, "-t", name, "-p", 4)
+    assert "update topic perm from 6 to 4" in text
+    assert "DefaultCluster" in verb("topicClusterList", "-t", topic)
+    lines = [line.split() for line in verb("topicStatus", "-t", topic).splitlines()]
+    rows = [line for line in lines if line and line[0] == "broker-a"]
+    assert sum(int(row[3]) - int(row[2]) for row in rows) == 20
+    assert topic in verb("topicList", "-c", "DefaultCluster")
+    assert '"1.2.3.4"' in verb("allocateMQ", "-t", topic, "-i", "1.2.3.4")
+    verb("updateOrderConf", "-m", "put", "-t", topic, "-v", "broker-a:4")
+    assert "broker-a:4" in verb("updateOrderConf", "-m", "get", "-t", topic)
+    verb("updateOrderConf", "-m", "delete", "-t", topic)
+    text = verb("deleteTopic", "-c", "DefaultCluster", "-t", name)
+    assert "success" in text
+    wait_until(lambda: name not in verb("topicList"), "the topic gone")
+
+
+def test_group_verbs(verb: Verb, broker: str, topic: str, consumer: Job) -> None:
+    group = f"readers_{topic}"
+    text = verb("consumerConnection", "-g", group)
+    assert topic in text
+    assert "CONSUME_FROM_FIRST_OFFSET" in text
+    wait_until(lambda: "Diff Total: 0" in progress(verb, group), "all committed")
+    rows = [line.split() for line in progress(verb, group).splitlines() if topic in line.split()]
+    assert sum(int(row[3]) for row in rows) == 20
+    assert group in verb("consumerProgress")
+    assert consumer.of("started")[0]["client"] in verb("consumerStatus", "-g", group)
+    assert group in verb("brokerConsumeStats", "-b", broker)
+    other = unique("cloned")
+    verb("updateSubGroup", "-b", broker, "-g", other, "-r", 7)
+    assert "retryMaxTimes" in verb("getConsumerConfig", "-g", other)
+    text = verb("cloneGroupOffset", "-s", group, "-d", other, "-t", topic)
+    assert "success" in text
+    text = verb("deleteSubGroup", "-b", broker, "-g", other)
+    assert "success" in text
+
+
+def progress(verb: Verb, group: str) -> str:
+    return verb("consumerProgress", "-g", group)
+
+
+def test_offsets_are_reset_on_running_consumers(
+    verb: Verb, java: Driver, cluster: Cluster, topic: str, consumer: Job
+) -> None:
+    group = f"readers_{topic}"
+    before = len(consumer.of("message"))
+    text = verb("resetOffsetByTime", "-g", group, "-t", topic, "-s", 1, "-f", "true")
+    assert "broker-a" in text
+    consumer.wait(lambda job: len(job.of("message")) >= before + 20, "everything again")
+    text = verb("skipAccumulatedMessage", "-g", group, "-t", topic)
+    assert "broker-a" in text
+
+
+def test_message_verbs(
+    verb: Verb, java: Driver, cluster: Cluster, topic: str, broker: str, tmp_path: Path
+) -> None:
+    sent = java.run("send", namesrv=cluster.address, topic=topic, keys="look", tags="b")["sent"][0]
+    text = verb("queryMsgById", "-i", sent["offsetMsgId"])
+    assert f"Queue Offset:        {sent['offset']}" in text
+    assert sent["msgId"] in verb("queryMsgByKey", "-t", topic, "-k", "look0")
+    assert "look0" in verb("queryMsgByUniqueKey", "-t", topic, "-i", sent["msgId"])
+    text = verb(
+        "queryMsgByOffset", "-t", topic, "-b", "broker-a", "-i", sent["queue"],
+        "-o", sent["offset"],
+    )  # fmt: skip
+    assert sent["msgId"] in text
+    assert sent["msgId"] in verb("printMsg", "-t", topic)
+    text = verb("printMsgByQueue", "-t", topic, "-a", "broker-a", "-i", sent["queue"], "-p", "true")
+    assert sent["msgId"] in text
+    text = verb("sendMessage", "-t", topic, "-p", "hello", "-k", "fromadmin")
+    assert "SEND_OK" in text
+    text = verb("consumeMessage", "-t", topic, "-b", "broker-a", "-i", 0, "-o", 0, "-c", 2)
+    assert "Consume ok" in text
+    text = verb("queryCq", "-t", topic, "-q", 0, "-i", 0, "-c", 2, "-b", broker)
+    assert "min: 0" in text
+    assert "rt" in verb("sendMsgStatus", "-b", "broker-a", "-s", 64, "-c", 2)
+    assert "Avg RT" in verb("checkMsgSendRT", "-t", topic, "-a", 2, "-s", 64)
+
+
+def test_broker_verbs(verb: Verb, broker: str, topic: str) -> None:
+    text = wait_until(lambda: verb("clusterList"), "an answer")
+    assert broker in text
+    assert "broker-a" in verb("clusterList", "-m")
+    lines = verb("brokerStatus", "-b", broker).splitlines()
+    status = dict(line.split(":", 1) for line in lines if ":" in line)
+    facts = {key.strip(): value.strip() for key, value in status.items()}
+    assert int(facts["commitLogMaxOffset"]) > 0
+    for key in ("putTps", "getTotalTps", "msgPutTotalTodayNow", "bootTimestamp", "brokerVersion"):
+        assert key in facts
+    assert "brokerName" in verb("getBrokerConfig", "-b", broker)
+    text = verb("updateBrokerConfig", "-b", broker, "-k", "deleteWhen", "-v", "05")
+    assert "success" in text
+    lines = verb("getBrokerConfig", "-b", broker).splitlines()
+    assert any(line.split() == ["deleteWhen", "=", "05"] for line in lines)
+    for name in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        assert "success" in verb(name, "-b", broker)
+    assert topic in verb("statsAll", "-t", topic)
+
+
+def test_producer_connection(verb: Verb, java: Driver, cluster: Cluster, topic: str) -> None:
+    group = unique("producers")
+    producer = java.start("send", namesrv=cluster.address, topic=topic, group=group)
+    producer.wait_for("done")
+    wait_until(
+        lambda: producer.id in verb("producerConnection", "-g", group, "-t", topic, fails=None),
+        "its client",
+    )
+    broker = cluster.broker.address  # type: ignore[attr-defined]
+    assert group in verb("producer", "-b", broker)
+    producer.stop()
+
+
+def test_name_server_verbs(verb: Verb, cluster: Cluster) -> None:
+    assert "kvConfigPath" in verb("getNamesrvConfig")
+    verb("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
+    lines = verb("getNamesrvConfig").splitlines()
+    assert any(line.split() == ["orderMessageEnable", "=", "true"] for line in lines)
+    assert "success" in verb("updateKvConfig", "-s", "space", "-k", "key", "-v", "value")
+    assert "success" in verb("deleteKvConfig", "-s", "space", "-k", "key")
+    text = verb("wipeWritePerm", "-b", "broker-a")
+    assert "OK" in text
+    text = verb("addWritePerm", "-b", "broker-a")
+    assert "OK" in text
+
+
+def test_export_verbs(verb: Verb, topic: str, tmp_path: Path) -> None:
+    verb("exportMetadata", "-c", "DefaultCluster", "-f", tmp_path)
+    data = json.loads((tmp_path / "metadata.json").read_text())
+    assert topic in data["topicConfigTable"]
+    verb("exportConfigs", "-c", "DefaultCluster", "-f", tmp_path)
+    assert "DefaultCluster" in (tmp_path / "configs.json").read_text()
+    verb("exportMetrics", "-c", "DefaultCluster", "-f", tmp_path)
+    assert "broker-a" in (tmp_path / "metrics.json").read_text()
+
+
+def test_trace_of_a_message(verb: Verb, java: Driver, cluster: Cluster) -> None:
+    name = unique("traced")
+    job = java.start("send", namesrv=cluster.address, topic=name, trace="true", group="tracers")
+    job.wait_for("done")
+    identity = job.of("sent")[0]["msgId"]
+
+    def found() -> bool:
+        return "tracers" in verb("queryMsgTraceById", "-i", identity, fails=None)
+
+    wait_until(found, "its trace", interval_s=0.5)
+    job.stop()
