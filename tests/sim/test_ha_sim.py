@@ -14,6 +14,10 @@ from twinlog.testing.ha_sim import FAULTS, SimFailure, run_seed
 
 SEED_COUNT = 200
 GROUPS = 8
+TWIN_SEED_COUNT = 60
+TWIN_GROUPS = 4
+# A full disk while the store id is written; retention on a full disk during a handshake.
+TWIN_REGRESSIONS = (96, 141)
 # Seeds that once failed: each a fault that was found here and mended.
 REGRESSIONS = tuple(
     int(line.split()[0])
@@ -22,10 +26,10 @@ REGRESSIONS = tuple(
 )
 
 
-def run_all(seeds: tuple[int, ...] | range) -> Counter[str]:
+def run_all(seeds: tuple[int, ...] | range, dialect: str = "classic") -> Counter[str]:
     faults: Counter[str] = Counter()
     for seed in seeds:
-        faults.update(run_seed(seed).fault_counts)
+        faults.update(run_seed(seed, dialect=dialect).fault_counts)
     return faults
 
 
@@ -33,6 +37,18 @@ def run_all(seeds: tuple[int, ...] | range) -> Counter[str]:
 def test_seeds_hold(group: int) -> None:
     seeds = range(group * SEED_COUNT // GROUPS, (group + 1) * SEED_COUNT // GROUPS)
     assert len(set(run_all(seeds))) >= len(FAULTS) - 3
+
+
+@pytest.mark.parametrize("group", range(TWIN_GROUPS))
+def test_seeds_hold_in_the_twin_dialect(group: int) -> None:
+    seeds = range(
+        group * TWIN_SEED_COUNT // TWIN_GROUPS, (group + 1) * TWIN_SEED_COUNT // TWIN_GROUPS
+    )
+    assert run_all(seeds, "twin")
+
+
+def test_twin_seeds_that_failed_once_hold() -> None:
+    run_all(TWIN_REGRESSIONS, "twin")
 
 
 def test_seeds_that_failed_once_hold() -> None:

@@ -42,6 +42,7 @@ class StoreIdentity:
         self._token = token
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", "identity.json")
         self._twin: TwinIdentity | None = None
+        self._saved_id = ""
 
     def twin(self) -> TwinIdentity:
         """What a twinlog peer is told; its ids are filled in by `load`."""
@@ -67,6 +68,7 @@ class StoreIdentity:
         """Read the ids, or draw them. A slave draws no store id: it takes its master's."""
         assert self._twin is not None
         saved = self._read()
+        self._saved_id = saved.store_id
         self._twin.replica_uid = saved.replica_uid or self._token()
         self._twin.store_id = saved.store_id
         if not saved.store_id and self._config.is_master:
@@ -77,9 +79,14 @@ class StoreIdentity:
     def adopt(self, store_id: str) -> None:
         """The log is now a copy of that one."""
         assert self._twin is not None
-        if store_id and store_id != self._twin.store_id:
-            self._twin.store_id = store_id
+        if not store_id or store_id == self._saved_id:
+            return
+        self._twin.store_id = store_id
+        try:
             self._save()
+        except OSError as error:
+            # A full disk: known to this process, and written at the next connection.
+            _LOG.warning("store id not saved yet path=%s error=%s", self._path, error)
 
     def _read(self) -> _Saved:
         if not self._disk.exists(self._path):
@@ -96,3 +103,4 @@ class StoreIdentity:
         self._disk.make_directories(posixpath.dirname(self._path))
         saved = _Saved(self._twin.store_id, self._twin.replica_uid)
         write_atomically(self._disk, self._path, msgspec.json.encode(saved))
+        self._saved_id = saved.store_id

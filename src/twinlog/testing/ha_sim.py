@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from twinlog.broker.identity import StoreIdentity
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
 from twinlog.message.model import PutMessage
@@ -192,13 +193,24 @@ class SimNode:
         self.store = MessageStore(config, disk=self.disk, clock=self.clock, delay_levels={})
         await self.store.load()
         await self.store.start(self.tasks)
-        self.ha = HAService(HASettings.from_config(config), self.store, self.clock, self.tasks)
+        self.ha = self._replication(config)
         self.store.reput.on_damage = self._damaged
         self.store.appended.subscribe(self._log_grew)
         self.end_ever = max(self.end_ever, self.store.appended.value)
         await self.ha.start()
         self.is_up = True
         self.sim.trace(f"{self.name} up end={self.store.commit_log.max_offset}")
+
+    def _replication(self, config: BrokerConfig) -> HAService:
+        settings = HASettings.from_config(config)
+        if self.sim.dialect == "classic":
+            return HAService(settings, self.store, self.clock, self.tasks)
+        identity = StoreIdentity(config, self.disk, self.sim.token)
+        twin = identity.twin()
+        identity.load()
+        return HAService(
+            settings, self.store, self.clock, self.tasks, twin=twin, is_master_twin=_is_twin
+        )
 
     def _booted(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
@@ -271,10 +283,17 @@ class Simulation:
     """One seed."""
 
     def __init__(
-        self, seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()
+        self,
+        seed: int,
+        *,
+        keeps_trace: bool = False,
+        without: tuple[str, ...] = (),
+        dialect: str = "classic",
     ) -> None:
         self.seed = seed
+        self.dialect = dialect
         self.rng = random.Random(seed)
+        self._token_rng = random.Random(seed)
         self.world = draw_world(self.rng, without)
         self.loop = SimLoop(self.rng.randrange(1 << 62), step_max=2_000_000)
         self.loop.network.delay_s = self.world.delay_s
@@ -293,6 +312,10 @@ class Simulation:
             SimNode(self, f"slave{index}", BrokerRole.SLAVE, index)
             for index in range(1, self.world.slave_count + 1)
         ]
+
+    def token(self) -> str:
+        """Ids and nonces that are the same for the same seed."""
+        return f"{self._token_rng.getrandbits(128):032x}"
 
     # What happened.
 
@@ -606,9 +629,19 @@ class Simulation:
             self.check(slave.tasks.count < 12, f"{slave.name} has {slave.tasks.count} tasks (I19)")
 
 
-def run_seed(seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()) -> Simulation:
+async def _is_twin() -> bool:
+    return True
+
+
+def run_seed(
+    seed: int,
+    *,
+    keeps_trace: bool = False,
+    without: tuple[str, ...] = (),
+    dialect: str = "classic",
+) -> Simulation:
     """Run one seed, perhaps without some faults; SimFailure has the run as `simulation`."""
-    simulation = Simulation(seed, keeps_trace=keeps_trace, without=without)
+    simulation = Simulation(seed, keeps_trace=keeps_trace, without=without, dialect=dialect)
     logger = logging.getLogger("twinlog")
     handler: Any = _TraceHandler(simulation) if keeps_trace else logging.NullHandler()
     logger.addHandler(handler)

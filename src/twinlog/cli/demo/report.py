@@ -23,7 +23,7 @@ h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.1rem;margin:2rem 0 .3rem}
 .good{border-color:var(--good);color:var(--good)}.bad{border-color:var(--bad);color:var(--bad)}
 table{border-collapse:collapse;width:100%}
 td{border-top:1px solid var(--line);padding:.4rem .5rem;vertical-align:top}
-td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums;font-weight:600}
+td.n{text-align:right;overflow-wrap:anywhere;font-variant-numeric:tabular-nums;font-weight:600}
 td.s{color:var(--soft)}
 svg{width:100%;height:auto;display:block}
 svg text{fill:var(--soft);font:11px system-ui,sans-serif}svg text.mark{fill:var(--bad)}
@@ -34,8 +34,8 @@ polyline.t3{stroke:var(--t3)}
 display:inline-block;width:1.1rem;height:.2rem;margin-right:.4rem;vertical-align:middle}
 .t1:before{background:var(--t1)}.t2:before{background:var(--t2)}.t3:before{background:var(--t3)}
 .legend{margin:.2rem 0}.soft{color:var(--soft)}
-@media(max-width:40rem){td.s{display:block;border:0;padding-top:0}tr{display:block}
-td:first-child{border-top:1px solid var(--line)}td{border:0;display:inline-block}
+@media(max-width:40rem){td.s{display:block;border:0;padding-top:0}tr{display:block;
+border-top:1px solid var(--line)}td{border:0;display:inline-block}
 svg text{font-size:15px}}
 """
 
@@ -107,7 +107,7 @@ def _rows(verdict: Verdict) -> list[tuple[str, str, str]]:
         ("p99 of a send, ms", f"{before['p99']:.1f} / {after['p99']:.1f}",
          "99 of 100 acknowledged sends took at most this long."),
         ("Audit", verdict.audit, "The Spark job that compares the two replicas' files."),
-        ("Rows archived", f"{verdict.rows_archived:,}",
+        ("Rows archived", "not run" if verdict.rows_archived < 0 else f"{verdict.rows_archived:,}",
          "Messages that the Spark job wrote to Parquet, each exactly once."),
     ]  # fmt: skip
 

@@ -16,7 +16,7 @@ SENDERS = (
 CONSUMERS = 2
 TOPIC = "demo"
 GROUP = "demo-readers"
-SLOW_SHARE = 0.7  # Readers that lag stay this far behind the writers until the kill.
+SLOW_SHARE = 0.5  # Readers that lag stay this far behind the writers until the kill.
 RETRY_PAUSE_SECONDS = 0.05  # Between two tries while no master takes sends.
 
 

@@ -27,6 +27,7 @@ from twinlog.ha.twin.sender import (
 from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
+from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
 
@@ -154,11 +155,8 @@ class TwinConnection(asyncio.Protocol):
                             self.core.admit()
                         else:
                             self.core.refuse(*refusal)
-                    case DigestsWanted():
-                        digests = [digest_of(self._log, span) for span in event.ranges]
-                        self.core.digests_computed(digests)
-                    case BoundariesWanted():
-                        self.core.boundaries(*record_ends(self._log, event.start, event.end))
+                    case DigestsWanted() | BoundariesWanted():
+                        self._look_into_log(event)
                     case SlaveJoined():
                         self._owner.slave_joined(self)
                         self._schedule_pump()
@@ -167,6 +165,17 @@ class TwinConnection(asyncio.Protocol):
                     case ConnectionEnded():
                         self._ended(event.reason)
         self._flush()
+
+    def _look_into_log(self, event: DigestsWanted | BoundariesWanted) -> None:
+        try:
+            if isinstance(event, DigestsWanted):
+                self.core.digests_computed([digest_of(self._log, s) for s in event.ranges])
+            else:
+                self.core.boundaries(*record_ends(self._log, event.start, event.end))
+        except StoreError as error:
+            # Retention deleted the oldest file meanwhile: the next handshake knows the new start.
+            text = f"the log changed during the handshake: {error}"
+            self.core.refuse(ErrorCode.STOPPING, text)
 
     def _ended(self, reason: str) -> None:
         self._flush()

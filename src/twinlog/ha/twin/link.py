@@ -10,6 +10,7 @@ from typing import cast
 from twinlog.ha.flow import FlowMonitor
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.replica_log import ReplicaLog
+from twinlog.ha.twin.common import Range
 from twinlog.ha.twin.digests import digest_of
 from twinlog.ha.twin.receiver import (
     DigestsWanted,
@@ -119,9 +120,7 @@ class TwinLink(asyncio.BufferedProtocol):
             for event in events:
                 match event:
                     case DigestsWanted():
-                        self.core.digests_computed(
-                            [digest_of(self._log, span) for span in event.ranges]
-                        )
+                        self._compute_digests(event.ranges)
                     case TruncateWanted():
                         self._truncate(event.offset, event.reason)
                     case Started():
@@ -134,6 +133,15 @@ class TwinLink(asyncio.BufferedProtocol):
                         self._send()
                         if self._transport is not None:
                             self._transport.close()
+
+    def _compute_digests(self, ranges: list[Range]) -> None:
+        try:
+            digests = [digest_of(self._log, span) for span in ranges]
+        except StoreError as error:
+            # Retention deleted the oldest file meanwhile: the next handshake knows the new start.
+            self.core.append_failed(f"the log changed during the handshake: {error}")
+            return
+        self.core.digests_computed(digests)
 
     def _truncate(self, offset: int, reason: str) -> None:
         _LOG.warning("HA: the tail is cut offset=%d reason=%s", offset, reason)
