@@ -27,7 +27,8 @@ bench: setup
 
 # Replication on virtual time under faults. SEED=7 replays one with its trace, SEEDS=20000 for more.
 sim: setup
-	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--count $(SEEDS)) $(ARGS)
+	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--count $(SEEDS)) \
+		--dialect $(or $(DIALECT),classic) $(ARGS)
 
 # Hand-made faults in the code of replication: the simulation must find each.
 mutants: setup

@@ -7,14 +7,15 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from twinlog.testing.ha_sim import SimFailure, run_seed
 
 
-def run_one(seed: int) -> tuple[int, str, dict[str, int], int, float, str]:
+def run_one(seed: int, dialect: str) -> tuple[int, str, dict[str, int], int, float, str]:
     """(seed, failure, faults, messages confirmed, virtual seconds, digest)"""
     try:
-        simulation = run_seed(seed)
+        simulation = run_seed(seed, dialect=dialect)
     except SimFailure as failure:
         return seed, str(failure), {}, 0, 0.0, ""
     return (
@@ -27,9 +28,9 @@ def run_one(seed: int) -> tuple[int, str, dict[str, int], int, float, str]:
     )
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, dialect: str) -> int:
     try:
-        simulation = run_seed(seed, keeps_trace=True)
+        simulation = run_seed(seed, keeps_trace=True, dialect=dialect)
     except SimFailure as failure:
         simulation = failure.simulation  # type: ignore[attr-defined]
         print("\n".join(simulation.lines))
@@ -40,17 +41,17 @@ def replay(seed: int) -> int:
     return 0
 
 
-def run_many(first: int, count: int, jobs: int, *, stops_at_failure: bool) -> int:
+def run_many(first: int, count: int, jobs: int, *, dialect: str, stops_at_failure: bool) -> int:
     started = time.monotonic()
     faults: Counter[str] = Counter()
     confirmed, virtual_s, failures = 0, 0.0, []
     with ProcessPoolExecutor(jobs) as pool:
         for seed, failure, kinds, ok, now_s, _ in pool.map(
-            run_one, range(first, first + count), chunksize=4
+            partial(run_one, dialect=dialect), range(first, first + count), chunksize=4
         ):
             if failure:
                 failures.append(seed)
-                print(f"{failure}\n  replay: make sim SEED={seed}", flush=True)
+                print(f"{failure}\n  replay: make sim SEED={seed} DIALECT={dialect}", flush=True)
                 if stops_at_failure:
                     pool.shutdown(cancel_futures=True)
                     break
@@ -73,11 +74,18 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--dialect", choices=("classic", "twin"), default="classic")
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
     options = parser.parse_args()
     if options.seed is not None:
-        return replay(options.seed)
-    return run_many(options.first, options.count, options.jobs, stops_at_failure=options.stop)
+        return replay(options.seed, options.dialect)
+    return run_many(
+        options.first,
+        options.count,
+        options.jobs,
+        dialect=options.dialect,
+        stops_at_failure=options.stop,
+    )
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ requests that change the rules themselves need an admin account.
 
 from __future__ import annotations
 
-import base64
 import enum
-import hashlib
 import hmac
 import ipaddress
 import re
@@ -20,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from twinlog.remoting.signing import calculate_signature, signed_content
+
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 RETRY_PREFIX = "%RETRY%"
 KEY_LENGTH_MIN = 7  # "longer than 6 characters"
-VERSION_UNIQUE_KEY_UNSIGNED_MAX = 399  # 4.9.3: clients up to it leave `_UNIQUE_KEY_QUERY` unsigned.
 
 # Requests that only an admin account may send. 17, 25, 200, 207, 215 are 4.9's list; 50 to 53
 # change the rules themselves, which 4.9 lets every account do.
@@ -89,7 +88,8 @@ class AclRules:
         account = self._account(ext)
         if account.white_address(remote_address):
             return
-        expected = signature(account.secret_key, ext, body, version=version)
+        content = signed_content(ext, bytes(body), version=version)
+        expected = calculate_signature(content, account.secret_key)
         if not hmac.compare_digest(expected.encode(), ext.get("Signature", "").encode()):
             raise AccessDenied(f"Check signature failed for accessKey={account.access_key}")
         _check_permissions(account, code, tuple(resources))
@@ -123,26 +123,6 @@ def _check_permissions(account: Account, code: int, resources: tuple[Resource, .
                 f"No default permission for {name}: accessKey={account.access_key} needs "
                 f"{resource.permission.name} on this {kind}"
             )
-
-
-def signed_content(
-    ext: Mapping[str, str], body: bytes | memoryview, *, version: int = 10_000
-) -> bytes:
-    """The bytes that a signature covers: values of the ext fields by key, then the body."""
-    skipped = {"Signature"}
-    if version <= VERSION_UNIQUE_KEY_UNSIGNED_MAX:
-        skipped.add("_UNIQUE_KEY_QUERY")
-    # Java orders by UTF-16 code units; for the field names in use that is plain string order.
-    values = "".join(ext[key] for key in sorted(ext) if key not in skipped)
-    return values.encode() + bytes(body)
-
-
-def signature(
-    secret_key: str, ext: Mapping[str, str], body: bytes | memoryview, *, version: int = 10_000
-) -> str:
-    """Base64 of HMAC-SHA1, as the clients' hook computes it."""
-    content = signed_content(ext, body, version=version)
-    return base64.b64encode(hmac.digest(secret_key.encode(), content, hashlib.sha1)).decode()
 
 
 # ---- the file's content -> rules

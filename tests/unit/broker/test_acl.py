@@ -15,10 +15,15 @@ from twinlog.broker.acl import (
     Resource,
     address_pattern,
     parse_rules,
-    signature,
 )
 from twinlog.broker.acl_file import AclFiles
+from twinlog.remoting.signing import calculate_signature, signed_content
 from twinlog.runtime.disk import PosixDisk
+
+
+def signature(secret: str, ext: dict[str, str], body: bytes, *, version: int = 401) -> str:
+    return calculate_signature(signed_content(ext, body, version=version), secret)
+
 
 DATA: dict[str, Any] = {
     "globalWhiteRemoteAddresses": ["10.10.15.*"],
