@@ -3,11 +3,16 @@
     async with Admin("127.0.0.1:9876") as admin:
         names = await topics.list_topics(admin)
 
-`topics`, `groups`, `brokers`, `messages` and `ha` hold the functions.
+`topics`, `groups`, `brokers`, `messages` and `ha` hold the functions; each is imported when it is
+first used, so that a short command stays short.
 """
 
-from twinlog.admin import brokers, groups, ha, messages, topics
-from twinlog.admin.client import Admin, ClusterInfo, Gathered
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twinlog.admin import brokers, groups, ha, messages, topics
+    from twinlog.admin.client import Admin, ClusterInfo, Gathered
 
 __all__ = [
     "Admin",
@@ -19,3 +24,11 @@ __all__ = [
     "messages",
     "topics",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name[0].islower():
+        return importlib.import_module(f"twinlog.admin.{name}")
+    return getattr(importlib.import_module("twinlog.admin.client"), name)

@@ -44,6 +44,18 @@ class BrokerSummary:
         return first_number(self.runtime.get("commitLogDiskRatio", ""))
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """One producer that is connected to a broker."""
+
+    group: str
+    client_id: str
+    address: str
+    language: str
+    version: int
+    last_update_ms: int
+
+
 def first_number(text: str) -> float:
     """The first of the numbers that RocketMQ writes side by side; 0 when there is none."""
     parts = text.split()
@@ -82,6 +94,24 @@ async def broker_runtime(admin: Admin, address: str) -> dict[str, str]:
     )
     table: dict[str, str] = json_object(answer).get("table") or {}
     return table
+
+
+async def producers(admin: Admin, address: str) -> list[ProducerInfo]:
+    """Every producer that one broker knows (request 328)."""
+    answer = await admin.ask(address, RequestCode.GET_ALL_PRODUCER_INFO, action="producers")
+    data = json_object(answer).get("data") or {}
+    return [
+        ProducerInfo(
+            group=group,
+            client_id=str(item.get("clientId", "")),
+            address=str(item.get("remoteIP", "")).lstrip("/"),
+            language=str(item.get("language", "")),
+            version=int(item.get("version", 0)),
+            last_update_ms=int(item.get("lastUpdateTimestamp", 0)),
+        )
+        for group, items in data.items()
+        for item in items or ()
+    ]
 
 
 async def broker_config(admin: Admin, address: str) -> dict[str, str]:

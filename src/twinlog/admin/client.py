@@ -63,6 +63,15 @@ class ClusterInfo:
         found = (self.brokers[name].master_address for name in self.names(cluster))
         return [address for address in found if address is not None]
 
+    def readable_addresses(self, cluster: str | None = None) -> list[str]:
+        """One address of each group: the master's, else a slave's."""
+        brokers = (self.brokers[name] for name in self.names(cluster))
+        return [
+            broker.master_address or next(iter(broker.addresses.values()))
+            for broker in brokers
+            if broker.addresses
+        ]
+
     def addresses(self, cluster: str | None = None) -> list[str]:
         """Addresses of masters and slaves."""
         return [a for name in self.names(cluster) for a in self.brokers[name].addresses.values()]

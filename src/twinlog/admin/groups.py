@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,24 @@ from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 
 PROGRESS_TIMEOUT_MS = 15_000  # mqadmin's, for brokers with very many queues.
+CONCURRENT_MAX = 16  # Groups asked for at a time: a broker has other things to do.
+# Groups that every RocketMQ broker has from its start.
+SYSTEM_GROUPS = frozenset(
+    (
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "SELF_TEST_P_GROUP",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_PULL",
+        "CID_ONS-HTTP-PROXY",
+        "CID_SYS_RMQ_TRANS",
+        "CID_HOUSEKEEPING",
+        "__MONITOR_CONSUMER",
+        "CLIENT_INNER_PRODUCER",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +162,27 @@ async def list_groups(admin: Admin) -> Gathered[dict[str, GroupConfig]]:
     return await gather(await admin.masters(), read)
 
 
+def is_user_group(name: str) -> bool:
+    return name not in SYSTEM_GROUPS
+
+
+async def put_group_config(admin: Admin, address: str, config: GroupConfig) -> Request:
+    """Create or change a group on one broker, every setting as given."""
+    check_group(config.name)
+    return await admin.ask(
+        address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None,
+        fastjson.dumps(config.wire()), action=f"group {config.name!r}",
+    )  # fmt: skip
+
+
 async def create_group(
     admin: Admin, config: GroupConfig, *, cluster: str | None = None
 ) -> Gathered[Request]:
     """Create or change a group on every master."""
     check_group(config.name)
-
-    async def create(address: str) -> Request:
-        return await admin.ask(
-            address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None,
-            fastjson.dumps(config.wire()), action=f"group {config.name!r}",
-        )  # fmt: skip
-
-    return await gather(await admin.masters(cluster), create)
+    return await gather(
+        await admin.masters(cluster), lambda address: put_group_config(admin, address, config)
+    )
 
 
 async def delete_group(
@@ -192,6 +219,37 @@ async def group_members(admin: Admin, group: str) -> GroupMembers:
             continue
         return _parse_members(json_object(answer))
     raise error or ConsumerNotOnlineError(206, f"group {group!r} is not online")
+
+
+async def members_of_many(admin: Admin, groups: Iterable[str]) -> dict[str, GroupMembers]:
+    """Members of those of `groups` that are online."""
+    room = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def ask(group: str) -> tuple[str, GroupMembers | None]:
+        async with room:
+            try:
+                return group, await group_members(admin, group)
+            except ClientError:
+                return group, None
+
+    answers = await asyncio.gather(*(ask(group) for group in groups))
+    return {group: members for group, members in answers if members is not None}
+
+
+async def progress_of_many(
+    admin: Admin, groups: Iterable[str]
+) -> dict[str, GroupProgress | ClientError]:
+    """The progress of each group, or why it is not known."""
+    room = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def ask(group: str) -> tuple[str, GroupProgress | ClientError]:
+        async with room:
+            try:
+                return group, await group_progress(admin, group)
+            except ClientError as error:
+                return group, error
+
+    return dict(await asyncio.gather(*(ask(group) for group in groups)))
 
 
 def _parse_members(data: Mapping[str, Any]) -> GroupMembers:
@@ -242,6 +300,33 @@ async def running_info(admin: Admin, group: str, client_id: str) -> dict[str, An
     )  # fmt: skip
     result: dict[str, Any] = json_object(answer)
     return result
+
+
+async def member_subscriptions(admin: Admin, group: str) -> Gathered[tuple[SubscriptionData, ...]]:
+    """What each member says that it subscribes to, by client id. Empty when nobody is online."""
+    members = (await members_of_many(admin, [group])).get(group)
+
+    async def ask(client_id: str) -> tuple[SubscriptionData, ...]:
+        info = await running_info(admin, group, client_id)
+        return tuple(
+            subscription_from_wire(item)
+            for item in info.get("subscriptionSet") or ()
+            if not str(item.get("topic", "")).startswith(retry_topic(""))
+        )
+
+    return await gather([member.client_id for member in members.members] if members else [], ask)
+
+
+async def queue_owners(admin: Admin, group: str) -> dict[MessageQueue, str]:
+    """Which member reads which queue, as far as the members tell."""
+    members = (await members_of_many(admin, [group])).get(group)
+    clients = [member.client_id for member in members.members] if members else []
+    found = await gather(clients, lambda client_id: running_info(admin, group, client_id))
+    owners: dict[MessageQueue, str] = {}
+    for client_id, info in found.values.items():
+        for key in info.get("mqTable") or {}:
+            owners[queue_from_wire(fastjson.loads(key))] = client_id
+    return owners
 
 
 async def _addresses_of(admin: Admin, group: str) -> list[str]:
@@ -356,6 +441,17 @@ async def _reset_online(
         offsets = parse_offset_table(answer.body) if answer.body else {}
         result += (OffsetReset(q, before.get(q), offset) for q, offset in offsets.items())
     return sorted(result, key=lambda entry: entry.queue)
+
+
+async def clone_offsets(
+    admin: Admin, source: str, target: str, *, topic: str | None = None
+) -> list[QueueProgress]:
+    """Give a group the offsets of another one; returns the offsets that were copied."""
+    progress = await group_progress(admin, source, topic=topic)
+    copied = [entry for entry in progress.queues if entry.consumer_offset >= 0]
+    for entry in copied:
+        await set_offset(admin, target, entry.queue, entry.consumer_offset)
+    return copied
 
 
 async def set_offset(admin: Admin, group: str, queue: MessageQueue, offset: int) -> None:

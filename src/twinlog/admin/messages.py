@@ -9,15 +9,33 @@ from twinlog.admin.groups import group_members, group_progress
 from twinlog.admin.topics import topic_groups
 from twinlog.client import calls
 from twinlog.client.calls import json_object
-from twinlog.client.errors import ClientError, QueryNotFoundError, UsageError
-from twinlog.client.message import ReceivedMessage
-from twinlog.client.queues import MessageQueue
+from twinlog.client.errors import (
+    ClientError,
+    NoWritableQueueError,
+    QueryNotFoundError,
+    UsageError,
+)
+from twinlog.client.message import ReceivedMessage, SendReceipt
+from twinlog.client.outgoing import SendRequest, read_receipts, send_command
+from twinlog.client.queues import MessageQueue, retry_topic
+from twinlog.message import properties
 from twinlog.message.ids import host_text, parse_offset_message_id
-from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX
+from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, encode_properties
+from twinlog.message.sysflag import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK
 from twinlog.remoting.codes import RequestCode, ResponseCode
 
 TIME_MAX_MS = (1 << 63) - 1
 TOOLS_CONSUMER = "TOOLS_CONSUMER"
+RESEND_GROUP = "TWINLOG_CLI_RESEND"
+_PROPERTIES_OF_DEAD_LETTERS = frozenset(
+    (
+        properties.PROPERTY_RECONSUME_TIME,
+        properties.PROPERTY_REAL_TOPIC,
+        properties.PROPERTY_REAL_QUEUE_ID,
+        properties.PROPERTY_DELAY_TIME_LEVEL,
+        properties.PROPERTY_MAX_RECONSUME_TIMES,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +173,33 @@ async def consume_directly(
     )  # fmt: skip
     result: dict[str, object] = json_object(answer)
     return result
+
+
+async def send_to_retry(admin: Admin, group: str, message: ReceivedMessage) -> SendReceipt:
+    """Give one group a message again, through its retry topic, with a fresh count of retries.
+
+    The stored body goes out as it is, compressed or not; the properties too, but for those that
+    only say how the message came to be a dead letter.
+    """
+    topic = retry_topic(group)
+    route = await admin.route(topic)
+    queue = next(iter(route.write_queues(topic)), None)
+    if queue is None:
+        raise NoWritableQueueError(f"no master takes messages for {topic!r}")
+    kept = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in _PROPERTIES_OF_DEAD_LETTERS
+    }
+    request = SendRequest(
+        topic, bytes(message.record.body), encode_properties(kept).decode(), tickets=[],
+        born_ms=message.born_timestamp, deadline_ms=0, flag=message.flag,
+        sys_flag=message.sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK), queue=queue,
+    )  # fmt: skip
+    address = calls.writable(admin.instance, queue.broker_name)
+    command = send_command(request, RESEND_GROUP, "TBW102")
+    answer = await admin.instance.transport.invoke(address, command, 5000)
+    return read_receipts(answer, request, [message.message_id], address)[0]
 
 
 async def track(admin: Admin, message: ReceivedMessage) -> list[Track]:

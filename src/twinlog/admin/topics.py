@@ -102,23 +102,29 @@ async def create_topic(
         raise UsageError("a topic has at least one queue")
     if perm not in (0, 2, 4, 6):
         raise UsageError(f"perm {perm}: 2 (write), 4 (read) or 6 (both) are known")
-    header = {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": read_queues,
-        "writeQueueNums": write_queues or read_queues,
-        "perm": perm,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": order,
-    }
+    config = TopicConfig(name, read_queues, write_queues or read_queues, perm, order)
 
     async def create(master: str) -> Request:
-        return await admin.ask(
-            master, RequestCode.UPDATE_AND_CREATE_TOPIC, header, action=f"topic {name!r}"
-        )
+        return await put_topic_config(admin, master, config)
 
     return await gather([address] if address else await admin.masters(cluster), create)
+
+
+async def put_topic_config(admin: Admin, address: str, config: TopicConfig) -> Request:
+    """Create or change a topic on one broker, every setting as given."""
+    header = {
+        "topic": check_topic(config.name),
+        "defaultTopic": "TBW102",
+        "readQueueNums": config.read_queues,
+        "writeQueueNums": config.write_queues,
+        "perm": config.perm,
+        "topicFilterType": config.filter_type,
+        "topicSysFlag": config.sys_flag,
+        "order": config.order,
+    }
+    return await admin.ask(
+        address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, action=f"topic {config.name!r}"
+    )
 
 
 async def delete_topic(admin: Admin, name: str, *, cluster: str | None = None) -> Gathered[Request]:

@@ -1,4 +1,4 @@
-"""`twinlog broker`: a broker in the foreground."""
+"""A broker in the foreground: what `twinlog broker` without a verb does."""
 
 from __future__ import annotations
 
@@ -50,14 +50,9 @@ _IMPORTANT = (
 )
 
 
-@click.command(short_help="Run a broker in the foreground.")
-@click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
-@click.option("-n", "--namesrvAddr", "namesrv", help="Name servers, ADDR;ADDR.")
-@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
-@click.option(
-    "-m", "--printImportantConfig", "is_important", is_flag=True, help="Print the chief keys."
-)
-def broker(path: str | None, namesrv: str | None, is_print: bool, is_important: bool) -> None:
+def run_broker(
+    path: str | None, namesrv: str | None, *, is_print: bool, is_important: bool
+) -> None:
     """Store and serve messages; replicate them to slaves, or from a master."""
     loaded = _load(path, namesrv)
     if is_print or is_important:

@@ -6,48 +6,51 @@ nothing, so that `twinlog topic list` does not pay for the broker.
 
 from __future__ import annotations
 
-import importlib
 import sys
+from typing import NoReturn
 
 import click
 
+from twinlog.cli.lazy import LazyGroup, run_group
+
 # name -> (module, attribute, one line)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "namesrv": ("twinlog.cli.namesrv", "namesrv", "Run a name server in the foreground."),
-    "broker": ("twinlog.cli.broker", "broker", "Run a broker in the foreground."),
-    "demo": ("twinlog.cli.demo.command", "demo", "Kill a master under load; see what is lost."),
-    "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),
     "up": ("twinlog.cli.local", "up", "Start a local cluster in the background."),
     "down": ("twinlog.cli.local", "down", "Stop the local cluster."),
     "ps": ("twinlog.cli.local", "ps", "Show the processes of the local cluster."),
     "logs": ("twinlog.cli.local", "logs", "Print or follow the logs of the local cluster."),
+    "demo": ("twinlog.cli.demo.command", "demo", "Kill a master under load; see what is lost."),
+    "topic": ("twinlog.cli.admin.topic", "topic", "List, create, change, read, write topics."),
+    "group": ("twinlog.cli.admin.group", "group", "Consumer groups: progress, members, resets."),
+    "message": ("twinlog.cli.admin.message", "message", "Find messages; send them again."),
+    "dlq": ("twinlog.cli.admin.dlq", "dlq", "Messages that a group gave up."),
+    "cluster": ("twinlog.cli.admin.cluster", "cluster", "Brokers, name servers, health, clients."),
+    "broker": ("twinlog.cli.admin.broker", "broker", "Run a broker; or look after running ones."),
+    "namesrv": ("twinlog.cli.namesrv", "namesrv", "Run a name server in the foreground."),
+    "ha": ("twinlog.cli.admin.ha", "ha", "Replication: is it healthy, and if not, why."),
+    "context": ("twinlog.cli.admin.context", "context", "Clusters by name, with credentials."),
+    "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),
 }
 
 
-class LazyGroup(click.Group):
-    """Finds its commands in a table of names."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        entry = COMMANDS.get(name)
-        if entry is None:
-            return None
-        module, attribute, _ = entry
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="First steps: twinlog up; twinlog topic create orders; twinlog ha status",
+)
 @click.version_option(package_name="twinlog")
-def main() -> None:
+@click.option("-n", "--namesrv", help="Name servers, ADDR;ADDR, for the command that follows.")
+@click.pass_context
+def cli(context: click.Context, namesrv: str | None) -> None:
     """A message broker that speaks RocketMQ: servers, a local cluster, administration."""
+    if namesrv is not None:
+        context.obj = {"namesrv": namesrv}
+
+
+def main(args: list[str] | None = None, prog_name: str = "twinlog") -> NoReturn:
+    """The console script."""
+    sys.exit(run_group(cli, sys.argv[1:] if args is None else args, prog_name))
 
 
 def mqnamesrv() -> None:

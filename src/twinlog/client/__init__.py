@@ -1,21 +1,28 @@
-"""The Python client, asyncio first. `twinlog.client.blocking` has the same names, blocking."""
+"""The Python client, asyncio first. `twinlog.client.blocking` has the same names, blocking.
 
+Names are imported when they are first used: a command that only asks the name server does not pay
+for producers and consumers.
+"""
+
+import importlib
 import logging
+from typing import TYPE_CHECKING, Any
 
-from twinlog.client import blocking
-from twinlog.client.consumer_core import ConsumeFrom
-from twinlog.client.errors import ClientError
-from twinlog.client.hooks import ClientHooks
-from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
-from twinlog.client.producer import Producer
-from twinlog.client.pull_consumer import PullConsumer
-from twinlog.client.push_consumer import PushConsumer, RetryLater
-from twinlog.client.queues import MessageQueue
-from twinlog.client.transaction import (
-    TransactionProducer,
-    TransactionReceipt,
-    TransactionState,
-)
+if TYPE_CHECKING:
+    from twinlog.client import blocking
+    from twinlog.client.consumer_core import ConsumeFrom
+    from twinlog.client.errors import ClientError
+    from twinlog.client.hooks import ClientHooks
+    from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
+    from twinlog.client.producer import Producer
+    from twinlog.client.pull_consumer import PullConsumer
+    from twinlog.client.push_consumer import PushConsumer, RetryLater
+    from twinlog.client.queues import MessageQueue
+    from twinlog.client.transaction import (
+        TransactionProducer,
+        TransactionReceipt,
+        TransactionState,
+    )
 
 __all__ = [
     "ClientError",
@@ -35,6 +42,39 @@ __all__ = [
     "TransactionState",
     "blocking",
 ]
+
+_MODULES = {
+    "ClientError": "errors",
+    "ClientHooks": "hooks",
+    "ConsumeFrom": "consumer_core",
+    "Message": "message",
+    "MessageQueue": "queues",
+    "Producer": "producer",
+    "PullConsumer": "pull_consumer",
+    "PushConsumer": "push_consumer",
+    "ReceivedMessage": "message",
+    "RetryLater": "push_consumer",
+    "SendReceipt": "message",
+    "SendStatus": "message",
+    "TransactionProducer": "transaction",
+    "TransactionReceipt": "transaction",
+    "TransactionState": "transaction",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "blocking":
+        return importlib.import_module("twinlog.client.blocking")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"twinlog.client.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 # Silent unless the application configures logging: a library does not write to its standard error.
 for _name in ("twinlog.client", "twinlog.remoting", "twinlog.tasks"):

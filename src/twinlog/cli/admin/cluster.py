@@ -1,0 +1,154 @@
+"""`twinlog cluster ...`: the brokers together, their health, who is connected."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from twinlog.cli.admin.broker import broker_report
+from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.session import Session, call, missing_of, run, show
+from twinlog.cli.exit_codes import CommandError
+from twinlog.cli.lazy import LazyGroup
+from twinlog.cli.output import Column, Report, Table
+from twinlog.cli.times import parse_duration
+
+if TYPE_CHECKING:
+    from twinlog.admin.client import Admin
+
+WAIT_STEP_SECONDS = 0.3
+
+
+@click.group(cls=LazyGroup, short_help="Brokers, name servers, health, clients.")
+def cluster() -> None:
+    """A cluster as a whole."""
+
+
+@cluster.command("show", epilog="Example: twinlog cluster show -o json")
+@cluster_options
+def show_command(session: Session) -> int:
+    """Every broker with its role, rates and state."""
+    return run(session, lambda admin: broker_report(admin, None))
+
+
+@cluster.command("list", epilog="Example: twinlog cluster list")
+@cluster_options
+def list_command(session: Session) -> int:
+    """Names of clusters and of the brokers in them."""
+
+    async def action(admin: Admin) -> Report:
+        info = await admin.cluster()
+        rows: list[dict[str, Any]] = []
+        for name in sorted(info.clusters):
+            members = info.names(name)
+            count = sum(len(info.brokers[member].addresses) for member in members)
+            rows.append({"cluster": name, "groups": members, "brokers": count})
+        columns = [Column("cluster"), Column("brokers", is_right=True), Column("groups")]
+        return Report([Table(columns, rows, empty="no broker has registered")])
+
+    return run(session, action)
+
+
+@cluster.command(epilog="Example: twinlog cluster health --wait 30s")
+@click.option("--wait", "wait", is_flag=False, flag_value="30s", metavar="[TIME]",
+              help="Ask again until it is healthy, at most so long (30s).")  # fmt: skip
+@click.option("--brokers", "brokers_min", default=1, show_default=True,
+              help="With fewer brokers it is not healthy.")  # fmt: skip
+@cluster_options
+def health(session: Session, wait: str | None, brokers_min: int) -> int:
+    """Healthy or not, and why. Exit code 0 or 10."""
+    if wait is None:
+        return run(session, lambda admin: health_report(admin, brokers_min))
+    deadline = time.monotonic() + parse_duration(wait)
+    while True:
+        try:
+            report = call(session, lambda admin: health_report(admin, brokers_min))
+        except CommandError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            if report.is_healthy or time.monotonic() > deadline:
+                return show(session, report)
+        time.sleep(WAIT_STEP_SECONDS)
+
+
+async def health_report(admin: Admin, brokers_min: int = 1) -> Report:
+    """Name servers, brokers and replication in one look."""
+    from twinlog.admin import brokers, ha
+
+    problems = []
+    servers = await brokers.name_server_config(admin)
+    rows: list[dict[str, Any]] = [
+        {"what": "name server", "name": address, "state": "up", "detail": ""}
+        for address in servers.values
+    ]
+    for address, error in servers.failures.items():
+        problems.append(f"name server {address} does not answer")
+        rows.append({"what": "name server", "name": address, "state": "down",
+                     "detail": str(error)})  # fmt: skip
+    entries, groups = await asyncio.gather(brokers.list_brokers(admin), ha.ha_status(admin))
+    for entry in entries:
+        is_up = entry.error is None
+        name = f"{entry.name}:{entry.broker_id}"
+        if not is_up:
+            problems.append(f"broker {name} at {entry.address} does not answer")
+        rows.append({"what": "broker", "name": name, "state": "up" if is_up else "down",
+                     "detail": entry.error or entry.address})  # fmt: skip
+    if len(entries) < brokers_min:
+        problems.append(f"{len(entries)} brokers, {brokers_min} are expected")
+    for group in groups:
+        state = "healthy" if group.is_healthy else "unhealthy"
+        rows.append({"what": "replication", "name": group.broker_name, "state": state,
+                     "detail": group.sentence})  # fmt: skip
+        problems += group.problems
+    sentence = "healthy" if not problems else f"not healthy: {'; '.join(problems)}"
+    columns = [Column("what"), Column("name"), Column("state"), Column("detail")]
+    return Report(
+        [Table(columns, rows, "checks")],
+        sentence=f"the cluster is {sentence}",
+        is_healthy=not problems,
+    )
+
+
+@cluster.command(epilog="Example: twinlog cluster clients")
+@cluster_options
+def clients(session: Session) -> int:
+    """Producers and consumers that are connected now."""
+    return run(session, _clients)
+
+
+async def _clients(admin: Admin) -> Report:
+    from twinlog.admin import brokers, groups
+    from twinlog.admin.client import gather
+    from twinlog.remoting.codes import version_description
+
+    info = await admin.cluster()
+    addresses = info.readable_addresses()
+    producers = await gather(addresses, lambda address: brokers.producers(admin, address))
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for found in producers.values.values():
+        for entry in found:
+            rows["producer", entry.group, entry.client_id] = {
+                "kind": "producer", "group": entry.group, "client_id": entry.client_id,
+                "address": entry.address, "language": entry.language,
+                "version": version_description(entry.version),
+            }  # fmt: skip
+    configs = await groups.list_groups(admin)
+    names = sorted({name for table in configs.values.values() for name in table})
+    for name, members in (await groups.members_of_many(admin, names)).items():
+        for member in members.members:
+            rows["consumer", name, member.client_id] = {
+                "kind": "consumer", "group": name, "client_id": member.client_id,
+                "address": member.address, "language": member.language,
+                "version": version_description(member.version),
+            }  # fmt: skip
+    columns = [
+        Column("kind"), Column("group"), Column("client_id"), Column("address"),
+        Column("language"), Column("version"),
+    ]  # fmt: skip
+    ordered = [rows[key] for key in sorted(rows)]
+    return Report([Table(columns, ordered, empty="nobody is connected")],
+                  missing=missing_of(producers))  # fmt: skip

@@ -1,0 +1,64 @@
+"""Clusters by name, in one file of the user: address, credentials, TLS.
+
+~/.config/twinlog/contexts.json (or $TWINLOG_CONFIG), readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, CommandError
+from twinlog.cli.lazy import nearest
+
+
+class Context(msgspec.Struct, omit_defaults=True):
+    """How to reach one cluster."""
+
+    namesrv: str
+    access_key: str = ""
+    secret_key: str = ""
+    tls: bool = False
+
+
+class Contexts(msgspec.Struct, omit_defaults=True):
+    """All of them, and the one that is used when nothing else is said."""
+
+    current: str = ""
+    contexts: dict[str, Context] = {}
+
+    def get(self, name: str) -> Context:
+        found = self.contexts.get(name)
+        if found is None:
+            hint = nearest(name, list(self.contexts)) or "see: twinlog context list"
+            raise CommandError(f"no context {name!r}", NOT_FOUND, hint=hint)
+        return found
+
+
+def path() -> Path:
+    given = os.environ.get("TWINLOG_CONFIG")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "twinlog" / "contexts.json"
+
+
+def load() -> Contexts:
+    file = path()
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Contexts)
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, msgspec.DecodeError) as error:
+        raise CommandError(f"{file} cannot be read: {error}", FAILED) from error
+
+
+def save(contexts: Contexts) -> None:
+    file = path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
+    temporary.chmod(0o600)  # Secrets are in it.
+    temporary.replace(file)

@@ -1,0 +1,163 @@
+"""`twinlog dlq ...`: messages whose handling failed too often, by group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from twinlog.cli.admin.consume import message_row
+from twinlog.cli.admin.message import LIST_COLUMNS
+from twinlog.cli.admin.options import cluster_options, connection_options
+from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, run, show
+from twinlog.cli.exit_codes import NOT_FOUND, CommandError
+from twinlog.cli.lazy import LazyGroup
+from twinlog.cli.output import Column, Report, Table, show_time
+
+if TYPE_CHECKING:
+    from twinlog.admin.client import Admin
+    from twinlog.client.message import ReceivedMessage
+
+SHOWN_MAX = 100
+
+
+@click.group(cls=LazyGroup, short_help="Messages that a group gave up.")
+def dlq() -> None:
+    """Dead letters: messages whose handling failed too often, by group."""
+
+
+async def _groups(admin: Admin) -> list[str]:
+    from twinlog.admin import topics
+    from twinlog.client.queues import DLQ_TOPIC_PREFIX
+
+    names = await topics.list_topics(admin)
+    return [n.removeprefix(DLQ_TOPIC_PREFIX) for n in names if n.startswith(DLQ_TOPIC_PREFIX)]
+
+
+@dlq.command("list", epilog="Example: twinlog dlq list")
+@cluster_options
+def list_command(session: Session) -> int:
+    """Groups that have dead letters."""
+
+    async def action(admin: Admin) -> Report:
+        from twinlog.admin import topics
+        from twinlog.client.queues import dead_letter_topic
+
+        rows = []
+        missing: list[str] = []
+        for group in await _groups(admin):
+            stats = await topics.topic_stats(admin, dead_letter_topic(group))
+            missing += missing_of(stats)
+            entries = [entry for found in stats.values.values() for entry in found]
+            last = max((entry.last_update_ms for entry in entries), default=0)
+            count = sum(entry.count for entry in entries)
+            rows.append({"group": group, "messages": count, "last_ms": last})
+        columns = [
+            Column("group"), Column("messages", is_right=True),
+            Column("last_ms", "LAST", show_time),
+        ]  # fmt: skip
+        return Report([Table(columns, rows, empty="no dead letters")], missing=missing)
+
+    return run(session, action)
+
+
+async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
+    """All dead letters of a group, oldest first in each queue."""
+    from twinlog.admin import messages
+    from twinlog.client import calls
+    from twinlog.client.queues import dead_letter_topic
+
+    known = await _groups(admin)
+    if group not in known:
+        hint = not_found("dlq", group, known).hint if known else "no group has dead letters"
+        raise CommandError(f"group {group!r} has no dead letters", NOT_FOUND, hint=hint)
+    topic = dead_letter_topic(group)
+    for queue in (await admin.instance.route(topic)).read_queues(topic):
+        offset = await calls.min_offset(admin.instance, queue)
+        end = await calls.max_offset(admin.instance, queue)
+        while offset < end:
+            batch = await messages.read_queue(admin, queue, offset)
+            for letter in batch:
+                letter.show_topic(letter.properties.get("RETRY_TOPIC"))
+                yield letter
+            if not batch:
+                break
+            offset = batch[-1].queue_offset + 1
+
+
+@dlq.command("show", epilog="Example: twinlog dlq show billing -o json")
+@click.argument("group")
+@click.option("--limit", default=SHOWN_MAX, show_default=True, type=click.IntRange(min=1))
+@cluster_options
+def show_command(session: Session, group: str, limit: int) -> int:
+    """The dead letters of a group."""
+
+    async def action(admin: Admin) -> Report:
+        rows: list[dict[str, Any]] = []
+        notes = []
+        async for letter in letters(admin, group):
+            if len(rows) == limit:
+                notes.append(f"The first {limit} are shown: raise --limit, or use `dlq export`.")
+                break
+            rows.append(message_row(letter))
+        columns = [Column("topic"), *LIST_COLUMNS]
+        return Report([Table(columns, rows, empty="empty", name_key="message_id")], notes=notes)
+
+    return run(session, action)
+
+
+@dlq.command(epilog="Example: twinlog dlq export billing > letters.jsonl")
+@click.argument("group")
+@connection_options
+def export(session: Session, group: str) -> int:
+    """Every dead letter as a JSON object a line."""
+
+    async def action(admin: Admin) -> None:
+        async for letter in letters(admin, group):
+            click.echo(json.dumps(message_row(letter), ensure_ascii=False))
+
+    call(session, action)
+    return 0
+
+
+@dlq.command(epilog="Example: twinlog dlq resend billing --yes")
+@click.argument("group")
+@click.option("--id", "ids", multiple=True, help="Only these messages; may be given several times.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
+@cluster_options
+def resend(
+    session: Session, group: str, ids: tuple[str, ...], limit: int | None, is_sure: bool
+) -> int:
+    """Give the group its dead letters again, with a fresh count of retries.
+
+    They go to the group's retry topic: other groups of the original topic do not see them. The dead
+    letters stay where they are.
+    """
+    confirm(f"have group {group} handle its dead letters again?", is_sure)
+    return show(session, call(session, lambda admin: _resend(admin, group, ids, limit)))
+
+
+async def _resend(admin: Admin, group: str, ids: tuple[str, ...], limit: int | None) -> Report:
+    from twinlog.admin import messages
+
+    rows: list[dict[str, Any]] = []
+    async for letter in letters(admin, group):
+        if ids and letter.message_id not in ids and letter.offset_message_id not in ids:
+            continue
+        if limit is not None and len(rows) == limit:
+            break
+        receipt = await messages.send_to_retry(admin, group, letter)
+        rows.append(
+            {
+                "message_id": letter.message_id, "topic": letter.topic,
+                "status": receipt.status.name, "broker": receipt.queue.broker_name,
+            }
+        )  # fmt: skip
+    if ids and not rows:
+        raise CommandError(f"none of these ids is in the dead letters of {group}", NOT_FOUND)
+    columns = [Column("message_id"), Column("topic"), Column("status"), Column("broker")]
+    is_ok = all(row["status"] == "SEND_OK" for row in rows)
+    return Report([Table(columns, rows, empty="nothing to send")], is_healthy=is_ok)

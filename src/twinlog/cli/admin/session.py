@@ -1,0 +1,264 @@
+"""Which cluster a command talks to, as whom, and how its answer is printed.
+
+The name server is the first of: `-n`, `--context`, NAMESRV_ADDR, the current context, the local
+cluster of `twinlog up`, 127.0.0.1:9876. Credentials: flags or environment, the context, then
+Apache's `$ROCKETMQ_HOME/conf/tools.yml`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from twinlog.cli.exit_codes import (
+    FAILED,
+    NOT_FOUND,
+    UNHEALTHY,
+    UNREACHABLE,
+    USAGE,
+    CommandError,
+)
+from twinlog.cli.lazy import complain, nearest
+from twinlog.cli.output import Report, render, uses_color
+
+if TYPE_CHECKING:
+    from twinlog.admin.client import Admin, Gathered
+    from twinlog.client.settings import ClientSettings
+
+T = TypeVar("T")
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+WATCH_SECONDS_MIN = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What the shared options say."""
+
+    namesrv: str
+    source: str
+    access_key: str | None = None
+    secret_key: str | None = None
+    tls: bool = False
+    timeout_ms: int = 5000
+    output: str = "table"
+    watch_seconds: float | None = None
+    color: bool = False
+
+    @property
+    def client_settings(self) -> ClientSettings:
+        settings: ClientSettings = {
+            "request_timeout_ms": self.timeout_ms,
+            "connect_timeout_ms": min(self.timeout_ms, 3000),
+        }
+        if self.access_key:
+            settings["access_key"] = self.access_key
+            settings["secret_key"] = self.secret_key or ""
+        if self.tls:
+            settings["tls"] = True
+        return settings
+
+    def admin(self) -> Admin:
+        from twinlog.admin.client import Admin
+
+        return Admin(self.namesrv, **self.client_settings)
+
+
+# Finding the cluster
+
+
+def find_cluster(namesrv: str | None, context_name: str | None) -> Session:
+    """Where, and with which credentials."""
+    access_key = os.environ.get("TWINLOG_ACCESS_KEY") or None
+    secret_key = os.environ.get("TWINLOG_SECRET_KEY") or None
+    if namesrv:
+        return _with_tools(Session(namesrv, "-n", access_key, secret_key))
+    if context_name is None:
+        variable = os.environ.get("NAMESRV_ADDR")
+        if variable:
+            return _with_tools(Session(variable, "NAMESRV_ADDR", access_key, secret_key))
+    from twinlog.cli.admin import contexts
+
+    known = contexts.load()
+    name = context_name or known.current
+    if name:
+        context = known.get(name)
+        return Session(
+            context.namesrv, f"context {name}", access_key or context.access_key or None,
+            secret_key or context.secret_key or None, context.tls,
+        )  # fmt: skip
+    local = _local_cluster()
+    if local is not None:
+        return Session(local, "twinlog up", access_key, secret_key)
+    return _with_tools(Session(DEFAULT_NAMESRV, "default", access_key, secret_key))
+
+
+def _local_cluster() -> str | None:
+    """The name server of the cluster that `twinlog up` left running in its usual place."""
+    import json
+
+    home = os.environ.get("TWINLOG_HOME")
+    directory = Path(home) if home else Path.home() / ".twinlog" / "cluster"
+    try:
+        nodes = json.loads((directory / "cluster.json").read_bytes())["nodes"]
+        port = next(node["port"] for node in nodes if node["kind"] == "namesrv")
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+    return f"127.0.0.1:{port}"
+
+
+def _with_tools(session: Session) -> Session:
+    """Credentials of Apache's tools.yml, when there are no others."""
+    home = os.environ.get("ROCKETMQ_HOME")
+    if session.access_key or not home:
+        return session
+    file = Path(home) / "conf" / "tools.yml"
+    if not file.exists():
+        return session
+    import yaml
+
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        access_key, secret_key = values.get("accessKey"), values.get("secretKey")
+    except (OSError, yaml.YAMLError, AttributeError) as error:
+        raise CommandError(f"{file} cannot be read: {error}", USAGE) from error
+    if not access_key or not secret_key:
+        return session
+    return Session(session.namesrv, session.source, str(access_key), str(secret_key))
+
+
+# Running
+
+
+def run(session: Session, action: Callable[[Admin], Awaitable[Report]]) -> int:
+    """Ask, print, and return the exit code; with `--watch` again and again."""
+    if session.watch_seconds is None:
+        report = call(session, action)
+        return show(session, report)
+    return _watch(session, action)
+
+
+def call(session: Session, action: Callable[[Admin], Awaitable[T]]) -> T:
+    """The result of `action`; errors of the client become a line and an exit code."""
+
+    async def main() -> T:
+        async with session.admin() as admin:
+            return await action(admin)
+
+    return run_async(session, main)
+
+
+def run_async(session: Session, main: Callable[[], Awaitable[T]]) -> T:
+    from twinlog.client.errors import ClientError
+
+    async def wrapped() -> T:
+        return await main()
+
+    try:
+        return asyncio.run(wrapped())
+    except ClientError as error:
+        raise explain(error, session) from error
+
+
+def show(session: Session, report: Report) -> int:
+    text = render(report, session.output, color=session.color)
+    click.echo(text, nl=False)
+    return _code(report)
+
+
+def _code(report: Report) -> int:
+    for line in report.missing:
+        complain(line, UNHEALTHY)
+    return UNHEALTHY if report.missing or not report.is_healthy else 0
+
+
+def _watch(session: Session, action: Callable[[Admin], Awaitable[Report]]) -> int:
+    """Until interrupted. On a terminal the screen is drawn anew; JSON becomes one line a round."""
+    assert session.watch_seconds is not None
+    seconds = max(session.watch_seconds, WATCH_SECONDS_MIN)
+    code = 0
+
+    async def rounds(admin: Admin) -> None:
+        nonlocal code
+        while True:
+            report = await action(admin)
+            if session.color or sys.stdout.isatty():
+                click.echo("\x1b[H\x1b[2J", nl=False)
+            text = render(report, session.output, color=session.color, compact=True)
+            click.echo(text if session.output in ("json", "yaml") else text + "\n", nl=False)
+            code = _code(report)
+            await asyncio.sleep(seconds)
+
+    try:
+        call(session, rounds)
+    except KeyboardInterrupt:
+        return code
+    raise AssertionError("unreachable")
+
+
+# Errors
+
+
+def explain(error: Exception, session: Session) -> CommandError:
+    """An error of the client as one line with an exit code and what to do."""
+    from twinlog.client import errors
+
+    text = str(error)
+    if isinstance(error, errors.NotANameServerError):
+        return CommandError(text, UNREACHABLE, hint="give a name server, usually port 9876")
+    if isinstance(error, errors.NameServerUnreachableError):
+        if "in time" in text:
+            hint = "something listens there and says nothing: is it a broker's HA port?"
+            return CommandError(text, UNREACHABLE, hint=hint)
+        return CommandError(text, UNREACHABLE, hint=_where_hint(session))
+    if isinstance(error, errors.NoBrokerError):
+        return CommandError(text, UNHEALTHY, hint="start a broker, or see: twinlog doctor")
+    not_found = (
+        errors.TopicNotFoundError, errors.BrokerTopicNotFoundError, errors.QueryNotFoundError,
+        errors.GroupNotFoundError, errors.ConsumerNotOnlineError,
+    )  # fmt: skip
+    if isinstance(error, not_found):
+        return CommandError(text, NOT_FOUND)
+    if isinstance(error, errors.TransportError):
+        return CommandError(text, UNREACHABLE, hint="see: twinlog cluster health")
+    if isinstance(error, errors.UsageError):
+        return CommandError(text, USAGE)
+    return CommandError(text, FAILED)
+
+
+def _where_hint(session: Session) -> str:
+    if session.source == "default":
+        return "start one with `twinlog up`, or name yours with -n HOST:PORT or NAMESRV_ADDR"
+    return f"the address came from {session.source}; is a name server running there?"
+
+
+def not_found(kind: str, name: str, known: Sequence[str], *, also: str = "") -> CommandError:
+    """`no topic 'oders'; did you mean 'orders'?`"""
+    hint = nearest(name, known) or f"see: twinlog {kind} list"
+    return CommandError(f"no {kind} {name!r}", NOT_FOUND, hint=f"{hint}{also}")
+
+
+def missing_of(found: Gathered[Any]) -> list[str]:
+    """What did not answer, for `Report.missing`."""
+    return [f"incomplete: {address}: {error}" for address, error in found.failures.items()]
+
+
+def confirm(question: str, is_sure: bool) -> None:
+    """Ask on a terminal; elsewhere `--yes` is needed."""
+    if is_sure:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CommandError(f"{question.rstrip('?')}: not without being asked", USAGE,
+                           hint="add --yes")  # fmt: skip
+    if not click.confirm(question, default=False):
+        raise CommandError("nothing was changed", FAILED)
+
+
+def color_of(no_color: bool) -> bool:
+    return not no_color and uses_color()

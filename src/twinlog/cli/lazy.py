@@ -1,0 +1,128 @@
+"""Groups of commands that are imported when they are called, and errors in one line.
+
+Listing a group imports nothing of it. A verb that does not exist is answered with the nearest one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from twinlog.cli.exit_codes import INTERRUPTED, USAGE, CommandError
+
+# name -> (module, attribute, one line)
+Table = Mapping[str, tuple[str, str, str]]
+# What people type from habit -> the verb of ours.
+ALIASES = {
+    "ls": "list",
+    "describe": "show",
+    "status": "show",
+    "info": "show",
+    "rm": "delete",
+    "lag": "progress",
+    "topics": "topic",
+    "groups": "group",
+    "brokers": "broker",
+    "messages": "message",
+}
+
+
+class LazyGroup(click.Group):
+    """Finds its commands in a table of names; also knows aliases and near misses."""
+
+    def __init__(self, *args: Any, table: Table | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.table: Table = table or {}
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*self.table, *super().list_commands(context)]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        for candidate in (name, ALIASES.get(name, name)):
+            found = super().get_command(context, candidate)
+            if found is not None:
+                return found
+            if candidate in self.table:
+                module, attribute, _ = self.table[candidate]
+                command = getattr(importlib.import_module(module), attribute)
+                assert isinstance(command, click.Command)
+                return command
+        return None
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        command = self.get_command(context, name)
+        if command is None and not context.resilient_parsing:
+            if name.startswith("-"):
+                return super().resolve_command(context, args)
+            known = self.list_commands(context)
+            text = f"{context.command_path}: no command {name!r}"
+            raise CommandError(text, USAGE, hint=nearest(name, known) or f"see: {_help(context)}")
+        return None if command is None else command.name, command, args[1:]
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, text) for name, (_, _, text) in self.table.items()]
+        for name in super().list_commands(context):
+            command = super().get_command(context, name)
+            if command is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(limit=80)))
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`did you mean ...?`, or nothing when no name is near."""
+    import difflib
+
+    lowered = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f"did you mean {lowered[near[0]]!r}?" if near else ""
+
+
+def _help(context: click.Context) -> str:
+    return f"{context.command_path} --help"
+
+
+def run_group(group: click.Group, args: Sequence[str], prog_name: str) -> int:
+    """Call a group; whatever goes wrong becomes one line on standard error and an exit code."""
+    try:
+        result = group.main(list(args), prog_name=prog_name, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except CommandError as error:
+        return complain(error.line, error.code)
+    except click.UsageError as error:
+        return _usage(error, prog_name)
+    except click.ClickException as error:
+        return complain(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python would complain once more at its end.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _usage(error: click.UsageError, prog_name: str) -> int:
+    where = error.ctx.command_path if error.ctx is not None else prog_name
+    if type(error).__name__ == "NoArgsIsHelpError":
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    text = error.format_message().strip().rstrip(".")
+    return complain(f"{where}: {text[:1].lower()}{text[1:]}; see: {where} --help", USAGE, prefix="")
+
+
+def complain(text: str, code: int, *, prefix: str = "twinlog: ") -> int:
+    line = " ".join(text.split())
+    known_start = line.startswith(("twinlog", "mqadmin", "mqbroker", "mqnamesrv"))
+    click.echo(line if known_start else f"{prefix}{line}", err=True)
+    return code

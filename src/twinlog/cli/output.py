@@ -1,0 +1,191 @@
+"""What commands print: tables for people, JSON and YAML for scripts, names for pipes.
+
+A command returns a `Report`; this module alone knows how it looks. Values in rows are numbers and
+text as a script wants them (`lag_bytes`, `last_update_ms`); a column says how people see them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+OUTPUTS = ("table", "wide", "json", "yaml", "name")
+Row = dict[str, Any]
+_BOLD, _RED, _GREEN, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
+
+
+def show_text(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "-"
+    return str(value)
+
+
+def show_time(value: Any) -> str:
+    """Milliseconds since 1970 in the time zone of the machine."""
+    if not value or value < 0:
+        return "-"
+    moment = datetime.fromtimestamp(value / 1000).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{value % 1000:03d}"
+
+
+def show_bytes(value: Any) -> str:
+    if value is None:
+        return "-"
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def show_seconds(value: Any) -> str:
+    """Milliseconds as seconds."""
+    return "-" if value is None else f"{value / 1000:.1f} s"
+
+
+def show_percent(value: Any) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: the key in rows and its title; `is_wide` ones appear with -o wide only."""
+
+    key: str
+    title: str = ""
+    show: Callable[[Any], str] = show_text
+    is_right: bool = False
+    is_wide: bool = False
+
+    @property
+    def head(self) -> str:
+        return self.title or self.key.upper().replace("_", " ")
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows of one kind."""
+
+    columns: Sequence[Column]
+    rows: list[Row]
+    name: str = ""
+    empty: str = ""  # Said instead of a table without rows.
+    name_key: str = ""  # What `-o name` prints; the first column unless given.
+
+
+@dataclass(slots=True)
+class Report:
+    """The answer of a command.
+
+    Without `fields` and with one table, JSON is an array of rows; else an object. `missing` says
+    what could not be asked: it goes to standard error, and the exit code is 10.
+    """
+
+    tables: list[Table] = field(default_factory=list)
+    fields: Row = field(default_factory=dict)
+    sentence: str = ""
+    is_healthy: bool = True
+    missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def data(self) -> Any:
+        if not self.fields and not self.sentence and len(self.tables) == 1:
+            return self.tables[0].rows
+        result: Row = dict(self.fields)
+        if self.sentence:
+            result = {"healthy": self.is_healthy, "sentence": self.sentence, **result}
+        for table in self.tables:
+            result[table.name or "rows"] = table.rows
+        return result
+
+
+def uses_color(stream: Any = None) -> bool:
+    stream = stream or sys.stdout
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def render(report: Report, output: str, *, color: bool = False, compact: bool = False) -> str:
+    """The text for standard output, with its line end; may be empty."""
+    if output == "json":
+        text = json.dumps(report.data, ensure_ascii=False, indent=None if compact else 2)
+        return text + "\n"
+    if output == "yaml":
+        import yaml
+
+        text = yaml.safe_dump(report.data, sort_keys=False, allow_unicode=True)
+        return f"---\n{text}" if compact else text
+    if output == "name":
+        return "".join(f"{name}\n" for name in _names(report))
+    return _text(report, color=color, is_wide=output == "wide")
+
+
+def _names(report: Report) -> list[str]:
+    for table in report.tables:
+        key = table.name_key or table.columns[0].key
+        return list(dict.fromkeys(str(row[key]) for row in table.rows))
+    return [str(value) for value in list(report.fields.values())[:1]]
+
+
+def _text(report: Report, *, color: bool, is_wide: bool) -> str:
+    parts = []
+    if report.sentence:
+        parts.append(_sentence(report, color) + "\n")
+    if report.fields:
+        parts.append(_fields(report.fields))
+    for table in report.tables:
+        if table.rows:
+            title = f"{table.name}:\n" if len(report.tables) > 1 and table.name else ""
+            parts.append(title + _table(table, color=color, is_wide=is_wide))
+        elif table.empty:
+            parts.append(table.empty + "\n")
+    if report.notes:
+        parts.append("".join(f"{note}\n" for note in report.notes))
+    return "\n".join(parts) if len(parts) > 1 else "".join(parts)
+
+
+def _sentence(report: Report, color: bool) -> str:
+    if not color:
+        return report.sentence
+    return f"{_GREEN if report.is_healthy else _RED}{report.sentence}{_PLAIN}"
+
+
+def _fields(values: Row) -> str:
+    width = max(len(key) for key in values) + 1
+    lines = []
+    for key, value in values.items():
+        text = show_time(value) if key.endswith("_ms") else show_text(value)
+        lines.append(f"{key.removesuffix('_ms').replace('_', ' '):<{width}} {text}\n")
+    return "".join(lines)
+
+
+def _table(table: Table, *, color: bool, is_wide: bool) -> str:
+    columns = [column for column in table.columns if is_wide or not column.is_wide]
+    cells = [[column.show(row.get(column.key)) for column in columns] for row in table.rows]
+    heads = [column.head for column in columns]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    lines = [_line(heads, columns, widths)]
+    if color:
+        lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
+    lines += (_line(row, columns, widths) for row in cells)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    padded = (
+        cell.rjust(width) if column.is_right else cell.ljust(width)
+        for cell, column, width in zip(cells, columns, widths, strict=True)
+    )
+    return "  ".join(padded).rstrip()
