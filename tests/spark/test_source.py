@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from storefiles import BEGIN_MS, StoreFiles, unpack_vectors
 
+from twinlog.spark.jobs.common import follow_query
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
@@ -72,13 +74,13 @@ def run_stream(spark: Any, root: Path, work: Path, **options: str) -> list[list[
     """Run a stream over what is there; return the rows of each batch."""
     batches: list[list[Any]] = []
     chosen = {"path": str(root), "subscribe": "orders,events", **options}
-    query = (
+    writer = (
         spark.readStream.format("twinlog").options(**chosen)
         .schema("topic STRING, queue_id INT, queue_offset BIGINT, store_size INT").load()
         .writeStream.foreachBatch(lambda frame, number: batches.append(frame.collect()))
-        .option("checkpointLocation", str(work)).trigger(availableNow=True).start()
+        .option("checkpointLocation", str(work)).trigger(availableNow=True)
     )  # fmt: skip
-    query.awaitTermination()
+    follow_query(writer.start, lambda _: None)
     return batches
 
 

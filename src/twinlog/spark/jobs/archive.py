@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinlog.spark.archive.manifest import Batch, Manifest
-from twinlog.spark.jobs.common import Progress, Summary, session_of, source_options
+from twinlog.spark.jobs.common import Progress, Summary, follow_query, session_of, source_options
 from twinlog.spark.offsets import to_json
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.positions import describe_start
@@ -21,8 +21,6 @@ from twinlog.spark.positions import describe_start
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-POLL_SECONDS = 1
 
 
 def archive(
@@ -69,8 +67,16 @@ def archive(
             .queryName("twinlog archive")
         )  # fmt: skip
         trigger_by = {"availableNow": True} if once else {"processingTime": trigger}
-        query = writer.trigger(**trigger_by).start()
-        _follow(query, Manifest(root), len(before), show, seconds_max)
+        manifest, known = Manifest(root), len(before)
+
+        def watch(query: StreamingQuery) -> None:
+            last: Any = query.lastProgress
+            if last and show.stream is not None:
+                done = len(manifest.batches()) - known
+                show.show(f"archive: batch {last['batchId']}, {done} published")
+
+        follow_query(writer.trigger(**trigger_by).start, watch, seconds_max=seconds_max)
+        show.end()
     return _summary(Manifest(root), before, time.monotonic() - begin)
 
 
@@ -86,31 +92,6 @@ def with_start(source: dict[str, str], manifest: Manifest) -> dict[str, str]:
     if describe_start(options, "") == "":
         return {**source, "startingOffsets": "earliest"}
     return source
-
-
-def _follow(
-    query: StreamingQuery,
-    manifest: Manifest,
-    before: int,
-    progress: Progress,
-    seconds_max: float | None,
-) -> None:
-    end = None if seconds_max is None else time.monotonic() + seconds_max
-    try:
-        while query.isActive:
-            query.awaitTermination(POLL_SECONDS)
-            last: Any = query.lastProgress
-            if last:
-                done = len(manifest.batches()) - before if progress.stream else 0
-                progress.show(f"archive: batch {last['batchId']}, {done} published")
-            if end is not None and time.monotonic() > end:
-                break
-        error = query.exception()
-        if error is not None:
-            raise error
-    finally:
-        query.stop()
-        progress.end()
 
 
 def _summary(manifest: Manifest, before: list[Batch], seconds: float) -> Summary:

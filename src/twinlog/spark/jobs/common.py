@@ -16,10 +16,14 @@ from twinlog.spark.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 BAR_WIDTH = 28
 LINE_SECONDS = 5.0
 POLL_SECONDS = 0.3
+QUERY_POLL_SECONDS = 1
+QUERY_TRIES = 3
+NO_WORKER = "Python worker failed to connect back"
 
 
 @dataclass
@@ -141,6 +145,36 @@ def _watch(spark: SparkSession, progress: Progress, total: int, text: str) -> It
         thread.join()
         progress.show(text, total, total)
         progress.end()
+
+
+def follow_query(
+    start: Callable[[], StreamingQuery],
+    show: Callable[[StreamingQuery], None],
+    *,
+    seconds_max: float | None = None,
+) -> StreamingQuery:
+    """Run a streaming query to its end, starting it again when Spark could not start a worker.
+
+    Spark gives a Python worker ten seconds to start, whatever the machine is doing; a query goes on
+    from its checkpoint, so starting it again is safe.
+    """
+    end = None if seconds_max is None else time.monotonic() + seconds_max
+    for attempt in range(QUERY_TRIES):
+        query = start()
+        try:
+            while query.isActive and (end is None or time.monotonic() < end):
+                query.awaitTermination(QUERY_POLL_SECONDS)
+                show(query)
+            error = query.exception()
+            if error is None:
+                return query
+            raise error
+        except Exception as error:
+            if NO_WORKER not in str(error) or attempt + 1 == QUERY_TRIES:
+                raise
+        finally:
+            query.stop()
+    raise AssertionError("unreachable")
 
 
 def kind_of(path: str | Path) -> str:

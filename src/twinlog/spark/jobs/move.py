@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from twinlog.spark.columns import ddl
 from twinlog.spark.errors import NotFoundError, OptionError
 from twinlog.spark.jobs.analyse import table_of
-from twinlog.spark.jobs.common import Progress, Summary, session_of, source_options
+from twinlog.spark.jobs.common import Progress, Summary, follow_query, session_of, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SENT_COLUMNS = ("topic", "body", "keys", "tags", "properties", "flag", "born_ts", "msg_id")
-POLL_SECONDS = 1
 FORMATS = ("json", "parquet")
 
 
@@ -165,18 +164,9 @@ def mirror(
         writer = rows.select(*SENT_COLUMNS).writeStream.format("twinlog").options(**target)
         writer = writer.option("checkpointLocation", str(checkpoint))
         by: dict[str, Any] = {"availableNow": True} if once else {"processingTime": trigger}
-        query = writer.trigger(**by).start()
-        copied = 0
-        try:
-            while query.isActive:
-                query.awaitTermination(POLL_SECONDS)
-                show.show("mirror: copying")
-            error = query.exception()
-            if error is not None:
-                raise error
-            copied = sum(part["numInputRows"] for part in query.recentProgress)
-        finally:
-            query.stop()
-            show.end()
+        start = writer.trigger(**by).start
+        query = follow_query(start, lambda _: show.show("mirror: copying"))
+        copied = sum(part["numInputRows"] for part in query.recentProgress)
+    show.end()
     facts = {"rows": copied, "to_topic": to_topic, "checkpoint": str(checkpoint)}
     return Summary("mirror", facts, seconds=time.monotonic() - begin)
