@@ -24,6 +24,8 @@ QUICK = {
     "transactionTimeOut": 1000,
     "transactionCheckInterval": 1000,
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
+    # As often as RocketMQ allows: a name server that restarts knows its brokers sooner.
+    "registerNameServerPeriod": 10_000,
 }
 _names = itertools.count(1)
 
@@ -48,6 +50,8 @@ class Cluster:
             **{"brokerName": name, **QUICK, **config},
         )  # fmt: skip
         self._group.add(broker)
+        # Ready means that it serves; clients find it when it has registered.
+        self.namesrv.wait_for_text(f"address={broker.address}")
         return broker
 
     def restart(self, broker: TwinlogBroker) -> TwinlogBroker:
@@ -56,9 +60,9 @@ class Cluster:
         return again
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker for all tests of a module; every test takes its own topics and groups."""
+    """One broker for all tests that kill nothing; every test takes its own topics and groups."""
     with process_group() as group:
         made = Cluster(tmp_path_factory.mktemp("cluster"), group)
         made.broker()
