@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import posixpath
 import struct
+import threading
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -61,6 +62,10 @@ class StoreCheckpoint:
         self.index_timestamp = 0
         self._saved = bytes(_TIMES.size)
         self._saved_point: RecoveryPoint | None = None
+        # How often the log was cut. Who gathered a point before a cut must not save it after.
+        self.cut_count = 0
+        # `save` runs in a thread; the loop must not cut the log in the middle of it.
+        self._lock = threading.Lock()
 
     def load(self) -> None:
         """Read `checkpoint`; a file that is missing or short counts as all zero."""
@@ -94,11 +99,13 @@ class StoreCheckpoint:
         return RecoveryPoint(flushed, dispatched)
 
     def forget_point(self) -> None:
-        """The log was cut below it: it must not be believed after a crash."""
-        if self._disk.exists(self._own_path):
-            self._disk.unlink(self._own_path)
-            self._disk.fsync_directory(self._own_directory)
-        self._saved_point = None
+        """The log will be cut below it: it must not be believed after a crash."""
+        with self._lock:
+            self.cut_count += 1
+            if self._disk.exists(self._own_path):
+                self._disk.unlink(self._own_path)
+                self._disk.fsync_directory(self._own_directory)
+            self._saved_point = None
 
     def reset(self) -> None:
         """Nothing is known to be durable: a recovery from now on starts at the first record."""
@@ -107,16 +114,22 @@ class StoreCheckpoint:
         self._saved = bytes(_TIMES.size)
         self._write(self._path, self._saved, CHECKPOINT_SIZE)
 
-    def save(self, point: RecoveryPoint) -> None:
-        """Write and sync both files. Ours first: it names both states of the other."""
-        times = _TIMES.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)
-        if point == self._saved_point and times == self._saved:
-            return
-        own = _RECOVERY.pack(_MAGIC, point.flushed, point.dispatched, self._saved, times)
-        self._write(self._own_path, own + _CRC.pack(crc32(own)), 512)
-        self._write(self._path, times, CHECKPOINT_SIZE)
-        self._saved = times
-        self._saved_point = point
+    def save(self, point: RecoveryPoint, *, cut_count: int | None = None) -> bool:
+        """Write and sync both files; false when the log was cut since `cut_count` was read.
+
+        Ours first: it names both states of the other.
+        """
+        with self._lock:
+            if cut_count is not None and cut_count != self.cut_count:
+                return False
+            times = _TIMES.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)
+            if point != self._saved_point or times != self._saved:
+                own = _RECOVERY.pack(_MAGIC, point.flushed, point.dispatched, self._saved, times)
+                self._write(self._own_path, own + _CRC.pack(crc32(own)), 512)
+                self._write(self._path, times, CHECKPOINT_SIZE)
+                self._saved = times
+                self._saved_point = point
+            return True
 
     def _write(self, path: str, data: bytes, size: int) -> None:
         is_new = not self._disk.exists(path)

@@ -43,7 +43,6 @@ class ConsumeQueue:
         "directory",
         "dirty_offset",
         "dirty_since_ms",
-        "dirty_timestamp",
         "file_size",
         "first_start",
         "is_schedule",
@@ -77,8 +76,7 @@ class ConsumeQueue:
         self.turn = -1  # The turn of the loop that last put here,
         self.turn_offset = 0  # and next_offset before it: where a failed write goes back to.
         self.dirty_since_ms = -1  # Monotonic time of the oldest entry that is not written.
-        self.dirty_offset = 0  # Physical offset and
-        self.dirty_timestamp = 0  # store time of its record.
+        self.dirty_offset = 0  # Physical offset of its record.
         self.unsynced: set[int] = set()  # Starts of the files written since the last sync.
         self._min_offset = 0
         self._min_log_offset = -1

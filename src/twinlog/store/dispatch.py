@@ -82,7 +82,7 @@ class Dispatcher:
                         due = deliver_time(properties, stored_at, self._levels)
                         tags_code = tags_code if due is None else due
                     if queue.dirty_since_ms < 0:
-                        self._queues.mark_dirty(queue, now_ms, offset, stored_at)
+                        self._queues.mark_dirty(queue, now_ms, offset)
                     queue.tail += pack(offset, size, tags_code)
                     queue.next_offset += 1
                     queue.last_physical_end = offset + size

@@ -7,6 +7,8 @@ scan from there and nothing more.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import posixpath
 from typing import TYPE_CHECKING, Final
@@ -112,8 +114,10 @@ class Housekeeping:
         store.write_pending()
         target = store.dispatched.value
         timestamp = store.last_store_timestamp
+        cut_count = store.checkpoint.cut_count
         try:
-            store.queue_table.write_all()
+            while store.queue_table.write_before(target, _QUEUES_PER_TICK):
+                await asyncio.sleep(0)
             if store.index is not None:
                 store.index.drain()
                 self._write_slots()
@@ -129,7 +133,7 @@ class Housekeeping:
             reason = f"sync of consume queue or index failed: {error}"
             store.commit_log.break_down(reason)
             raise StoreBrokenError(reason) from error
-        if store.dispatched.value < target or store.commit_log.max_offset < target:
+        if store.checkpoint.cut_count != cut_count:
             return False  # The log was cut while we waited.
         if store.index is not None:
             store.index.synced(index_files)
@@ -138,14 +142,14 @@ class Housekeeping:
         store.checkpoint.logics_timestamp = timestamp
         point = RecoveryPoint(flushed=min(flushed, target), dispatched=target)
         try:
-            await self._disk.run(store.checkpoint.save, point)
+            save = functools.partial(store.checkpoint.save, point, cut_count=cut_count)
+            return await self._disk.run(save)
         except DiskSyncError:
             raise
         except OSError as error:
             # A full disk: the old checkpoint stays and is good, recovery only reads more.
             self.report_once("checkpoint", f"checkpoint not saved: {error}")
             return False
-        return True
 
     def _write_slots(self) -> None:
         """The slots follow from the entries: written seldom, for those who read the files."""

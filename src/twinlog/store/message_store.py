@@ -431,7 +431,7 @@ class MessageStore:
         self._turn_queues.append(queue)
         if queue.dirty_since_ms < 0:
             now_ms = self._clock.monotonic_ms()
-            self.queue_table.mark_dirty(queue, now_ms, offset, self._turn_timestamp)
+            self.queue_table.mark_dirty(queue, now_ms, offset)
 
     def _end_turn(self) -> None:
         if self._is_write_scheduled:

@@ -37,7 +37,8 @@ class ConsumeQueueTable:
         self.pool = FilePool(disk, open_files_max)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.holed: list[ConsumeQueue] = []  # Lost a file: for recovery to make again.
-        self._dirty: deque[ConsumeQueue] = deque()
+        # (queue, physical offset of its oldest waiting entry), oldest first.
+        self._dirty: deque[tuple[ConsumeQueue, int]] = deque()
         self._unsynced: set[ConsumeQueue] = set()
 
     # Loading
@@ -114,54 +115,64 @@ class ConsumeQueueTable:
 
     # Writing
 
-    def mark_dirty(self, queue: ConsumeQueue, now_ms: int, offset: int, timestamp: int) -> None:
+    def mark_dirty(self, queue: ConsumeQueue, now_ms: int, offset: int) -> None:
         """`queue` has entries to write, the first for the record at `offset`."""
         assert queue.dirty_since_ms < 0
         queue.dirty_since_ms = now_ms
         queue.dirty_offset = offset
-        queue.dirty_timestamp = timestamp
-        self._dirty.append(queue)
+        self._dirty.append((queue, offset))
 
     @property
     def dirty_count(self) -> int:
         return len(self._dirty)
 
+    def _oldest_dirty(self) -> ConsumeQueue | None:
+        """The queue whose oldest waiting entry is the oldest of all.
+
+        A queue that was written meanwhile, because it had much to write or was cut, is skipped:
+        when it waits again it has a later place.
+        """
+        dirty = self._dirty
+        while dirty:
+            queue, offset = dirty[0]
+            if queue.dirty_since_ms >= 0 and queue.dirty_offset == offset:
+                return queue
+            dirty.popleft()
+        return None
+
     def write_due(self, now_ms: int, count_max: int) -> int:
         """Write the queues that have waited long enough, at most `count_max`."""
-        delay = min(WRITE_DELAY_MS * (1 + len(self._dirty) // _QUEUES_PER_DELAY),
-                    WRITE_DELAY_MS_MAX)  # fmt: skip
+        factor = 1 + len(self._dirty) // _QUEUES_PER_DELAY
+        due_ms = now_ms - min(WRITE_DELAY_MS * factor, WRITE_DELAY_MS_MAX)
         count = 0
-        dirty = self._dirty
-        while dirty and count < count_max:
-            queue = dirty[0]
-            if queue.dirty_since_ms >= 0:
-                if queue.dirty_since_ms + delay > now_ms:
-                    break
-                self.write(queue)
-                count += 1
-            dirty.popleft()
+        while count < count_max and (queue := self._oldest_dirty()) is not None:
+            if queue.dirty_since_ms > due_ms:
+                break
+            self.write(queue)
+            count += 1
         return count
+
+    def write_before(self, offset: int, count_max: int) -> bool:
+        """Write at most `count_max` queues that wait for records before `offset`.
+
+        Whether there are more: the caller lets the loop run in between.
+        """
+        for _ in range(count_max):
+            queue = self._oldest_dirty()
+            if queue is None or queue.dirty_offset >= offset:
+                return False
+            self.write(queue)
+        return True
+
+    def write_all(self) -> None:
+        """Write everything that waits."""
+        while (queue := self._oldest_dirty()) is not None:
+            self.write(queue)
 
     def write(self, queue: ConsumeQueue) -> None:
         """Write the waiting entries of one queue. Raises OSError, nothing is lost then."""
         if queue.write(self._disk, self.pool):
             self._unsynced.add(queue)
-
-    def write_all(self) -> None:
-        """Write everything that waits."""
-        while self._dirty:
-            queue = self._dirty[0]
-            if queue.dirty_since_ms >= 0:
-                self.write(queue)
-            self._dirty.popleft()
-
-    @property
-    def written_offset(self) -> int | None:
-        """Physical offset of the oldest record whose entry is not written; None: all are."""
-        for queue in self._dirty:
-            if queue.dirty_since_ms >= 0:
-                return queue.dirty_offset
-        return None
 
     # Syncing
 
