@@ -8,6 +8,7 @@ Linux marks the pages clean and the next call would claim success for data that 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import fcntl
 import os
@@ -20,6 +21,19 @@ from typing import Any, Protocol, TypeVar
 from typing_extensions import Buffer
 
 _T = TypeVar("_T")
+
+
+def _load_libc() -> ctypes.CDLL | None:
+    """The C library, for the one call that Python lacks; None where it has no syncfs."""
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        library.syncfs.argtypes = [ctypes.c_int]
+    except (OSError, AttributeError, TypeError):
+        return None
+    return library
+
+
+_LIBC = _load_libc()
 _IOV_COUNT_MAX = 1024  # IOV_MAX of Linux: a longer vector is refused by the kernel.
 
 
@@ -116,6 +130,10 @@ class Disk(Protocol):
     def remove_directory(self, path: str) -> None: ...
 
     def fsync_directory(self, path: str) -> None: ...
+
+    def sync_filesystem(self, path: str) -> None:
+        """Make all files and names of the file system of `path` durable: for thousands of them."""
+        ...
 
     def lock(self, path: str) -> DiskLock: ...
 
@@ -337,6 +355,18 @@ class PosixDisk:
             os.fsync(fd)
         except OSError as error:
             raise DiskSyncError(error.errno, f"fsync failed: {error.strerror}", path) from error
+        finally:
+            os.close(fd)
+
+    def sync_filesystem(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _LIBC is None:
+                os.sync()
+            elif _LIBC.syncfs(fd) != 0:
+                number = ctypes.get_errno()
+                text = f"syncfs failed: {os.strerror(number)}"
+                raise DiskSyncError(number, text, path)
         finally:
             os.close(fd)
 

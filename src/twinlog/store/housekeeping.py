@@ -28,7 +28,7 @@ _TICK_MS: Final = 50
 _QUEUES_PER_TICK: Final = 256  # About 5 ms when every file must be opened.
 _ROUND_INTERVAL_MS: Final = 5000
 _REPORT_INTERVAL_MS: Final = 10_000
-_SYNC_BATCH: Final = 64
+_SYNC_FILES_MAX: Final = 64
 
 
 class Housekeeping:
@@ -116,7 +116,10 @@ class Housekeeping:
         timestamp = store.last_store_timestamp
         cut_count = store.checkpoint.cut_count
         try:
-            while store.queue_table.write_before(target, _QUEUES_PER_TICK):
+            while True:
+                has_more = store.queue_table.write_before(target, _QUEUES_PER_TICK)
+                if not has_more:
+                    break
                 await asyncio.sleep(0)
             if store.index is not None:
                 store.index.drain()
@@ -175,8 +178,12 @@ class Housekeeping:
         return store.dispatched.value == store.appended.value and store.is_writeable
 
     async def _sync(self, paths: list[str], index_paths: list[str]) -> None:
-        for start in range(0, len(paths), _SYNC_BATCH):
-            await self._disk.run(self._sync_paths, paths[start : start + _SYNC_BATCH])
+        if len(paths) > _SYNC_FILES_MAX:
+            # One call for all: thousands of single ones take minutes.
+            await self._disk.run(self._disk.sync_filesystem, self._store.root)
+            return
+        if paths:
+            await self._disk.run(self._sync_paths, paths)
         if index_paths:
             await self._disk.run(self._sync_files, index_paths)
             await self._disk.run(self._disk.fsync_directory, posixpath.dirname(index_paths[0]))

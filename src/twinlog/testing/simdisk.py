@@ -284,6 +284,19 @@ class SimDisk:
         self._pending = kept
         self.changed()
 
+    def sync_filesystem(self, path: str) -> None:
+        try:
+            self._begin("sync_filesystem", path)
+        except OSError as error:
+            raise DiskSyncError(error.errno, f"syncfs failed: {error}", path) from error
+        for change in self._pending:
+            change.apply(self._durable)
+        self._pending = []
+        for inode in self._tree.values():
+            if inode is not None:
+                inode.sync(len(inode.pending))
+        self.changed()
+
     def lock(self, path: str) -> _SimLock:
         name = self._begin("lock", path)
         if name in self.locked:

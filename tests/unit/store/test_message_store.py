@@ -411,3 +411,20 @@ async def test_open_files_are_bounded(monkeypatch):
         assert store.queue_table.pool.count == 8
         for number in range(100):
             assert store.get_message("T", number, 0, 1).message_count == 1
+
+
+async def test_many_queues_are_synced_by_one_call_and_survive_a_power_cut():
+    disk = SimDisk()
+    config = small_config("/store")
+    store = make_store(config, disk)
+    await store.load()
+    store.open_for_puts()
+    for number in range(200):
+        store.put(message(number, queue_id=number))
+    assert await store.housekeeping.save_round()
+    assert disk.stats.calls["sync_filesystem"] == 1
+    again = make_store(config, disk.crash(None))
+    report = await again.load()
+    assert report.record_count == 0
+    assert all(again.max_offset_in_queue("T", number) == 1 for number in range(200))
+    await again.stop()
