@@ -16,6 +16,7 @@ from typing import Protocol
 
 import click
 
+from twinlog.runtime.descriptors import raise_descriptor_limit
 from twinlog.runtime.memory import return_large_buffers
 
 EXIT_FAILED = 1
@@ -86,6 +87,7 @@ def run_service(
         fail("assertions are part of the safety net: do not run with -O")
     configure_logging()
     return_large_buffers()
+    raise_descriptor_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(make, known_errors))
     if code == _RESTART:

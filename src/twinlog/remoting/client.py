@@ -8,7 +8,6 @@ wait for it. A peer may send requests too (`request_handler`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Sequence
 
@@ -22,7 +21,6 @@ from twinlog.remoting.session import AnswerCallback, OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.tasks import TaskOwner
 
-_LOG = logging.getLogger("twinlog.remoting")
 _SWEEP_MS = 5_000
 _WAITING_FOR_CONNECT_MAX = 10_000
 
@@ -34,9 +32,6 @@ class ClientConnection(Connection):
     """A peer we dialled."""
 
     address: str = ""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)
 
     def sweep(self, now_ms: int) -> None:
         """Close when nothing was said for long, as RocketMQ's client does."""

@@ -19,6 +19,7 @@ from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
 from twinlog.remoting.tls_channel import HANDSHAKE_RECORD, TlsChannel
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.descriptors import connections_possible
 from twinlog.runtime.memory import give_back
 from twinlog.runtime.tls import ServerTls, TlsMode
 
@@ -187,6 +188,7 @@ class RemotingServer:
         self._listeners: list[asyncio.Server] = []
         self._sweeper: TimerHandle | None = None
         self._refused = 0
+        self._connections_max = min(limits.connections_max, connections_possible())
         self._had_burst = False
         self._gave_back_ms = 0
         self._emptied: asyncio.Future[None] | None = None
@@ -244,7 +246,7 @@ class RemotingServer:
     # Called by connections
 
     def connection_added(self, connection: ServerConnection) -> None:
-        if len(self.connections) >= self.limits.connections_max:
+        if len(self.connections) >= self._connections_max:
             self._refused += 1
             connection.abort("too many connections")
             return
@@ -296,7 +298,7 @@ class RemotingServer:
         if self._refused:
             _LOG.warning(
                 "connections refused name=%s count=%d reason=limit of %d reached",
-                self.name, self._refused, self.limits.connections_max,
+                self.name, self._refused, self._connections_max,
             )  # fmt: skip
             self._refused = 0
         for connection in list(self.connections):
