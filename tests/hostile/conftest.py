@@ -14,7 +14,9 @@ from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 @pytest.fixture(scope="session")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     process = start_twinlog_namesrv(tmp_path_factory.mktemp("namesrv"))
-    yield Target(process, process.port)
+    target = Target(process, process.port)
+    yield target
+    target.check_all_attacks_together()
     assert process.stop() == 0
 
 
@@ -22,7 +24,9 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     directory: Path = tmp_path_factory.mktemp("broker")
     process = start_twinlog_broker(directory, mappedFileSizeCommitLog=64 * 1024 * 1024)
-    yield Target(process, process.port)
+    target = Target(process, process.port)
+    yield target
+    target.check_all_attacks_together()
     assert process.stop() == 0
 
 

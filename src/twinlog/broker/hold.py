@@ -18,7 +18,7 @@ QueueKey = tuple[str, int]
 CHECK_INTERVAL_MS = 5_000  # Apache's pause between two looks at all parked pulls.
 HELD_PULLS_MAX = 200_000  # About 100 MB of parked requests: beyond, a pull is answered at once.
 
-STALE_DEADLINES_MAX = 1024
+STALE_DEADLINES_MAX = 64
 
 
 class HeldPull:
