@@ -99,6 +99,7 @@ class Driver:
     def __init__(self, directory: Path, project: str = APACHE, options: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         write_home(directory, level="ERROR")
+        self.directory = directory
         self.project = project
         self._numbers = itertools.count(1)
         self._jobs: dict[str, Job] = {"driver": Job(self, "driver", "driver")}
@@ -139,9 +140,14 @@ class Driver:
         job.wait_for("done", deadline_s=deadline_s)
         return job.stop()
 
-    def mqadmin(self, *arguments: str, fails: bool | None = False, **options: object) -> str:
+    def mqadmin(
+        self, *arguments: str, fails: bool | None = False, ak: str = "", sk: str = ""
+    ) -> str:
         """A verb of Apache's mqadmin 4.9.7; what it printed. `fails=None`: it may fail or not."""
-        events = self.run("mqadmin", arguments="\n".join(arguments), **options)
+        # An account without a key is none; that is how the tool reads its file of credentials.
+        account = f"accessKey: {ak}\nsecretKey: '{sk}'\n"
+        (self.directory / "conf" / "tools.yml").write_text(account)
+        events = self.run("mqadmin", arguments="\n".join(arguments))
         text = "".join(str(event["text"]) for event in events["printed"] + events["error"])
         failed = bool(events["error"]) or "SubCommandException" in text or "command failed" in text
         assert fails is None or failed == fails, f"mqadmin {' '.join(arguments)}:\n{text}"

@@ -67,11 +67,16 @@ final class Job {
     }
 
     void error(Throwable cause) {
+        report("error", "text", chain(cause));
+    }
+
+    /** The message of an exception and of all that caused it. */
+    static String chain(Throwable cause) {
         StringBuilder text = new StringBuilder();
         for (Throwable t = cause; t != null; t = t.getCause()) {
             text.append(t.getClass().getSimpleName()).append(": ").append(t.getMessage()).append("; ");
         }
-        report("error", "text", text.toString());
+        return text.toString();
     }
 
     synchronized void onStop(Closer closer) {

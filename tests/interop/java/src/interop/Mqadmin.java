@@ -24,7 +24,7 @@ final class Mqadmin {
             // By name: the class path of the 5.x client has no tools.
             for (Method method : Class.forName(STARTUP).getMethods()) {
                 if (method.getName().equals("main0")) {
-                    method.invoke(null, job.text("arguments").split("\n"), Clients.hook(job));
+                    method.invoke(null, job.text("arguments").split("\n"), null);
                 }
             }
         } finally {

@@ -43,7 +43,7 @@ final class Sends {
             try {
                 report(job, n, 1, sender.send(n));
             } catch (Exception e) {
-                job.report("failed", "n", n, "text", e.toString());
+                job.report("failed", "n", n, "text", Job.chain(e));
             }
         }
     }
@@ -85,7 +85,7 @@ final class Sends {
             try {
                 report(job, from, messages.size(), producer.send(messages));
             } catch (Exception e) {
-                job.report("failed", "n", from, "text", e.toString());
+                job.report("failed", "n", from, "text", Job.chain(e));
             }
         }
     }
@@ -105,7 +105,7 @@ final class Sends {
 
                 @Override
                 public void onException(Throwable e) {
-                    job.report("failed", "n", number, "text", e.toString());
+                    job.report("failed", "n", number, "text", Job.chain(e));
                     release();
                 }
 
@@ -139,7 +139,7 @@ final class Sends {
                 Message answer = producer.request(Clients.message(job, n), job.number("waitMs", 10000));
                 job.report("answer", "n", n, "body", new String(answer.getBody()));
             } catch (Exception e) {
-                job.report("failed", "n", n, "text", e.toString());
+                job.report("failed", "n", n, "text", Job.chain(e));
             }
         }
         job.report("done");

@@ -1,0 +1,129 @@
+"""Access control (ACL 1.0, conf/plain_acl.yml) as the Java client meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interop.cluster import SUBJECT, Cluster, start_cluster, unique
+from support.apache import write_home
+from support.java_driver import Driver
+from support.processes import process_group, wait_until
+
+RULES = """\
+globalWhiteRemoteAddresses: []
+accounts:
+- accessKey: administrator
+  secretKey: 12345678
+  admin: true
+- accessKey: writeonly
+  secretKey: 87654321
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms:
+  - mayWrite=PUB
+  - mayBoth=PUB|SUB
+- accessKey: readonly
+  secretKey: 56785678
+  admin: false
+  defaultTopicPerm: SUB
+  defaultGroupPerm: DENY
+  groupPerms:
+  - mayRead=SUB
+"""
+ADMINISTRATOR = {"ak": "administrator", "sk": "12345678"}
+WRITER = {"ak": "writeonly", "sk": "87654321"}
+READER = {"ak": "readonly", "sk": "56785678"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A broker with access control; the rules are where each make looks for them."""
+    directory = tmp_path_factory.mktemp("guarded")
+    home = directory / "broker"
+    write_home(home)
+    (home / "conf" / "plain_acl.yml").write_text(RULES)
+    config = {} if SUBJECT == "apache" else {"rocketmqHome": home}
+    with process_group() as group:
+        yield start_cluster(group, directory, aclEnable=True, **config)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topics(guarded: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    tools = Driver(tmp_path_factory.mktemp("tools"))
+    for name in ("mayWrite", "mayBoth", "other"):
+        tools.mqadmin(
+            "updateTopic", "-n", guarded.address, "-c", "DefaultCluster", "-t", name,
+            **ADMINISTRATOR,
+        )  # fmt: skip
+    yield
+    tools.close()
+
+
+def send(java: Driver, cluster: Cluster, topic: str, **credentials: str) -> dict[str, list]:
+    return java.run("send", namesrv=cluster.address, topic=topic, retries=0, **credentials)
+
+
+def test_who_may_send(guarded: Cluster, java: Driver) -> None:
+    assert send(java, guarded, "other", **ADMINISTRATOR)["failed"] == []
+    assert send(java, guarded, "mayWrite", **WRITER)["failed"] == []
+    assert send(java, guarded, "mayBoth", **WRITER)["failed"] == []
+    for topic, credentials, reason in (
+        ("other", WRITER, "No default permission for other"),
+        ("mayWrite", {}, "No accessKey is configured"),
+        ("mayWrite", {"ak": "writeonly", "sk": "wrong678"}, "Check signature failed"),
+        ("mayWrite", {"ak": "nobodyhere", "sk": "12345678"}, "No acl config for nobodyhere"),
+        ("mayWrite", READER, "No default permission for mayWrite"),
+    ):
+        failed = send(java, guarded, topic, **credentials)["failed"]
+        assert len(failed) == 1, (topic, credentials)
+        assert reason in failed[0]["text"]
+
+
+def test_who_may_read(guarded: Cluster, java: Driver) -> None:
+    send(java, guarded, "mayBoth", **WRITER)
+    job = java.start("push", namesrv=guarded.address, topic="mayBoth", group="mayRead", **READER)
+    job.wait_for("message", 1)
+    job.stop()
+    refused = java.start(
+        "pull", namesrv=guarded.address, topic="mayBoth", group="mayNotRead", **READER
+    )
+    wait_until(lambda: refused.of("error"), "a refusal")
+    assert "No default permission for" in refused.of("error")[0]["text"]
+    java.write(refused.id, "stop", {})
+
+
+def test_administration_needs_an_administrator(guarded: Cluster, tmp_path: Path) -> None:
+    tools = Driver(tmp_path / "tools")
+    arguments = ["updateTopic", "-n", guarded.address, "-c", "DefaultCluster", "-t", unique("made")]
+    text = tools.mqadmin(*arguments, fails=True, **WRITER)
+    assert "admin" in text
+    assert "success" in tools.mqadmin(*arguments, **ADMINISTRATOR)
+    text = tools.mqadmin(
+        "getAclConfig", "-n", guarded.address, "-b", address(guarded), **ADMINISTRATOR
+    )
+    assert "writeonly" in text
+    tools.close()
+
+
+def address(cluster: Cluster) -> str:
+    value: str = cluster.broker.address  # type: ignore[attr-defined]
+    return value
+
+
+def test_changed_rules_are_taken_over(guarded: Cluster, java: Driver) -> None:
+    file = Path(address_home(guarded)) / "conf" / "plain_acl.yml"
+    text = file.read_text()
+    file.write_text(text + "- accessKey: newcomer\n  secretKey: abcdefgh\n  admin: true\n")
+    newcomer = {"ak": "newcomer", "sk": "abcdefgh"}
+    wait_until(
+        lambda: not send(java, guarded, "other", **newcomer)["failed"], "the new account",
+        interval_s=0.5,
+    )  # fmt: skip
+
+
+def address_home(cluster: Cluster) -> str:
+    return str(cluster.broker.directory)  # type: ignore[attr-defined]
