@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from interop.cluster import SUBJECT, Cluster, start_cluster, unique
 from support.apache import write_home
@@ -72,11 +73,11 @@ def test_who_may_send(guarded: Cluster, java: Driver) -> None:
     assert send(java, guarded, "mayWrite", **WRITER)["failed"] == []
     assert send(java, guarded, "mayBoth", **WRITER)["failed"] == []
     for topic, credentials, reason in (
-        ("other", WRITER, "No default permission for other"),
+        ("other", WRITER, "No default permission for topic:other"),
         ("mayWrite", {}, "No accessKey is configured"),
         ("mayWrite", {"ak": "writeonly", "sk": "wrong678"}, "Check signature failed"),
         ("mayWrite", {"ak": "nobodyhere", "sk": "12345678"}, "No acl config for nobodyhere"),
-        ("mayWrite", READER, "No default permission for mayWrite"),
+        ("mayWrite", READER, "No default permission for topic:mayWrite"),
     ):
         failed = send(java, guarded, topic, **credentials)["failed"]
         assert len(failed) == 1, (topic, credentials)
@@ -92,7 +93,7 @@ def test_who_may_read(guarded: Cluster, java: Driver) -> None:
         "pull", namesrv=guarded.address, topic="mayBoth", group="mayNotRead", **READER
     )
     wait_until(lambda: refused.of("error"), "a refusal")
-    assert "No default permission for" in refused.of("error")[0]["text"]
+    assert "No default permission for group:mayNotRead" in refused.of("error")[0]["text"]
     java.write(refused.id, "stop", {})
 
 
@@ -102,10 +103,16 @@ def test_administration_needs_an_administrator(guarded: Cluster, tmp_path: Path)
     text = tools.mqadmin(*arguments, fails=True, **WRITER)
     assert "admin" in text
     assert "success" in tools.mqadmin(*arguments, **ADMINISTRATOR)
-    text = tools.mqadmin(
-        "getAclConfig", "-n", guarded.address, "-b", address(guarded), **ADMINISTRATOR
-    )
-    assert "writeonly" in text
+    here = ["-n", guarded.address, "-b", address(guarded)]
+    account = ["-a", "temporary", "-s", "12344321"]
+    assert "success" in tools.mqadmin("updateAclConfig", *here, *account, **ADMINISTRATOR)
+    text = tools.mqadmin("clusterAclConfigVersion", *here, **ADMINISTRATOR)
+    assert "broker-a" in text
+    assert "success" in tools.mqadmin("deleteAclConfig", *here, *account[:2], **ADMINISTRATOR)
+    white = ["-g", "10.10.10.*"]
+    assert "success" in tools.mqadmin("updateGlobalWhiteAddr", *here, *white, **ADMINISTRATOR)
+    # Apache 4.9.7 shows every secret to whoever asks; later ones and we do not.
+    tools.mqadmin("getAclConfig", *here, fails=SUBJECT != "apache", **ADMINISTRATOR)
     tools.close()
 
 
@@ -116,8 +123,9 @@ def address(cluster: Cluster) -> str:
 
 def test_changed_rules_are_taken_over(guarded: Cluster, java: Driver) -> None:
     file = Path(address_home(guarded)) / "conf" / "plain_acl.yml"
-    text = file.read_text()
-    file.write_text(text + "- accessKey: newcomer\n  secretKey: abcdefgh\n  admin: true\n")
+    rules = yaml.safe_load(file.read_text())
+    rules["accounts"].append({"accessKey": "newcomer", "secretKey": "abcdefgh", "admin": True})
+    file.write_text(yaml.safe_dump(rules))
     newcomer = {"ak": "newcomer", "sk": "abcdefgh"}
     wait_until(
         lambda: not send(java, guarded, "other", **newcomer)["failed"], "the new account",

@@ -120,8 +120,8 @@ def _check_permissions(account: Account, code: int, resources: tuple[Resource, .
             kind = "group" if is_group else "topic"
             name = resource.name.removeprefix(RETRY_PREFIX)
             raise AccessDenied(
-                f"No default permission for {name}: accessKey={account.access_key} needs "
-                f"{resource.permission.name} on this {kind}"
+                f"No default permission for {kind}:{name}, accessKey={account.access_key} needs "
+                f"{resource.permission.name} on it"
             )
 
 
