@@ -152,14 +152,16 @@ class OffsetReset:
 async def list_groups(admin: Admin) -> Gathered[dict[str, GroupConfig]]:
     """Every group that a master has settings for, by broker address."""
 
-    async def read(address: str) -> dict[str, GroupConfig]:
-        answer = await admin.ask(
-            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, action="list of groups"
-        )
-        table = json_object(answer).get("subscriptionGroupTable") or {}
-        return {name: group_config_from_wire(data) for name, data in table.items()}
+    return await gather(await admin.masters(), lambda address: group_configs(admin, address))
 
-    return await gather(await admin.masters(), read)
+
+async def group_configs(admin: Admin, address: str) -> dict[str, GroupConfig]:
+    """Every group that one broker has settings for."""
+    answer = await admin.ask(
+        address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, action="list of groups"
+    )
+    table = json_object(answer).get("subscriptionGroupTable") or {}
+    return {name: group_config_from_wire(data) for name, data in table.items()}
 
 
 def is_user_group(name: str) -> bool:
@@ -205,13 +207,13 @@ async def delete_group(
 # Members
 
 
-async def group_members(admin: Admin, group: str) -> GroupMembers:
+async def group_members(admin: Admin, group: str, *, address: str | None = None) -> GroupMembers:
     """Who is connected now. Raises ConsumerNotOnlineError when nobody is."""
     error: ClientError | None = None
-    for address in await _addresses_of(admin, group):
+    for place in [address] if address else await _addresses_of(admin, group):
         try:
             answer = await admin.ask(
-                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group},
+                place, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group},
                 action=f"members of {group!r}",
             )  # fmt: skip
         except ClientError as failure:
@@ -364,6 +366,11 @@ async def group_progress(admin: Admin, group: str, *, topic: str | None = None) 
 
 def parse_consume_stats(body: bytes) -> tuple[list[QueueProgress], float]:
     data = fastjson.loads(body)
+    return progress_from_wire(data), float(data.get("consumeTps") or 0.0)
+
+
+def progress_from_wire(data: Mapping[str, Any]) -> list[QueueProgress]:
+    """The table of RocketMQ's ConsumeStats."""
     queues = [
         QueueProgress(
             queue=queue_from_wire(fastjson.loads(key)),
@@ -373,7 +380,7 @@ def parse_consume_stats(body: bytes) -> tuple[list[QueueProgress], float]:
         )
         for key, entry in (data.get("offsetTable") or {}).items()
     ]
-    return queues, float(data.get("consumeTps") or 0.0)
+    return sorted(queues, key=lambda entry: entry.queue)
 
 
 # Moving offsets
@@ -412,35 +419,31 @@ async def reset_offsets(
     except ClientError:
         members = ()
     if members:
-        return await _reset_online(admin, group, topic, timestamp_ms, force, plan)
+        before = {entry.queue: entry.before for entry in plan}
+        timestamp = -1 if timestamp_ms is None else timestamp_ms
+        moved = await reset_online(admin, group, topic, timestamp=timestamp, force=force)
+        return [OffsetReset(queue, before.get(queue), to) for queue, to in moved.items()]
     for entry in plan:
         await set_offset(admin, group, entry.queue, entry.after)
     return plan
 
 
-async def _reset_online(
-    admin: Admin,
-    group: str,
-    topic: str,
-    timestamp_ms: int | None,
-    force: bool,
-    plan: list[OffsetReset],
-) -> list[OffsetReset]:
-    header = {
-        "topic": topic,
-        "group": group,
-        "timestamp": -1 if timestamp_ms is None else timestamp_ms,
-        "isForce": force,
-    }
-    before = {entry.queue: entry.before for entry in plan}
-    result: list[OffsetReset] = []
+async def reset_online(
+    admin: Admin, group: str, topic: str, *, timestamp: int, force: bool
+) -> dict[MessageQueue, int]:
+    """Have the brokers tell the members of a group to move: to a time, or with -1 to the end.
+
+    Raises ConsumerNotOnlineError when nobody is connected.
+    """
+    header = {"topic": topic, "group": group, "timestamp": timestamp, "isForce": force}
+    moved: dict[MessageQueue, int] = {}
     for address in await admin.route_masters(topic):
         answer = await admin.ask(
             address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, action="reset of offsets"
         )
-        offsets = parse_offset_table(answer.body) if answer.body else {}
-        result += (OffsetReset(q, before.get(q), offset) for q, offset in offsets.items())
-    return sorted(result, key=lambda entry: entry.queue)
+        if answer.body:
+            moved |= parse_offset_table(answer.body)
+    return {queue: moved[queue] for queue in sorted(moved)}
 
 
 async def clone_offsets(

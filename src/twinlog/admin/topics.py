@@ -11,7 +11,7 @@ from twinlog.client.message import check_topic
 from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, MessageQueue
 from twinlog.client.routes import TopicRoute
 from twinlog.remoting import fastjson
-from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 
 SYSTEM_TOPICS = frozenset(
@@ -215,3 +215,36 @@ async def topic_groups(admin: Admin, name: str) -> list[str]:
 
     found = await gather(await admin.route_masters(name), read)
     return sorted({group for groups in found.all_or_raise().values() for group in groups})
+
+
+async def broker_system_topics(admin: Admin, address: str) -> list[str]:
+    """What a broker calls its own topics (request 305)."""
+    answer = await admin.ask(
+        address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, action="list of system topics"
+    )
+    return list(json_object(answer).get("topicList") or ()) if answer.body else []
+
+
+# The name servers' table of values
+
+
+async def get_kv(admin: Admin, namespace: str, key: str) -> str | None:
+    answer = await admin.ask_name_server(
+        RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key},
+        accepted=(0, ResponseCode.QUERY_NOT_FOUND), action="value of the name server",
+    )  # fmt: skip
+    return answer.ext().get("value") if answer.code == 0 else None
+
+
+async def put_kv(admin: Admin, namespace: str, key: str, value: str) -> Gathered[Request]:
+    header = {"namespace": namespace, "key": key, "value": value}
+    return await admin.tell_name_servers(
+        RequestCode.PUT_KV_CONFIG, header, action="change of a value"
+    )
+
+
+async def delete_kv(admin: Admin, namespace: str, key: str) -> Gathered[Request]:
+    header = {"namespace": namespace, "key": key}
+    return await admin.tell_name_servers(
+        RequestCode.DELETE_KV_CONFIG, header, action="deletion of a value"
+    )

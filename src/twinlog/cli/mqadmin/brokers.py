@@ -1,0 +1,352 @@
+"""Verbs about clusters, brokers and name servers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from twinlog.admin import brokers, groups, topics
+from twinlog.admin.brokers import BrokerSummary, first_number
+from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
+from twinlog.cli.mqadmin import java
+from twinlog.cli.mqadmin.places import all_addresses, masters, one_of_places
+from twinlog.cli.times import now_ms
+from twinlog.client.calls import json_object
+from twinlog.client.errors import ClientError
+from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from twinlog.remoting.codes import RequestCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from twinlog.cli.mqadmin.startup import Call
+
+HOUR_MS = 3_600_000
+
+
+async def _repeat(call: Call, action: Callable[[Call], Awaitable[None]]) -> None:
+    """Once, or with -i again and again until interrupted."""
+    seconds = call.options.number("i", 0)
+    if "i" in call.options and seconds < 1:
+        raise CommandError("-i (interval) must be above 0", USAGE)
+    while True:
+        await action(call)
+        if not seconds:
+            return
+        await asyncio.sleep(seconds)
+
+
+async def cluster_list(call: Call) -> None:
+    await _repeat(call, _more_stats if "m" in call.options else _base_info)
+
+
+_BASE = "{:<16}  {:<22}  {:<4}  {:<22} {:<16} {:>19} {:>19} {:>10} {:>5} {:>6}".format
+_MORE = "{:<16}  {:<32} {:>14} {:>14} {:>14} {:>14}".format
+
+
+async def _base_info(call: Call) -> None:
+    call.line(_BASE("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)",
+                    "#OutTPS(LOAD)", "#PCWait(ms)", "#Hour", "#SPACE"))  # fmt: skip
+    for entry in await brokers.list_brokers(call.admin):
+        call.line(_base_line(entry))
+        if entry.error is not None:
+            call.missing.append(f"mqadmin: {entry.address}: {entry.error}")
+
+
+def _base_line(entry: BrokerSummary) -> str:
+    runtime = entry.runtime
+
+    def load(tps: str, queue: str) -> str:
+        size = runtime.get(f"{queue}ThreadPoolQueueSize", "")
+        wait = runtime.get(f"{queue}ThreadPoolQueueHeadWaitTimeMills", "")
+        return f"{first_number(runtime.get(tps, '')):9.2f}({size},{wait}ms)"
+
+    earliest = runtime.get("earliestMessageTimeStamp", "")
+    hours = (now_ms() - int(earliest)) / HOUR_MS if earliest else 0.0
+    return _BASE(
+        entry.cluster, entry.name, entry.broker_id, entry.address,
+        runtime.get("brokerVersionDesc", ""), load("putTps", "send"),
+        load("getTransferedTps", "pull"), runtime.get("pageCacheLockTimeMills", ""),
+        f"{hours:2.2f}", f"{entry.disk_ratio:.4f}",
+    )  # fmt: skip
+
+
+async def _more_stats(call: Call) -> None:
+    call.line(_MORE("#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYest",
+                    "#InTotalToday", "#OutTotalToday"))  # fmt: skip
+    for entry in await brokers.list_brokers(call.admin):
+        counts = []
+        for first, last in (("YesterdayMorning", "TodayMorning"), ("TodayMorning", "TodayNow")):
+            for kind in ("Put", "Get"):
+                high = entry.runtime.get(f"msg{kind}Total{last}", "0")
+                low = entry.runtime.get(f"msg{kind}Total{first}", "0")
+                counts.append(int(high) - int(low))
+        call.line(_MORE(entry.cluster, entry.name, *counts))
+        if entry.error is not None:
+            call.missing.append(f"mqadmin: {entry.address}: {entry.error}")
+
+
+async def broker_status(call: Call) -> None:
+    one_of_places(call)
+    with_address = "b" not in call.options
+    for address in await all_addresses(call):
+        try:
+            runtime = await brokers.broker_runtime(call.admin, address)
+        except ClientError as error:
+            if not with_address:
+                raise
+            call.incomplete(address, error)
+            continue
+        for key, value in sorted(runtime.items()):
+            call.line(
+                f"{address:<24} {key:<32}: {value}" if with_address else f"{key:<32}: {value}"
+            )
+
+
+async def get_broker_config(call: Call) -> None:
+    one_of_places(call)
+    address = call.options.get("b")
+    if address is not None:
+        await _print_config(call, f"============{address}============", address)
+        return
+    info = await call.admin.cluster()
+    for name in info.names(call.options.text("c")):
+        broker = info.brokers[name]
+        master = broker.master_address or "null"
+        for broker_id, place in broker.addresses.items():
+            head = (
+                f"Master: {place}" if broker_id == 0 else f"My Master: {master}=====Slave: {place}"
+            )
+            await _print_config(call, f"============{head}============", place)
+
+
+async def _print_config(call: Call, head: str, address: str) -> None:
+    call.line(head)
+    for key, value in sorted((await brokers.broker_config(call.admin, address)).items()):
+        call.line(f"{key:<50}=  {value}")
+    call.line()
+
+
+async def update_broker_config(call: Call) -> None:
+    one_of_places(call)
+    changes = {call.options.text("k"): call.options.text("v")}
+    for address in await masters(call):
+        await brokers.update_broker_config(call.admin, address, changes)
+        call.line(f"update broker config success, {address}")
+
+
+async def broker_consume_stats(call: Call) -> None:
+    options = call.options
+    answer = await call.admin.ask(
+        options.text("b"), RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": options.flag("o")},
+        action="consumption statistics", timeout_ms=options.number("t", 50_000),
+    )  # fmt: skip
+    data = json_object(answer)
+    form = "{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}".format
+    call.line(form("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset",
+                   "#Consumer Offset", "#Diff", "#LastTime"))  # fmt: skip
+    level = options.number("l", 0)
+    for by_group in data.get("consumeStatsList") or ():
+        for group, tables in by_group.items():
+            for table in tables:
+                for entry in groups.progress_from_wire(table):
+                    if entry.lag < level or entry.last_ms <= 0:
+                        continue
+                    queue = entry.queue
+                    call.line(form(java.front(queue.topic, 64), group,
+                                   java.front(queue.broker_name, 32), queue.queue_id,
+                                   entry.broker_offset, entry.consumer_offset, entry.lag,
+                                   java.second_time(entry.last_ms)))  # fmt: skip
+    call.line(f"\nDiff Total: {data.get('totalDiff', 0)}")
+
+
+# Statistics of topics
+
+_STATS = "{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}".format
+
+
+async def stats_all(call: Call) -> None:
+    call.line(_STATS("#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS",
+                     "#InMsg24Hour", "#OutMsg24Hour"))  # fmt: skip
+    chosen = call.options.get("t")
+    for topic in java.hash_order(await topics.list_topics(call.admin)):
+        if topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)) or chosen not in (None, topic):
+            continue
+        try:
+            await _stats_of(call, topic, active_only="a" in call.options)
+        except ClientError as error:
+            if chosen is not None:
+                raise
+            call.incomplete(topic, error)
+
+
+async def _stats_of(call: Call, topic: str, *, active_only: bool) -> None:
+    route = await call.admin.route(topic)
+    addresses = [b.master_address for b in route.brokers.values() if b.master_address]
+    in_tps, in_day = await _sums(call, addresses, "TOPIC_PUT_NUMS", topic)
+    consumers = java.hash_order(await topics.topic_groups(call.admin, topic))
+    for group in consumers:
+        out_tps, out_day = await _sums(call, addresses, "GROUP_GET_NUMS", f"{topic}@{group}")
+        try:
+            lag = max(0, (await groups.group_progress(call.admin, group, topic=topic)).lag)
+        except ClientError:
+            lag = 0
+        if not active_only or in_day > 0 or out_day > 0:
+            call.line(_STATS(java.front(topic, 64), java.front(group, 64), lag, f"{in_tps:.2f}",
+                             f"{out_tps:.2f}", in_day, out_day))  # fmt: skip
+    if not consumers and (not active_only or in_day > 0):
+        call.line(_STATS(java.front(topic, 64), "", 0, f"{in_tps:.2f}", "", in_day,
+                         "NO_CONSUMER"))  # fmt: skip
+
+
+async def _sums(call: Call, addresses: list[str], name: str, key: str) -> tuple[float, int]:
+    tps, day = 0.0, 0
+    for address in addresses:
+        try:
+            data = await brokers.broker_stats(call.admin, address, name, key)
+        except ClientError:
+            continue  # The broker has no such counter yet.
+        tps += float((data.get("statsMinute") or {}).get("tps", 0))
+        day += day_sum(data)
+    return tps, day
+
+
+def day_sum(data: dict[str, Any]) -> int:
+    """The sum of the longest window that has counted anything."""
+    for window in ("statsDay", "statsHour", "statsMinute"):
+        total = int((data.get(window) or {}).get("sum", 0))
+        if total:
+            return total
+    return 0
+
+
+# Name servers
+
+
+async def wipe_write_perm(call: Call) -> None:
+    await _permission(call, "wipe", brokers.wipe_write_permission)
+
+
+async def add_write_perm(call: Call) -> None:
+    await _permission(call, "add", brokers.add_write_permission)
+
+
+async def _permission(call: Call, word: str, change: Callable[..., Awaitable[Any]]) -> None:
+    name = call.options.text("b")
+    found = await change(call.admin, name)
+    for address, count in found.values.items():
+        call.line(f"{word} write perm of broker[{name}] in name server[{address}] OK, {count}")
+    for address, error in found.failures.items():
+        call.line(f"{word} write perm of broker[{name}] in name server[{address}] Failed")
+        call.incomplete(address, error)
+
+
+async def get_namesrv_config(call: Call) -> None:
+    found = await brokers.name_server_config(call.admin)
+    if not found.values:
+        found.all_or_raise()
+    for address, values in found.values.items():
+        call.line(f"============{address}============")
+        for key, value in sorted(values.items()):
+            call.line(f"{key:<50}=  {value}")
+    for address, error in found.failures.items():
+        call.incomplete(address, error)
+
+
+async def update_namesrv_config(call: Call) -> None:
+    key, value = call.options.text("k"), call.options.text("v")
+    found = await brokers.update_name_server_config(call.admin, {key: value})
+    found.all_or_raise()
+    servers = f"[{', '.join(call.session.namesrv.split(';'))}]" if "n" in call.options else ""
+    call.line(f"update name server config success!{servers}\n{key} : {value}")
+
+
+async def update_kv_config(call: Call) -> None:
+    options = call.options
+    found = await topics.put_kv(call.admin, options.text("s"), options.text("k"), options.text("v"))
+    found.all_or_raise()
+    call.line("create or update kv config to namespace success.")
+
+
+async def delete_kv_config(call: Call) -> None:
+    found = await topics.delete_kv(call.admin, call.options.text("s"), call.options.text("k"))
+    found.all_or_raise()
+    call.line("delete kv config from namespace success.")
+
+
+# Housekeeping
+
+
+async def clean_expired_cq(call: Call) -> None:
+    await _clean(call, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+
+async def delete_expired_commit_log(call: Call) -> None:
+    await _clean(call, RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+
+async def clean_unused_topic(call: Call) -> None:
+    await _clean(call, RequestCode.CLEAN_UNUSED_TOPIC)
+
+
+async def _clean(call: Call, code: int) -> None:
+    """On -b, on the masters of -c, or on every master."""
+    options = call.options
+    if "b" in options or "c" in options:
+        addresses = await masters(call)
+    else:
+        addresses = await call.admin.masters()
+    try:
+        for address in addresses:
+            await brokers.clean_unused(call.admin, address, code)
+    except ClientError as error:
+        call.line("false")
+        raise CommandError(str(error), FAILED) from error
+    call.line("success")
+
+
+# Replication: a verb of 5.x, with its columns
+
+
+async def ha_status(call: Call) -> None:
+    one_of_places(call)
+    await _repeat(call, _ha_status)
+
+
+async def _ha_status(call: Call) -> None:
+    for address in await masters(call):
+        answer = await call.admin.ask(address, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
+        data = json_object(answer)
+        if data.get("master"):
+            _print_master(call, address, data)
+        else:
+            _print_slave(call, data.get("haClientRuntimeInfo") or {})
+
+
+def _print_master(call: Call, address: str, data: dict[str, Any]) -> None:
+    slaves = data.get("haConnectionInfo") or []
+    call.line(
+        f"\n#MasterAddr\t{address}"
+        f"\n#MasterCommitLogMaxOffset\t{data.get('masterCommitLogMaxOffset', 0)}"
+        f"\n#SlaveNum\t{len(slaves)}\n#InSyncSlaveNum\t{data.get('inSyncSlaveNums', 0)}"
+    )
+    form = "{:<32}  {:<16} {:>16} {:>16} {:>16} {:>16}".format
+    call.line(form("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status",
+                   "#TransferFromWhere"))  # fmt: skip
+    for slave in slaves:
+        speed = int(slave.get("transferredByteInSecond", 0)) / 1024
+        state = "OK" if slave.get("inSync") else "Fall Behind"
+        call.line(form(slave.get("addr", ""), slave.get("slaveAckOffset", 0), slave.get("diff", 0),
+                       f"{speed:.2f}", state, slave.get("transferFromWhere", 0)))  # fmt: skip
+
+
+def _print_slave(call: Call, data: dict[str, Any]) -> None:
+    speed = int(data.get("transferredByteInSecond", 0)) / 1024
+    call.line(
+        f"\n#MasterAddr\t{data.get('masterAddr')}"
+        f"\n#CommitLogMaxOffset\t{data.get('maxOffset', 0)}"
+        f"\n#TransferSpeed(KB/s)\t{speed:.2f}"
+        f"\n#LastReadTime\t{java.human_time(int(data.get('lastReadTimestamp', 0)))}"
+        f"\n#LastWriteTime\t{java.human_time(int(data.get('lastWriteTimestamp', 0)))}"
+        f"\n#MasterFlushOffset\t{data.get('masterFlushOffset', 0)}"
+    )

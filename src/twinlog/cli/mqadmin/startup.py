@@ -1,0 +1,114 @@
+"""Finds the verb, reads its options, connects, runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from twinlog.cli.exit_codes import INTERRUPTED, UNHEALTHY, USAGE, CommandError
+from twinlog.cli.lazy import complain, nearest
+from twinlog.cli.mqadmin.options import Values, help_text, parse
+from twinlog.cli.mqadmin.verbs import REFUSED, VERBS, Verb
+
+if TYPE_CHECKING:
+    from twinlog.admin.client import Admin
+    from twinlog.cli.admin.session import Session
+
+
+@dataclass(slots=True)
+class Call:
+    """What the function of a verb gets: the connection, the options, and where to print."""
+
+    admin: Admin
+    options: Values
+    session: Session
+    missing: list[str] = field(default_factory=list)
+
+    def line(self, text: str = "") -> None:
+        click.echo(text)
+
+    def incomplete(self, address: str, error: Exception) -> None:
+        """A broker did not answer: the rest is printed, the exit code will be 10."""
+        self.missing.append(f"mqadmin: {address}: {error}")
+
+
+def run(args: Sequence[str]) -> int:
+    """The whole of `mqadmin`; returns the exit code."""
+    try:
+        return _run(list(args))
+    except CommandError as error:
+        return complain(error.line, error.code, prefix="mqadmin: ")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help") or (args[0] == "help" and len(args) == 1):
+        _print_verbs()
+        return 0
+    if args[0] == "help":
+        click.echo(help_text(find_verb(args[1])))
+        return 0
+    verb = find_verb(args[0])
+    options = parse(verb, args[1:])
+    if "h" in options:
+        click.echo(help_text(verb))
+        return 0
+    return _execute(verb, options)
+
+
+def find_verb(name: str) -> Verb:
+    """By name, capitals or not."""
+    lowered = {known.lower(): verb for known, verb in VERBS.items()}
+    verb = lowered.get(name.lower())
+    if verb is not None:
+        return verb
+    for refused, advice in REFUSED.items():
+        if refused.lower() == name.lower():
+            raise CommandError(f"mqadmin: {refused} is not supported: {advice}", USAGE)
+    hint = nearest(name, list(VERBS)) or "see: mqadmin help"
+    raise CommandError(f"mqadmin: no sub command {name!r}", USAGE, hint=hint)
+
+
+def _print_verbs() -> None:
+    click.echo("The sub commands of mqadmin:")
+    for verb in VERBS.values():
+        click.echo(f"   {verb.name:<24} {verb.text}")
+    click.echo("\nOptions of each: mqadmin help <sub command>. Not supported:")
+    click.echo(f"   {', '.join(REFUSED)}")
+
+
+def _execute(verb: Verb, options: Values) -> int:
+    from twinlog.cli.admin.session import explain, find_cluster
+    from twinlog.client.errors import ClientError
+
+    session = find_cluster(options.get("n"), None)
+    function = getattr(importlib.import_module(verb.module), verb.function)
+
+    async def main() -> list[str]:
+        async with session.admin() as admin:
+            call = Call(admin, options, session)
+            await function(call)
+            return call.missing
+
+    try:
+        missing = asyncio.run(main())
+    except ClientError as error:
+        explained = explain(error, session)
+        text = f"mqadmin {verb.name}: {explained.text}"
+        raise CommandError(text, explained.code, hint=explained.hint) from error
+    for line in missing:
+        click.echo(line, err=True)
+    return UNHEALTHY if missing else 0

@@ -1,0 +1,187 @@
+"""The verbs: their options as Apache has them, and where each is implemented.
+
+An option is written `letter:longName`, with `=` behind it when it takes a value and `!` in front
+when it must be given: `!t:topic=`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BROKERS = "twinlog.cli.mqadmin.brokers"
+_TOPICS = "twinlog.cli.mqadmin.topics"
+_GROUPS = "twinlog.cli.mqadmin.groups"
+_MESSAGES = "twinlog.cli.mqadmin.messages"
+_EXPORTS = "twinlog.cli.mqadmin.exports"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    letter: str
+    name: str
+    has_value: bool
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    name: str
+    module: str
+    function: str
+    text: str
+    options: tuple[Option, ...]
+
+
+def _option(spec: str) -> Option:
+    letter, _, name = spec.lstrip("!").rstrip("=").partition(":")
+    return Option(letter, name, spec.endswith("="), spec.startswith("!"))
+
+
+def _verb(name: str, module: str, text: str, options: str) -> Verb:
+    function = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+    function = function.replace("_r_t", "_rt").replace("_c_q", "_cq").replace("_m_q", "_mq")
+    return Verb(name, module, function, text, tuple(map(_option, options.split())))
+
+
+_PLACE = "b:brokerAddr= c:clusterName="
+VERBS = {
+    verb.name: verb
+    for verb in (
+        _verb("updateTopic", _TOPICS, "Create or change a topic",
+              f"{_PLACE} !t:topic= r:readQueueNums= w:writeQueueNums= p:perm= o:order= u:unit= "
+              "s:hasUnitSub="),
+        _verb("deleteTopic", _TOPICS, "Delete a topic", "!t:topic= c:clusterName="),
+        _verb("updateTopicPerm", _TOPICS, "Change the permission of a topic",
+              f"{_PLACE} !t:topic= !p:perm="),
+        _verb("topicRoute", _TOPICS, "Which brokers have a topic", "!t:topic= l:list"),
+        _verb("topicStatus", _TOPICS, "Offsets of each queue of a topic",
+              "!t:topic= c:clusterName="),
+        _verb("topicClusterList", _TOPICS, "Clusters that have a topic", "!t:topic="),
+        _verb("topicList", _TOPICS, "All topics of the name server", "c:clusterModel"),
+        _verb("allocateMQ", _TOPICS, "How queues would be shared by clients",
+              "!t:topic= !i:ipList="),
+        _verb("updateOrderConf", _TOPICS, "Read or change the order configuration of a topic",
+              "!t:topic= v:orderConf= !m:method="),
+        _verb("updateSubGroup", _GROUPS, "Create or change a consumer group",
+              f"{_PLACE} !g:groupName= s:consumeEnable= m:consumeFromMinEnable= "
+              "d:consumeBroadcastEnable= q:retryQueueNums= r:retryMaxTimes= i:brokerId= "
+              "w:whichBrokerWhenConsumeSlowly= a:notifyConsumerIdsChanged="),
+        _verb("deleteSubGroup", _GROUPS, "Delete a consumer group",
+              f"{_PLACE} !g:groupName= r:removeOffset="),
+        _verb("getConsumerConfig", _GROUPS, "Settings of a consumer group", "!g:groupName="),
+        _verb("consumerProgress", _GROUPS, "How far groups are",
+              "g:groupName= t:topicName= s:showClientIP="),
+        _verb("consumerConnection", _GROUPS, "Members and subscriptions of a group",
+              "!g:consumerGroup= b:brokerAddr="),
+        _verb("producerConnection", _GROUPS, "Producers of a group",
+              "!g:producerGroup= !t:topic="),
+        _verb("producer", _GROUPS, "All producers of a broker", "!b:broker="),
+        _verb("resetOffsetByTime", _GROUPS, "Move a group to a time",
+              "!g:group= !t:topic= !s:timestamp= f:force= c:cplus"),
+        _verb("skipAccumulatedMessage", _GROUPS, "Move a group to the end",
+              "!g:group= !t:topic= f:force="),
+        _verb("cloneGroupOffset", _GROUPS, "Give a group the offsets of another",
+              "!s:srcGroup= !d:destGroup= !t:topic= o:offline="),
+        _verb("queryMsgById", _MESSAGES, "A message by its offset id",
+              "!i:msgId= t:topic= g:consumerGroup= d:clientId= s:sendMessage= u:unitName="),
+        _verb("queryMsgByKey", _MESSAGES, "Messages by key", "!t:topic= !k:msgKey="),
+        _verb("queryMsgByUniqueKey", _MESSAGES, "A message by the id of its receipt",
+              "!i:msgId= !t:topic= g:consumerGroup= d:clientId= a:showAll"),
+        _verb("queryMsgByOffset", _MESSAGES, "The message at an offset of a queue",
+              "!t:topic= !b:brokerName= !i:queueId= !o:offset="),
+        _verb("printMsg", _MESSAGES, "Print messages of a topic",
+              "!t:topic= c:charsetName= s:subExpression= b:beginTimestamp= e:endTimestamp= "
+              "d:printBody="),
+        _verb("printMsgByQueue", _MESSAGES, "Print messages of one queue",
+              "!t:topic= !a:brokerName= !i:queueId= c:charsetName= s:subExpression= "
+              "b:beginTimestamp= e:endTimestamp= p:printMsg= d:printBody= f:calculate="),
+        _verb("sendMessage", _MESSAGES, "Send a message",
+              "!t:topic= !p:body= k:key= c:tags= b:broker= i:qid= m:msgTraceEnable="),
+        _verb("consumeMessage", _MESSAGES, "Read messages",
+              "!t:topic= b:brokerName= i:queueId= o:offset= g:consumerGroup= s:beginTimestamp= "
+              "e:endTimestamp= c:MessageNumber="),
+        _verb("clusterList", _BROKERS, "All brokers of all clusters", "m:moreStats i:interval="),
+        _verb("brokerStatus", _BROKERS, "Runtime statistics of brokers", _PLACE),
+        _verb("getBrokerConfig", _BROKERS, "Settings of brokers", _PLACE),
+        _verb("updateBrokerConfig", _BROKERS, "Change a setting of brokers",
+              f"{_PLACE} !k:key= !v:value="),
+        _verb("brokerConsumeStats", _BROKERS, "Progress of all groups of a broker",
+              "!b:brokerAddr= t:timeoutMillis= l:level= o:order="),
+        _verb("statsAll", _BROKERS, "Rates of topics and groups", "a:activeTopic t:topic="),
+        _verb("wipeWritePerm", _BROKERS, "Let no producer choose a broker", "!b:brokerName="),
+        _verb("addWritePerm", _BROKERS, "Let producers choose a broker again", "!b:brokerName="),
+        _verb("getNamesrvConfig", _BROKERS, "Settings of the name servers", ""),
+        _verb("updateNamesrvConfig", _BROKERS, "Change a setting of the name servers",
+              "!k:key= !v:value="),
+        _verb("updateKvConfig", _BROKERS, "Write a value of the name servers' table",
+              "!s:namespace= !k:key= !v:value="),
+        _verb("deleteKvConfig", _BROKERS, "Delete a value of the name servers' table",
+              "!s:namespace= !k:key="),
+        _verb("cleanExpiredCQ", _BROKERS, "Drop expired queue files",
+              "b:brokerAddr= c:cluster="),
+        _verb("deleteExpiredCommitLog", _BROKERS, "Drop expired log files",
+              "b:brokerAddr= c:cluster="),
+        _verb("cleanUnusedTopic", _BROKERS, "Drop queues of topics that are gone",
+              "b:brokerAddr= c:cluster="),
+        _verb("haStatus", _BROKERS, "Replication of a master or a slave", f"{_PLACE} i:interval="),
+        _verb("exportMetadata", _EXPORTS, "Topics and groups to a file",
+              "c:clusterName= b:brokerAddr= f:filePath= t:topic g:subscriptionGroup "
+              "s:specialTopic"),
+        _verb("exportConfigs", _EXPORTS, "Chief settings of the brokers to a file",
+              "!c:clusterName= f:filePath="),
+        _verb("exportMetrics", _EXPORTS, "Statistics of the brokers to a file",
+              "!c:clusterName= f:filePath="),
+    )
+}  # fmt: skip
+
+# Apache's other verbs, each with what to do instead.
+REFUSED = {
+    "updateTopicList": "use updateTopic for each",
+    "updateSubGroupList": "use updateSubGroup for each",
+    "updateStaticTopic": "static topics are RocketMQ 5's",
+    "remappingStaticTopic": "static topics are RocketMQ 5's",
+    "setConsumeMode": "POP consumption is RocketMQ 5's",
+    "consumerStatus": "see: twinlog group show, twinlog group check",
+    "startMonitoring": "see: twinlog group progress --watch",
+    "queryMsgTraceById": "see: twinlog message query RMQ_SYS_TRACE_TOPIC --key ID",
+    "sendMsgStatus": "see: twinlog bench latency",
+    "checkMsgSendRT": "see: twinlog bench latency",
+    "clusterRT": "see: twinlog bench latency",
+    "queryCq": "see: twinlog message query TOPIC --queue BROKER/QUEUE --offset N",
+    "dumpCompactionLog": "there is no compaction log",
+    "resetMasterFlushOffset": "it belongs to RocketMQ 5's replication",
+    "getColdDataFlowCtrInfo": "cold data control is RocketMQ 5's",
+    "updateColdDataFlowCtrGroupConfig": "cold data control is RocketMQ 5's",
+    "removeColdDataFlowCtrGroupConfig": "cold data control is RocketMQ 5's",
+    "setCommitLogReadAheadMode": "cold data control is RocketMQ 5's",
+    "addBroker": "broker containers are RocketMQ 5's",
+    "removeBroker": "broker containers are RocketMQ 5's",
+    "checkRocksdbCqWriteProgress": "queues are files here",
+    "rocksDBConfigToJson": "settings are JSON files here",
+    "exportMetadataInRocksDB": "use exportMetadata",
+    "exportPopRecord": "POP consumption is RocketMQ 5's",
+    "getSyncStateSet": "there is no controller",
+    "getBrokerEpoch": "there is no controller",
+    "getControllerMetaData": "there is no controller",
+    "getControllerConfig": "there is no controller",
+    "updateControllerConfig": "there is no controller",
+    "electMaster": "there is no controller",
+    "cleanBrokerMetadata": "there is no controller",
+    "updateAclConfig": "edit conf/plain_acl.yml of the broker: it is read again by itself",
+    "deleteAclConfig": "edit conf/plain_acl.yml of the broker: it is read again by itself",
+    "clusterAclConfigVersion": "see the broker's log",
+    "updateGlobalWhiteAddr": "edit conf/plain_acl.yml of the broker: it is read again by itself",
+    "getAccessConfigSubCommand": "it would print secrets",
+    "createUser": "accounts are in conf/plain_acl.yml",
+    "updateUser": "accounts are in conf/plain_acl.yml",
+    "deleteUser": "accounts are in conf/plain_acl.yml",
+    "getUser": "accounts are in conf/plain_acl.yml",
+    "listUser": "it would print passwords",
+    "copyUser": "accounts are in conf/plain_acl.yml",
+    "createAcl": "accounts are in conf/plain_acl.yml",
+    "updateAcl": "accounts are in conf/plain_acl.yml",
+    "deleteAcl": "accounts are in conf/plain_acl.yml",
+    "getAcl": "accounts are in conf/plain_acl.yml",
+    "listAcl": "accounts are in conf/plain_acl.yml",
+    "copyAcl": "accounts are in conf/plain_acl.yml",
+}
