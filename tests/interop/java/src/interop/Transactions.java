@@ -28,7 +28,11 @@ final class Transactions {
         for (int n = 0; n < job.number("count", 1); n++) {
             Message message = Clients.message(job, n);
             message.putUserProperty(PLAN, plans[n % plans.length]);
-            Sends.report(job, n, 1, producer.sendMessageInTransaction(message, null));
+            try {
+                Sends.report(job, n, 1, producer.sendMessageInTransaction(message, null));
+            } catch (Exception e) {
+                job.report("failed", "n", n, "text", Job.chain(e));
+            }
         }
         job.report("done");
     }
@@ -47,8 +51,8 @@ final class Transactions {
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
             Clients.reportMessage(job, "checked", message);
             return switch (message.getUserProperty(PLAN)) {
-                case "check-commit" -> LocalTransactionState.COMMIT_MESSAGE;
-                case "check-rollback" -> LocalTransactionState.ROLLBACK_MESSAGE;
+                case "commit", "check-commit" -> LocalTransactionState.COMMIT_MESSAGE;
+                case "rollback", "check-rollback" -> LocalTransactionState.ROLLBACK_MESSAGE;
                 default -> LocalTransactionState.UNKNOW;
             };
         }
