@@ -17,7 +17,7 @@ import pytest
 from storefiles import StoreFiles
 
 from twinlog.spark.archive import sink
-from twinlog.spark.archive.manifest import Manifest
+from twinlog.spark.archive.manifest import Batch, Manifest
 from twinlog.spark.errors import ArchiveError
 from twinlog.spark.faults import VARIABLE
 from twinlog.spark.jobs.archive import archive
@@ -96,8 +96,22 @@ print(archive(sys.argv[1], json.loads(sys.argv[2])).line())
 """
 
 
+def test_a_writer_that_outlived_its_driver_cannot_publish(tmp_path: Path) -> None:
+    """Two writers read the same end; the second to publish must fail, not append."""
+    manifest = Manifest(tmp_path)
+    sequence = manifest.next_sequence()
+    ranges: list[list[Any]] = [["orders", "broker-a", 0, 0, 10]]
+    manifest.publish(Batch(sequence, "query", 1, ranges, []))
+    with pytest.raises(ArchiveError, match="ARCHIVE_CONFLICT"):
+        manifest.publish(Batch(sequence, "query", 1, ranges, []))
+    assert manifest.has("query", 1)
+    assert not manifest.has("query", 2)
+    assert not manifest.has("other", 1)
+    assert len(manifest.batches()) == 1
+
+
 @pytest.mark.chaos
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_sigkill_of_the_driver_at_any_point(tmp_path: Path) -> None:
     files = StoreFiles(tmp_path / "store")
     out, control = tmp_path / "archive", tmp_path / "control"
@@ -114,6 +128,6 @@ def test_sigkill_of_the_driver_at_any_point(tmp_path: Path) -> None:
         assert not control.exists()
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        subprocess.run(command, check=True, env={**os.environ}, timeout=200)
+        subprocess.run(command, check=True, env={**os.environ}, timeout=400)
         assert raw_rows(out) == all_rows(files)
         Manifest(out).batches()

@@ -2,7 +2,7 @@
 
     ARCHIVE/
       topic=orders/date=2026-11-15/*.parquet   rows, in physical order within a file
-      _manifest/000000000007-1c2d3e4f-12.json  one batch: sequence, query, batch of that query
+      _manifest/000000000007.json              one batch
       _manifest/000000000007.base.json         everything up to 7, merged by compaction
       _staging/                                files of batches under way
       _checkpoint/                             Spark's own log
@@ -27,7 +27,7 @@ from twinlog.spark.errors import ArchiveError, NotFoundError
 from twinlog.spark.offsets import Offsets, QueueKey
 
 VERSION = 1
-ENTRY_NAME = re.compile(r"^(\d{12})-([0-9a-f]{8})-(\d+)\.json$")
+ENTRY_NAME = re.compile(r"^(\d{12})\.json$")
 BASE_NAME = re.compile(r"^(\d{12})\.base\.json$")
 
 
@@ -186,9 +186,10 @@ class Manifest:
     def has(self, query: str, batch: int) -> bool:
         """Say whether a query's batch is published (also when compaction has merged it)."""
         _, names = self._names()
-        wanted = (query[:8], str(batch))
-        if any((m[2], m[3]) == wanted for m in map(ENTRY_NAME.match, names) if m):
-            return True
+        for name in reversed(names):  # a query's batches rise, so its newest one tells
+            entry = self._read(name)
+            if entry["query"] == query:
+                return int(entry["batch"]) >= batch
         return self.published().get(query, -1) >= batch
 
     def published(self) -> dict[str, int]:
@@ -205,17 +206,14 @@ class Manifest:
     def publish(self, batch: Batch) -> None:
         """Write a batch: the commit point.
 
+        Its sequence must have been read before the archive's ends were: when another writer (a
+        process that outlived its driver, say) publishes in between, the link fails.
+
         Raises:
             ArchiveError: another writer took this sequence number.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        name = f"{batch.sequence:012d}-{batch.query[:8]}-{batch.batch}.json"
-        clash = [n for n in self._names()[1] if n.startswith(f"{batch.sequence:012d}-")]
-        if clash:
-            raise ArchiveError(
-                "ARCHIVE_CONFLICT", f"another query wrote {clash[0]}: one archive, one query"
-            )
-        self.write(name, {"v": VERSION, **asdict(batch)})
+        self.write(f"{batch.sequence:012d}.json", {"v": VERSION, **asdict(batch)})
 
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Write a file of the manifest durably; it must not exist yet."""
@@ -227,7 +225,9 @@ class Manifest:
         try:
             os.link(temporary, self.directory / name)
         except FileExistsError as error:
-            raise ArchiveError("ARCHIVE_CONFLICT", f"manifest {name} exists already") from error
+            raise ArchiveError(
+                "ARCHIVE_CONFLICT", f"another query wrote {name}: one archive, one query"
+            ) from error
         finally:
             temporary.unlink()
         sync_directory(self.directory)

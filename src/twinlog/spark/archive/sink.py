@@ -116,7 +116,9 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query = str(context.getLocalProperty("sql.streaming.queryId"))
         batch = int(str(context.getLocalProperty("streaming.sql.batchId")))
-        prefix = f"{batch:08d}-{query[:8]}-{context.partitionId()}"
+        # Names are never used twice: a process that outlived its driver must not replace a file
+        # that was published meanwhile.
+        prefix = f"{batch:08d}-{query[:8]}-{context.partitionId()}-{os.urandom(4).hex()}"
         suffix = f"{context.taskAttemptId()}.{os.getpid()}"
         done = Done(query, batch, [], [], {}, [])
         for rows in iterator:
@@ -168,6 +170,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         if self.is_published(manifest, query, batchId):
             self._drop(staged)
             return
+        sequence = manifest.next_sequence()  # before the ends: see Manifest.publish
         skipped = [skip for message in done for skip in message.skipped]
         ranges = [r for message in done for r in message.ranges]
         skipped += self._check_chain(manifest, ranges)
@@ -176,7 +179,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         point("renamed")
         manifest.publish(
             Batch(
-                sequence=manifest.next_sequence(),
+                sequence=sequence,
                 query=query,
                 batch=batchId,
                 ranges=[[*key, *ends] for key, ends in sorted(merge_ranges(ranges).items())],

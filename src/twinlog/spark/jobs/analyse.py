@@ -150,8 +150,7 @@ def archive_delays(archive: str | Path) -> dict[str, dict[str, float]]:
     manifest = Manifest(Path(archive)).require()
     waits: dict[str, list[tuple[float, float]]] = {}
     for batch in manifest.batches():
-        name = f"{batch.sequence:012d}-{batch.query[:8]}-{batch.batch}.json"
-        path = manifest.directory / name
+        path = manifest.directory / f"{batch.sequence:012d}.json"
         if not path.exists():
             continue  # merged by compaction: the time of its commit is not kept
         committed = path.stat().st_mtime * 1000

@@ -88,7 +88,10 @@ def _merge(
             merged += group
         else:
             merged += _merge_group(
-                manifest, group, f"{manifest.next_sequence():08d}-c-{number}", compression
+                manifest,
+                group,
+                f"{manifest.next_sequence():08d}-c{os.urandom(4).hex()}-{number}",
+                compression,
             )
     progress.end()
     return merged
