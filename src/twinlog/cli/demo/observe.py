@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin
 from twinlog.admin.ha import ha_status
 from twinlog.admin.topics import create_topic
 from twinlog.cli.demo.plot import Point
 from twinlog.client import ClientError
+
+REST_SECONDS = 1.5  # Offsets are written into the log twice a second while they move.
 
 
 class Observer:
@@ -17,6 +21,8 @@ class Observer:
         self._admin = Admin(name_server, request_timeout_ms=1000)
         self._master = master
         self._slave = slave
+        self._rest_end: int | None = None
+        self._rest_since = 0.0
 
     async def start(self) -> None:
         await self._admin.start()
@@ -42,8 +48,14 @@ class Observer:
             return False
         return bool(groups) and any(replica.is_in_sync for replica in groups[0].replicas)
 
-    async def is_caught_up(self) -> bool:
-        return await self.lag_bytes() == 0
+    async def is_at_rest(self) -> bool:
+        """Both logs end at the same place, and did so for a while."""
+        ends = [await self._log_end(address) for address in (self._master, self._slave)]
+        now = asyncio.get_running_loop().time()
+        if ends[0] is None or ends[0] != ends[1] or ends[0] != self._rest_end:
+            self._rest_end, self._rest_since = ends[0], now
+            return False
+        return now - self._rest_since > REST_SECONDS
 
     async def _log_end(self, address: str) -> int | None:
         try:

@@ -162,9 +162,9 @@ class Demo:
             await self._sample(0.25)
             if self.ledger.unread < last:
                 last, deadline = self.ledger.unread, self.now() + DRAIN_SECONDS_MAX
-        await self._until(
-            self._observer.is_caught_up, CATCH_UP_SECONDS_MAX, "the slave to catch up"
-        )
+        # Closing the clients commits offsets, which travel in the log too: only then is it at rest.
+        await self._traffic.stop()
+        await self._until(self._observer.is_at_rest, CATCH_UP_SECONDS_MAX, "the pair to be at rest")
         self.moments.caught_up = first_caught_up(self.lag, self.moments.restart)
 
     async def _stop(self) -> None:

@@ -76,10 +76,12 @@ class Traffic:
         for sender in self._senders:
             sender.cancel()
         await asyncio.gather(*self._senders, return_exceptions=True)
-        for consumer in self._consumers:
+        consumers, self._consumers = self._consumers, []
+        for consumer in consumers:
             await consumer.close()
-        if self._producer is not None:
-            await self._producer.close()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
 
     async def _send_forever(self) -> None:
         while self._is_writing:

@@ -1,0 +1,93 @@
+"""`twinlog demo` as a user runs it: good, sabotaged, interrupted. Spark has its own tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support.processes import wait_until
+
+SECONDS = 2
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "twinlog.cli.main", "demo", "--seconds", str(SECONDS), *arguments]
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any], Path]:
+    report = tmp_path / "report.html"
+    done = subprocess.run(
+        command("--json", "--report", str(report), *arguments),
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]), report
+
+
+@pytest.mark.timeout(300)
+def test_a_good_run_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    code, verdict, report = run(tmp_path, "--no-spark")
+    assert code == 0, verdict
+    assert verdict["reasons"] == []
+    assert verdict["lost"] == verdict["missing_on_slave"] == verdict["order_violations"] == 0
+    assert verdict["in_flight_at_kill"] >= 64
+    assert verdict["consumed"] >= verdict["acknowledged"] > verdict["acknowledged_before_kill"] > 0
+    page = report.read_text()
+    assert "Nothing acknowledged was lost." in page
+    assert page.count("<svg") == 3
+    assert "http://" not in page
+    assert "https://" not in page
+    assert [path for path in tmp_path.iterdir() if path != report] == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["corrupt", pytest.param("drop", marks=pytest.mark.chaos)])
+def test_sabotage_is_found(tmp_path: Path, kind: str) -> None:
+    code, verdict, report = run(tmp_path, "--no-spark", "--sabotage", kind)
+    assert code == 1
+    assert verdict["missing_on_slave"] == 1
+    assert "The run failed." in report.read_text()
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupted_run_stops_what_it_started(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("--no-spark", "--report", str(tmp_path / "report.html")),
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        children = wait_until(
+            lambda: len(found := psutil.Process(process.pid).children()) >= 3 and found,
+            "name server and two brokers",
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        wait_until(lambda: not any(child.is_running() for child in children), "all are stopped")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        process.kill()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_with_spark_the_topic_is_archived_and_the_replicas_are_equal(tmp_path: Path) -> None:
+    code, verdict, _ = run(tmp_path)
+    assert code == 0, verdict
+    assert verdict["audit"] == "equal"
+    assert verdict["rows_archived"] >= verdict["acknowledged"]
