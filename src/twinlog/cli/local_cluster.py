@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,22 +171,35 @@ def load_cluster(directory: Path) -> LocalCluster | None:
 
 
 def start_cluster(plan: ClusterPlan) -> LocalCluster:
-    """Write the configuration, start everything, return when all of it is ready.
+    """Write the configuration, start everything, return when all of it is ready."""
+    cluster = prepare_cluster(plan)
+    start_nodes(cluster)
+    return cluster
 
-    Nothing stays behind when a process does not come up: those already started are stopped.
-    """
+
+def prepare_cluster(plan: ClusterPlan) -> LocalCluster:
+    """Directories and configuration files; nothing runs yet."""
     directory = plan.directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(str(directory), _plan_nodes(plan, directory), plan.is_sync)
     for node in cluster.nodes:
         _write_configuration(cluster, node, plan)
+    return cluster
+
+
+def start_nodes(cluster: LocalCluster, must_stop: Callable[[], bool] = lambda: False) -> None:
+    """Start every process, one after the other, unless `must_stop` says otherwise.
+
+    Nothing stays behind when one does not come up: those already started are stopped.
+    """
     try:
         for node in cluster.nodes:
+            if must_stop():
+                return
             cluster.start_node(node)
     except BaseException:
         cluster.stop()
         raise
-    return cluster
 
 
 def _plan_nodes(plan: ClusterPlan, directory: Path) -> list[Node]:

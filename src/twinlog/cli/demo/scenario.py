@@ -53,6 +53,8 @@ class Demo:
         self.phase = "starting"
         self.now = Stopwatch()
         self.cluster: LocalCluster | None = None
+        self._is_stopping = False
+        self._starting: asyncio.Future[object] | None = None
         self._traffic: Traffic | None = None
         self._observer: Observer | None = None
 
@@ -75,7 +77,8 @@ class Demo:
     async def _start(self) -> None:
         self.say("starting a name server, a SYNC_MASTER and a SLAVE")
         plan = ClusterPlan(self.options.directory, is_sync=True, uses_free_ports=True)
-        self.cluster = await asyncio.to_thread(local_cluster.start_cluster, plan)
+        self.cluster = local_cluster.prepare_cluster(plan)
+        await self._in_thread(local_cluster.start_nodes, self.cluster, lambda: self._is_stopping)
         master, slave = self.cluster.brokers
         name_server = self.cluster.name_server.address
         self._observer = Observer(name_server, master.address, slave.address)
@@ -137,7 +140,7 @@ class Demo:
         self.phase = "return"
         self.moments.restart = self.now()
         master = self.cluster.brokers[0]
-        await asyncio.to_thread(self.cluster.start_node, master)
+        await self._in_thread(self.cluster.start_node, master)
         await self._until(
             lambda: self.ledger.first_write_after(self.moments.restart) is not None,
             RETURN_SECONDS_MAX, "the first send after the return",
@@ -167,7 +170,16 @@ class Demo:
         await self._until(self._observer.is_at_rest, CATCH_UP_SECONDS_MAX, "the pair to be at rest")
         self.moments.caught_up = first_caught_up(self.lag, self.moments.restart)
 
+    async def _in_thread(self, function: Callable[..., object], *arguments: object) -> None:
+        """Start processes off the loop. An interrupt does not end a thread: `_stop` waits for it,
+        so that no process is started behind its back."""
+        self._starting = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+        await asyncio.shield(self._starting)
+
     async def _stop(self) -> None:
+        self._is_stopping = True
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
         if self._traffic is not None:
             await self._traffic.stop()
         if self._observer is not None:
