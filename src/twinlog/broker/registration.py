@@ -37,6 +37,7 @@ _LOG = logging.getLogger("twinlog.broker")
 _PERIOD_MS_MIN = 10_000
 _PERIOD_MS_MAX = 60_000
 _HEARTBEAT_MS = 1_000
+_RETRY_MS = 2_000
 _UNREGISTER_TIMEOUT_MS = 3_000
 
 # Called with (HA address of the master, service address of the master), None when unknown.
@@ -93,9 +94,7 @@ class Registration:
     async def _run(self) -> None:
         await self.register_all()
         while True:
-            period = min(
-                max(self._config.register_name_server_period, _PERIOD_MS_MIN), _PERIOD_MS_MAX
-            )
+            period = self._period_ms()
             try:
                 async with asyncio.timeout(period / 1000):
                     await self._wake.wait()
@@ -106,8 +105,15 @@ class Registration:
             changed, self._changed = self._changed, set()
             await (self.register_topics(changed) if changed else self.register_all())
 
+    def _period_ms(self) -> int:
+        """Apache's period, but soon again while a name server does not answer: until it knows us
+        no client finds this broker through it."""
+        if self._failing:
+            return _RETRY_MS
+        return min(max(self._config.register_name_server_period, _PERIOD_MS_MIN), _PERIOD_MS_MAX)
+
     async def _register_periodically(self) -> None:
-        if self._config.force_register or await self._is_changed():
+        if self._failing or self._config.force_register or await self._is_changed():
             await self.register_all()
 
     async def _is_changed(self) -> bool:
