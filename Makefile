@@ -21,6 +21,13 @@ test: setup
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
 
+# A local cluster in the background; ARGS="--brokers 3 --sync" as `twinlog up` takes them.
+up: setup
+	$(BIN)/twinlog up $(ARGS)
+
+down: setup
+	$(BIN)/twinlog down $(ARGS)
+
 # ONLY=append,recovery picks rows; QUICK=1 takes under 3 minutes; DOCS=1 renders docs/BENCHMARKS.md.
 bench: setup
 	$(BIN)/python tools/bench

@@ -58,7 +58,7 @@ def run_broker(
     if is_print or is_important:
         _print(loaded.config, only_important=not is_print)
         return
-    configure_logging()
+    configure_logging(loaded.config)
     for warning in loaded.warnings:
         _LOG.warning("configuration %s", warning)
     if loaded.not_applicable:

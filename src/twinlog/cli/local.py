@@ -16,6 +16,7 @@ from twinlog.cli.local_cluster import ClusterError, ClusterPlan, LocalCluster, N
 EXIT_FAILED = 1
 EXIT_NOT_FOUND = 3
 EXIT_UNHEALTHY = 10
+HEALTHY_SECONDS_MAX = 30.0
 
 
 def default_directory() -> Path:
@@ -83,8 +84,33 @@ def up(
     except OSError as error:
         _fail(f"cannot use {directory}: {error.strerror}; choose another with --dir", EXIT_FAILED)
         return
+    problem = _wait_healthy(cluster)
     _print_nodes(cluster)
     _print_hints(cluster, directory)
+    if problem:
+        _fail(f"started, but {problem}; see: twinlog logs", EXIT_UNHEALTHY)
+
+
+def _wait_healthy(cluster: LocalCluster) -> str:
+    """Wait until every broker is registered and every slave in sync; else what is missing."""
+    from twinlog.cli.admin.cluster import health_report
+    from twinlog.cli.admin.session import Session, call
+    from twinlog.cli.exit_codes import CommandError
+
+    session = Session(cluster.name_server.address, "twinlog up", timeout_ms=2000)
+    deadline = time.monotonic() + HEALTHY_SECONDS_MAX
+    problem = ""
+    while time.monotonic() < deadline:
+        try:
+            report = call(session, lambda admin: health_report(admin, len(cluster.brokers)))
+        except CommandError as error:
+            problem = error.text
+        else:
+            if report.is_healthy:
+                return ""
+            problem = report.sentence
+        time.sleep(0.1)
+    return problem
 
 
 @click.command(short_help="Stop the local cluster.")

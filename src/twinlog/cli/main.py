@@ -29,6 +29,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "namesrv": ("twinlog.cli.namesrv", "namesrv", "Run a name server in the foreground."),
     "ha": ("twinlog.cli.admin.ha", "ha", "Replication: is it healthy, and if not, why."),
     "context": ("twinlog.cli.admin.context", "context", "Clusters by name, with credentials."),
+    "config": ("twinlog.cli.config", "config", "Check, print and explain configuration files."),
+    "doctor": ("twinlog.cli.doctor", "doctor", "Look for what is wrong and say what to change."),
+    "generate": ("twinlog.cli.generate", "generate", "Files for systemd, compose and shells."),
+    "bench": ("twinlog.cli.bench", "bench", "Measure sending and consuming."),
     "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),
 }
 

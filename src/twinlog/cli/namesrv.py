@@ -25,7 +25,7 @@ def namesrv(path: str | None, is_print: bool) -> None:
     if is_print:
         click.echo(loaded.config.to_properties(), nl=False)
         return
-    configure_logging()
+    configure_logging(loaded.config)
     for warning in loaded.warnings:
         _LOG.warning("configuration %s", warning)
     if loaded.not_applicable:

@@ -10,19 +10,21 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import Protocol
 
 import click
 
+from twinlog.runtime import log_config
 from twinlog.runtime.descriptors import raise_descriptor_limit
+from twinlog.runtime.log_config import LogSettings
 from twinlog.runtime.memory import return_large_buffers
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
 _RESTART = -1  # Never an exit code: the process is replaced instead.
-_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
 _LOG = logging.getLogger("twinlog.serve")
 
 
@@ -69,11 +71,22 @@ def fail(text: str, code: int = EXIT_FAILED) -> None:
     sys.exit(code)
 
 
-def configure_logging() -> None:
-    """Log lines go to standard error; `TWINLOG_LOG_LEVEL` says from which level on."""
-    level = os.environ.get("TWINLOG_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(stream=sys.stderr, format=_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
-    logging.getLogger("twinlog").setLevel(level if level in logging.getLevelNamesMapping() else 20)
+def configure_logging(settings: LogSettings) -> None:
+    """Log as the configuration says; ends with one line when the file cannot be opened."""
+    try:
+        log_config.configure(settings, os.environ)
+    except OSError as error:
+        fail(f"twinlogLogFile={settings.twinlog_log_file}: {error.strerror}", EXIT_BAD_CONFIG)
+
+
+def notify_ready() -> None:
+    """Tell systemd (`Type=notify`) that the server is ready; nothing without systemd."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.connect("\0" + address[1:] if address.startswith("@") else address)
+        notify.sendall(b"READY=1")
 
 
 def run_service(
@@ -85,7 +98,6 @@ def run_service(
     """
     if not __debug__:
         fail("assertions are part of the safety net: do not run with -O")
-    configure_logging()
     return_large_buffers()
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -119,6 +131,7 @@ async def _serve(
         click.echo(f"twinlog: cannot start: {error}", err=True)
         return EXIT_FAILED
     click.echo(service.ready_line, err=True)
+    notify_ready()
     await lifetime.ended()
     await service.stop()
     if lifetime.failure is not None:

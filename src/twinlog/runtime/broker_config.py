@@ -26,6 +26,7 @@ from twinlog.runtime.config_format import (
     parse_hours,
     properties_text,
 )
+from twinlog.runtime.log_config import LogFormat, LogLevel
 from twinlog.runtime.tls import TlsConfig
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
@@ -99,6 +100,12 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     twinlog_ha_secret: str = ""
     # Addresses from which slaves without credentials (Apache's) may connect, besides loopback.
     twinlog_ha_classic_peers: str = ""
+    # Where log lines go and how they look; see `runtime/log_config.py`.
+    twinlog_log_level: LogLevel = LogLevel.INFO
+    twinlog_log_format: LogFormat = LogFormat.PLAIN
+    twinlog_log_file: str = ""
+    twinlog_log_file_size: Positive = 64 * 1024 * 1024
+    twinlog_log_file_count: Natural = 10
     # 5.x: an empty slave copies the last file only.
     sync_from_last_file: bool = False
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from twinlog.runtime.config_format import properties_text
+from twinlog.runtime.log_config import LogFormat, LogLevel
 from twinlog.runtime.tls import TlsConfig
 
 _Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
@@ -30,6 +31,13 @@ class NamesrvConfig(msgspec.Struct, kw_only=True):
     cluster_test: bool = False
     order_message_enable: bool = False
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
+
+    # Where log lines go and how they look; see `runtime/log_config.py`.
+    twinlog_log_level: LogLevel = LogLevel.INFO
+    twinlog_log_format: LogFormat = LogFormat.PLAIN
+    twinlog_log_file: str = ""
+    twinlog_log_file_size: _Positive = 64 * 1024 * 1024
+    twinlog_log_file_count: _Natural = 10
 
     # Keys of 5.x.
     scan_not_active_broker_interval: _Positive = 5000

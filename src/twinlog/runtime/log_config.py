@@ -1,0 +1,73 @@
+"""Log lines of a server: level, plain text or JSON, standard error or a file that is rotated.
+
+Keys `twinlogLogLevel`, `twinlogLogFormat`, `twinlogLogFile`, `twinlogLogFileSize` and
+`twinlogLogFileCount` of broker.conf and namesrv.conf. TWINLOG_LOG_LEVEL wins over the file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol
+
+_PLAIN = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
+_DATE = "%Y-%m-%d %H:%M:%S"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+class LogFormat(StrEnum):
+    PLAIN = "plain"
+    JSON = "json"
+
+
+class LogSettings(Protocol):
+    """The keys as both configurations have them."""
+
+    twinlog_log_level: LogLevel
+    twinlog_log_format: LogFormat
+    twinlog_log_file: str
+    twinlog_log_file_size: int
+    twinlog_log_file_count: int
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line, for collectors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def configure(settings: LogSettings, environment: Mapping[str, str]) -> None:
+    """Set up logging for this process. Raises OSError when the file cannot be opened."""
+    handler: logging.Handler
+    if settings.twinlog_log_file:
+        handler = logging.handlers.RotatingFileHandler(
+            settings.twinlog_log_file, maxBytes=settings.twinlog_log_file_size,
+            backupCount=settings.twinlog_log_file_count, encoding="utf-8",
+        )  # fmt: skip
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+    is_json = settings.twinlog_log_format is LogFormat.JSON
+    handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(_PLAIN, _DATE))
+    logging.basicConfig(handlers=[handler], force=True)
+    given = environment.get("TWINLOG_LOG_LEVEL", "").upper()
+    level = given if given in LogLevel.__members__ else settings.twinlog_log_level.value
+    logging.getLogger("twinlog").setLevel(level)
