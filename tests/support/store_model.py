@@ -18,7 +18,7 @@ from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.runtime.disk import write_atomically
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
-from twinlog.testing.simclock import SimClock
+from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 
 ROOT = "/store"
@@ -54,7 +54,7 @@ class StoreModel:
     """Drive a store, cut its power, check what is left."""
 
     def __init__(self) -> None:
-        self.clock = SimClock()
+        self.clock = ManualClock()
         self.disk = SimDisk(now_ms=self.clock.now_ms)
         self.disk.make_directories(f"{ROOT}/config")
         self.disk.fsync_directory("/")

@@ -21,7 +21,7 @@ class _Timer:
         self.is_cancelled = True
 
 
-class SimClock:
+class ManualClock:
     """Both clocks start at `now_ms`; `advance` moves them and runs what became due, in order."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
