@@ -70,7 +70,42 @@ def _send_row(role: str, size: int, connections: int, depth: int) -> Row:
     )
 
 
-def _pull(make: str) -> Subject:
+def _latency(make: str, fraction: float) -> Subject:
+    """Sends by the clock at a fraction of what this pair takes at most; latency from when due."""
+
+    def run(context: Context) -> Mapping[str, float]:
+        pair = PAIRS.get(make, "ASYNC_MASTER", context.directory, scale=context.scale)
+        common = {"addr": pair.master.address, "topic": "paced", "size": 1024, "queues": QUEUES}
+        if "capacity" not in context.state:
+            report = clusters.run_load("send", **common, conns=16, depth=16, seconds=3)
+            context.state["capacity"] = report["msg_s"]
+        rate = context.state["capacity"] * fraction
+        report = clusters.run_load(
+            "send", **common, conns=16, depth=64, rate=rate, seconds=_seconds(context)
+        )
+        return {
+            "offered": rate,
+            **{name: report["latency_ms"][name] for name in ("p50", "p99", "p999")},
+        }
+
+    return run
+
+
+def _latency_row(percent: int) -> Row:
+    return Row(
+        f"latency-{percent}",
+        f"send at {percent} % of capacity, async pair, 1 KiB, open loop",
+        [
+            Metric("offered", "msg/s"),
+            Metric("p50", "ms", "lower"),
+            Metric("p99", "ms", "lower"),
+            Metric("p999", "ms", "lower"),
+        ],
+        {make: _latency(make, percent / 100) for make in MAKES},
+    )
+
+
+def _pull(make: str, source: str) -> Subject:
     """Four readers, 32 messages a pull, over a backlog of 1 KiB messages that is read again."""
 
     def run(context: Context) -> Mapping[str, float]:
@@ -82,18 +117,33 @@ def _pull(make: str) -> Subject:
                 queues=QUEUES, seconds=seconds,
             )  # fmt: skip
             context.state["filled"] = True
+        broker = getattr(pair, source)
         report = clusters.run_load(
-            "pull", addr=pair.master.address, topic="backlog", queues=QUEUES, batch=32,
+            "pull", addr=broker.address, topic="backlog", queues=QUEUES, batch=32,
             seconds=_seconds(context), again=True, pid=pair.pids,
         )  # fmt: skip
         return {
             "rate": report["msg_s"],
             "bytes": report["mb_s"],
-            "master_cpu": report["processes"]["master"]["cpu_s"] * 1e6 / report["messages"],
+            "cpu": report["processes"][source]["cpu_s"] * 1e6 / report["messages"],
             "p99": report["latency_ms"]["p99"],
         }
 
     return run
+
+
+def _pull_row(name: str, title: str, source: str) -> Row:
+    return Row(
+        name,
+        f"{title}, 1 KiB, 4 queues, 32 a pull",
+        [
+            Metric("rate", "msg/s", "higher"),
+            Metric("bytes", "MB/s", "higher"),
+            Metric("cpu", f"us of {source} a message", "lower"),
+            Metric("p99", "ms a pull", "lower"),
+        ],
+        {make: _pull(make, source) for make in MAKES},
+    )
 
 
 def _start_up(make: str) -> Subject:
@@ -232,17 +282,11 @@ ROWS = [
         for size in (128, 1024)
         for connections, depth in _SHAPES
     ),
-    Row(
-        "pull-backlog",
-        "pull of a backlog, 1 KiB, 4 queues, 32 a pull",
-        [
-            Metric("rate", "msg/s", "higher"),
-            Metric("bytes", "MB/s", "higher"),
-            Metric("master_cpu", "us of master a message", "lower"),
-            Metric("p99", "ms a pull", "lower"),
-        ],
-        {make: _pull(make) for make in MAKES},
-    ),
+    _send_row("ASYNC_MASTER", 64 * 1024, 16, 4),
+    _send_row("ASYNC_MASTER", 128, 1000, 1),
+    *(_latency_row(percent) for percent in (20, 50, 80)),
+    _pull_row("pull-backlog", "pull of a backlog", "master"),
+    _pull_row("pull-slave", "pull of a backlog from the slave", "slave"),
     *(
         _send_row("SYNC_MASTER", size, connections, depth)
         for size in (128, 1024)
