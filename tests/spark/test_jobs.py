@@ -20,6 +20,7 @@ from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.audit_archive import audit_archive
 from twinlog.spark.jobs.compact import compact
 from twinlog.spark.jobs.find import Wanted, find
+from twinlog.spark.jobs.move import decode
 from twinlog.spark.jobs.report import report
 from twinlog.spark.jobs.verify import verify
 
@@ -249,6 +250,24 @@ def test_compaction_keeps_the_rows_and_the_place_to_go_on(
     assert compact(out, grace_seconds=3600).facts["removed"] == 0
     assert archived_rows(spark, out) == stored_rows(files)
     assert audit_archive(master, out, spark=spark).findings == []
+
+
+def test_decode_writes_typed_rows_and_dead_letters(spark: Any, pair: Any, tmp_path: Path) -> None:
+    files, master, _ = pair
+    files.put("orders", 0, b"no json", {"KEYS": "bad"})
+    files.put("orders", 0, b'{"id": "no number"}')
+    options = {
+        "subscribe": "orders", "decodeBody": "json", "bodySchema": "id INT, amount INT",
+    }  # fmt: skip
+    facts = decode(master, tmp_path / "out", options, spark=spark).facts
+    assert (facts["rows"], facts["dead_letters"]) == (200, 2)
+    total = spark.read.parquet(str(tmp_path / "out" / "rows")).selectExpr("sum(body.id)").first()[0]
+    assert total == sum(range(0, 400, 2))
+    dead = spark.read.parquet(str(tmp_path / "out" / "dead")).select("keys", "body", "reason")
+    assert {(row["keys"], bytes(row["body"])) for row in dead.collect()} == {
+        ("bad", b"no json"),
+        (None, b'{"id": "no number"}'),
+    }
 
 
 def test_an_archive_refuses_a_gap(spark: Any, pair: Any, tmp_path: Path) -> None:

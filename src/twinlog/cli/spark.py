@@ -34,6 +34,7 @@ JOBS: dict[str, tuple[str, str, str]] = {
     "import": ("twinlog.cli.spark_moves", "import_command", "What export wrote, to topics."),
     "mirror": ("twinlog.cli.spark_moves", "mirror_command", "Topics to another cluster."),
     "compact": ("twinlog.cli.spark_moves", "compact_command", "Merge small archive files."),
+    "decode": ("twinlog.cli.spark_moves", "decode_command", "Bodies to typed tables."),
     "report": ("twinlog.cli.spark_queries", "report_command", "One HTML page about a store."),
 }
 CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")

@@ -1,4 +1,4 @@
-"""The jobs of `twinlog spark` that move data: replay, export, import, mirror, compact."""
+"""The jobs of `twinlog spark` that move data: replay, export, import, decode, mirror, compact."""
 
 from __future__ import annotations
 
@@ -69,6 +69,19 @@ def import_command(
             source, target, to_topic=to_topic, rate=rate, form=form, spark_master=master
         )
     )
+
+
+@click.command("decode")
+@click.argument("place")
+@click.option("--out", required=True, help="Directory to write: rows and dead in it.")
+@with_session_options
+@with_source_options
+def decode_command(place: str, out: str, master: str, quiet: bool, **values: Any) -> None:
+    """Write the messages of PLACE with typed bodies to Parquet, the others to dead letters."""
+    from twinlog.spark.jobs.move import decode
+
+    options = taken(values)
+    run(lambda: decode(place, out, options, spark_master=master))
 
 
 @click.command("mirror")

@@ -22,7 +22,7 @@ BAR_WIDTH = 28
 LINE_SECONDS = 5.0
 POLL_SECONDS = 0.3
 QUERY_POLL_SECONDS = 1
-QUERY_TRIES = 3
+QUERY_TRIES = 8
 NO_WORKER = "Python worker failed to connect back"
 
 
@@ -172,6 +172,7 @@ def follow_query(
         except Exception as error:
             if NO_WORKER not in str(error) or attempt + 1 == QUERY_TRIES:
                 raise
+            time.sleep(attempt + 1)
         finally:
             query.stop()
     raise AssertionError("unreachable")

@@ -87,12 +87,8 @@ def _merge(
         if len(group) == 1:
             merged += group
         else:
-            merged += _merge_group(
-                manifest,
-                group,
-                f"{manifest.next_sequence():08d}-c{os.urandom(4).hex()}-{number}",
-                compression,
-            )
+            prefix = f"{manifest.next_sequence():08d}-c{os.urandom(4).hex()}-{number}"
+            merged += _merge_group(manifest, group, prefix, compression)
     progress.end()
     return merged
 

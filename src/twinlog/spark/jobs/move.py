@@ -1,4 +1,4 @@
-"""`twinlog spark replay`, `export`, `import` and `mirror`: rows out of one place and into another.
+"""`twinlog spark replay`, `export`, `import`, `decode`, `mirror`: rows from place to place.
 
 Writing into topics is at least once. What a message was before travels with it: keys, tags, its
 own properties and flag as they were, its birth time and unique id as properties ORIGIN_BORN_TIME
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from twinlog.spark.columns import ddl
 from twinlog.spark.errors import NotFoundError, OptionError
 from twinlog.spark.jobs.analyse import table_of
-from twinlog.spark.jobs.common import Progress, Summary, follow_query, session_of, source_options
+from twinlog.spark.jobs.common import (
+    Progress,
+    Summary,
+    follow_query,
+    kind_of,
+    session_of,
+    source_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,6 +110,41 @@ def export(
         count = session.read.schema(ddl()).format(form).load(str(out)).count()
     facts = {"source": str(place), "out": str(out), "form": form, "rows": count}
     return Summary("export", facts, seconds=time.monotonic() - begin)
+
+
+def decode(
+    place: str | Path,
+    out: str | Path,
+    options: Mapping[str, str],
+    *,
+    spark: SparkSession | None = None,
+    spark_master: str = "local[2]",
+) -> Summary:
+    """Write messages with typed bodies to Parquet in `out`; undecodable ones to dead letters.
+
+    Args:
+        place: the store or archive.
+        out: directory to write: `rows` and `dead` are made in it.
+        options: options of the format "twinlog", with decodeBody and bodySchema.
+        spark: a session to use.
+        spark_master: Spark master of a session that this starts.
+    """
+    begin = time.monotonic()
+    folded = {name.lower() for name in options}
+    if "decodebody" not in folded:
+        raise OptionError("BAD_OPTION", "decode needs decodeBody (json, avro or protobuf)")
+    dead = Path(out) / "dead"
+    given = source_options(options)
+    if "decodemode" not in folded:
+        given |= {"decodeMode": "deadletter", "deadLetterPath": str(dead)}
+    given["path" if kind_of(place) == "store" else "archive"] = str(place)
+    with session_of(spark, "decode", master=spark_master) as session:
+        rows = session.read.format("twinlog").options(**given).load()
+        rows.where("body_error IS NULL").drop("body_error").write.parquet(str(Path(out) / "rows"))
+        good = session.read.parquet(str(Path(out) / "rows")).count()
+        bad = session.read.parquet(str(dead)).count() if dead.exists() else 0
+    facts = {"source": str(place), "out": str(out), "rows": good, "dead_letters": bad}
+    return Summary("decode", facts, seconds=time.monotonic() - begin)
 
 
 def import_rows(
