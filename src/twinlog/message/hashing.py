@@ -93,6 +93,11 @@ def _load_numpy() -> Any:
     return numpy
 
 
+def warm_up() -> None:
+    """Load what large batches need now: a store does so before it serves, not in mid-traffic."""
+    _load_numpy()
+
+
 def index_key_hashes(topics: Sequence[str], keys: Sequence[str]) -> list[int]:
     """`index_key_hash` of many pairs at once: with numpy a fifth of the cost."""
     if len(keys) < _BATCH_MIN or _load_numpy() is None:

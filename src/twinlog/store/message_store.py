@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from twinlog.message.batch import BatchMember
+from twinlog.message.hashing import warm_up
 from twinlog.message.model import PutMessage
 from twinlog.message.record import PropertiesSizeError, RecordError, encode_record
 from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
@@ -208,6 +209,7 @@ class MessageStore:
 
     async def start(self, tasks: TaskOwner) -> None:
         """Accept puts (master) and raw bytes (slave); start the background work."""
+        warm_up()
         self.open_for_puts()
         tasks.spawn("flush", self.flush_service.run())
         tasks.spawn("housekeeping", self.housekeeping.run())
