@@ -23,6 +23,7 @@ from twinlog.broker.processors.query import QueryMessageProcessor
 from twinlog.broker.processors.reply_message import ReplyMessageProcessor
 from twinlog.broker.processors.send import SendMessageProcessor
 from twinlog.broker.processors.send_back import SendBackProcessor
+from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.rng import Rng
 from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.message.ids import pack_host
@@ -77,6 +78,7 @@ def _rows(
         clock=broker.clock,
         rng=rng,
         store_host=store_host(config),
+        once=SendOnce(broker.once, broker.replies),
     )
     send_back = SendBackProcessor(
         config,

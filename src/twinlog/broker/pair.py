@@ -179,6 +179,7 @@ class PairService:
             **self._identity(),
             "brokerRole": self._config.broker_role.value,
             "haAddress": self._ha_address(),
+            "idempotentSends": True,
         }
         connection.reply(request, header={"twinlog": __version__}, body=fastjson.dumps(body))
 

@@ -114,6 +114,19 @@ class PutReplies:
         else:
             self._turn.append((result.end_offset, waiting, Demand.NONE, ""))
 
+    def add_stored(self, end_offset: int, waiting: PutCallback, must_wait: bool) -> None:
+        """Answer for what was put before: at once when it is as safe as the mode says."""
+
+        def appended(_: Any, outcome: Outcome, reason: str) -> None:
+            if outcome is not Outcome.REACHED:
+                waiting(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+                return
+            demand, why = self._demand(end_offset) if must_wait else (Demand.NONE, "")
+            entry = (end_offset, waiting, demand, why)
+            self._release_turn([entry], self._clock.monotonic_ms())
+
+        self._appended_mark.wait(end_offset, _NO_DEADLINE_MS, appended)
+
     def _demand(self, end_offset: int) -> tuple[Demand, str]:
         """What a put waits for besides the append; or why waiting for a slave is vain."""
         demand = Demand.NONE

@@ -41,7 +41,7 @@ def reseed_if_asked(disk: Disk, root: str) -> str | None:
         source = posixpath.join(root, entry)
         if disk.exists(source):
             disk.rename(source, posixpath.join(aside, entry))
-    for leftover in ("identity.json", "metadata.json", "log-start"):
+    for leftover in ("identity.json", "metadata.json", "log-start", "producers"):
         source = posixpath.join(root, "twinlog", leftover)
         if disk.exists(source):
             disk.rename(source, posixpath.join(aside, leftover))

@@ -8,6 +8,7 @@ the string.
 from __future__ import annotations
 
 from twinlog.message.hashing import jhash
+from twinlog.message.once import ONCE_PROPERTY
 
 _WAIT = 1
 _TAGS = 2
@@ -25,6 +26,8 @@ _KINDS = {
     # What sends a message somewhere else than where it says: handled with the whole map.
     "DELAY": _RARE,
     "TRAN_MSG": _RARE,
+    # An idempotent send: asked for in the table of producers.
+    ONCE_PROPERTY: _RARE,
 }
 _kind_of = _KINDS.get
 

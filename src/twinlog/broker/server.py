@@ -35,6 +35,7 @@ from twinlog.broker.message_queue import MessageQueue
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.offset_moved import OffsetMovedEvents
 from twinlog.broker.offset_return import OffsetReturn
+from twinlog.broker.once_service import SWEEP_INTERVAL_MS, IdempotentSends
 from twinlog.broker.pair import PairService
 from twinlog.broker.processors.client_manage import notify_members
 from twinlog.broker.processors.pull import PullMessageProcessor
@@ -96,6 +97,7 @@ class Broker:
     pair: PairService
     identity: StoreIdentity
     ha: HAService
+    once: IdempotentSends
 
     def __init__(
         self,
@@ -188,7 +190,9 @@ class Broker:
             self.guard.files.load()
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
         reseed_if_asked(self.disk, config.store_path_root_dir)
+        self.once.load()
         self.recovery = await self.store.load()
+        await self.once.recovered(self.recovery)
         self.identity.load()
         for table in (self.topics, self.groups, self.offsets, self.schedule):
             table.load()
@@ -259,6 +263,7 @@ class Broker:
         every("hold-check", lambda: CHECK_INTERVAL_MS, self._check_hold)
         every("client-scan", lambda: CLIENT_SCAN_INTERVAL_MS, self._scan_clients)
         every("lock-sweep", lambda: _LOCK_SWEEP_MS, self._sweep_locks)
+        every("forget-producers", lambda: SWEEP_INTERVAL_MS, self.once.sweep)
         every("store-stats", lambda: _STATS_SAMPLE_MS, self._sample_store_stats)
         every("stats", lambda: SAMPLE_INTERVAL_MS, self._sample_stats)
         if self.guard is not None:
@@ -401,6 +406,8 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         delay_levels=config.delay_levels,
         memory_size=memory_size,
     )
+    root = config.store_path_root_dir
+    broker.once = IdempotentSends(broker.store, broker.disk, broker.clock, root)
     broker.identity = StoreIdentity(config, broker.disk)
     broker.ha = HAService(
         HASettings.from_config(config),

@@ -147,6 +147,14 @@ class RequestReplyTimeoutError(ClientError):
     retriable = True
 
 
+class IdempotenceNotSupportedError(ClientError):
+    """The broker does not know idempotent sends: it is not twinlog. Nothing was sent."""
+
+
+class IdempotenceLostError(ClientError):
+    """An earlier idempotent send to this queue failed: nothing may follow it. Nothing was sent."""
+
+
 class TransactionError(ClientError):
     """A transaction did not end as wanted."""
 
@@ -249,6 +257,20 @@ class ConsumerNotOnlineError(BrokerError):
     """No member of the group is connected."""
 
 
+class OutOfSequenceError(BrokerError):
+    """An idempotent send whose number does not follow what the broker has."""
+
+    is_out_of_sequence = True
+
+
+class ProducerExpiredError(OutOfSequenceError):
+    """The broker knows nothing (any more) of this idempotent producer."""
+
+
+class ProducerFencedError(OutOfSequenceError):
+    """A newer epoch of this idempotent producer has begun."""
+
+
 BROKER_ERRORS: dict[int, type[BrokerError]] = {
     1: BrokerSystemError,
     2: BrokerBusyError,
@@ -271,6 +293,9 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
     205: BrokerSystemError,
     206: ConsumerNotOnlineError,
     215: BrokerBusyError,
+    10010: OutOfSequenceError,
+    10011: ProducerExpiredError,
+    10012: ProducerFencedError,
 }
 
 

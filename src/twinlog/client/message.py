@@ -15,6 +15,7 @@ from twinlog.client.queues import MessageQueue
 from twinlog.message import properties as names
 from twinlog.message.compression import inflate_body
 from twinlog.message.model import Record
+from twinlog.message.once import ONCE_PROPERTY
 from twinlog.message.properties import encode_properties
 from twinlog.runtime.limits import TOPIC_LENGTH_MAX
 
@@ -47,6 +48,7 @@ RESERVED_PROPERTIES = frozenset(
         names.PROPERTY_CORRELATION_ID, names.PROPERTY_MESSAGE_REPLY_TO_CLIENT,
         names.PROPERTY_MESSAGE_TTL, names.PROPERTY_REPLY_MESSAGE_ARRIVE_TIME,
         names.PROPERTY_PUSH_REPLY_TIME, names.PROPERTY_CLUSTER, names.PROPERTY_MESSAGE_TYPE,
+        ONCE_PROPERTY,
     )
 )  # fmt: skip
 

@@ -35,8 +35,8 @@ class SendRequest:
 
     __slots__ = (
         "attempt", "batch", "body", "born_ms", "code", "deadline_ms", "error", "flag",
-        "is_pinned", "properties", "queue", "reconsume_times", "reconsume_times_max",
-        "size", "sys_flag", "tickets", "topic", "tried",
+        "is_pinned", "is_unknown", "once", "properties", "queue", "reconsume_times",
+        "reconsume_times_max", "size", "sys_flag", "tickets", "topic", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,9 @@ class SendRequest:
         self.error: ClientError | None = None
         self.reconsume_times = 0
         self.reconsume_times_max: int | None = None
+        # Of an idempotent send: its lane, and whether an attempt may have been stored.
+        self.once: Any = None
+        self.is_unknown = False
 
 
 def send_command(request: SendRequest, group: str, default_topic: str) -> RemotingCommand:
@@ -124,7 +127,11 @@ def read_receipts(
         ]
     if len(offset_ids) != len(message_ids):
         offset_ids = [""] * len(message_ids)
+    # A repeat of what was stored at different times says where each one is.
+    places = [int(text) for text in ext.get("queueOffsets", "").split(",") if text]
+    if len(places) != len(message_ids):
+        places = list(range(queue_offset, queue_offset + len(message_ids)))
     return [
-        SendReceipt(status, message_id, queue, queue_offset + index, offset_ids[index])
+        SendReceipt(status, message_id, queue, places[index], offset_ids[index])
         for index, message_id in enumerate(message_ids)
     ]

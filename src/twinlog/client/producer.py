@@ -28,6 +28,7 @@ from twinlog.client.errors import (
 )
 from twinlog.client.fault_strategy import FaultStrategy
 from twinlog.client.hooks import guarded
+from twinlog.client.idempotent import IdempotentLanes
 from twinlog.client.instance import ClientInstance, MemberRole
 from twinlog.client.message import (
     Message,
@@ -84,6 +85,11 @@ class Producer:
         compression: zlib (every consumer reads it), lz4 or zstd (consumers from 4.9.4 on).
         message_size_max: The broker's `maxMessageSize`.
         avoid_slow_brokers: RocketMQ's `sendLatencyFaultEnable`.
+        idempotent: The broker drops repeats, so a retry never makes a copy. Only with twinlog's
+            brokers. Sends are retried until `send_timeout_ms` is over, to the same queue.
+        producer_id, epoch: For an idempotent producer that must survive its process: opened again
+            with the same id (and epoch), it may send everything again in the same order, and what
+            the broker has is not stored twice. A higher epoch begins to count anew.
     """
 
     def __init__(
@@ -103,6 +109,9 @@ class Producer:
         compression: str | None = "zlib",
         message_size_max: int = MESSAGE_SIZE_MAX,
         avoid_slow_brokers: bool = False,
+        idempotent: bool = False,
+        producer_id: str | None = None,
+        epoch: int = 0,
         **settings: Unpack[ClientSettings],
     ) -> None:
         self.group = check_group(group)
@@ -144,6 +153,15 @@ class Producer:
             retry_when_not_ok=retry_when_not_ok,
             faults=FaultStrategy(is_enabled=avoid_slow_brokers),
         )  # fmt: skip
+        self._once: IdempotentLanes | None = None
+        if idempotent:
+            self._once = IdempotentLanes(
+                self._instance, self._sender, epoch=epoch, size_max=batch_size_max,
+                producer_id=producer_id,
+                count_max=batch_count_max, timeout_ms=send_timeout_ms, changed=self._wake_waiters,
+            )  # fmt: skip
+        elif producer_id is not None or epoch:
+            raise UsageError("producer_id and epoch are for idempotent=True")
         self._request_reply = RequestReply(self._instance, self._send_special)
 
     # Life
@@ -152,6 +170,8 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._request_reply.start()
         await self._instance.start()
+        if self._once is not None and not self._once.producer_id:
+            self._once.producer_id = self._instance.unique_ids.next_id()
         return self
 
     async def close(self) -> None:
@@ -164,9 +184,14 @@ class Producer:
             async with asyncio.timeout(self._send_timeout_ms / 1000 + 1):
                 await self.flush()
         except TimeoutError:
-            self._sender.fail_all()
+            self._fail_all()
         await self._instance.stop()
+        self._fail_all()
+
+    def _fail_all(self) -> None:
         self._sender.fail_all()
+        if self._once is not None:
+            self._once.fail_all()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -224,6 +249,7 @@ class Producer:
         batch = list(messages)
         if not batch:
             return []
+        self._not_idempotent("send_batch", "send_many gathers batches by itself")
         self._check_batch(batch)
         if self._is_over_limit():
             await self._wait_for_room()
@@ -279,6 +305,7 @@ class Producer:
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without an answer: as fast as it gets, and nobody knows whether it arrived."""
         self._instance.check_usable()
+        self._not_idempotent("send_oneway", "use send")
         body, properties, ticket = self._prepare(message)
         ticket[0].cancel()
         sys_flag, body = self._compressed(body)
@@ -310,7 +337,7 @@ class Producer:
     async def flush(self) -> None:
         """Wait until nothing is on its way."""
         self._drain(force=True)
-        while self._sender.outstanding or self._outbox or not self._accumulator.is_empty:
+        while self._buffered() or self._sender.outstanding:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle_waiters.append(waiter)
             await waiter
@@ -324,6 +351,8 @@ class Producer:
         if self._closing:
             raise ClientClosedError("this producer is closed: open a new one")
         self._instance.check_usable()
+        if self._once is not None:
+            return self._enqueue_once(self._once, message, queue)
         if self._has_linger and queue is None and self._is_plain(message):
             return self._enqueue_free(message)
         body, properties, ticket = self._prepare(message)
@@ -343,6 +372,23 @@ class Producer:
             return ticket[0]
         self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
         return ticket[0]
+
+    def _enqueue_once(
+        self, once: IdempotentLanes, message: Message, queue: MessageQueue | None
+    ) -> asyncio.Future[SendReceipt]:
+        body, properties, ticket = self._prepare(message)
+        sys_flag, body = self._compressed(body)
+        once.add(message, body, properties, ticket, sys_flag=sys_flag, queue=queue)
+        return ticket[0]
+
+    def _not_idempotent(self, call: str, advice: str) -> None:
+        if self._once is not None:
+            raise UsageError(f"{call} is not for an idempotent producer: {advice}")
+
+    @property
+    def producer_id(self) -> str | None:
+        """The id under which the broker drops repeats; None without `idempotent`."""
+        return None if self._once is None else self._once.producer_id
 
     def _is_plain(self, message: Message) -> bool:
         """Whether it may go to any queue in any batch. What is not a message is found out later."""
@@ -556,6 +602,9 @@ class Producer:
             if hooks is not None:
                 receipt = None if receipts is None else receipts[index]
                 guarded(hooks.after_send, context, receipt, error)
+        if request.once is not None:
+            assert self._once is not None
+            self._once.finished(request, receipts, error)
         if request.batch is not None:
             self._accumulator.finished(request.batch)
             if request.is_pinned or self._outbox:
@@ -565,7 +614,8 @@ class Producer:
     # Back-pressure
 
     def _buffered(self) -> int:
-        return self._sender.outstanding_size + self._accumulator.size + self._outbox_size
+        size = self._sender.outstanding_size + self._accumulator.size + self._outbox_size
+        return size if self._once is None else size + self._once.size
 
     def _is_over_limit(self) -> bool:
         sender = self._sender
@@ -573,6 +623,7 @@ class Producer:
             sender.outstanding >= self._in_flight_max
             or sender.outstanding_size + self._accumulator.size + self._outbox_size
             >= self._buffer_size_max
+            or (self._once is not None and self._buffered() >= self._buffer_size_max)
         )
 
     async def _wait_for_room(self) -> None:
@@ -596,7 +647,7 @@ class Producer:
 
     def _instance_failed(self) -> None:
         """Nobody waits for a producer that no longer works."""
-        self._sender.fail_all()
+        self._fail_all()
         waiters = [*self._room_waiters, *self._idle_waiters]
         self._room_waiters.clear()
         self._idle_waiters.clear()

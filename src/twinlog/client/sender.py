@@ -15,7 +15,9 @@ from twinlog.client.errors import (
     BrokerUnreachableError,
     ClientClosedError,
     ClientError,
+    IdempotenceNotSupportedError,
     NoWritableQueueError,
+    RequestCodeNotSupportedError,
 )
 from twinlog.client.fault_strategy import FaultStrategy
 from twinlog.client.instance import DEFAULT_TOPIC, ClientInstance
@@ -26,10 +28,13 @@ from twinlog.client.retry import RetryAction, backoff_ms, decide
 from twinlog.client.routes import TopicRoute
 from twinlog.client.selector import RoundRobin
 from twinlog.client.transport import translate
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import RemotingError
 
 _LOG = logging.getLogger("twinlog.client")
+_NO_LIMIT = 1 << 30
 
 # Called once for each request: receipts in the order of its tickets, or the error.
 Outcome = Callable[[SendRequest, list[SendReceipt] | None, ClientError | None], None]
@@ -57,6 +62,7 @@ class Sender:
         self._selectors: dict[str, tuple[TopicRoute, list[MessageQueue], RoundRobin]] = {}
         self._waiting: deque[SendRequest] = deque()
         self._is_recovering = False
+        self._once_brokers: set[str] = set()  # Known to drop repeats.
         self.outstanding = 0
         self.outstanding_size = 0
 
@@ -106,6 +112,9 @@ class Sender:
         return broker.master_address
 
     def _submit(self, request: SendRequest, address: str) -> None:
+        if request.once is not None and address not in self._once_brokers:
+            self._instance.tasks.spawn("ask broker", self._ask_broker(request, address))
+            return
         started_ms = self._instance.clock.monotonic_ms()
         timeout_ms = request.deadline_ms - started_ms
         request.attempt += 1
@@ -124,6 +133,29 @@ class Sender:
             )
         except RemotingError as error:
             self._lost(request, address, error)
+
+    async def _ask_broker(self, request: SendRequest, address: str) -> None:
+        """Before the first idempotent send to a broker: it must be one that drops repeats."""
+        left_ms = request.deadline_ms - self._instance.clock.monotonic_ms()
+        try:
+            answer = await self._instance.transport.call(
+                address, RequestCode.TWINLOG_INFO, timeout_ms=max(1.0, left_ms),
+                action="question whether the broker knows idempotent sends",
+            )  # fmt: skip
+            if not _knows_once(answer.body):
+                raise RequestCodeNotSupportedError(3, "no idempotentSends in its answer")
+        except RequestCodeNotSupportedError as error:
+            unsupported = IdempotenceNotSupportedError(
+                f"broker {address} is not twinlog (or too old): it would store repeats, so an "
+                f"idempotent producer does not send to it ({error})"
+            )
+            self._finish(request, None, unsupported)
+        except ClientError as error:
+            request.attempt += 1
+            self._failed(request, error)
+        else:
+            self._once_brokers.add(address)
+            self._submit(request, address)
 
     def _answered(
         self, request: SendRequest, address: str, answer: Request, started_ms: int
@@ -144,7 +176,7 @@ class Sender:
             self._retry_when_not_ok
             and not receipts[0].is_acknowledged
             and request.attempt < self._attempts_max
-            and not request.is_pinned
+            and (not request.is_pinned or request.once is not None)
         ):
             request.tried += (receipts[0].queue.broker_name,)
             self._look_after(request)
@@ -153,6 +185,8 @@ class Sender:
 
     def _lost(self, request: SendRequest, address: str, error: RemotingError) -> None:
         translated = translate(error, address)
+        if not translated.is_safe_to_repeat:
+            request.is_unknown = True
         self._instance.connection_failed(address, translated)
         if request.queue is not None and isinstance(translated, BrokerUnreachableError):
             self._faults.failed(request.queue.broker_name, self._instance.clock.monotonic_ms())
@@ -162,7 +196,8 @@ class Sender:
         action = decide(
             error,
             attempt=request.attempt,
-            attempts_max=self._attempts_max,
+            # A repeat does no harm: only time limits it.
+            attempts_max=self._attempts_max if request.once is None else _NO_LIMIT,
             is_pinned=request.is_pinned,
             time_left_ms=request.deadline_ms - self._instance.clock.monotonic_ms(),
         )
@@ -244,3 +279,11 @@ class Sender:
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             self._finish(request, None, ClientClosedError("the producer was closed meanwhile"))
+
+
+def _knows_once(body: bytes | memoryview) -> bool:
+    try:
+        answer = fastjson.loads(bytes(body))
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and answer.get("idempotentSends") is True

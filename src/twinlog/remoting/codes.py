@@ -254,6 +254,11 @@ class ResponseCode(IntEnum):
     CONTROLLER_ALTER_SYNC_STATE_SET_FAILED = 2013
     CONTROLLER_BROKER_ID_INVALID = 2014
 
+    # twinlog's own: refusals of idempotent sends. Nothing was stored.
+    TWINLOG_SEQUENCE_GAP = 10010
+    TWINLOG_PRODUCER_EXPIRED = 10011
+    TWINLOG_PRODUCER_FENCED = 10012
+
 
 _LANGUAGES_BY_NAME = {member.name: member for member in LanguageCode}
 _LANGUAGES_BY_NUMBER = {member.value: member for member in LanguageCode}

@@ -348,6 +348,12 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
         return [path.strip() for path in text.split(",") if path.strip()]
 
     @property
+    def read_only_commit_log_paths(self) -> list[str]:
+        """Where older segments are read from."""
+        text = self.read_only_commit_log_store_paths or ""
+        return [path.strip() for path in text.split(",") if path.strip()]
+
+    @property
     def consume_queue_file_size(self) -> int:
         """`mappedFileSizeConsumeQueue`, rounded up to whole entries."""
         return -(-self.mapped_file_size_consume_queue // CONSUME_QUEUE_UNIT_SIZE) * (

@@ -7,7 +7,7 @@ knows the entry already and does the same without decoding.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from twinlog.message.properties import delay_level, tags_and_keys
@@ -63,6 +63,9 @@ class Dispatcher:
         self._clock = clock
         # Recovery asks for errors where later, on a slave, the gap is filled and reported.
         self.is_strict = False
+        # Told about records whose properties contain `observed`, in the order of the log.
+        self.observed = b""
+        self.observer: Callable[[ScanEntry], None] | None = None
 
     def dispatch(self, entries: Iterable[ScanEntry]) -> set[ConsumeQueue]:
         """Queues that moved. Their new entries are visible at once."""
@@ -71,7 +74,9 @@ class Dispatcher:
         pending = index.pending if index is not None else []
         moved: set[ConsumeQueue] = set()
         pack = ENTRY.pack
-        for offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties in entries:
+        observer, observed = self.observer, self.observed
+        for entry in entries:
+            offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties = entry
             tags_code, keys = tags_and_keys(properties)
             if not sys_flag & _UNQUEUED_BIT:
                 queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
@@ -93,6 +98,8 @@ class Dispatcher:
                 pending.append((topic, keys, offset, stored_at))
             elif index is not None:
                 index.bare_offset = offset
+            if observer is not None and observed in properties:
+                observer(entry)
         self._finish(moved)
         return moved
 

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import logging
 import posixpath
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from twinlog.runtime.clock import Clock
@@ -40,6 +41,8 @@ class Housekeeping:
         self._clock = clock
         self._reported: dict[str, int] = {}
         self._slots_written_ms = 0
+        # Saves what else follows the log: recovery will not read again what is below the point.
+        self.before_checkpoint: Callable[[], Awaitable[None]] | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -145,6 +148,8 @@ class Housekeeping:
         store.checkpoint.logics_timestamp = timestamp
         point = RecoveryPoint(flushed=min(flushed, target), dispatched=target)
         try:
+            if self.before_checkpoint is not None:
+                await self.before_checkpoint()
             save = functools.partial(store.checkpoint.save, point, cut_count=cut_count)
             return await self._disk.run(save)
         except DiskSyncError:

@@ -85,7 +85,7 @@ class MessageStore:
             disk,
             clock,
             directories=config.commit_log_paths,
-            read_only_directories=_split(config.read_only_commit_log_store_paths),
+            read_only_directories=config.read_only_commit_log_paths,
             segment_size=config.mapped_file_size_commit_log,
             aside_directory=own,
         )
@@ -109,12 +109,12 @@ class MessageStore:
                 index_max=config.max_index_num,
             )
         self.checkpoint = StoreCheckpoint(disk, root, own)
-        self._dispatcher = Dispatcher(self.queue_table, self.index, self._levels, clock)
+        self.dispatcher = Dispatcher(self.queue_table, self.index, self._levels, clock)
         self.reader = StoreReader(
             config, self.commit_log, self.queue_table, self.index, memory_size
         )
         self.reput = ReputService(
-            self.commit_log, self._dispatcher, self.dispatched, self._queues_moved
+            self.commit_log, self.dispatcher, self.dispatched, self._queues_moved
         )
         self.flush_service = FlushService(
             self.commit_log,
@@ -141,6 +141,8 @@ class MessageStore:
         self._listeners: list[DispatchListener] = []
         self._limit: Watermark | None = None
         self._held: list[tuple[int, list[tuple[ConsumeQueue, int]]]] = []
+        # (end of the log from now on, whether what is gone was written)
+        self.on_cut: Callable[[int, bool], None] = lambda floor, was_written: None
         self.commit_log.on_truncating = self.checkpoint.forget_point
         self.commit_log.on_truncate = self._log_truncated
 
@@ -194,7 +196,7 @@ class MessageStore:
             self.queue_table,
             self.index,
             self.checkpoint,
-            self._dispatcher,
+            self.dispatcher,
             self._clock,
             check_crc=self.config.check_crc_on_recover,
             is_index_safe=self.config.message_index_safe,
@@ -487,6 +489,7 @@ class MessageStore:
             self.index.bare_offset = min(self.index.bare_offset, floor - 1)
         self.commit_log.discard_pending(reason)
         self._update_refusal()
+        self.on_cut(floor, False)
         self.appended.fail_above(floor, reason)
 
     # Controller mode: consumers see only what is confirmed
@@ -532,6 +535,7 @@ class MessageStore:
         self.queue_table.truncate(offset)
         if self.index is not None:
             self.index.truncate(offset, self.reader.store_time_at)
+        self.on_cut(offset, True)
         if self.dispatched.value > offset or self.commit_log.min_offset == offset:
             self.dispatched.reset(offset, "the log was truncated")
         self.reput.truncated(offset)
@@ -692,7 +696,3 @@ def _illegal_record(error: RecordError) -> AppendResult:
     if isinstance(error, PropertiesSizeError):
         status = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     return AppendResult(status, reason=str(error))
-
-
-def _split(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]

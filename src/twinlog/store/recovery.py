@@ -48,6 +48,7 @@ class RecoveryReport:
     """What recovery found and did."""
 
     was_clean: bool
+    has_point: bool = False  # Everything below `start_offset` was read in an earlier life.
     start_offset: int = 0
     end_offset: int = 0
     record_count: int = 0
@@ -113,6 +114,7 @@ class Recovery:
             return report
         self._log.find_first_record()
         point = self._usable_point()
+        report.has_point = point is not None
         if not was_clean:
             self._safe_end = point.flushed if point is not None else 0
         start = self._prepare(point, was_clean, report)

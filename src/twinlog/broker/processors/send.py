@@ -12,6 +12,8 @@ from typing import Any
 from twinlog.broker import names, perm
 from twinlog.broker.delay import DelayLevels, delayed
 from twinlog.broker.errors import BrokerError, see_faq
+from twinlog.broker.idempotence import Place
+from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.rng import Rng
 from twinlog.broker.send_properties import scan_properties
@@ -27,6 +29,7 @@ from twinlog.broker.transaction.half import half_message
 from twinlog.message import sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
 from twinlog.message.model import PutMessage
+from twinlog.message.once import Mark
 from twinlog.message.properties import (
     PROPERTY_CLUSTER,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -81,6 +84,7 @@ class SendMessageProcessor:
         clock: Clock,
         rng: Rng,
         store_host: bytes,
+        once: SendOnce,
     ) -> None:
         self._config = config
         self._store = store
@@ -95,6 +99,7 @@ class SendMessageProcessor:
         self._clock = clock
         self._rng = rng
         self._store_host = store_host
+        self._once = once
         self._cluster_piece = f"{PROPERTY_CLUSTER}\x01{config.broker_cluster_name}"
         self._routes: dict[str, _Route] = {}
         topics.subscribe(self._topics_changed)
@@ -145,11 +150,17 @@ class SendMessageProcessor:
                 tags_code,
                 keys,
             )
+            mark = None
             if is_rare or route.is_retry:
+                mark = self._once.mark_of(header.properties, topic, queue_id)
+                if mark is not None and self._is_repeat(connection, request, mark, must_wait):
+                    return
                 message = self._redirect(message, request, header)
             result = self._put(message)
             if result.status is not _PUT_OK:
                 raise self._refusal(result)
+            if mark is not None:
+                self._once.stored(mark, result, is_elsewhere=message.topic != topic)
         except (BrokerError, HeaderError) as refusal:
             self._refuse(connection, request, refusal)
             return
@@ -175,6 +186,17 @@ class SendMessageProcessor:
             )
 
     # What is not common
+
+    def _is_repeat(
+        self, connection: ServerConnection, request: Request, mark: Mark, must_wait: bool
+    ) -> bool:
+        """Whether an idempotent send is stored already; it is answered then."""
+        if self._store.refusal_reason:
+            return False  # The put will say so.
+        if not self._once.known_count(mark, 1):
+            return False
+        self._once.answer_repeat(connection, request, mark, self._once.places(mark, 1), must_wait)
+        return True
 
     def _redirect(self, message: PutMessage, request: Request, header: _Header) -> PutMessage:
         """Retry sends, delayed and half messages go to a topic of the broker's own."""
@@ -246,6 +268,10 @@ class SendMessageProcessor:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, remark)
         message, must_wait = self._batch_message(connection, request, header, queue_id)
         members = self._batch_members(request.body)
+        mark = self._once.batch_mark(members, header.topic, queue_id)
+        if mark is not None and not self._store.refusal_reason:
+            self._send_batch_once(connection, request, message, members, mark, must_wait)
+            return
         result = self._store.put_batch(message, members)
         if result.status is not _PUT_OK:
             raise self._refusal(result)
@@ -262,6 +288,39 @@ class SendMessageProcessor:
                 result.offsets,
             )
             self._reply(result, reply, must_wait)
+
+    def _send_batch_once(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        message: PutMessage,
+        members: list[BatchMember],
+        mark: Mark,
+        must_wait: bool,
+    ) -> None:
+        """Of a batch that is sent again a part may be new: its first try, or what a crash took."""
+        known = self._once.known_count(mark, len(members))
+        places = self._once.places(mark, known)
+        if known == len(members):
+            self._once.answer_repeat(connection, request, mark, places, must_wait)
+            return
+        result = self._store.put_batch(message, members[known:])
+        if result.status is not _PUT_OK:
+            raise self._refusal(result)
+        first_new = mark._replace(number=mark.number + known)
+        self._once.stored(first_new, result, is_elsewhere=False)
+        places += [
+            Place(result.queue_offset + index, offset, result.end_offset)
+            for index, offset in enumerate(result.offsets)
+        ]
+        route = self._routes.get(message.topic)
+        if route is not None:
+            route.nums.value += result.message_count
+            route.nums.times += 1
+            route.size.add(result.end_offset - result.physical_offset)
+        if not request.flag & FLAG_ONEWAY:
+            waiting = self._once.reply_later(connection, request, mark, places)
+            self._reply(result, waiting, must_wait)
 
     def _batch_message(
         self, connection: ServerConnection, request: Request, header: _Header, queue_id: int

@@ -1,0 +1,132 @@
+"""Idempotent sends: the part of a send that happens only for messages with a mark.
+
+The table behind it is in `broker/idempotence.py`. A repeat is answered like the original, with its
+place, and not before the original is as safe as the broker's mode says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.idempotence import Decision, Place, Verdict
+from twinlog.broker.once_service import IdempotentSends
+from twinlog.broker.replies import RESPONSE_CODES, PutReplies
+from twinlog.message.batch import BatchMember
+from twinlog.message.once import ONCE_BYTES, Mark, read_mark
+from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.server import ServerConnection
+from twinlog.store.status import PutMessageStatus
+
+_REMARKS = {
+    Verdict.GAP: "is missing what comes before it, number {expected} is expected: send that first",
+    Verdict.STALE: "is of an epoch that has ended: another instance of this producer took over",
+    Verdict.EXPIRED: (
+        "is not the first of this producer, of which nothing is known here (idle for 7 days, or "
+        "its messages were lost): what was stored cannot be told, use a new producer id"
+    ),
+    Verdict.FULL: "is of a new producer, and too many are active: try again later",
+}
+_CODES = {
+    Verdict.GAP: ResponseCode.TWINLOG_SEQUENCE_GAP,
+    Verdict.STALE: ResponseCode.TWINLOG_PRODUCER_FENCED,
+    Verdict.EXPIRED: ResponseCode.TWINLOG_PRODUCER_EXPIRED,
+    Verdict.FULL: ResponseCode.SYSTEM_BUSY,
+}
+_UNKNOWN = Place(-1, 0, 0)  # A repeat so old that its place is forgotten.
+
+
+class SendOnce:
+    """Asks the table, answers repeats."""
+
+    def __init__(self, sends: IdempotentSends, replies: PutReplies) -> None:
+        self._sends = sends
+        self._replies = replies
+        self.stored = sends.stored
+
+    def mark_of(self, properties: str, topic: str, queue_id: int) -> Mark | None:
+        """The mark of a send; None when there is none, or it belongs to another queue."""
+        mark = read_mark(properties)
+        if mark is None or mark.topic != topic or mark.queue_id != queue_id:
+            return None
+        if "TRAN_MSG\x01" in properties:
+            raise _illegal("a half message cannot be sent idempotently")
+        return mark
+
+    def batch_mark(self, members: Sequence[BatchMember], topic: str, queue_id: int) -> Mark | None:
+        """The mark of the first member; the others must follow it without a gap."""
+        if ONCE_BYTES not in members[0].properties:
+            return None
+        first = self.mark_of(members[0].properties.decode("utf-8", "replace"), topic, queue_id)
+        if first is None:
+            return None
+        for index, member in enumerate(members):
+            mark = read_mark(member.properties.decode("utf-8", "replace"))
+            if mark != first._replace(number=first.number + index):
+                raise _illegal(f"member {index} of the batch does not follow the one before it")
+        return first
+
+    def known_count(self, mark: Mark, count: int) -> int:
+        """How many leading messages are repeats. Raises BrokerError when none may be stored."""
+        decision = self._sends.decide(mark, count)
+        if decision.verdict in _CODES:
+            raise _refusal(mark, decision)
+        return decision.known
+
+    def places(self, mark: Mark, count: int) -> list[Place]:
+        """Where the `count` messages from `mark` on are."""
+        return [
+            self._sends.place(mark._replace(number=mark.number + index)) or _UNKNOWN
+            for index in range(count)
+        ]
+
+    def answer_repeat(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        mark: Mark,
+        places: list[Place],
+        must_wait: bool,
+    ) -> None:
+        """All of it is stored: answer with where, once it is safe."""
+        if not request.flag & FLAG_ONEWAY:
+            end = max(place.safe_end for place in places)
+            waiting = self.reply_later(connection, request, mark, places)
+            self._replies.add_stored(end, waiting, must_wait)
+
+    def reply_later(
+        self, connection: ServerConnection, request: Request, mark: Mark, places: list[Place]
+    ) -> Any:
+        """A callback that answers with these places when the status is known."""
+
+        def answer(status: PutMessageStatus, reason: str) -> None:
+            code = RESPONSE_CODES.get(status)
+            header: dict[str, Any] = dict(self._replies.trace_header)
+            if code is not None:
+                header["queueId"] = mark.queue_id
+                header["queueOffset"] = places[0].queue_offset
+                where = tuple(max(place.physical_offset, 0) for place in places)
+                header["msgId"] = self._replies.message_id(where)
+                if len(places) > 1:
+                    # Not one behind the other, perhaps: stored at different times.
+                    header["queueOffsets"] = ",".join(str(p.queue_offset) for p in places)
+            connection.reply(
+                request, 14 if code is None else code, remark=reason or None, header=header
+            )
+
+        return answer
+
+
+def _illegal(remark: str) -> BrokerError:
+    return BrokerError(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def _refusal(mark: Mark, decision: Decision) -> BrokerError:
+    text = _REMARKS[decision.verdict].format(expected=decision.expected)
+    remark = (
+        f"message {mark.number} of epoch {mark.epoch} of producer {mark.producer} to "
+        f"{mark.topic}-{mark.queue_id} {text}"
+    )
+    return BrokerError(_CODES[decision.verdict], remark)

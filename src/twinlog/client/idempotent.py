@@ -1,0 +1,261 @@
+"""Idempotent sending: each message has a number on its queue, and the broker drops repeats.
+
+RocketMQ's clients have nothing like it; the rules are those of Kafka's idempotent producer. One
+request of a queue is on its way at a time and messages that come meanwhile leave together in the
+next, so numbers never overtake each other. A request is repeated with the same numbers to the same
+queue until its time is up. When it is up and nobody knows whether the broker has it, the queue is
+closed for this producer: going on could only lose order or make copies.
+
+Queues are chosen by position (the n-th message of a topic goes to the same queue every time), so
+who opens a producer with the same id and sends everything again repeats the same numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from twinlog.client.errors import (
+    ClientClosedError,
+    ClientError,
+    IdempotenceLostError,
+    NoWritableQueueError,
+    UsageError,
+)
+from twinlog.client.instance import ClientInstance
+from twinlog.client.message import Message, SendReceipt
+from twinlog.client.outgoing import SendRequest, batch_element
+from twinlog.client.queues import MessageQueue
+from twinlog.client.selector import choose_by_key
+from twinlog.client.sender import Sender
+from twinlog.message.once import ONCE_NAME, PRODUCER_ID_LENGTH_MAX, Mark, is_producer_id
+from twinlog.remoting.codes import RequestCode
+
+_MARK_SIZE_MAX = PRODUCER_ID_LENGTH_MAX + 200
+
+
+class _Item:
+    """One message that waits for its number."""
+
+    __slots__ = ("body", "is_lone", "message", "properties", "queue", "sys_flag", "ticket")
+
+    def __init__(
+        self,
+        message: Message,
+        body: bytes,
+        properties: bytes,
+        ticket: Any,
+        sys_flag: int,
+        queue: MessageQueue | None,
+    ) -> None:
+        self.message = message
+        self.body = body
+        self.properties = properties
+        self.ticket = ticket
+        self.sys_flag = sys_flag
+        self.queue = queue
+        self.is_lone = bool(sys_flag or message.delay_level)
+
+
+class Lane:
+    """One queue: its next number and what waits for it."""
+
+    __slots__ = ("broken", "in_flight", "next_number", "queue", "waiting")
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.next_number = 0
+        self.in_flight = False
+        self.waiting: deque[_Item] = deque()
+        self.broken: ClientError | None = None
+
+
+class IdempotentLanes:
+    """Numbers messages and hands them to the sender, one request per queue at a time."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        sender: Sender,
+        *,
+        producer_id: str | None,
+        epoch: int,
+        size_max: int,
+        count_max: int,
+        timeout_ms: int,
+        changed: Callable[[], None],
+    ) -> None:
+        if producer_id is not None and not is_producer_id(producer_id):
+            raise UsageError(
+                f"producer_id {producer_id!r}: 1 to {PRODUCER_ID_LENGTH_MAX} letters, digits and "
+                "the characters _ . : - are allowed"
+            )
+        if epoch < 0:
+            raise UsageError(f"epoch {epoch}: it counts from 0")
+        self.producer_id = producer_id or ""  # The producer gives it one when it starts.
+        self.size = 0
+        self._epoch = epoch
+        self._instance = instance
+        self._sender = sender
+        self._size_max = size_max
+        self._count_max = count_max
+        self._timeout_ms = timeout_ms
+        self._changed = changed
+        self._lanes: dict[MessageQueue, Lane] = {}
+        # Queues of a topic as they were at the first send: a number belongs to its queue for good.
+        self._layouts: dict[str, list[MessageQueue]] = {}
+        self._sent: dict[str, int] = {}
+        self._unrouted: dict[str, list[_Item]] = {}
+
+    def add(
+        self,
+        message: Message,
+        body: bytes,
+        properties: bytes,
+        ticket: Any,
+        *,
+        sys_flag: int,
+        queue: MessageQueue | None,
+    ) -> None:
+        """Take a message; its future is told what became of it."""
+        item = _Item(message, body, properties, ticket, sys_flag, queue)
+        self.size += len(body)
+        topic = message.topic
+        if topic in self._layouts:
+            self._place(item)
+            return
+        waiting = self._unrouted.get(topic)
+        if waiting is not None:
+            waiting.append(item)
+            return
+        self._unrouted[topic] = [item]
+        self._instance.tasks.spawn("first send", self._find_layout(topic))
+
+    async def _find_layout(self, topic: str) -> None:
+        try:
+            route = await self._instance.route(topic, create=True)
+            queues = route.write_queues(topic, with_master_only=False)
+            if not queues:
+                raise NoWritableQueueError(f"topic {topic!r} has no queue that takes messages")
+        except ClientError as error:
+            for item in self._unrouted.pop(topic):
+                self._fail(item, error)
+            self._changed()
+            return
+        self._layouts[topic] = queues
+        for item in self._unrouted.pop(topic):
+            self._place(item)
+
+    def _place(self, item: _Item) -> None:
+        queue = item.queue or self._choose(item.message)
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = self._lanes[queue] = Lane(queue)
+        lane.waiting.append(item)
+        if not lane.in_flight and len(lane.waiting) == 1:
+            # At the end of this turn, so that what is sent in one turn travels together.
+            asyncio.get_running_loop().call_soon(self._leave, lane)
+
+    def _choose(self, message: Message) -> MessageQueue:
+        queues = self._layouts[message.topic]
+        if message.sharding_key is not None:
+            return choose_by_key(queues, message.sharding_key)
+        number = self._sent.get(message.topic, 0)
+        self._sent[message.topic] = number + 1
+        return queues[number % len(queues)]
+
+    def _leave(self, lane: Lane) -> None:
+        if lane.broken is not None:
+            waiting, lane.waiting = lane.waiting, deque()
+            for item in waiting:
+                self._fail(item, lane.broken)
+            self._changed()
+            return
+        if lane.in_flight or not lane.waiting:
+            return
+        items = self._take(lane)
+        request = self._single(lane, items[0]) if len(items) == 1 else self._batch(lane, items)
+        request.once = lane
+        lane.in_flight = True
+        self.size -= sum(len(item.body) for item in items)
+        self._sender.send(request)
+
+    def _take(self, lane: Lane) -> list[_Item]:
+        """As many as fit one request; one that must travel alone does."""
+        waiting = lane.waiting
+        items = [waiting.popleft()]
+        size = len(items[0].body) + len(items[0].properties) + _MARK_SIZE_MAX
+        while waiting and not items[0].is_lone and len(items) < self._count_max:
+            item = waiting[0]
+            size += len(item.body) + len(item.properties) + _MARK_SIZE_MAX
+            same = item.message.wait_store_ok == items[0].message.wait_store_ok
+            if item.is_lone or not same or size > self._size_max:
+                break
+            items.append(waiting.popleft())
+        return items
+
+    def _mark(self, lane: Lane, index: int) -> str:
+        number = lane.next_number + index
+        queue = lane.queue
+        mark = Mark(self.producer_id, self._epoch, number, queue.queue_id, queue.topic)
+        return f"{ONCE_NAME}{mark.text()}"
+
+    def _single(self, lane: Lane, item: _Item) -> SendRequest:
+        clock = self._instance.clock
+        return SendRequest(
+            item.message.topic, item.body, f"{item.properties.decode()}\x02{self._mark(lane, 0)}",
+            tickets=[item.ticket], born_ms=clock.now_ms(),
+            deadline_ms=clock.monotonic_ms() + self._timeout_ms,
+            flag=item.message.flag, sys_flag=item.sys_flag, queue=lane.queue,
+        )  # fmt: skip
+
+    def _batch(self, lane: Lane, items: list[_Item]) -> SendRequest:
+        clock = self._instance.clock
+        elements = [
+            batch_element(
+                item.body,
+                item.properties + b"\x02" + self._mark(lane, index).encode(),
+                item.message.flag,
+            )
+            for index, item in enumerate(items)
+        ]
+        wait = "true" if items[0].message.wait_store_ok else "false"
+        return SendRequest(
+            items[0].message.topic, b"".join(elements), f"WAIT\x01{wait}",
+            tickets=[item.ticket for item in items], born_ms=clock.now_ms(),
+            deadline_ms=clock.monotonic_ms() + self._timeout_ms,
+            code=RequestCode.SEND_BATCH_MESSAGE, queue=lane.queue,
+        )  # fmt: skip
+
+    def finished(
+        self, request: SendRequest, receipts: list[SendReceipt] | None, error: ClientError | None
+    ) -> None:
+        """A request of ours has its outcome: go on, or close the queue."""
+        lane: Lane = request.once
+        lane.in_flight = False
+        if receipts is not None:
+            lane.next_number += len(receipts)
+        elif request.is_unknown or getattr(error, "is_out_of_sequence", False):
+            lane.broken = IdempotenceLostError(
+                f"queue {lane.queue.broker_name}/{lane.queue.queue_id} of {lane.queue.topic!r} is "
+                f"closed for producer {self.producer_id}: an earlier send failed ({error}). Open a "
+                "producer with the same producer_id and send everything again in the same order"
+            )
+        if lane.waiting:
+            asyncio.get_running_loop().call_soon(self._leave, lane)
+
+    def fail_all(self) -> None:
+        """The producer is closed: what waits is told so."""
+        error = ClientClosedError("the producer was closed meanwhile")
+        for lane in self._lanes.values():
+            lane.broken = lane.broken or error
+            while lane.waiting:
+                self._fail(lane.waiting.popleft(), error)
+
+    def _fail(self, item: _Item, error: ClientError) -> None:
+        self.size -= len(item.body)
+        future = item.ticket[0]
+        if not future.done():
+            future.set_exception(error)
