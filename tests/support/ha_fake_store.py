@@ -61,3 +61,4 @@ class FakeStore:
     def __init__(self, log: FakeLog) -> None:
         self.commit_log = log
         self.appended = log.appended
+        self.flushed = Watermark("flushed", log.max_offset)

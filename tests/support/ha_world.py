@@ -10,6 +10,7 @@ from typing import Any, cast
 from support.ha_fake_store import FakeLog, FakeStore
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
+from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.sim_loop import SimHost, SimLoop
@@ -20,14 +21,23 @@ HA_PORT = 10912
 class Node:
     """One broker's replication on one simulated host."""
 
-    def __init__(self, loop: SimLoop, name: str, log: FakeLog, settings: HASettings) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        name: str,
+        log: FakeLog,
+        settings: HASettings,
+        twin: TwinIdentity | None = None,
+    ) -> None:
         self.loop = loop
         self.host: SimHost = loop.add_host(name)
         self.log = log
         self.settings = settings
         self.clock = SimClock(loop, self.host)
         self.tasks = TaskOwner(name)
-        self.ha = HAService(settings, FakeStore(log), self.clock, self.tasks)
+        self.ha = HAService(
+            settings, FakeStore(log), self.clock, self.tasks, twin=twin, is_master_twin=_is_twin
+        )
 
     @property
     def address(self) -> str:
@@ -44,6 +54,10 @@ class Node:
         self.tasks = TaskOwner(self.host.name)
         self.ha = HAService(self.settings, FakeStore(self.log), self.clock, self.tasks)
         self.start()
+
+
+async def _is_twin() -> bool:
+    return True
 
 
 class RawPeer(asyncio.Protocol):
@@ -130,14 +144,17 @@ class World:
         return self._add(name, log, "SLAVE", {"master_address": address, **more})
 
     def _add(self, name: str, log: FakeLog, role: str, settings: dict[str, Any]) -> Node:
+        twin = settings.pop("twin", None)
         values = {"role": role, "listen_port": HA_PORT, **settings}
-        node = Node(self.loop, name, log, HASettings(**values))
+        node = Node(self.loop, name, log, HASettings(**values), twin)
         node.start()
         return node
 
     async def dial(self, node: Node, name: str = "raw slave") -> RawPeer:
         """Connect to `node` by hand."""
-        host = self.loop.add_host(name)
+        hosts = self.loop.network.hosts.values()
+        known = [host for host in hosts if host.name == name]
+        host = known[0] if known else self.loop.add_host(name)
         task = self.loop.spawn_on(
             host, self.loop.network.connect(RawPeer, host, node.host.address, HA_PORT)
         )

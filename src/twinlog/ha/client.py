@@ -276,6 +276,8 @@ class HAClient:
         now_ms = self._clock.monotonic_ms()
         if link is not None:
             state = HAConnectionState.TRANSFER
+            if isinstance(link, TwinLink):
+                state = link.core.state
         else:
             state = HAConnectionState.SUSPEND if self._stay_reason else HAConnectionState.READY
         return ClientStatus(

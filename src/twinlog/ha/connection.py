@@ -206,6 +206,10 @@ class HAConnection(asyncio.Protocol):
         if transport is None or transport.is_closing() or self._is_pump_scheduled:
             return
         now_ms = self._clock.monotonic_ms()
+        if self._log.min_offset > self.core.log_min:
+            # Retention was faster than the tick: what is gone cannot be read.
+            self.core.log_moved(self._log.min_offset, self.core.log_end)
+            self._run_events()
         size_max = self._run_size_max(now_ms)
         if size_max <= 0:
             return

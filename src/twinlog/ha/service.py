@@ -189,7 +189,7 @@ class HAService:
             if not isinstance(other, TwinConnection) or other is connection:
                 continue
             theirs = other.core.hello
-            if theirs is None or theirs.replica_id != hello.replica_id:
+            if theirs is None or theirs.replica_id != hello.replica_id or not other.core.is_proved:
                 continue
             if theirs.replica_uid != hello.replica_uid:
                 return ErrorCode.REPLICA_ID_IN_USE, (
@@ -213,18 +213,19 @@ class HAService:
 
     def slave_joined(self, connection: HAConnection | TwinConnection) -> None:
         core = connection.core
+        self._doubt_others(connection)
         if isinstance(connection, TwinConnection):
             self.on_twin_joined()
-        else:
-            self._doubt_others(connection)
         self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
         self.group_transfer.acks_changed()
 
-    def _doubt_others(self, connection: HAConnection) -> None:
-        """The classic dialect has no identity: another of this host may be the same slave's."""
+    def _doubt_others(self, connection: HAConnection | TwinConnection) -> None:
+        """The classic dialect has no identity: another of this host may be the same slave's, also
+        when the slave has changed its dialect. Two twin slaves are told apart by their ids."""
         for other in self.connections:
-            is_classic = isinstance(other, HAConnection) and other is not connection
-            if is_classic and other.host == connection.host:
+            if other is connection or other.host != connection.host:
+                continue
+            if isinstance(other, HAConnection) or isinstance(connection, HAConnection):
                 self.acks.doubt(other.address, sent_offset=other.core.next_offset)
 
     def slave_acked(self, connection: HAConnection | TwinConnection) -> None:

@@ -56,6 +56,8 @@ class CommitLog:
         self.segments = SegmentQueue(disk, directories, segment_size)
         self.appended = Watermark("appended")
         self.flushed = Watermark("flushed")
+        self.cut_count = 0
+        """How often the end went back: a sync that began before says nothing about what follows."""
         self.tail = 0
         self.segment_end = 0  # Of the segment that is being filled; 0 when there is none.
         self.pieces: list[bytes] = []
@@ -266,8 +268,9 @@ class CommitLog:
 
         A file without a byte, left by a crash right after it was made, does not count.
         """
-        if self.tail:
+        if self.tail > self.min_offset:
             raise StoreError(f"the log is not empty, it ends at {self.tail}")
+        self.cut_count += 1
         if self._next is not None:
             self._drop_spare(self._next)
             self._next = None
@@ -384,7 +387,10 @@ class CommitLog:
         self.discard_pending(reason)
         if self.on_truncating is not None:
             self.on_truncating()
+        flushed = self.flushed.value
         self.cut(offset, reason)
+        # What is kept is as durable as it was, not more: a slave acknowledges by it.
+        self.flushed.reset(min(flushed, offset), "the log was truncated")
         if self.on_truncate is not None:
             self.on_truncate(offset)
 
@@ -414,6 +420,7 @@ class CommitLog:
                 zero_data(segment.file, ranges[0][0], segment.size)
                 segment.file.fdatasync()
             break
+        self.cut_count += 1
         self.set_end(offset)
         if count:
             _LOG.warning(

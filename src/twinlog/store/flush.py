@@ -92,6 +92,7 @@ class FlushService:
             if target <= log.flushed.value:
                 return log.flushed.value
             segments = log.unsynced(target)
+            cut_count = log.cut_count
             try:
                 for segment in segments:
                     await segment.file.fdatasync_async()
@@ -99,8 +100,7 @@ class FlushService:
                 reason = f"sync of the commit log failed: {error}"
                 log.break_down(reason)
                 raise StoreBrokenError(reason) from error
-            # The log may have been cut meanwhile; never claim more than it holds.
-            target = min(target, log.appended.value)
-            if target > log.flushed.value:
+            # Cut meanwhile, the log may already hold other bytes that this sync did not see.
+            if cut_count == log.cut_count and target > log.flushed.value:
                 log.flushed.advance(target)
             return log.flushed.value

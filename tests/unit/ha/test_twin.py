@@ -11,17 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.ha_fake_store import FakeLog
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
+from twinlog.ha.twin import digests as looking
 from twinlog.ha.twin import receiver as slave_side
 from twinlog.ha.twin import sender as master_side
 from twinlog.ha.twin import wire
-from twinlog.ha.twin.common import CommonSearch
+from twinlog.ha.twin.common import QUESTION_SIZE_MAX, CommonSearch
+from twinlog.ha.twin.digests import run_steps
 from twinlog.ha.twin.receiver import SlaveFacts, Started, TruncateWanted, TwinReceiver
 from twinlog.ha.twin.sender import (
     BoundariesWanted,
     HelloReceived,
     MasterFacts,
+    RecordWanted,
     TwinSender,
     last_record_boundary,
 )
@@ -132,6 +136,8 @@ class Pair:
                     self.sender.admit()
                 case master_side.DigestsWanted():
                     self.sender.digests_computed([digest(self.master, r) for r in event.ranges])
+                case RecordWanted():
+                    self.sender.record_found(first_record(self.master, event.start, event.end))
                 case BoundariesWanted():
                     ends = record_ends(bytes(self.master))
                     anchor = max([0, *(end for end in ends if end <= event.start)])
@@ -162,6 +168,11 @@ class Pair:
                         self.receiver.flushed(len(self.slave))
                 case MasterGone():
                     self.ended["slave"] = event.reason
+
+
+def first_record(log: bytes | bytearray, start: int, end: int) -> int | None:
+    starts = [0, *record_ends(bytes(log))]
+    return min((at for at in starts if start <= at < end), default=None)
 
 
 def digest(log: bytes | bytearray, span: tuple[int, int]) -> str:
@@ -261,20 +272,50 @@ def test_search_finds_the_last_common_record(seed: int) -> None:
     rng = random.Random(seed)
     log = log_of(seed, rng.randrange(200, 400_000))
     other = changed(log, rng.randrange(len(log)))
-    search = CommonSearch(0, len(log))
+    common, questions = find_common(log, other)
+    assert common == max(e for e in [0, *record_ends(log)] if log[:e] == other[:e])
+    assert questions < 60
+
+
+def find_common(log: bytes, other: bytes) -> tuple[int, int]:
+    search = CommonSearch(0, min(len(log), len(other)))
     questions = 0
     while not search.is_done:
-        if search.wants_boundaries:
+        if search.wants_record:
+            search.record_found(first_record(log, *search.wants_record))
+        elif search.wants_boundaries:
             start, end = search.wants_boundaries
             ends = record_ends(log)
             anchor = max([0, *(e for e in ends if e <= start)])
             search.boundaries(anchor, [e for e in ends if anchor < e <= end])
-            continue
-        start, end = search.question()
-        search.answer(is_equal=log[start:end] == other[start:end])
-        questions += 1
-    assert search.common == max(e for e in [0, *record_ends(log)] if log[:e] == other[:e])
-    assert questions < 60
+        else:
+            start, end = search.question()
+            assert end - start <= QUESTION_SIZE_MAX
+            search.answer(is_equal=log[start:end] == other[start:end])
+            questions += 1
+    return search.common, questions
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_large_bodies_that_are_all_the_same_do_not_hide_a_difference(seed: int) -> None:
+    """Only the headers differ; most windows are equal in any two logs."""
+    rng = random.Random(seed)
+
+    def log(count: int, numbers: random.Random) -> bytes:
+        return b"".join(
+            struct.pack(">i", size) + MAGIC + numbers.randbytes(56) + b"x" * (size - 64)
+            for size in (rng_size.choice((100, 70_000, 300_000)) for _ in range(count))
+        )
+
+    rng_size = random.Random(seed)
+    count = rng.randrange(3, 30)
+    first = log(count, random.Random(1))
+    starts = [0, *record_ends(first)]
+    cut = starts[rng.randrange(1, count)]
+    rng_size = random.Random(seed)
+    second = first[:cut] + log(count, random.Random(2))[cut:]
+    assert find_common(first, second)[0] == cut
 
 
 # ---- identity
@@ -515,3 +556,80 @@ def test_boundary_of_whole_records() -> None:
 
 def test_error_codes_are_part_of_the_wire() -> None:
     assert [code.value for code in ErrorCode] == list(range(1, 15))
+
+
+# ---- looking into a log
+
+
+def stored(starts_at: int, sizes: list[int]) -> bytes:
+    """Records with their own offset in the header, as a log has them."""
+    parts, position = [], starts_at
+    for size in sizes:
+        header = struct.pack(">i", size) + MAGIC + b"h" * 20 + struct.pack(">q", position)
+        parts.append(header + b"b" * (size - 36))
+        position += size
+    return b"".join(parts)
+
+
+def test_a_record_is_found_without_walking_the_file() -> None:
+    sizes = [100, 3000, 1500, 90]
+    fake = MAGIC + b"h" * 20 + struct.pack(">q", 7)  # Looks like one, at another place.
+    body = stored(0, sizes)
+    body = body[:400] + fake + body[400 + len(fake) :]
+    filler = struct.pack(">iI", 8000 - len(body), 0xCBD43194).ljust(8000 - len(body), b"\0")
+    log = FakeLog(8000, body + filler + stored(8000, sizes))
+    assert run_steps(looking.first_record(log, 0, 16_000)) == 0
+    assert run_steps(looking.first_record(log, 1, 16_000)) == 100
+    assert run_steps(looking.first_record(log, 101, 16_000)) == 3100
+    assert run_steps(looking.first_record(log, 4601, 16_000)) == 8000
+    assert run_steps(looking.first_record(log, 4601, 8000)) is None
+    assert run_steps(looking.first_record(log, 4600, 4663)) is None, "not the whole header"
+    ends = [3100, 4600, 4690, 8000, 8100, 11_100]
+    assert run_steps(looking.record_ends(log, 200, 11_100)) == (100, ends)
+
+
+def test_boundaries_far_into_a_large_file_are_found_from_near() -> None:
+    sizes = [1000] * 900
+    log = FakeLog(SEGMENT, stored(0, sizes))
+    steps = looking.record_ends(log, 850_500, 852_000)
+    assert sum(1 for _ in steps) < 5
+    assert run_steps(looking.record_ends(log, 850_500, 852_000)) == (850_000, [851_000, 852_000])
+
+
+# ---- odd ends
+
+
+def test_an_unknown_code_in_a_truncate_is_no_failure() -> None:
+    log = log_of(1, 3000)
+    receiver = Pair(log, log, reseed="manual").receiver
+    receiver.receive_data(wire.encode_json(FrameType.CHALLENGE, wire.Challenge(version=1)), 0)
+    truncate = wire.Truncate(offset=500, code=4711, reason="because")
+    receiver.receive_data(wire.encode_json(FrameType.TRUNCATE, truncate), 0)
+    assert "manual" in receiver.reason
+
+
+def test_an_empty_log_that_began_somewhere_begins_where_the_master_says() -> None:
+    pair = Pair(log_of(1, SEGMENT + 5000), b"", hello={"log_min": SEGMENT, "log_end": SEGMENT})
+    pair.run()
+    assert pair.slave == pair.master
+
+
+@pytest.mark.parametrize(("start", "end"), [(3000, 4000), (0, 3000)])
+def test_ranges_that_only_touch_have_nothing_in_common(start: int, end: int) -> None:
+    sender = TwinSender(MasterFacts("c", "g", "s", SEGMENT), 0, 3000, 0, "m")
+    if not start:
+        sender.log_min, sender.log_end = 3000, 6000
+    hello = Hello(
+        version=1, version_min=1, cluster="c", group="g", replica_id=1, replica_uid="u",
+        store_id="s", segment_size=SEGMENT, log_min=start, log_end=end,
+    )  # fmt: skip
+    sender.receive_data(wire.MAGIC + master_side.encode_hello(hello)[0], 0)
+    assert any(isinstance(event, HelloReceived) for event in sender.events())
+    sender.admit()
+    assert "nothing is common" in sender.reason
+
+
+def test_a_first_offset_at_which_no_record_begins_harms_nobody() -> None:
+    pair = Pair(log_of(1, 3000), log_of(2, 3000), hello={"log_min": 5})
+    pair.run()
+    assert "common" in pair.ended["slave"]

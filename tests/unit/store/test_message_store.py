@@ -428,3 +428,60 @@ async def test_many_queues_are_synced_by_one_call_and_survive_a_power_cut():
     assert report.record_count == 0
     assert all(again.max_offset_in_queue("T", number) == 1 for number in range(200))
     await again.stop()
+
+
+async def test_a_cut_makes_nothing_durable():
+    """A slave acknowledges by `flushed`: what is kept is as safe as it was, not safer."""
+    disk = SimDisk()
+    store = make_store(small_config("/store", broker_role=BrokerRole.SLAVE, broker_id=1), disk)
+    await store.load()
+    log = store.commit_log
+    log.append_raw(0, record_bytes(0, 3))
+    await store.flush_service.flush()
+    safe = log.max_offset
+    log.append_raw(safe, record_bytes(safe, 3))
+    kept = log.max_offset
+    log.append_raw(kept, record_bytes(kept, 1))
+    log.truncate_to(kept, reason="test")
+    assert (store.flushed.value, store.appended.value) == (safe, kept)
+    await store.stop()
+
+
+async def test_a_sync_that_began_before_a_cut_says_nothing_about_what_follows():
+    disk = SimDisk()
+    store = make_store(small_config("/store", broker_role=BrokerRole.SLAVE, broker_id=1), disk)
+    await store.load()
+    log = store.commit_log
+    log.append_raw(0, record_bytes(0, 3))
+    kept = log.max_offset
+    await store.flush_service.flush()
+    log.append_raw(kept, record_bytes(kept, 3))
+    disk.stall()
+    sync = asyncio.ensure_future(store.flush_service.flush())
+    await asyncio.sleep(0)
+    log.truncate_to(kept, reason="test")
+    log.append_raw(kept, record_bytes(kept, 2))
+    disk.resume()
+    await sync
+    assert store.flushed.value == kept
+    assert await store.flush_service.flush() == log.max_offset
+    await store.stop()
+
+
+async def test_a_log_that_began_and_has_no_byte_may_begin_elsewhere():
+    disk = SimDisk()
+    store = make_store(small_config("/store", broker_role=BrokerRole.SLAVE, broker_id=1), disk)
+    await store.load()
+    log = store.commit_log
+    for start in (log.segment_size, 3 * log.segment_size):
+        log.start_at(start)
+        assert (log.min_offset, log.max_offset) == (start, start)
+    log.append_raw(log.max_offset, record_bytes(log.max_offset, 1))
+    with pytest.raises(StoreError, match="not empty"):
+        log.start_at(0)
+    await store.stop()
+
+
+def record_bytes(offset, count):
+    """Records as a master would send them from `offset` on; only their size matters here."""
+    return b"".join(bytes([0, 0, 0, 100]) + b"\xda\xa3\x20\xa7" + b"x" * 92 for _ in range(count))

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from twinlog.ha.flow import FlowMonitor
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
 from twinlog.ha.twin import wire
-from twinlog.ha.twin.digests import digest_of, record_ends
+from twinlog.ha.twin.digests import Steps, digests_of, first_record, record_ends
 from twinlog.ha.twin.sender import (
     BoundariesWanted,
     DigestsWanted,
     HelloReceived,
     MasterFacts,
+    RecordWanted,
     TwinSender,
     last_record_boundary,
 )
@@ -30,6 +31,9 @@ from twinlog.runtime.clock import Clock
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
+LINGER_MS = 2000  # For the reason to arrive; a slave that reads nothing does not keep the rest.
+
+_Question = DigestsWanted | RecordWanted | BoundariesWanted
 
 
 class TwinOwner(Protocol):
@@ -133,10 +137,8 @@ class TwinConnection(asyncio.Protocol):
         if self.close_reason:
             return
         self.core.refuse(ErrorCode.STOPPING, reason)
-        self.close_reason = reason
-        self._flush()
-        if self._transport is not None:
-            self._transport.close()
+        self.core.events()
+        self._ended(reason)
 
     # Work.
 
@@ -155,7 +157,7 @@ class TwinConnection(asyncio.Protocol):
                             self.core.admit()
                         else:
                             self.core.refuse(*refusal)
-                    case DigestsWanted() | BoundariesWanted():
+                    case DigestsWanted() | RecordWanted() | BoundariesWanted():
                         self._look_into_log(event)
                     case SlaveJoined():
                         self._owner.slave_joined(self)
@@ -166,22 +168,59 @@ class TwinConnection(asyncio.Protocol):
                         self._ended(event.reason)
         self._flush()
 
-    def _look_into_log(self, event: DigestsWanted | BoundariesWanted) -> None:
+    def _look_into_log(self, event: _Question) -> None:
+        match event:
+            case DigestsWanted():
+                steps: Steps[Any] = digests_of(self._log, event.ranges)
+            case RecordWanted():
+                steps = first_record(self._log, event.start, event.end)
+            case BoundariesWanted():
+                steps = record_ends(self._log, event.start, event.end)
+        self._next_step(event, steps)
+
+    def _next_step(self, event: _Question, steps: Steps[Any]) -> None:
+        """One megabyte in a turn of the loop: a slave that comes back holds up nobody."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._guard, self._step, event, steps)
+
+    def _step(self, event: _Question, steps: Steps[Any]) -> None:
+        if self.core.is_ended:
+            return
         try:
-            if isinstance(event, DigestsWanted):
-                self.core.digests_computed([digest_of(self._log, s) for s in event.ranges])
-            else:
-                self.core.boundaries(*record_ends(self._log, event.start, event.end))
+            next(steps)
+        except StopIteration as done:
+            self._looked(event, done.value)
         except StoreError as error:
             # Retention deleted the oldest file meanwhile: the next handshake knows the new start.
             text = f"the log changed during the handshake: {error}"
             self.core.refuse(ErrorCode.STOPPING, text)
+            self._run_events()
+        else:
+            self._next_step(event, steps)
+
+    def _looked(self, event: _Question, result: Any) -> None:
+        match event:
+            case DigestsWanted():
+                self.core.digests_computed(result)
+            case RecordWanted():
+                self.core.record_found(result)
+            case BoundariesWanted():
+                self.core.boundaries(*result)
+        self._run_events()
+        self._pump()
 
     def _ended(self, reason: str) -> None:
+        """It counts no more from here on, whether or not the peer takes what is still buffered."""
         self._flush()
         self.close_reason = self.close_reason or reason
         if self._transport is not None:
             self._transport.close()
+            self._clock.call_later_ms(LINGER_MS, self._abort)
+        self._owner.connection_closed(self)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def _flush(self) -> None:
         data = self.core.data_to_send()
@@ -203,6 +242,10 @@ class TwinConnection(asyncio.Protocol):
         if transport is None or transport.is_closing() or self._is_pump_scheduled:
             return
         now_ms = self._clock.monotonic_ms()
+        if self._log.min_offset > self.core.log_min:
+            # Retention was faster than the tick: what is gone cannot be read.
+            self.core.log_moved(self._log.min_offset, self.core.log_end)
+            self._run_events()
         span = self.core.next_range(now_ms)
         if span is None:
             return

@@ -10,8 +10,7 @@ from typing import cast
 from twinlog.ha.flow import FlowMonitor
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.replica_log import ReplicaLog
-from twinlog.ha.twin.common import Range
-from twinlog.ha.twin.digests import digest_of
+from twinlog.ha.twin.digests import Steps, digests_of
 from twinlog.ha.twin.receiver import (
     DigestsWanted,
     Refused,
@@ -22,10 +21,12 @@ from twinlog.ha.twin.receiver import (
 )
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
+LINGER_MS = 2000
 
 
 class TwinLink(asyncio.BufferedProtocol):
@@ -69,6 +70,7 @@ class TwinLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HA_REPORT_BACKLOG_MAX)
         self._unsubscribe = self._flushed.subscribe(self._flush_moved)
         self._send()
         self._tick()
@@ -110,8 +112,12 @@ class TwinLink(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """Tell the master why and close; a frame that is not complete is forgotten."""
-        self.core.append_failed(reason)
+        self.core.stop(reason)
         self._run_events()
+
+    def pause_writing(self) -> None:
+        self.close(f"the master takes no acknowledgements: {HA_REPORT_BACKLOG_MAX} bytes unsent")
+        self._abort()
 
     # Work.
 
@@ -120,7 +126,7 @@ class TwinLink(asyncio.BufferedProtocol):
             for event in events:
                 match event:
                     case DigestsWanted():
-                        self._compute_digests(event.ranges)
+                        self._compute_digests(digests_of(self._log, event.ranges))
                     case TruncateWanted():
                         self._truncate(event.offset, event.reason)
                     case Started():
@@ -131,17 +137,33 @@ class TwinLink(asyncio.BufferedProtocol):
                         self._on_refused(event.code, event.reason)
                     case MasterGone():
                         self._send()
-                        if self._transport is not None:
-                            self._transport.close()
+                        self._close_transport()
 
-    def _compute_digests(self, ranges: list[Range]) -> None:
+    def _close_transport(self) -> None:
+        """The reason may still go out; a master that reads nothing does not hold up the redial."""
+        if self._transport is not None:
+            self._transport.close()
+            self._clock.call_later_ms(LINGER_MS, self._abort)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _compute_digests(self, steps: Steps[list[str]]) -> None:
+        """One megabyte in a turn of the loop: who reads from this slave is not held up."""
+        if self.core.is_ended:
+            return
         try:
-            digests = [digest_of(self._log, span) for span in ranges]
+            next(steps)
+        except StopIteration as done:
+            self.core.digests_computed(done.value)
+            self._send()
         except StoreError as error:
             # Retention deleted the oldest file meanwhile: the next handshake knows the new start.
             self.core.append_failed(f"the log changed during the handshake: {error}")
-            return
-        self.core.digests_computed(digests)
+            self._run_events()
+        else:
+            asyncio.get_running_loop().call_soon(self._compute_digests, steps)
 
     def _truncate(self, offset: int, reason: str) -> None:
         _LOG.warning("HA: the tail is cut offset=%d reason=%s", offset, reason)

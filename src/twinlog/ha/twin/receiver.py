@@ -26,7 +26,7 @@ from twinlog.ha.twin.sender import encode_hello
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
 
-PROBE_SIZE_MAX = 8 * 1024 * 1024  # A digest of more than that would hold up the slave for others.
+PROBE_SIZE_MAX = 8 * 1024 * 1024  # More than that no master asks for at once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class TwinReceiver:
     _hello_bytes: bytes = b""
     _expected: int = 0
     _truncating_to: int = -1
+    _is_probed: bool = False
     _resend_count: int = 0
     _acked: tuple[int, int] = (-1, -1)
     _last_read_ms: int = 0
@@ -138,6 +139,7 @@ class TwinReceiver:
     # Facts in.
 
     def digests_computed(self, digests: list[str]) -> None:
+        self._is_probed = False
         self._outgoing.append(wire.encode_json(FrameType.DIGESTS, wire.Digests(digests=digests)))
 
     def truncated(self, log_end: int) -> None:
@@ -157,6 +159,9 @@ class TwinReceiver:
 
     def append_failed(self, reason: str) -> None:
         self.refuse(ErrorCode.DISK, reason)
+
+    def stop(self, reason: str) -> None:
+        self.refuse(ErrorCode.STOPPING, reason)
 
     def tick(self, now_ms: int) -> None:
         if self.state is HAConnectionState.SHUTDOWN:
@@ -243,6 +248,8 @@ class TwinReceiver:
         self.state = HAConnectionState.HANDSHAKE
 
     def _receive_handshake(self, frame: Frame) -> None:
+        if self._is_probed or 0 <= self._truncating_to < self.log_end:
+            raise RemoteProtocolError(f"frame type {frame.frame_type} before the answer")
         if frame.frame_type == FrameType.PROBE:
             self._receive_probe(wire.decode_json(frame.payload, wire.Probe))
         elif frame.frame_type == FrameType.TRUNCATE:
@@ -259,6 +266,7 @@ class TwinReceiver:
                 raise RemoteProtocolError(f"probe of [{start}, {end})")
         if not 0 < len(probe.ranges) <= 16:
             raise RemoteProtocolError(f"probe of {len(probe.ranges)} ranges")
+        self._is_probed = True
         self._events.append(DigestsWanted(probe.ranges))
 
     def _receive_truncate(self, truncate: wire.Truncate) -> None:
@@ -266,14 +274,15 @@ class TwinReceiver:
         if not hello.log_min < truncate.offset < hello.log_end:
             raise RemoteProtocolError(f"asked to cut to {truncate.offset}")
         if self.facts.reseed == "manual":
-            self.refuse(ErrorCode(truncate.code), f"{truncate.reason};"
-                        " twinlogReseed=manual, so nothing is cut here")  # fmt: skip
+            is_longer = truncate.code == ErrorCode.OFFSET_OUT_OF_RANGE
+            code = ErrorCode.OFFSET_OUT_OF_RANGE if is_longer else ErrorCode.DIVERGED
+            self.refuse(code, f"{truncate.reason}; twinlogReseed=manual, so nothing is cut here")
             return
         self._truncating_to = truncate.offset
         self._events.append(TruncateWanted(truncate.offset, truncate.reason))
 
     def _receive_start(self, start: wire.Start) -> None:
-        is_empty = self.facts.hello.log_end == 0
+        is_empty = self.facts.hello.log_end == self.facts.hello.log_min
         if not is_empty and start.offset != self.log_end:
             raise RemoteProtocolError(f"started at {start.offset}, this log ends at {self.log_end}")
         if start.offset < 0 or (is_empty and start.offset % self.facts.hello.segment_size):

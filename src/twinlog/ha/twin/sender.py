@@ -43,7 +43,7 @@ class MasterFacts:
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """Someone says who it is. The owner answers with `admit` or `refuse`."""
+    """Someone has said who it is, and proved it. The owner answers with `admit` or `refuse`."""
 
     hello: Hello
 
@@ -56,6 +56,14 @@ class DigestsWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordWanted:
+    """Find where the first record in [start, end) begins: `record_found`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class BoundariesWanted:
     """Find a record start at or before `start`, and all record ends up to `end`: `boundaries`."""
 
@@ -64,7 +72,13 @@ class BoundariesWanted:
 
 
 TwinSenderEvent = (
-    HelloReceived | DigestsWanted | BoundariesWanted | SlaveJoined | SlaveAcked | ConnectionEnded
+    HelloReceived
+    | DigestsWanted
+    | RecordWanted
+    | BoundariesWanted
+    | SlaveJoined
+    | SlaveAcked
+    | ConnectionEnded
 )
 
 
@@ -97,7 +111,7 @@ class TwinSender:
     _last_read_ms: int = 0
     _last_write_ms: int = 0
     _is_write_complete: bool = True
-    _is_proved: bool = False
+    is_proved: bool = False
 
     def __post_init__(self) -> None:
         self._last_read_ms = self._last_write_ms = self.now_ms
@@ -149,9 +163,17 @@ class TwinSender:
         silence_ms = now_ms - self._last_read_ms
         if silence_ms > self.facts.housekeeping_interval_ms:
             self._end(f"housekeeping: nothing from the slave for {silence_ms} ms")
+        elif not self.is_proved and now_ms - self.now_ms > self.facts.housekeeping_interval_ms:
+            # Whoever drips bytes is not silent; a place here is not held for it for ever.
+            self.refuse(ErrorCode.PROTOCOL, f"no proof within {now_ms - self.now_ms} ms")
 
     def admit(self) -> None:
-        """The owner has no objection to this replica: go on with the secret, then the search."""
+        """The owner has no objection to this replica: go on with the search."""
+        assert self.is_proved
+        if not self.is_ended:
+            self._begin_search()
+
+    def _challenge(self) -> None:
         assert self.hello is not None
         proof = ""
         if self.facts.secret:
@@ -162,8 +184,12 @@ class TwinSender:
         )
         self._outgoing.append(wire.encode_json(FrameType.CHALLENGE, challenge))
         if not self.facts.secret:
-            self._is_proved = True
-            self._begin_search()
+            self._proved()
+
+    def _proved(self) -> None:
+        assert self.hello is not None
+        self.is_proved = True
+        self._events.append(HelloReceived(self.hello))
 
     def refuse(self, code: ErrorCode, reason: str) -> None:
         """Say why, at both ends, and close."""
@@ -177,6 +203,12 @@ class TwinSender:
         """The answer to DigestsWanted."""
         self._own_digests = digests
         self._compare()
+
+    def record_found(self, start: int | None) -> None:
+        """The answer to RecordWanted."""
+        assert self._search is not None
+        self._search.record_found(start)
+        self._ask()
 
     def boundaries(self, anchor: int, ends: list[int]) -> None:
         """The answer to BoundariesWanted."""
@@ -275,7 +307,7 @@ class TwinSender:
         if fault := self._hello_fault(hello):
             self.refuse(*fault)
         else:
-            self._events.append(HelloReceived(hello))
+            self._challenge()
 
     def _hello_fault(self, hello: Hello) -> tuple[ErrorCode, str] | None:
         facts = self.facts
@@ -307,7 +339,7 @@ class TwinSender:
         return None
 
     def _receive_handshake(self, frame: Frame) -> None:
-        if frame.frame_type == FrameType.PROOF and not self._is_proved:
+        if frame.frame_type == FrameType.PROOF and not self.is_proved:
             self._check_proof(wire.decode_json(frame.payload, wire.Proof))
         elif frame.frame_type == FrameType.DIGESTS and self._search is not None:
             digests = wire.decode_json(frame.payload, wire.Digests).digests
@@ -332,8 +364,7 @@ class TwinSender:
         if not is_proof(expected, given.proof):
             self.refuse(ErrorCode.WRONG_SECRET, "the slave's secret is not this master's")
             return
-        self._is_proved = True
-        self._begin_search()
+        self._proved()
 
     # The search for the last common record.
 
@@ -349,7 +380,7 @@ class TwinSender:
                 f"the slave copies another log (store {hello.store_id}, this is"
                 f" {self.facts.store_id})",
             )
-        elif hello.log_end < self.log_min or hello.log_min > self.log_end:
+        elif hello.log_end <= self.log_min or hello.log_min >= self.log_end:
             self.refuse(
                 ErrorCode.NOTHING_COMMON,
                 f"the slave has [{hello.log_min}, {hello.log_end}), this master"
@@ -365,6 +396,8 @@ class TwinSender:
         assert search is not None
         if search.is_done:
             self._settle(search)
+        elif search.wants_record is not None:
+            self._events.append(RecordWanted(*search.wants_record))
         elif search.wants_boundaries is not None:
             self._events.append(BoundariesWanted(*search.wants_boundaries))
         else:
@@ -386,7 +419,7 @@ class TwinSender:
         hello = self.hello
         assert hello is not None
         self._search = None
-        if search.common == search.low < search.high:
+        if search.common == search.low:
             self.refuse(
                 ErrorCode.NOTHING_COMMON,
                 f"the logs differ from offset {search.low} on: not one record is common",

@@ -1,0 +1,220 @@
+"""Shells of the twin dialect: who is counted, who is let in, what a stuck peer costs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from support.ha_fake_store import FakeLog
+from support.ha_world import Node, RawPeer, World, eventually
+from twinlog.ha.sender import SlaveJoined
+from twinlog.ha.twin import wire
+from twinlog.ha.twin.connection import LINGER_MS, TwinConnection
+from twinlog.ha.twin.identity import TwinIdentity
+from twinlog.ha.twin.sender import MasterFacts
+from twinlog.ha.twin.wire import FrameParser, FrameType, Hello
+from twinlog.testing.sim_clock import SimClock
+
+SIZE = 2500
+
+
+def data(size: int) -> bytes:
+    return bytes(i % 251 for i in range(size))
+
+
+def identity(**values: Any) -> TwinIdentity:
+    defaults = {
+        "cluster": "c", "group": "g", "replica_id": 0, "store_id": "s", "replica_uid": "u0",
+        "new_nonce": lambda: "nonce", "adopt_store_id": lambda _: None,
+        "classic_peers": frozenset(f"10.0.0.{n}" for n in range(1, 20)),
+    }  # fmt: skip
+    return TwinIdentity(**{**defaults, **values})  # type: ignore[arg-type]
+
+
+def hello(**values: Any) -> bytes:
+    defaults = {
+        "version": 1, "version_min": 1, "cluster": "c", "group": "g", "replica_id": 1,
+        "replica_uid": "u1", "store_id": "", "segment_size": 1000, "log_min": 0, "log_end": 0,
+    }  # fmt: skip
+    message = Hello(**{**defaults, **values})
+    return wire.MAGIC + wire.encode_json(FrameType.HELLO, message)
+
+
+def frames(peer: RawPeer) -> list[int]:
+    return [frame.frame_type for frame in FrameParser(wire.PAYLOAD_SIZE_MAX).feed(peer.data)]
+
+
+def errors(peer: RawPeer) -> list[str]:
+    found = FrameParser(wire.PAYLOAD_SIZE_MAX).feed(peer.data)
+    return [
+        msgspec.json.decode(frame.payload, type=wire.Error).reason
+        for frame in found
+        if frame.frame_type == FrameType.ERROR
+    ]
+
+
+def states(node: Node) -> list[str]:
+    return [replica.state for replica in node.ha.status().replicas]
+
+
+def test_who_has_proved_nothing_takes_no_replica_id() -> None:
+    """Without the secret one can neither hold an id nor throw its owner out."""
+    world = World()
+    master = world.master(FakeLog(data=data(SIZE)), twin=identity(secret="right"))
+
+    async def main() -> None:
+        await asyncio.sleep(0.1)
+        impostor = await world.dial(master, "impostor")
+        impostor.transport.write(hello(has_secret=True, replica_uid="another"))
+        await eventually(lambda: FrameType.CHALLENGE in frames(impostor))
+        twin = identity(secret="right", replica_id=1, replica_uid="u1", store_id="")
+        slave = world.slave(FakeLog(), master, twin=twin)
+        await eventually(lambda: slave.log.max_offset == SIZE)
+        second = await world.dial(master, "second impostor")
+        second.transport.write(hello(has_secret=True, replica_uid="u1"))
+        await asyncio.sleep(1)
+        assert "TRANSFER" in states(master)
+        second.transport.write(wire.encode_json(FrameType.PROOF, wire.Proof(proof="00")))
+        await eventually(lambda: errors(second))
+        assert "secret" in errors(second)[0]
+        assert "TRANSFER" in states(master)
+
+    world.run(main())
+
+
+def test_who_drips_bytes_before_a_proof_is_not_held_for_ever() -> None:
+    world = World()
+    master = world.master(FakeLog(), housekeeping_interval_ms=4000, twin=identity(secret="right"))
+
+    async def main() -> None:
+        await asyncio.sleep(0.1)
+        peer = await world.dial(master)
+        peer.transport.write(wire.MAGIC)
+        for byte in hello(has_secret=True)[8:28]:
+            if not peer.is_open:
+                break
+            peer.transport.write(bytes((byte,)))
+            await asyncio.sleep(1)
+        assert not peer.is_open
+        assert "no proof within" in errors(peer)[0]
+
+    world.run(main())
+
+
+def test_a_slave_that_changed_its_dialect_is_not_counted_twice() -> None:
+    """Its old connection is still half open, of either kind."""
+    for first, second in (("classic", "twin"), ("twin", "classic")):
+        world = World()
+        master = world.master(FakeLog(data=data(1000)), in_sync_replicas=3, twin=identity())
+
+        async def main(master: Node = master, world: World = world, order=(first, second)) -> None:
+            await asyncio.sleep(0.1)
+            for dialect in order:
+                peer = await world.dial(master, "the slave")
+                if dialect == "classic":
+                    peer.report(1000)
+                else:
+                    peer.transport.write(hello(wants_last_file_only=True))
+                    await eventually(lambda peer=peer: FrameType.START in frames(peer))
+            await asyncio.sleep(1)
+            assert len(master.ha.acks) == 2
+            assert master.ha.confirmed.value == 0
+
+        world.run(main())
+
+
+def test_what_retention_deleted_between_two_ticks_ends_the_connection_only() -> None:
+    world = World()
+    master = world.master(FakeLog(data=data(SIZE)), twin=identity())
+
+    async def main() -> None:
+        await asyncio.sleep(0.1)
+        peer = await world.dial(master)
+        peer.transport.write(hello())
+        await eventually(lambda: FrameType.DATA in frames(peer))
+        log = master.log
+        log.put(b"y" * 3000)
+        del log.data[:4000]
+        log.start = 4000
+        peer.transport.write(wire.encode_resend(0))
+        await eventually(lambda: errors(peer))
+        assert "the oldest kept is 4000" in errors(peer)[0]
+        assert master.tasks.failed is None
+
+    world.run(main())
+
+
+class StuckTransport(asyncio.Transport):
+    """The peer reads nothing: a close waits for ever, only an abort ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_aborted = False
+        self.closing = False
+
+    def write(self, data: object) -> None:
+        """Kept."""
+
+    def writelines(self, list_of_data: object) -> None:
+        """Kept."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """No limit here."""
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Owner:
+    confirmed_offset = 0
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def twin_hello(self, connection: object) -> None:
+        self.calls.append("hello")
+
+    def slave_joined(self, connection: object) -> None:
+        self.calls.append(SlaveJoined.__name__)
+
+    def slave_acked(self, connection: object) -> None:
+        self.calls.append("acked")
+
+    def connection_closed(self, connection: object) -> None:
+        self.calls.append("closed")
+
+    def connection_failed(self, connection: object, error: BaseException) -> None:
+        raise error
+
+
+def test_a_slave_that_reads_nothing_counts_no_more_and_is_dropped() -> None:
+    world = World()
+    host = world.loop.add_host("master")
+    owner, transport = Owner(), StuckTransport()
+
+    async def main() -> None:
+        facts = MasterFacts("c", "g", "s", 1000)
+        clock = SimClock(world.loop, host)
+        connection = TwinConnection(
+            owner, FakeLog(data=data(SIZE)), clock, facts, "n", address="a:1", host="a"
+        )
+        connection.connection_made(transport)
+        connection.data_received(hello())
+        connection.pause_writing()
+        assert owner.calls == ["hello", "SlaveJoined"]
+        await asyncio.sleep(25)
+        connection.tick()
+        assert owner.calls[-1] == "closed", "its acknowledgements count no more"
+        assert not transport.is_aborted
+        await asyncio.sleep(2 * LINGER_MS / 1000)
+        assert transport.is_aborted
+
+    world.run(main())
