@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ def bench() -> None:
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Nearest rank; `ordered` must not be empty."""
-    rank = max(0, min(len(ordered) - 1, round(percent / 100 * len(ordered) + 0.5) - 1))
-    return ordered[rank]
+    rank = math.ceil(percent / 100 * len(ordered))
+    return ordered[min(max(rank, 1), len(ordered)) - 1]
 
 
 def summary(

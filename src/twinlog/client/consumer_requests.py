@@ -1,7 +1,8 @@
-"""What brokers and administrators ask of a push consumer.
+"""What brokers and administrators ask of a consumer.
 
 Answers to ClientRemotingProcessor: 220 reset offsets, 221 status, 307 running information,
-309 handle one message now.
+309 handle one message now. A pull consumer answers only what asks for information: as with Java's,
+where it reads is its caller's business.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ HandleNow = Callable[[ReceivedMessage], Awaitable[BaseException | None]]
 
 
 class ConsumerRequests:
-    """Serves one push consumer."""
+    """Serves one consumer; without `handle_now` one that pulls."""
 
-    def __init__(self, core: ConsumerCore, handle_now: HandleNow, concurrency: int) -> None:
+    def __init__(
+        self, core: ConsumerCore, handle_now: HandleNow | None = None, concurrency: int = 1
+    ) -> None:
         self._core = core
         self._handle_now = handle_now
         self._concurrency = concurrency
         self._started_ms = core.instance.clock.now_ms()
         instance = core.instance
-        instance.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
         instance.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
         instance.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
-        instance.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume_directly)
+        if handle_now is not None:
+            instance.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
+            instance.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume_directly)
 
     def _reset(self, connection: Any, request: Request) -> None:
         ext = request.ext()
@@ -77,7 +81,7 @@ class ConsumerRequests:
                 "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_NAMESERVER_ADDR": ";".join(core.instance.name_servers.addresses) + ";",
-                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+                "PROP_CONSUME_TYPE": f"CONSUME_{'PASSIVELY' if settings.is_push else 'ACTIVELY'}",
                 "PROP_CLIENT_VERSION": "V4_9_8",
             },
             "statusTable": {},
@@ -119,6 +123,7 @@ class ConsumerRequests:
         message.show_topic(message.properties.get(PROPERTY_RETRY_TOPIC))
         clock = self._core.instance.clock
         started_ms = clock.monotonic_ms()
+        assert self._handle_now is not None
         error_raised = await self._handle_now(message)
         body: dict[str, Any] = {
             "autoCommit": True,

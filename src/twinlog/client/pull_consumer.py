@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 
 from twinlog.client import calls
 from twinlog.client.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
+from twinlog.client.consumer_requests import ConsumerRequests
 from twinlog.client.errors import ClientClosedError, UsageError
 from twinlog.client.instance import ClientInstance
 from twinlog.client.message import ReceivedMessage, check_group
@@ -79,6 +80,7 @@ class PullConsumer:
             ),
             deliver=self._deliver, released=self._queue_released,
         )  # fmt: skip
+        ConsumerRequests(self._core)
         self._buffer: deque[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = deque()
         self._in_hand: list[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = []
         self._arrived = asyncio.Event()

@@ -20,7 +20,7 @@ from twinlog.cli.times import parse_time
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
-    from twinlog.admin.groups import OffsetReset
+    from twinlog.admin.groups import GroupMembers, OffsetReset
 
 _COLUMNS = [
     Column("topic"),
@@ -116,7 +116,7 @@ async def _reset(admin: Admin, wish: _Wish) -> Report:
     plan = _restrict(await _plan(admin, wish), wish)
     if wish.executes:
         if members is not None and members.members:
-            await _move_live(admin, wish, [member.client_id for member in members.members])
+            await _move_live(admin, wish, members)
         else:
             for entry in plan:
                 await groups.set_offset(admin, wish.group, entry.queue, entry.after)
@@ -165,9 +165,11 @@ def _restrict(plan: list[OffsetReset], wish: _Wish) -> list[OffsetReset]:
     return chosen
 
 
-async def _move_live(admin: Admin, wish: _Wish, clients: list[str]) -> None:
+async def _move_live(admin: Admin, wish: _Wish, members: GroupMembers) -> None:
     from twinlog.admin import groups
+    from twinlog.client.errors import BrokerSystemError
 
+    clients = [member.client_id for member in members.members]
     if not wish.is_live:
         shown = ", ".join(clients[:3]) + (", ..." if len(clients) > 3 else "")
         raise CommandError(
@@ -175,13 +177,28 @@ async def _move_live(admin: Admin, wish: _Wish, clients: list[str]) -> None:
             FAILED,
             hint="stop them first, or add --live: the broker then tells them to move",
         )
+    if members.consume_type == "CONSUME_ACTIVELY":
+        raise CommandError(
+            f"the members of {wish.group!r} pull for themselves and cannot be told to move",
+            FAILED,
+            hint="stop them, then reset without --live",
+        )
     if wish.offset is not None or wish.queue is not None:
         raise CommandError(
             "a live group can be moved to a time, the start or the end only, in all its queues",
             USAGE,
             hint="stop its members to use --offset or --queue",
         )
-    await groups.reset_offsets(admin, wish.group, wish.topic, timestamp_ms=wish.time_ms)
+    try:
+        await groups.reset_offsets(admin, wish.group, wish.topic, timestamp_ms=wish.time_ms)
+    except BrokerSystemError as error:
+        if "not exist" not in error.remark:
+            raise
+        raise CommandError(
+            f"the broker has no offset of {wish.group!r} in {wish.topic!r} yet",
+            FAILED,
+            hint="its members commit within 5 s of consuming: try again then",
+        ) from error
 
 
 @click.command(epilog="Example: twinlog group clone billing billing-new --topic orders --execute")

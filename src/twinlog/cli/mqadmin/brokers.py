@@ -45,9 +45,10 @@ _MORE = "{:<16}  {:<32} {:>14} {:>14} {:>14} {:>14}".format
 
 
 async def _base_info(call: Call) -> None:
+    entries = await brokers.list_brokers(call.admin)
     call.line(_BASE("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)",
                     "#OutTPS(LOAD)", "#PCWait(ms)", "#Hour", "#SPACE"))  # fmt: skip
-    for entry in await brokers.list_brokers(call.admin):
+    for entry in entries:
         call.line(_base_line(entry))
         if entry.error is not None:
             call.missing.append(f"mqadmin: {entry.address}: {entry.error}")
@@ -72,9 +73,10 @@ def _base_line(entry: BrokerSummary) -> str:
 
 
 async def _more_stats(call: Call) -> None:
+    entries = await brokers.list_brokers(call.admin)
     call.line(_MORE("#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYest",
                     "#InTotalToday", "#OutTotalToday"))  # fmt: skip
-    for entry in await brokers.list_brokers(call.admin):
+    for entry in entries:
         counts = []
         for first, last in (("YesterdayMorning", "TodayMorning"), ("TodayMorning", "TodayNow")):
             for kind in ("Put", "Get"):
@@ -166,10 +168,11 @@ _STATS = "{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}".format
 
 
 async def stats_all(call: Call) -> None:
+    names = java.hash_order(await topics.list_topics(call.admin))
     call.line(_STATS("#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS",
                      "#InMsg24Hour", "#OutMsg24Hour"))  # fmt: skip
     chosen = call.options.get("t")
-    for topic in java.hash_order(await topics.list_topics(call.admin)):
+    for topic in names:
         if topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)) or chosen not in (None, topic):
             continue
         try:

@@ -141,9 +141,9 @@ def _print_progress(
 async def _progress_of_all(call: Call) -> None:
     from twinlog.admin import topics
 
+    names = java.hash_order(await topics.list_topics(call.admin))
     form = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}".format
     call.line(form("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
-    names = java.hash_order(await topics.list_topics(call.admin))
     chosen = [n.removeprefix(RETRY_TOPIC_PREFIX) for n in names if n.startswith(RETRY_TOPIC_PREFIX)]
     members = await groups.members_of_many(call.admin, chosen)
     progress = await groups.progress_of_many(call.admin, chosen)

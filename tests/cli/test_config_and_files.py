@@ -1,0 +1,156 @@
+"""`twinlog config|generate|doctor` on files; no cluster is needed but by doctor."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.command_line import Result, process, twinlog
+from twinlog.cli import doctor
+from twinlog.cli.bench import percentile, summary
+from twinlog.cli.times import parse_duration, parse_time
+from twinlog.runtime import log_config
+from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.log_config import LogFormat, LogLevel
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def lint(path: str, *options: str) -> Result:
+    return twinlog("config", "lint", path, *options)
+
+
+def test_lint_finds_typos_comments_and_traps(tmp_path: Path) -> None:
+    good = write(tmp_path / "good.conf", "brokerName=a\nnamesrvAddr=127.0.0.1:9876\n"
+                 f"storePathRootDir={tmp_path}\n")  # fmt: skip
+    assert lint(good).ok().out == f"{good}: good\n"
+    typo = write(tmp_path / "typo.conf", Path(good).read_text() + "brokerRol=SLAVE\n")
+    found = lint(typo).ok()
+    assert "unknown key, ignored; did you mean brokerRole?" in found.out
+    assert lint(typo, "--strict").code == 1
+    bad = write(tmp_path / "bad.conf", "brokerIP1=1.2.3.4 #public\n")
+    broken = lint(bad)
+    assert broken.code == 2
+    assert "'#public' is not a comment here" in broken.out
+    trap = write(tmp_path / "trap.conf", Path(good).read_text() + "bindAddress=0.0.0.0\n"
+                 "brokerIP1=127.0.0.1\nsendMessageThreadPoolNums=4\n")  # fmt: skip
+    rows = lint(trap, "-o", "json").ok().json
+    assert any("brokerIP1 is loopback" in row["text"] for row in rows)
+    assert any(row["level"] == "info" and "without effect" in row["text"] for row in rows)
+    missing = lint(str(tmp_path / "none.conf"))
+    assert (missing.code, missing.out) == (3, "")
+
+
+def test_print_and_diff(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.conf", "brokerName=a\nfileReservedTime=48\n")
+    two = write(tmp_path / "two.conf", "brokerName=a\n")
+    changed = twinlog("config", "print", one, "--changed", "-o", "json").ok().json
+    assert {"key": "fileReservedTime", "value": "48", "default": "72"} in changed
+    every = twinlog("config", "print", "--role", "namesrv").ok()
+    assert ["listenPort", "9876"] in every.rows
+    different = twinlog("config", "diff", one, two, "-o", "json")
+    assert different.code == 1
+    assert different.json == [{"key": "fileReservedTime", "first": "48", "second": "72"}]
+
+
+def test_explain_every_key_that_has_a_text() -> None:
+    from twinlog.cli.config_texts import TEXTS, describe
+
+    for key in TEXTS:
+        assert describe("broker", key) or describe("namesrv", key), key
+    shown = twinlog("config", "explain", "mapedFileSizeCommitLog").ok()
+    assert ["key", "mappedFileSizeCommitLog"] in shown.rows
+    assert ["default", "1073741824"] in shown.rows
+    typo = twinlog("config", "explain", "brokerRol")
+    assert (typo.code, typo.err) == (3, "twinlog: no key 'brokerRol'; did you mean 'brokerRole'?\n")
+
+
+@pytest.mark.parametrize("role", ["broker", "namesrv"])
+def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, role: str) -> None:
+    text = process("generate", "systemd", "--role", role, "-c", tmp_path / "x.conf").ok().out
+    assert "Type=notify" in text
+    assert f"twinlog {role} -c {tmp_path / 'x.conf'}" in text
+    if shutil.which("systemd-analyze"):
+        unit = write(tmp_path / f"twinlog-{role}.service", text)
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_compose_is_yaml_with_a_pair() -> None:
+    data = yaml.safe_load(twinlog("generate", "compose", "--sync", "--host", "192.0.2.1").ok().out)
+    assert set(data["services"]) == {"namesrv", "master", "slave"}
+    content = data["configs"]["master"]["content"]
+    assert "brokerRole=SYNC_MASTER\n" in content
+    assert "brokerIP1=192.0.2.1\n" in content
+
+
+def test_doctor_says_what_to_change(tmp_path: Path) -> None:
+    findings = doctor.Findings()
+    config = write(
+        tmp_path / "b.conf", f"brokerName=a\nstorePathRootDir={tmp_path}/s\nbrokerId=x\n"
+    )
+    doctor.check_file(findings, config)
+    assert findings.problems[0]["change"] == f"edit {config}"
+    findings = doctor.Findings()
+    doctor.check_clock(findings, "a:0", {"bootTimestamp": "1000", "runtime":
+                       "[ 0 days, 0 hours, 0 minutes, 5 seconds ]"})  # fmt: skip
+    assert "chrony" in findings.problems[0]["change"]
+    findings = doctor.Findings()
+    doctor.check_directory(findings, tmp_path / "deep" / "store", 1 << 60)
+    assert "free at least" in findings.problems[0]["change"]
+    doctor.check_machine(findings)
+    unreachable = twinlog("doctor", "-n", "127.0.0.1:1")
+    assert unreachable.code in (4, 10)
+
+
+def test_log_lines_as_json_in_a_file_that_is_rotated(tmp_path: Path) -> None:
+    file = tmp_path / "broker.log"
+    settings = BrokerConfig(
+        twinlog_log_format=LogFormat.JSON, twinlog_log_file=str(file), twinlog_log_file_size=2000,
+        twinlog_log_file_count=2, twinlog_log_level=LogLevel.WARNING,
+    )  # fmt: skip
+    root = logging.getLogger()
+    kept, level = root.handlers[:], logging.getLogger("twinlog").level
+    try:
+        log_config.configure(settings, {})
+        logger = logging.getLogger("twinlog.test")
+        logger.info("below the level")
+        for number in range(100):
+            logger.warning("event number=%d", number)
+        root.handlers[0].close()
+    finally:
+        root.handlers[:] = kept
+        logging.getLogger("twinlog").setLevel(level)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "broker.log", "broker.log.1", "broker.log.2",
+    ]  # fmt: skip
+    last = json.loads(file.read_text().splitlines()[-1])
+    assert (last["level"], last["message"]) == ("WARNING", "event number=99")
+
+
+def test_times_as_people_write_them() -> None:
+    assert parse_time("10m", now=1_000_000) == 400_000
+    assert parse_time("now", now=5) == 5
+    assert parse_time("1794787689183") == 1794787689183
+    assert parse_time("2026-11-15T12:00:00+00:00") == 1794744000000
+    assert parse_time("2026-11-15#12:00:00:500") == parse_time("2026-11-15T12:00:00.500")
+    assert parse_duration("500ms") == 0.5
+    assert parse_duration("2") == 2.0
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    ordered = [float(number) for number in range(1, 101)]
+    assert [percentile(ordered, p) for p in (50, 99, 99.9)] == [50.0, 99.0, 100.0]
+    assert percentile([7.0], 50) == 7.0
+    result = summary("pub", 10, 1024, 2.0, [3.0, 1.0, 2.0])
+    assert result["messages_per_second"] == 5
+    assert result["latency_ms"]["p50"] == 2.0

@@ -1,0 +1,216 @@
+"""Wrong input of every kind: one line with a hint and an exit code. And a real terminal."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from support.command_line import TWINLOG, LocalTwins, Result, mqadmin, process, twinlog
+
+DEADLINE_S = 60
+
+
+def one_line(result: Result, code: int, *parts: str) -> None:
+    """The exit code, nothing on standard output, and one line that has every part."""
+    assert (result.code, result.out) == (code, ""), result
+    (line,) = result.err.splitlines()
+    for part in parts:
+        assert part in line
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["tpoic", "list"], ["no command 'tpoic'", "did you mean 'topic'?"]),
+        (["topic", "lsit"], ["twinlog topic: no command 'lsit'", "did you mean 'list'?"]),
+        (["topic", "create"], ["missing argument 'NAME'", "see: twinlog topic create --help"]),
+        (["topic", "list", "--outptu", "x"], ["no such option", "--output"]),
+        (["topic", "list", "-o", "xml"], ["'xml' is not one of 'table', 'wide', 'json'"]),
+        (["topic", "list", "--timeout", "soon"], ["'soon' is no duration", "500ms"]),
+        (["topic", "list", "--access-key", "a"], ["--access-key and --secret-key go together"]),
+        (["group", "reset", "g", "--topic", "t", "--to", "sometime"], ["'sometime' is no time"]),
+        (["topic", "list", "-n", "nowhere"], ["'nowhere' has no port"]),
+        (["topic", "list", "-n", "host:99999"], ["'99999' is not a port from 1 to 65535"]),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(words: list[str], parts: list[str]) -> None:
+    one_line(twinlog(*words), 2, *parts)
+
+
+def test_no_name_server_is_exit_code_4() -> None:
+    hint = "start one with `twinlog up`, or name yours with -n HOST:PORT or NAMESRV_ADDR"
+    gone = twinlog("topic", "list", "-n", "127.0.0.1:1", "--timeout", "3s")
+    one_line(gone, 4, "no name server answers", "the address came from -n")
+    for words in (("ha", "status"), ("group", "list"), ("message", "query", "t", "--key", "k")):
+        one_line(twinlog(*words, "-n", "127.0.0.1:1"), 4, "no name server answers")
+    session = Path(__file__).parents[2] / "src/twinlog/cli/admin/session.py"
+    assert hint in session.read_text()
+
+
+def test_wrong_names_are_exit_code_3_with_the_nearest(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "orders").ok()
+    cluster.twinlog("group", "create", "billing").ok()
+    for words in (("show",), ("route",), ("consume", "-e"), ("update", "--perm", "r")):
+        verb, *rest = words
+        found = cluster.twinlog("topic", verb, "oders", *rest)
+        one_line(found, 3, "no topic 'oders'", "did you mean 'orders'?")
+    sent = cluster.twinlog("topic", "produce", "oders", "x")
+    one_line(sent, 3, "did you mean 'orders'? (or add --create)")
+    for verb in ("show", "progress", "clients", "check"):
+        found = cluster.twinlog("group", verb, "biling")
+        one_line(found, 3, "no group 'biling'", "did you mean 'billing'?")
+    one_line(cluster.twinlog("topic", "show", "zzz"), 3, "see: twinlog topic list")
+    one_line(cluster.twinlog("broker", "show", "broker-x"), 3, "did you mean 'broker-a'?")
+    one_line(cluster.twinlog("broker", "list", "--cluster", "Defaultcluster"), 3, "DefaultCluster")
+    one_line(cluster.twinlog("dlq", "show", "billing"), 3, "has no dead letters")
+    one_line(cluster.twinlog("message", "get", "F" * 32), 3, "names no broker of this cluster")
+    one_line(cluster.twinlog("message", "get", "xyz"), 2, "is no message id")
+    one_line(cluster.twinlog("topic", "create", "bad name"), 2, "only letters, digits")
+
+
+def test_a_broker_or_its_ha_port_is_no_name_server(cluster: LocalTwins) -> None:
+    broker = twinlog("topic", "list", "-n", cluster.master)
+    one_line(broker, 4, "is not a name server", "usually port 9876")
+    host, _, port = cluster.master.partition(":")
+    ha = twinlog("topic", "list", "-n", f"{host}:{int(port) + 1}", "--timeout", "1s")
+    one_line(ha, 4, "is it a broker's HA port?")
+
+
+def test_mqadmin_says_what_is_wrong(cluster: LocalTwins) -> None:
+    one_line(mqadmin("topicLst"), 2, "no sub command 'topicLst'", "did you mean 'topicList'?")
+    one_line(mqadmin("electMaster"), 2, "electMaster is not supported")
+    one_line(mqadmin("topicStatus"), 2, "-t (topic) is missing", "mqadmin help topicStatus")
+    one_line(mqadmin("topicStatus", "--topc", "x"), 2, "unknown option --topc", "'topic'")
+    one_line(mqadmin("topicStatus", "-t"), 2, "-t (topic) needs a value")
+    one_line(cluster.mqadmin("topicStatus", "-t", "nix"), 3, "topic 'nix' does not exist")
+    one_line(cluster.mqadmin("updateTopic", "-t", "x"), 2, "give -b (brokerAddr) or -c")
+    one_line(cluster.mqadmin("updateTopic", "-t", "x", "-c", "No"), 2, "there is: DefaultCluster")
+    one_line(mqadmin("clusterList", "-n", "127.0.0.1:1"), 4, "no name server answers")
+
+
+def test_help_shows_an_example_everywhere() -> None:
+    """Every command, found by walking the tree."""
+    import click
+
+    from twinlog.cli.main import cli
+
+    missing = []
+
+    def walk(command: click.Command, path: list[str]) -> None:
+        context = click.Context(command, info_name=path[-1])
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                assert child is not None
+                walk(child, [*path, name])
+        elif "Example" not in (command.epilog or "") and path[1] not in others:
+            missing.append(" ".join(path))
+
+    others = ("demo", "spark", "namesrv", "down", "ps", "logs")
+    walk(cli, ["twinlog"])
+    assert missing == []
+
+
+# As processes, in a pipe and on a terminal
+
+
+def test_in_a_pipe_there_are_no_colours(cluster: LocalTwins) -> None:
+    listed = process("topic", "list", NAMESRV_ADDR=cluster.namesrv, NO_COLOR="").ok()
+    assert "\x1b" not in listed.out
+    wrong = process("topic", "shwo", NAMESRV_ADDR=cluster.namesrv)
+    assert wrong.code == 2
+    assert wrong.err == "twinlog topic: no command 'shwo'; did you mean 'show'?\n"
+    version = process("--version").ok()
+    assert re.match(r"twinlog, version \d", version.out)
+
+
+def spawn(*words: str, **environment: str) -> pexpect.spawn:
+    import os
+
+    env = {**os.environ, "TERM": "xterm", **environment}
+    env.pop("NO_COLOR", None)
+    return pexpect.spawn(str(TWINLOG), list(words), env=env, encoding="utf-8", timeout=DEADLINE_S,
+                         dimensions=(40, 160))  # fmt: skip
+
+
+def test_on_a_terminal_the_sentence_is_green(cluster: LocalTwins) -> None:
+    terminal = spawn("-n", cluster.namesrv, "ha", "status")
+    terminal.expect("\x1b\\[32mbroker-a is healthy")
+    terminal.expect("\x1b\\[1mBROKER +ROLE")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+def test_watch_draws_again_until_interrupted(cluster: LocalTwins) -> None:
+    terminal = spawn("-n", cluster.namesrv, "topic", "list", "--watch", "200ms")
+    for _ in range(3):
+        terminal.expect("\x1b\\[H\x1b\\[2J")
+        terminal.expect("TOPIC")
+    terminal.sendintr()
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+    assert "Traceback" not in (terminal.before or "")
+
+
+def test_deleting_asks_on_a_terminal(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "asked").ok()
+    terminal = spawn("-n", cluster.namesrv, "topic", "delete", "asked")
+    terminal.expect("delete asked and all their messages\\? \\[y/N\\]")
+    terminal.sendline("n")
+    terminal.expect("nothing was changed")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 1
+    terminal = spawn("-n", cluster.namesrv, "topic", "delete", "asked")
+    terminal.expect("\\[y/N\\]")
+    terminal.sendline("y")
+    terminal.expect("asked +127")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+def test_tail_shows_what_comes(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "news", "-q", "1").ok()
+    cluster.twinlog("topic", "produce", "news", "early").ok()
+    terminal = spawn("-n", cluster.namesrv, "topic", "tail", "news")
+    terminal.expect("early")
+    cluster.twinlog("topic", "produce", "news", "late").ok()
+    terminal.expect("late")
+    terminal.sendintr()
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 130
+
+
+def test_completion_knows_commands() -> None:
+    script = process("generate", "completion", "bash").ok().out
+    assert "complete -o nosort -F _twinlog_completion twinlog" in script
+    found = process(
+        _TWINLOG_COMPLETE="bash_complete", COMP_WORDS="twinlog topic cr", COMP_CWORD="2"
+    )
+    assert found.out == "plain,create\n"
+
+
+def test_up_twice_says_what_is_running(cluster: LocalTwins) -> None:
+    again = cluster.up()
+    assert again.code == 0
+    assert again.out.startswith(f"A cluster is running in {cluster.directory}")
+    assert f"NAMESRV_ADDR={cluster.namesrv}" in again.out
+
+
+def test_a_command_about_the_cluster_does_not_load_heavy_modules() -> None:
+    """What makes `twinlog topic list` slow must not come back unseen."""
+    code = (
+        "import sys, twinlog.cli.main, twinlog.cli.admin.topic, twinlog.admin.topics;"
+        "print([m for m in ('numpy', 'uvloop', 'pyspark', 'rich', 'yaml', 'psutil', 'lark',"
+        " 'twinlog.store', 'twinlog.broker', 'twinlog.client.producer') if m in sys.modules])"
+    )
+    assert process("-c", code, program=Path(sys.executable)).ok().out == "[]\n"
