@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from support.client_support import eventually, eventually_async, read_all
+from support.not_twinlog import not_twinlog
 from twinlog.admin import Admin, topics
 from twinlog.client import Message, Producer, PullConsumer, SendReceipt
 from twinlog.client.errors import (
@@ -18,13 +18,10 @@ from twinlog.client.errors import (
     OutOfSequenceError,
     ProducerExpiredError,
     ProducerFencedError,
+    RepeatDiffersError,
     UsageError,
 )
 from twinlog.message.once import read_mark
-from twinlog.remoting.codes import RequestCode
-from twinlog.remoting.command import Request
-from twinlog.remoting.server import RemotingServer, ServerConnection
-from twinlog.runtime.clock import SystemClock
 
 TIMEOUT_MS = 60_000
 
@@ -159,6 +156,21 @@ async def test_what_cannot_be_in_order_is_refused_with_a_reason(cluster: Any, un
     assert len(await read_all(cluster.name_server, topic, 2)) == 2
 
 
+async def test_a_number_that_stands_for_another_message_is_refused(
+    cluster: Any, unique: Any
+) -> None:
+    topic, name = unique("other"), unique("p")
+    await make_topic(cluster.name_server, topic, queues=1)
+    messages = numbered(topic, 5)
+    async with once(cluster.name_server, name) as producer:
+        await producer.send_many(messages)
+    for changed in (messages[1:], [*messages[:4], Message(topic, b"99"), Message(topic, b"5")]):
+        async with once(cluster.name_server, name) as producer:
+            with pytest.raises(RepeatDiffersError, match="with another body"):
+                await producer.send_many(changed)
+    assert await stored(cluster.name_server, topic, 5) == Counter(range(5))
+
+
 async def test_after_a_failure_of_unknown_outcome_the_queue_is_closed(
     cluster: Any, unique: Any
 ) -> None:
@@ -179,35 +191,12 @@ async def test_after_a_failure_of_unknown_outcome_the_queue_is_closed(
         Producer("pg", name_server="127.0.0.1:1", producer_id="x")
 
 
-class NotTwinlog:
-    """A name server and a broker in one that knows of RocketMQ only what is asked here."""
-
-    def __init__(self) -> None:
-        self.server = RemotingServer(self.handle, clock=SystemClock(), name="other")
-        self.address = ""
-        self.sends = 0
-
-    def handle(self, connection: ServerConnection, request: Request) -> None:
-        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            broker = {"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": self.address}}
-            queue = {"brokerName": "b", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-            route = {"brokerDatas": [broker], "queueDatas": [{**queue, "topicSysFlag": 0}]}
-            connection.reply(request, body=json.dumps(route).encode())
-            return
-        self.sends += request.code in (10, 310, 320)
-        connection.reply(request, 3, remark=f" request type {request.code} not supported")
-
-
 async def test_a_broker_that_is_not_twinlog_is_refused_by_name() -> None:
-    other = NotTwinlog()
-    other.address = f"127.0.0.1:{await other.server.listen('127.0.0.1', 0)}"
-    try:
+    with not_twinlog() as other:
         async with once(other.address, "p") as producer:
             with pytest.raises(IdempotenceNotSupportedError, match="is not twinlog"):
                 await producer.send(Message("T", b"x"))
-    finally:
-        await other.server.close()
-    assert other.sends == 0
+        assert other.sends == 0
 
 
 @pytest.mark.parametrize("is_once", [True, False])

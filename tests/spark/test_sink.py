@@ -18,7 +18,7 @@ from twinlog.spark.jobs.move import export, import_rows, mirror, replay
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.sink import SinkError, SinkOptions, send_rows
+from twinlog.spark.sink import SinkError, SinkOptions, Task, send_rows
 
 pytestmark = pytest.mark.timeout(300)
 COLUMNS = ("topic", "queue_id", "queue_offset", "body", "keys", "tags", "flag", "properties")
@@ -48,7 +48,7 @@ def rows_of(namesrv: str, topic: str) -> list[dict[str, Any]]:
 
 def send(namesrv: str, rows: list[dict[str, Any]], **options: str) -> int:
     given = SinkOptions.parse({"nameServer": namesrv, **options})
-    return send_rows(given, iter([pa.RecordBatch.from_pylist(rows)]), 0)
+    return send_rows(given, iter([pa.RecordBatch.from_pylist(rows)]), Task())
 
 
 def test_every_column_of_a_row_arrives(namesrv: str) -> None:
@@ -60,7 +60,7 @@ def test_every_column_of_a_row_arrives(namesrv: str) -> None:
          ("properties", pa.map_(pa.string(), pa.string())), ("queue_id", pa.int32())]
     )  # fmt: skip
     options = SinkOptions.parse({"nameServer": namesrv, "topic": "every"})
-    assert send_rows(options, iter([pa.RecordBatch.from_pylist(rows, schema=schema)]), 0) == 2
+    assert send_rows(options, iter([pa.RecordBatch.from_pylist(rows, schema=schema)]), Task()) == 2
     found = rows_of(namesrv, "every")
     assert [(r["body"], r["queue_id"], r["keys"], r["tags"], r["flag"]) for r in found] == [
         (b"one", 1, "k1 k2", "a", 7),
@@ -101,8 +101,12 @@ def test_a_row_that_cannot_be_sent_is_named_and_those_before_it_are_kept(
 
 
 def test_options_that_cannot_be_kept_are_refused(namesrv: str) -> None:
-    with pytest.raises(OptionError, match="at least once only"):
-        SinkOptions.parse({"nameServer": namesrv, "exactlyOnce": "true"})
+    with pytest.raises(OptionError, match="needs the option producerId"):
+        send(namesrv, [{"body": b"x"}], topic="t", exactlyOnce="true")
+    with pytest.raises(OptionError, match="it is for exactlyOnce=true"):
+        SinkOptions.parse({"nameServer": namesrv, "producerId": "p"})
+    with pytest.raises(OptionError, match="letters, digits"):
+        SinkOptions.parse({"nameServer": namesrv, "exactlyOnce": "true", "producerId": "a,b"})
     with pytest.raises(OptionError, match="did you mean 'maxInFlight'"):
         SinkOptions.parse({"nameServer": namesrv, "maxInFligth": "1"})
     with pytest.raises(UnreachableError):

@@ -40,6 +40,7 @@ class Verdict(enum.Enum):
     GAP = "gap"
     STALE = "stale"  # Of an epoch that has ended, and not known to be stored.
     EXPIRED = "expired"  # Not the first of a producer that is not known (any more).
+    OTHER = "other"  # A repeat by its number, and not the same message.
     FULL = "full"  # A new producer, and no room in the table.
 
 

@@ -15,6 +15,7 @@ import threading
 from typing import Final
 
 from twinlog.broker.idempotence import Decision, Place, ProducerTable, SnapshotError
+from twinlog.message.crc import crc32
 from twinlog.message.once import ONCE_BYTES, Mark, read_mark
 from twinlog.message.properties import (
     PROPERTY_REAL_TOPIC,
@@ -31,6 +32,7 @@ _LOG = logging.getLogger("twinlog.broker")
 _SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _REAL_TOPIC: Final = PROPERTY_REAL_TOPIC.encode()
 _CHUNK_SIZE: Final = 4 << 20
+_CRC_END: Final = 12  # Size, magic and CRC of the body begin a record.
 SWEEP_INTERVAL_MS: Final = 60_000
 
 
@@ -140,6 +142,15 @@ class IdempotentSends:
         queue = queues.by_key.get((mark.topic, mark.queue_id))
         entry = queue.entry(queues.pool, place.queue_offset) if queue is not None else None
         return place if entry is None else place._replace(physical_offset=entry[0])
+
+    def is_same(self, place: Place, body: bytes | memoryview) -> bool:
+        """Whether the record there has this body; true when the log cannot tell (any more)."""
+        log, offset = self._store.commit_log, place.physical_offset
+        if not max(log.min_offset, 0) <= offset < log.max_offset:
+            return True
+        head = log.read(offset, _CRC_END)
+        crc = crc32(body) & 0x7FFFFFFF if len(body) else 0
+        return len(head) < _CRC_END or int.from_bytes(head[8:_CRC_END], "big") == crc
 
     def _next_offset(self, topic: str, queue_id: int) -> int:
         queue = self._store.queue_table.by_key.get((topic, queue_id))

@@ -91,13 +91,14 @@ def decode_command(place: str, out: str, master: str, quiet: bool, **values: Any
 @click.option("--checkpoint", required=True, help="Directory that remembers how far it is.")
 @click.option("--once/--continuous", default=True, help="End when all is copied, or go on.")
 @click.option("--trigger", default="5 seconds", show_default=True)
+@click.option("--exactly-once", is_flag=True, help="The target drops repeats (twinlog only).")
 @with_session_options
 @with_source_options
 def mirror_command(
     store: str | None, target: str, to_topic: str | None, checkpoint: str, once: bool,
-    trigger: str, master: str, quiet: bool, **values: Any,
+    trigger: str, exactly_once: bool, master: str, quiet: bool, **values: Any,
 ) -> None:  # fmt: skip
-    """Copy topics of STORE (or of --name-server) to another cluster, at least once."""
+    """Copy topics of STORE (or of --name-server) to another cluster, at least or exactly once."""
     from twinlog.spark.jobs.move import mirror
 
     options, show = taken(values), progress_of(quiet)
@@ -106,7 +107,7 @@ def mirror_command(
     run(
         lambda: mirror(
             options, target, checkpoint, to_topic=to_topic, once=once, trigger=trigger,
-            spark_master=master, progress=show,
+            exactly_once=exactly_once, spark_master=master, progress=show,
         )
     )  # fmt: skip
 

@@ -271,6 +271,10 @@ class ProducerFencedError(OutOfSequenceError):
     """A newer epoch of this idempotent producer has begun."""
 
 
+class RepeatDiffersError(OutOfSequenceError):
+    """A repeat by its number, but another message: the order of sending has changed."""
+
+
 BROKER_ERRORS: dict[int, type[BrokerError]] = {
     1: BrokerSystemError,
     2: BrokerBusyError,
@@ -296,6 +300,7 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
     10010: OutOfSequenceError,
     10011: ProducerExpiredError,
     10012: ProducerFencedError,
+    10013: RepeatDiffersError,
 }
 
 

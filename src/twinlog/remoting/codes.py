@@ -258,6 +258,7 @@ class ResponseCode(IntEnum):
     TWINLOG_SEQUENCE_GAP = 10010
     TWINLOG_PRODUCER_EXPIRED = 10011
     TWINLOG_PRODUCER_FENCED = 10012
+    TWINLOG_REPEAT_DIFFERS = 10013
 
 
 _LANGUAGES_BY_NAME = {member.name: member for member in LanguageCode}

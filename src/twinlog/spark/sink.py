@@ -1,9 +1,13 @@
-"""Rows into topics: `df.write.format("twinlog")` and `writeStream`, at least once.
+"""Rows into topics: `df.write.format("twinlog")` and `writeStream`, at least or exactly once.
 
 A task ends only after the broker has acknowledged every one of its rows with SEND_OK; a status
 that leaves replication or flush unknown is sent again and, when it stays so, fails the task.
 Nothing is undone: a task that is run again sends its rows again, which is what "at least once"
 means.
+
+With `exactlyOnce=true` each task is an idempotent producer of its own: its id is the query's id and
+the partition, the epoch is the number of the batch, and rows are numbered by their position. A task
+or batch that is run again repeats the same numbers, and the broker drops what it has.
 """
 
 from __future__ import annotations
@@ -23,8 +27,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from twinlog.client import Message, MessageQueue, Producer
-from twinlog.client.errors import ClientError, InvalidMessageError, RouteError, TransportError
+from twinlog.client.errors import (
+    ClientError,
+    IdempotenceNotSupportedError,
+    InvalidMessageError,
+    RouteError,
+    TransportError,
+)
 from twinlog.client.message import RESERVED_PROPERTIES
+from twinlog.message.once import is_producer_id
+from twinlog.spark import faults
 from twinlog.spark.brokerread import settings_of
 from twinlog.spark.errors import OptionError, PipelineError, UnreachableError, nearest
 from twinlog.spark.options import WRITE_OPTIONS, bad, fold, parse_bool, parse_count
@@ -45,6 +57,11 @@ COLUMNS = {
 ORIGIN_BORN_TIME = "ORIGIN_BORN_TIME"  # ms; the broker's own field is the time of this send
 ORIGIN_UNIQ_KEY = "ORIGIN_UNIQ_KEY"
 LINGER_MS = 1
+FAULT_ROW = 10  # Where tests stop a task in the middle of its rows.
+NO_PRODUCER_ID = (
+    "a batch write needs the option producerId: a name by which its rows are known when it is run "
+    "again (a stream has its query's id)"
+)
 
 
 class SinkError(PipelineError):
@@ -65,6 +82,8 @@ class SinkOptions:
     in_flight: int
     rate: int | None
     settings: Mapping[str, Any]
+    is_once: bool = False
+    producer_id: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -76,8 +95,12 @@ class SinkOptions:
         given = fold(options, WRITE_OPTIONS, {})
         if "nameServer" not in given:
             raise OptionError("BAD_OPTION", "a write needs nameServer (host:port)")
-        if parse_bool("exactlyOnce", given.get("exactlyOnce", "false")):
-            raise bad("exactlyOnce", "true", "this version writes at least once only; leave it out")
+        once = parse_bool("exactlyOnce", given.get("exactlyOnce", "false"))
+        producer_id = given.get("producerId")
+        if producer_id is not None and not once:
+            raise bad("producerId", producer_id, "it is for exactlyOnce=true")
+        if producer_id is not None and not is_producer_id(f"{producer_id}:000000"):
+            raise bad("producerId", producer_id, "up to 113 letters, digits and _ . : - are taken")
         rate = given.get("ratePerSecond")
         return cls(
             name_server=given["nameServer"],
@@ -88,6 +111,8 @@ class SinkOptions:
             in_flight=parse_count("maxInFlight", given.get("maxInFlight", "1000")),
             rate=None if rate is None else parse_count("ratePerSecond", rate),
             settings=settings_of(given),
+            is_once=once,
+            producer_id=producer_id,
         )
 
 
@@ -156,10 +181,48 @@ class Sent(WriterCommitMessage):
     rows: int
 
 
+@dataclass(frozen=True)
+class Task:
+    """Which rows these are: what is the same when they are sent again."""
+
+    partition: int = 0
+    query: str | None = None
+    batch: int = 0
+
+    @classmethod
+    def current(cls) -> Task:
+        """The task that this process runs."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            return cls()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        return cls(context.partitionId(), query, int(batch or 0))
+
+    def producer(self, options: SinkOptions) -> dict[str, Any]:
+        """The arguments that make the producer of this task drop repeats.
+
+        Raises:
+            OptionError: there is nothing by which the rows would be known again.
+        """
+        if not options.is_once:
+            return {"linger_ms": LINGER_MS}
+        name = options.producer_id or self.query
+        if name is None:
+            raise bad("exactlyOnce", "true", NO_PRODUCER_ID)
+        return {
+            "idempotent": True,
+            "producer_id": f"{name}:{self.partition}",
+            "epoch": self.batch,
+        }
+
+
 class RowSender:
     """Sends the rows of one task."""
 
-    def __init__(self, options: SinkOptions, task: int) -> None:
+    def __init__(self, options: SinkOptions, task: Task) -> None:
         self.options, self.task = options, task
         self.rows = 0
         self.queues: dict[str, dict[int, MessageQueue]] = {}
@@ -175,14 +238,18 @@ class RowSender:
             send_timeout_ms=options.timeout_ms,
             retry_count=options.retries,
             retry_when_not_ok=True,
-            linger_ms=LINGER_MS,
             in_flight_max=max(10_000, options.in_flight * 2),
+            **self.task.producer(options),
             **options.settings,
         ) as producer:
             for batch in batches:
                 for row in batch.to_pylist():
                     await self._one(producer, row)
+                    if self.rows == FAULT_ROW:
+                        await self._drain()
+                        faults.point("rows-sending")
             await self._drain()
+        faults.point("rows-sent")
         return self.rows
 
     async def _one(self, producer: Producer, row: Mapping[str, Any]) -> None:
@@ -204,7 +271,7 @@ class RowSender:
                 await asyncio.sleep(ahead)
 
     def _name(self, number: int) -> str:
-        return f"row {number} of task {self.task}"
+        return f"row {number} of task {self.task.partition}"
 
     async def _queue(self, producer: Producer, topic: str, queue_id: int) -> MessageQueue:
         if topic not in self.queues:
@@ -223,6 +290,9 @@ class RowSender:
         for number, receipt in zip(numbers, receipts, strict=True):
             if isinstance(receipt, InvalidMessageError):
                 raise SinkError("ROW_ILLEGAL", f"{self._name(number)}: {receipt}") from receipt
+            if isinstance(receipt, IdempotenceNotSupportedError):
+                detail = f"exactlyOnce=true: {receipt}; leave it out to write at least once"
+                raise SinkError("NOT_SUPPORTED", detail) from receipt
             if isinstance(receipt, TransportError | RouteError):
                 raise UnreachableError("BROKER_UNREACHABLE", str(receipt)) from receipt
             if isinstance(receipt, BaseException):
@@ -233,7 +303,7 @@ class RowSender:
                 raise SinkError("NOT_ACKNOWLEDGED", detail)
 
 
-def send_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
+def send_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: Task) -> int:
     """Send all rows of a task; return how many.
 
     Raises:
@@ -248,13 +318,6 @@ def send_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: int
         raise SinkError("NOT_ACKNOWLEDGED", str(error)) from error
 
 
-def _task_number() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context.partitionId() if context is not None else 0
-
-
 class TopicWriter(DataSourceArrowWriter):
     """Writes a batch into topics."""
 
@@ -263,7 +326,7 @@ class TopicWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Send the rows of one task."""
-        return Sent(send_rows(SinkOptions.parse(self.options), iterator, _task_number()))
+        return Sent(send_rows(SinkOptions.parse(self.options), iterator, Task.current()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing is left to do: every row is acknowledged."""
@@ -280,7 +343,7 @@ class StreamTopicWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Send the rows of one task."""
-        return Sent(send_rows(SinkOptions.parse(self.options), iterator, _task_number()))
+        return Sent(send_rows(SinkOptions.parse(self.options), iterator, Task.current()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: every row is acknowledged."""

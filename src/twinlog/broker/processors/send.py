@@ -195,7 +195,8 @@ class SendMessageProcessor:
             return False  # The put will say so.
         if not self._once.known_count(mark, 1):
             return False
-        self._once.answer_repeat(connection, request, mark, self._once.places(mark, 1), must_wait)
+        places = self._once.places(mark, [request.body])
+        self._once.answer_repeat(connection, request, mark, places, must_wait)
         return True
 
     def _redirect(self, message: PutMessage, request: Request, header: _Header) -> PutMessage:
@@ -300,7 +301,7 @@ class SendMessageProcessor:
     ) -> None:
         """Of a batch that is sent again a part may be new: its first try, or what a crash took."""
         known = self._once.known_count(mark, len(members))
-        places = self._once.places(mark, known)
+        places = self._once.places(mark, [member.body for member in members[:known]])
         if known == len(members):
             self._once.answer_repeat(connection, request, mark, places, must_wait)
             return

@@ -27,12 +27,17 @@ _REMARKS = {
         "is not the first of this producer, of which nothing is known here (idle for 7 days, or "
         "its messages were lost): what was stored cannot be told, use a new producer id"
     ),
+    Verdict.OTHER: (
+        "is stored already with another body: the producer does not send in the same order as "
+        "before, so nothing of it can be taken for a repeat"
+    ),
     Verdict.FULL: "is of a new producer, and too many are active: try again later",
 }
 _CODES = {
     Verdict.GAP: ResponseCode.TWINLOG_SEQUENCE_GAP,
     Verdict.STALE: ResponseCode.TWINLOG_PRODUCER_FENCED,
     Verdict.EXPIRED: ResponseCode.TWINLOG_PRODUCER_EXPIRED,
+    Verdict.OTHER: ResponseCode.TWINLOG_REPEAT_DIFFERS,
     Verdict.FULL: ResponseCode.SYSTEM_BUSY,
 }
 _UNKNOWN = Place(-1, 0, 0)  # A repeat so old that its place is forgotten.
@@ -75,12 +80,17 @@ class SendOnce:
             raise _refusal(mark, decision)
         return decision.known
 
-    def places(self, mark: Mark, count: int) -> list[Place]:
-        """Where the `count` messages from `mark` on are."""
-        return [
-            self._sends.place(mark._replace(number=mark.number + index)) or _UNKNOWN
-            for index in range(count)
-        ]
+    def places(self, mark: Mark, bodies: Sequence[bytes | memoryview]) -> list[Place]:
+        """Where the messages from `mark` on are. Raises BrokerError when one is another message:
+        a producer that changed its order would lose what is taken for a repeat."""
+        places: list[Place] = []
+        for index, body in enumerate(bodies):
+            one = mark._replace(number=mark.number + index)
+            place = self._sends.place(one)
+            if place is not None and not self._sends.is_same(place, body):
+                raise _refusal(one, Decision(Verdict.OTHER))
+            places.append(place or _UNKNOWN)
+        return places
 
     def answer_repeat(
         self,

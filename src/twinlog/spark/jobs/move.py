@@ -1,8 +1,8 @@
 """`twinlog spark replay`, `export`, `import`, `decode`, `mirror`: rows from place to place.
 
-Writing into topics is at least once. What a message was before travels with it: keys, tags, its
-own properties and flag as they were, its birth time and unique id as properties ORIGIN_BORN_TIME
-and ORIGIN_UNIQ_KEY.
+Writing into topics is at least once, where `exactlyOnce` is not asked for. What a message was
+before travels with it: keys, tags, its own properties and flag as they were, its birth time and
+unique id as properties ORIGIN_BORN_TIME and ORIGIN_UNIQ_KEY.
 """
 
 from __future__ import annotations
@@ -178,6 +178,7 @@ def mirror(
     checkpoint: str | Path,
     *,
     to_topic: str | None = None,
+    exactly_once: bool = False,
     once: bool = True,
     trigger: str = "5 seconds",
     spark: SparkSession | None = None,
@@ -191,6 +192,7 @@ def mirror(
         name_server: of the cluster to send to.
         checkpoint: directory of the stream's checkpoint.
         to_topic: the topic to send to; else each message's own.
+        exactly_once: the target drops repeats (twinlog brokers only); else at least once.
         once: copy what is there now and end; else go on until stopped.
         trigger: how often a batch starts when it goes on.
         spark: a session to use.
@@ -201,6 +203,8 @@ def mirror(
     show = progress or Progress()
     source = {"startingOffsets": "earliest", **source_options(options)}
     target = {"nameServer": name_server, **({"topic": to_topic} if to_topic else {})}
+    if exactly_once:
+        target["exactlyOnce"] = "true"
     with session_of(spark, "mirror", master=spark_master) as session:
         rows = session.readStream.format("twinlog").options(**source).load()
         writer = rows.select(*SENT_COLUMNS).writeStream.format("twinlog").options(**target)
