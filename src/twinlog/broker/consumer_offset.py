@@ -6,14 +6,28 @@ in Apache. The last commit wins, also a smaller one. A key is `topic@group`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, merge_offsets
+from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, OffsetTable, merge_offsets
 
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
+_OFFSET_MAX = (1 << 63) - 1
+
+
+def offset_table(data: Any) -> OffsetTable:
+    """The table in a file's or a peer's JSON object.
+
+    Raises ValueError, TypeError or AttributeError when it is not one: nothing of it is taken then.
+    """
+    table: OffsetTable = {}
+    for key, queues in (data.get("offsetTable") or {}).items():
+        table[str(key)] = offsets = {int(number): int(value) for number, value in queues.items()}
+        if offsets and not -1 <= min(offsets.values()) <= max(offsets.values()) <= _OFFSET_MAX:
+            raise ValueError(f"an offset of {key} is not one")
+    return table
 
 
 class ConsumerOffsetManager:
@@ -44,17 +58,41 @@ class ConsumerOffsetManager:
 
     def replace(self, data: Any) -> None:
         """Take over a table as a file or a master has it."""
-        table = data.get("offsetTable") or {}
-        self.table = {
-            key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            for key, queues in table.items()
-        }
+        self.table = offset_table(data)
         self._is_dirty = True
 
     def merge(self, change: OffsetsMoved) -> None:
         """Take over what moved on the other replica; forward only, unless it was set back."""
         if merge_offsets(self.table, change):
             self._is_dirty = True
+
+    def take_forward(self, table: OffsetTable, queue_end: Callable[[str, int], int]) -> int:
+        """Move forward to a peer's offsets, none beyond the end of our own queue; how many moved.
+
+        An offset beyond it would skip what the queue gets next: the peer's log was longer. Of a
+        queue that is not here nothing is taken.
+        """
+        moved = 0
+        for key, queues in table.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            mine = self.table.get(key, {})
+            for queue_id, offset in queues.items():
+                if offset <= mine.get(queue_id, UNKNOWN_OFFSET):
+                    continue
+                reachable = min(offset, queue_end(topic, queue_id))
+                if reachable > mine.get(queue_id, 0):
+                    self.commit(group, topic, queue_id, reachable)
+                    moved += 1
+        return moved
+
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """These queues are shorter now: an offset behind the end would skip what comes next."""
+        for key, queues in self.table.items():
+            topic = key.partition(_SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                if offset > ends.get((topic, queue_id), offset):
+                    queues[queue_id] = ends[(topic, queue_id)]
+                    self._is_dirty = True
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         key = topic + _SEPARATOR + group

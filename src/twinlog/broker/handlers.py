@@ -223,6 +223,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
         schedule=broker.schedule,
         replies=broker.replies,
         ha=broker.ha,
+        metadata=broker.pair.status,
     )
     admin = AdminStatsProcessor(
         broker.config,
@@ -240,7 +241,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
     return {
         code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
         code.TWINLOG_INFO: broker.pair.info,
-        code.GET_BROKER_HA_STATUS: HAStatusProcessor(broker.ha).status,
+        code.GET_BROKER_HA_STATUS: HAStatusProcessor(broker.ha, broker.pair.status).status,
         code.GET_ALL_CONSUMER_OFFSET: admin.all_consumer_offsets,
         code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
         code.GET_CONSUME_STATS: admin.consume_stats,

@@ -2,7 +2,8 @@
 
 The store id names the lineage of the log, so a slave that is pointed at another master's log is
 told so before a byte is written. The replica id tells a slave that connects again from another one
-that was given the same brokerId.
+that was given the same brokerId. The role of the last run tells a master that it was a slave until
+now: its delay offsets and transaction state are a copy, a moment older than its log.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -31,6 +32,7 @@ def random_token() -> str:
 class _Saved(msgspec.Struct):
     store_id: str
     replica_uid: str
+    is_master: bool = False
 
 
 class StoreIdentity:
@@ -43,6 +45,7 @@ class StoreIdentity:
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", "identity.json")
         self._twin: TwinIdentity | None = None
         self._saved_id = ""
+        self.was_master = False
 
     def twin(self) -> TwinIdentity:
         """What a twinlog peer is told; its ids are filled in by `load`."""
@@ -71,9 +74,10 @@ class StoreIdentity:
         self._saved_id = saved.store_id
         self._twin.replica_uid = saved.replica_uid or self._token()
         self._twin.store_id = saved.store_id
+        self.was_master = saved.is_master
         if not saved.store_id and self._config.is_master:
             self._twin.store_id = self._token()
-        if (self._twin.store_id, self._twin.replica_uid) != (saved.store_id, saved.replica_uid):
+        if self._now() != saved:
             self._save()
 
     def adopt(self, store_id: str) -> None:
@@ -99,8 +103,11 @@ class StoreIdentity:
             return _Saved("", "")
 
     def _save(self) -> None:
-        assert self._twin is not None
-        self._disk.make_directories(posixpath.dirname(self._path))
-        saved = _Saved(self._twin.store_id, self._twin.replica_uid)
+        make_own_directory(self._disk, self._config.store_path_root_dir)
+        saved = self._now()
         write_atomically(self._disk, self._path, msgspec.json.encode(saved))
         self._saved_id = saved.store_id
+
+    def _now(self) -> _Saved:
+        assert self._twin is not None
+        return _Saved(self._twin.store_id, self._twin.replica_uid, self._config.is_master)

@@ -8,7 +8,7 @@ Apache peers only never holds such a record, and an idle master's log does not g
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -158,7 +158,6 @@ class _Position(msgspec.Struct):
     """How far a slave has applied the queue, in `store/twinlog/metadata.json`."""
 
     next_offset: int = 0
-    first_physical_offset: int = -1
 
 
 class MetadataReader:
@@ -200,10 +199,23 @@ class MetadataReader:
             except msgspec.DecodeError as error:
                 # Reading from the start again is right, only slower.
                 _LOG.warning("metadata position unreadable path=%s error=%s", self._path, error)
-        if self._position.next_offset > self._store.max_offset_in_queue(*_QUEUE):
-            # The queue is shorter than what was applied: the log was cut or replaced.
-            self._position = _Position()
+        self.queues_cut({_QUEUE: self._store.max_offset_in_queue(*_QUEUE)})
         self.catch_up()
+
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The log was cut: records that take the place of those that are gone count too."""
+        self._position.next_offset = min(
+            self._position.next_offset, ends.get(_QUEUE, self._position.next_offset)
+        )
+
+    def follow_master(self) -> None:
+        """On a master: its own records are in its tables already, should it be a slave again."""
+        self._position.next_offset = self._store.max_offset_in_queue(*_QUEUE)
+
+    @property
+    def behind_count(self) -> int:
+        """Records in the queue that are not applied."""
+        return self._store.max_offset_in_queue(*_QUEUE) - self._position.next_offset
 
     def save(self) -> None:
         if self._position != self._saved:

@@ -3,17 +3,18 @@
 While the master was away consumers committed to the slave. A plain RocketMQ master starts from its
 own old file, and groups that restart consume everything again. Here a master that starts asks the
 name server who its slaves are and takes from each twinlog among them what is further than its own,
-never backwards. Requests that depend on offsets wait for that, at most three seconds; sends do not.
+never backwards, and never beyond its own log. Requests that depend on offsets wait for that, at
+most three seconds; sends do not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.metadata_log import OffsetsMoved
+from twinlog.broker.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.remoting import fastjson
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -41,11 +42,17 @@ class OffsetReturn:
     """The gate of a starting master, and what opens it."""
 
     def __init__(
-        self, config: BrokerConfig, *, client: RemotingClient, offsets: ConsumerOffsetManager
+        self,
+        config: BrokerConfig,
+        *,
+        client: RemotingClient,
+        offsets: ConsumerOffsetManager,
+        queue_end: Callable[[str, int], int],
     ) -> None:
         self._config = config
         self._client = client
         self._offsets = offsets
+        self._queue_end = queue_end
         self._waiting: list[tuple[ServerConnection, Request]] = []
         self.is_open = True
 
@@ -84,26 +91,35 @@ class OffsetReturn:
             data = await self._ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
             if data is None:
                 continue
-            group = (data.get("brokerAddrTable") or {}).get(self._config.broker_name) or {}
-            addresses = group.get("brokerAddrs") or {}
-            found = [address for number, address in addresses.items() if int(number) != 0]
+            try:
+                group = (data.get("brokerAddrTable") or {}).get(self._config.broker_name) or {}
+                addresses = group.get("brokerAddrs") or {}
+                found = [str(address) for number, address in addresses.items() if int(number) != 0]
+            except (AttributeError, TypeError, ValueError) as error:
+                _LOG.warning("offset return: bad answer address=%s reason=%s", name_server, error)
+                continue
             if found:
                 return found
         return []
 
     async def _fetch_from(self, address: str, identity: dict[str, str]) -> int:
         # Only between twinlogs: an Apache slave's offsets stay where they are.
-        if await self._ask(address, RequestCode.TWINLOG_INFO, identity) is None:
+        info = await self._ask(address, RequestCode.TWINLOG_INFO, identity)
+        if info is None:
+            return 0
+        if info.get("clusterName") != self._config.broker_cluster_name:
+            _LOG.warning("offset return: another cluster's broker address=%s", address)
             return 0
         data = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         if data is None:
             return 0
-        table = {
-            str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            for key, queues in (data.get("offsetTable") or {}).items()
-        }
-        self._offsets.merge(OffsetsMoved(forward=table))
-        _LOG.info("offsets taken from the slave address=%s entries=%d", address, len(table))
+        try:
+            table = offset_table(data)
+        except (AttributeError, TypeError, ValueError) as error:
+            _LOG.warning("offset return: bad table address=%s reason=%s", address, error)
+            return 0
+        moved = self._offsets.take_forward(table, self._queue_end)
+        _LOG.info("offsets taken from the slave address=%s moved=%d", address, moved)
         return 1
 
     async def _ask(

@@ -10,9 +10,10 @@ and has a time-out.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import posixpath
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from twinlog import __version__
@@ -27,7 +28,7 @@ from twinlog.remoting.errors import RemotingError
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 from twinlog.runtime.tasks import TaskOwner
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -54,6 +55,7 @@ class PairService:
         offset_return: OffsetReturn,
         ask_registration: Callable[[], None],
         master_is_back: Callable[[str], None],
+        master_is_twin: Callable[[], None],
         ha_address: Callable[[], str],
         redispatch: Callable[[ServerConnection, Request], None],
     ) -> None:
@@ -64,16 +66,18 @@ class PairService:
         self._client = client
         self._ask_registration = ask_registration
         self._master_is_back = master_is_back
+        self._master_is_twin = master_is_twin
         self._ha_address = ha_address
         self._redispatch = redispatch
         self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
-        self._asked_address: str | None = None
         self._master_ha_address: str | None = None
+        self._master_address: str | None = None  # The last one known, also while it is away.
+        self._verdict: tuple[str, bool] | None = None
+        self._question = asyncio.Lock()
         self.writer = writer
         self.reader = reader
         self.synchronize = synchronize
         self.offset_return = offset_return
-        self.is_master_twin = False
 
     # Life
 
@@ -99,8 +103,16 @@ class PairService:
             self._tasks.spawn("offset-return", self._fetch_offsets(name_servers))
 
     def save(self) -> None:
-        if not self._config.is_master:
-            self.reader.save()
+        """How far the log's metadata is applied; the tables themselves are saved before."""
+        if self._config.is_master:
+            self.reader.follow_master()
+        make_own_directory(self._disk, self._config.store_path_root_dir)
+        self.reader.save()
+
+    def flush(self) -> None:
+        """At a clean stop: what moved since the last record goes with the log."""
+        if self._config.is_master:
+            self.writer.tick()
 
     async def _write_metadata(self) -> None:
         while True:
@@ -118,7 +130,9 @@ class PairService:
     def master_found(self, address: str | None, ha_address: str | None) -> None:
         """What the last registration said, None while the name server knows no master."""
         self.synchronize.master_address = address
-        self._master_ha_address = ha_address
+        if address is not None:
+            self._master_address = address
+            self._master_ha_address = ha_address
 
     async def _find_master(self) -> None:
         """Ask for a master that is unknown, and once of each what it is."""
@@ -136,28 +150,46 @@ class PairService:
         Refused, silent for a second, closed or code 3 means classic. An address that is also the
         HA address is never asked: our question would be taken for an acknowledgement there.
         """
-        dialect = self._config.twinlog_ha_dialect.value
-        address = self.synchronize.master_address
-        if dialect != "auto" or address is None:
-            self.is_master_twin = dialect == "twin"
-            return self.is_master_twin
-        if address != self._asked_address and address != self._master_ha_address:
-            self._asked_address = address
-            self.is_master_twin = await self._ask_master(address)
+        if self._config.twinlog_ha_dialect.value == "auto":
+            # One question at a time: who comes second must not take "not known yet" for classic.
+            async with self._question:
+                address = self._master_address
+                if address not in (None, self._known_address, self._master_ha_address):
+                    await self._ask_master(address)
         return self.is_master_twin
 
-    async def _ask_master(self, address: str) -> bool:
+    @property
+    def _known_address(self) -> str | None:
+        return self._verdict[0] if self._verdict is not None else None
+
+    @property
+    def is_master_twin(self) -> bool:
+        dialect = self._config.twinlog_ha_dialect.value
+        if dialect != "auto":
+            return dialect == "twin"
+        return self._verdict == (self._master_address, True)
+
+    @property
+    def is_master_classic(self) -> bool:
+        """Known not to be twinlog; not the same as not known to be."""
+        dialect = self._config.twinlog_ha_dialect.value
+        if dialect != "auto":
+            return dialect == "classic"
+        return self._verdict == (self._master_address, False)
+
+    async def _ask_master(self, address: str) -> None:
         command = RemotingCommand.request(RequestCode.TWINLOG_INFO, self._identity())
         try:
             answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
         except (RemotingError, OSError) as error:
             # Not a verdict for good: the process behind the address may not be up yet.
-            self._asked_address = None
             _LOG.info("master not asked yet address=%s reason=%s", address, error)
-            return False
+            return
         is_twin = answer.code == ResponseCode.SUCCESS
+        self._verdict = (address, is_twin)
         _LOG.info("master is %s address=%s", "twinlog" if is_twin else "not twinlog", address)
-        return is_twin
+        if is_twin:
+            self._master_is_twin()
 
     # Requests
 
@@ -173,11 +205,13 @@ class PairService:
     def info(self, connection: ServerConnection, request: Request) -> None:
         """TWINLOG_INFO (10001): who is there. A peer of the group says who it is in doing so."""
         ext = request.ext()
-        if ext.get("brokerName") == self._config.broker_name:
+        config = self._config
+        ours = (config.broker_cluster_name, config.broker_name)
+        if (ext.get("clusterName"), ext.get("brokerName")) == ours:
             self._peer_asked(ext)
         body: dict[str, Any] = {
             **self._identity(),
-            "brokerRole": self._config.broker_role.value,
+            "brokerRole": config.broker_role.value,
             "haAddress": self._ha_address(),
             "idempotentSends": True,
         }
@@ -192,7 +226,7 @@ class PairService:
     def twin_slave_joined(self) -> None:
         """A twin slave attached: from now on metadata travels in the log, also after a restart."""
         if not self._disk.exists(self._marker):
-            self._disk.make_directories(posixpath.dirname(self._marker))
+            make_own_directory(self._disk, self._config.store_path_root_dir)
             write_atomically(self._disk, self._marker, b"")
         self.writer.enable()
 
@@ -207,19 +241,31 @@ class PairService:
         if not self._config.is_master:
             self.reader.queues_moved(keys)
 
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The log of this slave was cut back to what its master has."""
+        self.reader.queues_cut(ends)
+        self.synchronize.queues_cut(ends)
+
     # Status
 
     def status(self) -> dict[str, str]:
         """Keys for the broker's runtime information: metadata beside data."""
         if self._config.is_master:
-            return {"metadataInLog": str(self.writer.is_enabled).lower()}
+            return {
+                "metadataInLog": str(self.writer.is_enabled).lower(),
+                "metadataRecordsWritten": str(self.writer.record_count),
+                "metadataWaitingForSlave": str(not self.is_open).lower(),
+            }
         now = self._clock.now_ms()
         synchronize = self.synchronize
         table = {
             "metadataMaster": synchronize.master_address or "",
             "metadataMasterIsTwinlog": str(self.is_master_twin).lower(),
             "metadataAppliedRecords": str(self.reader.applied_count),
+            "metadataBehindRecords": str(self.reader.behind_count),
         }
+        if self.reader.last_store_time_ms:
+            table["metadataLastRecordAgeMs"] = str(now - self.reader.last_store_time_ms)
         if synchronize.last_success_ms:
             table["metadataSyncAgeMs"] = str(now - synchronize.last_success_ms)
         for name, reason in synchronize.problems.items():

@@ -68,6 +68,7 @@ class Registration:
         self._twinlog_servers: set[str] = set()
         self._failing: dict[str, str] = {}
         self._changed: set[str] = set()
+        self._must_register_all = False
         self._wake = asyncio.Event()
         self._is_enabled = True
         topics.subscribe(self.topics_changed)
@@ -87,8 +88,12 @@ class Registration:
         self._wake.set()
 
     def wake(self) -> None:
-        """Register everything at once (permission or role changed)."""
-        self._changed.clear()
+        """Register everything at once (permission changed, a name server forgot us)."""
+        self._must_register_all = True
+        self._wake.set()
+
+    def ask_master(self) -> None:
+        """Register without topics, for the sake of the answer: a slave looks for its master."""
         self._wake.set()
 
     async def _run(self) -> None:
@@ -103,7 +108,8 @@ class Registration:
                 continue
             self._wake.clear()
             changed, self._changed = self._changed, set()
-            await (self.register_topics(changed) if changed else self.register_all())
+            must_register_all, self._must_register_all = self._must_register_all, False
+            await (self.register_all() if must_register_all else self.register_topics(changed))
 
     def _period_ms(self) -> int:
         """Apache's period, but soon again while a name server does not answer: until it knows us
@@ -172,14 +178,14 @@ class Registration:
         answers = await self._ask_all(
             lambda: RemotingCommand.request(RequestCode.REGISTER_BROKER, header, body)
         )
-        order_answer: Request | None = None
-        for address, answer in answers.items():
-            if answer is None:
-                continue
-            self._note_answer(address, answer)
-            order_answer = order_answer or answer
-        if must_update_order and order_answer is not None:
-            self._update_order(order_answer)
+        good = {address: answer for address, answer in answers.items() if answer is not None}
+        headers = [self._note_answer(address, answer) for address, answer in good.items()]
+        if headers and self._on_master is not None and self._config.broker_role == "SLAVE":
+            # One name server may not know yet what another does: the first that knows counts.
+            found = next((h for h in headers if h.master_addr or h.ha_server_addr), headers[0])
+            self._on_master(found.ha_server_addr, found.master_addr)
+        if must_update_order and good:
+            self._update_order(next(iter(good.values())))
 
     def _body(self, table: dict[str, Any]) -> bytes:
         """RegisterBrokerBody; compressed it is one zlib stream of lengths and texts."""
@@ -208,12 +214,11 @@ class Registration:
             return topic
         return {**topic, "perm": permission}
 
-    def _note_answer(self, address: str, answer: Request) -> None:
+    def _note_answer(self, address: str, answer: Request) -> RegisterBrokerResponseHeader:
         header = answer.header(RegisterBrokerResponseHeader)
         if header.twinlog is not None:
             self._twinlog_servers.add(address)
-        if self._on_master is not None and self._config.broker_role == "SLAVE":
-            self._on_master(header.ha_server_addr, header.master_addr)
+        return header
 
     def _update_order(self, answer: Request) -> None:
         if not answer.body:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.store_stats import StoreStats
@@ -31,6 +33,7 @@ class RuntimeInfo:
         schedule: ScheduleMessageService,
         replies: PutReplies,
         ha: HAService,
+        metadata: Callable[[], dict[str, str]],
     ) -> None:
         self._config = config
         self._store = store
@@ -40,6 +43,7 @@ class RuntimeInfo:
         self._schedule = schedule
         self._replies = replies
         self._ha = ha
+        self._metadata = metadata
 
     def table(self) -> dict[str, str]:
         return {
@@ -49,6 +53,7 @@ class RuntimeInfo:
             **self._files(),
             **self._delays(),
             **ha_table(self._ha.status()),
+            **self._metadata(),
         }
 
     def _identity(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ not delivered twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from twinlog.broker.config_file import ConfigFile
@@ -40,6 +40,12 @@ _BATCH = 256  # Entries of a level in one turn: due crowds must not stop the loo
 _RETRY_MS = 100  # Apache's pause after a put that was refused.
 _IDLE_MS_MAX = 10_000  # A level looks at its head at least so often, in case a clock was set.
 _DUPLICATES_MAX = 64
+
+
+def delay_table(data: Any) -> dict[int, int]:
+    """Level -> offset out of a file's or a master's JSON object."""
+    table = (data or {}).get("offsetTable") or {}
+    return {int(level): int(offset) for level, offset in table.items()}
 
 
 class _Level:
@@ -90,13 +96,20 @@ class ScheduleMessageService:
 
     def replace(self, data: Any) -> None:
         """Take over offsets as a file or a master has them."""
-        table = (data or {}).get("offsetTable") or {}
-        self._known = {int(level): int(offset) for level, offset in table.items()}
+        self._known = delay_table(data)
         for number, offset in self._known.items():
             level = self._levels.get(number)
             if level is not None:
                 level.offset = offset
         self._is_dirty = True
+
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The log of a slave was cut: what comes again is not delivered yet."""
+        for number, offset in self._known.items():
+            end = ends.get((SCHEDULE_TOPIC, number - 1), offset)
+            if end < offset:
+                self._known[number] = end
+                self._is_dirty = True
 
     def save(self) -> None:
         if self._is_dirty:

@@ -188,8 +188,8 @@ class Broker:
         config = self.config
         if self.guard is not None:
             self.guard.files.load()
+        reseed_if_asked(self.disk, config.store_path_root_dir, config.commit_log_paths)
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
-        reseed_if_asked(self.disk, config.store_path_root_dir)
         self.once.load()
         self.recovery = await self.store.load()
         await self.once.recovered(self.recovery)
@@ -207,8 +207,11 @@ class Broker:
             await self.stop()
             raise
         if config.is_master:
-            self.schedule.start(after_crash=not self.recovery.was_clean)
-            self.transactions.start(after_crash=not self.recovery.was_clean)
+            # A slave that became the master has offsets a moment older than its log, as after a
+            # crash: what was delivered already is recognised.
+            is_doubtful = not (self.recovery.was_clean and self.identity.was_master)
+            self.schedule.start(after_crash=is_doubtful)
+            self.transactions.start(after_crash=is_doubtful)
         self._start_timers()
         self.registration.start(self.tasks)
         self.pair.start(self.registration.addresses)
@@ -230,15 +233,16 @@ class Broker:
         self.transactions.stop()
         self.hold.stop()
         self.hold.release_all()
+        self.pair.flush()
         self.store.write_pending()
+        await self.ha.drain()
         self.replies.stop()
         self.flush_writes()
         await self.ha.stop()
         await self.server.close()
         await self.vip_server.close()
         await self.client.close()
-        self.offsets.save()
-        self.pair.save()
+        self._save_offsets()
         await self.tasks.stop()
         await self.store.stop()
 
@@ -284,6 +288,8 @@ class Broker:
     def _save_offsets(self) -> None:
         self.transactions.note_progress()
         self.offsets.save()
+        if not self.config.is_master:
+            self.schedule.save()  # Before the place in the log that says it is applied.
         self.pair.save()
 
     def _save_delays(self) -> None:
@@ -463,6 +469,7 @@ def _build_services(broker: Broker) -> None:
     )
     broker.pair = _build_pair(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
+    broker.store.on_cut = broker.pair.queues_cut
     broker.pulls = PullMessageProcessor(
         config,
         store=broker.store,
@@ -507,12 +514,19 @@ def _build_pair(broker: Broker) -> PairService:
         synchronize=SlaveSynchronize(
             config,
             client=broker.client,
-            is_twin=lambda: broker.pair.is_master_twin,
+            is_classic=lambda: broker.pair.is_master_classic,
+            queue_end=broker.store.max_offset_in_queue,
             **tables,
         ),
-        offset_return=OffsetReturn(config, client=broker.client, offsets=broker.offsets),
-        ask_registration=broker.registration.wake,
+        offset_return=OffsetReturn(
+            config,
+            client=broker.client,
+            offsets=broker.offsets,
+            queue_end=broker.store.max_offset_in_queue,
+        ),
+        ask_registration=broker.registration.ask_master,
         master_is_back=broker.ha.master_is_back,
+        master_is_twin=broker.ha.master_is_twin,
         ha_address=lambda: join_address(config.broker_ip2, config.ha_listen_port),
         redispatch=broker.redispatch,
     )

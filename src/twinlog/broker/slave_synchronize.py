@@ -4,25 +4,29 @@ In this order: topics (through the master's VIP port, as Apache does), consumer 
 offsets, subscription groups. Memory first, then disk. One that fails does not stop the others, and
 without a known master nothing is asked and nothing is cleared.
 
-What arrives is checked before it replaces anything: a table that cannot be read, that is empty, or
-that is another cluster's is refused with one line; one whose version is older than ours is only
-merged. Between two twinlogs offsets never move back this way: what was set back on purpose comes
-through the log.
+What arrives is checked before it replaces anything: a table that cannot be read or that is empty is
+refused with one line, of another cluster's master none is taken, and one whose version is older
+than ours is only merged.
+
+Only of a master that is known not to be twinlog are offsets taken as they are, as Apache's slave
+does. Otherwise they never move back this way and never beyond the slave's own log: an answer
+overtakes the log, and a copy that becomes the master must not skip what it has not got. What was
+set back on purpose, and the delay offsets, come through the log.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.broker.data_version import DataVersion
 from twinlog.broker.metadata_log import OffsetsMoved
-from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.schedule import ScheduleMessageService, delay_table
 from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
 from twinlog.broker.topic_config import TopicConfigManager, topic_from_json
 from twinlog.remoting import fastjson
@@ -65,7 +69,8 @@ class SlaveSynchronize:
         offsets: ConsumerOffsetManager,
         schedule: ScheduleMessageService,
         clock: Clock,
-        is_twin: Callable[[], bool],
+        is_classic: Callable[[], bool],
+        queue_end: Callable[[str, int], int],
     ) -> None:
         self._config = config
         self._client = client
@@ -74,7 +79,9 @@ class SlaveSynchronize:
         self._offsets = offsets
         self._schedule = schedule
         self._clock = clock
-        self._is_twin = is_twin
+        self._is_classic = is_classic
+        self._queue_end = queue_end
+        self._foreign_address: str | None = None
         self._problems: dict[str, str] = {}
         self._taken: dict[str, DataVersion] = {}
         self._gone_back: set[str] = set()
@@ -111,6 +118,11 @@ class SlaveSynchronize:
     def _current_master(self) -> str | None:
         return self.master_address
 
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The log was cut: offsets follow it back, or they would skip what comes instead."""
+        self._offsets.queues_cut(ends)
+        self._schedule.queues_cut(ends)
+
     @property
     def problems(self) -> dict[str, str]:
         """Table -> why its last copy failed, for the status."""
@@ -120,6 +132,8 @@ class SlaveSynchronize:
         self, name: str, step: Callable[[str], Coroutine[Any, Any, None]], address: str
     ) -> bool:
         try:
+            if address == self._foreign_address and name != "topics":
+                raise _Refused("the master is another cluster's")
             await step(address)
         except (RemotingError, OSError, ValueError, TypeError, AttributeError, _Refused,
                 msgspec.ValidationError) as error:  # fmt: skip
@@ -155,30 +169,33 @@ class SlaveSynchronize:
         table = {name: topic_from_json(name, value) for name, value in received.items()}
         if not table:
             raise _Refused("the master's topic table is empty; ours is kept")
-        if self._config.broker_cluster_name not in table:
+        is_foreign = self._config.broker_cluster_name not in table
+        self._foreign_address = address if is_foreign else None
+        if is_foreign:
             raise _Refused(
                 f"the master does not know the cluster {self._config.broker_cluster_name!r}:"
-                " it is another cluster's; our topics are kept"
+                " it is another cluster's; our tables are kept"
             )
         self._take("topics", self._topics, table, data.get("dataVersion"))
 
     async def _sync_consumer_offsets(self, address: str) -> None:
         data = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-        table = {
-            str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            for key, queues in (data.get("offsetTable") or {}).items()
-        }
-        if self._is_twin():
-            self._offsets.merge(OffsetsMoved(forward=table))
-        else:
+        table = offset_table(data)
+        if self._is_classic():
             self._offsets.merge(OffsetsMoved(back=table))
+        else:
+            self._offsets.take_forward(table, self._queue_end)
         self._offsets.save()
 
     async def _sync_delay_offsets(self, address: str) -> None:
         data = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
         if not data.get("offsetTable"):
             return
-        self._schedule.replace(data)
+        if self._is_classic():
+            self._schedule.replace(data)
+        else:
+            # A base for levels that the log has said nothing about.
+            self._schedule.replace({"offsetTable": {**delay_table(data), **self._schedule.offsets}})
         self._schedule.save()
 
     async def _sync_groups(self, address: str) -> None:
@@ -206,11 +223,15 @@ class SlaveSynchronize:
     def _judge(self, name: str, mine: DataVersion, given: Any) -> _Age:
         """How the master's version stands to the one that was taken over last.
 
-        Not to our own: a slave creates groups by itself when consumers come to it, and its version
-        then says nothing about the master's.
+        Equal to our own it needs no copy: the log brought it. But ours is not what decides the age:
+        a slave creates groups by itself when consumers come to it, and its version then says
+        nothing about the master's.
         """
         theirs = DataVersion()
         theirs.assign(given)
+        if theirs == mine:
+            self._taken[name] = theirs
+            return _Age.SAME
         taken = self._taken.get(name)
         if taken is None:
             # A fresh slave's version is the time of its start; a loaded one was taken over once.

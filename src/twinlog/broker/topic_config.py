@@ -178,11 +178,13 @@ class TopicConfigManager:
 
     def replace(self, table: Mapping[str, TopicConfig], version: Any) -> None:
         """Take over a master's table and its version (a slave does)."""
-        changed = {*self.table, *table}
+        names = {*self.table, *table}
+        changed = [name for name in names if self.table.get(name) != table.get(name)]
         self.table = dict(table)
         self.data_version.assign(version)
         self.save()
-        self._tell(changed)
+        if changed:
+            self._tell(changed)
 
     def _put(self, config: TopicConfig) -> None:
         self.table[config.topic_name] = config

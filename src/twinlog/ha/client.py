@@ -241,6 +241,13 @@ class HAClient:
             self._policy.reset()
             self._wake.set()
 
+    def use_twin_dialect(self) -> None:
+        """The master speaks it: a classic connection makes way for a better one."""
+        if isinstance(self.link, MasterLink):
+            self._policy.reset()
+            self._wake.set()
+            self.link.close("the master speaks the twin dialect: connecting anew")
+
     def damage_found(self, offset: int, reason: str) -> None:
         """The dispatcher found a bad record at `offset`: cut the log there and ask again."""
         assert offset <= self._log.max_offset

@@ -39,6 +39,9 @@ from twinlog.store.status import PutMessageStatus
 
 _LOG = logging.getLogger("twinlog.ha")
 
+_DRAIN_MS_MAX = 1_000
+_DRAIN_CHECK_MS = 10
+
 
 class HAService:
     """Owns everything of replication; lives on the loop."""
@@ -131,6 +134,20 @@ class HAService:
         if self.client is not None:
             self.client.update_master_address(address)
             self.client.redial_now()
+
+    def master_is_twin(self) -> None:
+        """The master turned out to be twinlog, perhaps after a dial in the classic dialect."""
+        if self.client is not None:
+            self.client.use_twin_dialect()
+
+    async def drain(self) -> None:
+        """Before a clean stop: let the replicas have the end of the log, for a second at most."""
+        deadline_ms = self._clock.monotonic_ms() + _DRAIN_MS_MAX
+        while self._clock.monotonic_ms() < deadline_ms:
+            end = self._log.max_offset
+            if all(replica.ack_offset >= end for replica in self.acks.replicas):
+                return
+            await self._clock.sleep_ms(_DRAIN_CHECK_MS)
 
     def damage_found(self, offset: int, reason: str) -> None:
         """The dispatcher found a record that is not one. Only a slave can ask for it again."""

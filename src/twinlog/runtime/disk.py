@@ -146,6 +146,15 @@ class Disk(Protocol):
         ...
 
 
+def make_own_directory(disk: Disk, root: str) -> str:
+    """`store/twinlog`, there after a power cut too: what is written into it must not go with it."""
+    path = os.path.join(root, "twinlog")
+    if not disk.exists(path):
+        disk.make_directories(path)
+        disk.fsync_directory(root)
+    return path
+
+
 def write_atomically(disk: Disk, path: str, data: bytes, *, keep_backup: bool = False) -> None:
     """Replace `path` so that a crash leaves the old content or the new, never a part.
 

@@ -187,13 +187,21 @@ class ConsumeQueueTable:
 
     # Cutting
 
-    def truncate(self, physical_offset: int) -> None:
-        """Drop entries of records at or behind `physical_offset`, in every queue."""
+    def truncate(self, physical_offset: int) -> dict[tuple[str, int], int]:
+        """Drop entries of records at or behind `physical_offset`, in every queue.
+
+        Returns the new ends of the queues that are shorter now.
+        """
+        shorter = {}
         for queue in tuple(self.by_key.values()):
             if queue.last_physical_end > physical_offset or queue.tail:
+                end = queue.max_offset
                 queue.truncate(self._disk, self.pool, physical_offset)
+                if queue.max_offset < end:
+                    shorter[queue.key] = queue.max_offset
                 if queue.unsynced:
                     self._unsynced.add(queue)
+        return shorter
 
     def remove_expired(self, log_min_offset: int) -> int:
         """Delete queue files whose records are gone; the number of files."""

@@ -8,100 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from support.replication import NoReplication
-from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from support.broker_tables import Side
 from twinlog.broker.metadata_log import METADATA_TOPIC
-from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
-from twinlog.broker.replies import PutReplies
-from twinlog.broker.schedule import ScheduleMessageService
-from twinlog.broker.stats import BrokerStatsManager
-from twinlog.broker.store_stats import StoreStats
-from twinlog.broker.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
-from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
-from twinlog.message.ids import NO_HOST
+from twinlog.broker.subscription_group import SubscriptionGroupConfig
+from twinlog.broker.topic_config import TopicConfig
 from twinlog.message.model import PutMessage
-from twinlog.runtime.clock import SystemClock
-from twinlog.runtime.config import BrokerConfig, BrokerRole
-from twinlog.runtime.disk import PosixDisk
-from twinlog.runtime.tasks import TaskOwner
-from twinlog.store.message_store import MessageStore
-
-
-class Side:
-    """The tables and the store of one broker."""
-
-    def __init__(self, root: Path, *, role: str) -> None:
-        (root / "config").mkdir(parents=True, exist_ok=True)
-        self.config = BrokerConfig(
-            store_path_root_dir=str(root),
-            mapped_file_size_commit_log=1 << 20,
-            max_hash_slot_num=100,
-            max_index_num=400,
-            broker_role=BrokerRole(role),
-            broker_id=0 if role != "SLAVE" else 1,
-        )
-        self.disk, self.clock = PosixDisk(), SystemClock()
-        self.tasks = TaskOwner("test")
-        self.store = MessageStore(
-            self.config, disk=self.disk, clock=self.clock, delay_levels=self.config.delay_levels
-        )
-        self.topics = TopicConfigManager(self.config, self.file(root, "topics"), self.clock)
-        self.groups = SubscriptionGroupManager(self.config, self.file(root, "groups"), self.clock)
-        self.offsets = ConsumerOffsetManager(self.file(root, "offsets"))
-        replies = PutReplies(
-            self.config,
-            clock=self.clock,
-            appended=self.store.appended,
-            flushed=self.store.flushed,
-            replication=NoReplication(),
-            store_host=NO_HOST,
-            stats=StoreStats(0),
-            flush_writes=lambda: None,
-        )
-        self.schedule = ScheduleMessageService(
-            store=self.store,
-            replies=replies,
-            levels=self.config.delay_levels,
-            stats=BrokerStatsManager(),
-            file=self.file(root, "delays"),
-            clock=self.clock,
-        )
-        self.root = root
-
-    def file(self, root: Path, name: str) -> ConfigFile:
-        return ConfigFile(self.disk, str(root / "config" / f"{name}.json"))
-
-    def writer(self) -> MetadataWriter:
-        return MetadataWriter(
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            schedule=self.schedule,
-            clock=self.clock,
-            host=NO_HOST,
-        )
-
-    def reader(self) -> MetadataReader:
-        return MetadataReader(
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            schedule=self.schedule,
-            clock=self.clock,
-            disk=self.disk,
-            path=str(self.root / "metadata.json"),
-        )
-
-    async def start(self) -> None:
-        await self.store.load()
-        await self.store.start(self.tasks)
-
-    async def stop(self) -> None:
-        await self.tasks.stop()
-        await self.store.stop()
 
 
 class Pair:
@@ -218,3 +129,65 @@ async def test_a_record_that_is_not_understood_is_skipped(pair: Pair) -> None:
     pair.master.topics.update(TopicConfig("after"))
     await pair.replicate()
     assert "after" in pair.slave.topics.table
+
+
+async def test_records_that_replace_cut_ones_are_applied(pair: Pair) -> None:
+    """The slave applied a record that its next master never had: the place is used again."""
+    pair.writer.enable()
+    await pair.replicate()
+    common = pair.slave.store.commit_log.max_offset
+    pair.slave.store.on_cut = pair.reader.queues_cut
+    pair.master.topics.update(TopicConfig("lost"))
+    await pair.replicate()
+    assert "lost" in pair.slave.topics.table
+    pair.slave.store.commit_log.truncate_to(common, reason="test")
+    # The same place of the queue, written by a master that did not have it.
+    pair.master.store.commit_log.truncate_to(common, reason="test")
+    pair.master.topics.update(TopicConfig("kept"))
+    pair.master.topics.update(TopicConfig("also"))
+    await pair.replicate()
+    assert {"kept", "also"} <= set(pair.slave.topics.table)
+
+
+async def test_offsets_follow_a_log_that_was_cut(pair: Pair) -> None:
+    master, slave = pair.master, pair.slave
+    slave.store.on_cut = slave.offsets.queues_cut
+    master.store.put(PutMessage("t", 0, b"one"))
+    await pair.replicate()
+    common = slave.store.commit_log.max_offset
+    master.store.put(PutMessage("t", 0, b"two"))
+    await pair.replicate()
+    slave.offsets.commit("g", "t", 0, 2)
+    slave.offsets.commit("g", "elsewhere", 0, 9)
+    slave.store.commit_log.truncate_to(common, reason="test")
+    assert slave.offsets.query("g", "t", 0) == 1
+    assert slave.offsets.query("g", "elsewhere", 0) == 9
+
+
+async def test_delay_offsets_follow_a_log_that_was_cut(pair: Pair) -> None:
+    schedule = pair.slave.schedule
+    schedule.replace({"offsetTable": {"1": 5, "2": 6}})
+    schedule.queues_cut({("SCHEDULE_TOPIC_XXXX", 0): 3, ("SCHEDULE_TOPIC_XXXX", 1): 8})
+    assert schedule.offsets == {1: 3, 2: 6}
+
+
+async def test_a_master_that_becomes_a_slave_does_not_apply_its_own_records(pair: Pair) -> None:
+    pair.writer.enable()
+    pair.master.store.write_pending()
+    own = pair.master.reader()
+    own.follow_master()
+    own.save()
+    again = pair.master.reader()
+    again.load()
+    assert again.applied_count == 0 and again.behind_count == 0
+
+
+async def test_a_queue_that_is_shorter_than_what_was_applied(pair: Pair) -> None:
+    (pair.slave.root / "metadata.json").write_text('{"next_offset":99}')
+    reader = pair.slave.reader()
+    reader.load()
+    pair.reader = reader
+    pair.writer.enable()
+    pair.master.topics.update(TopicConfig("t"))
+    await pair.replicate()
+    assert "t" in pair.slave.topics.table

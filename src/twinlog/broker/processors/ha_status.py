@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_info
 from twinlog.remoting import fastjson
@@ -12,8 +14,11 @@ from twinlog.remoting.server import ServerConnection
 class HAStatusProcessor:
     """Answers with the truth of the moment; the body is HARuntimeInfo and our own keys."""
 
-    def __init__(self, ha: HAService) -> None:
+    def __init__(self, ha: HAService, metadata: Callable[[], dict[str, str]]) -> None:
         self._ha = ha
+        self._metadata = metadata
 
     def status(self, connection: ServerConnection, request: Request) -> None:
-        connection.reply(request, body=fastjson.dumps(runtime_info(self._ha.status())))
+        info = runtime_info(self._ha.status())
+        info["twinlog"]["metadata"] = self._metadata()
+        connection.reply(request, body=fastjson.dumps(info))

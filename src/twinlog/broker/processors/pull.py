@@ -63,6 +63,11 @@ _CODES = {
 }
 _REMARKS = {status: status.name.encode() for status in GetMessageStatus}
 _EMPTY_QUEUE = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
+_OUT_OF_RANGE = (
+    *_EMPTY_QUEUE,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+    GetMessageStatus.OFFSET_TOO_SMALL,
+)
 
 
 class _Pull(NamedTuple):
@@ -284,7 +289,7 @@ class PullMessageProcessor:
             )
         if request.flag & FLAG_ONEWAY:
             return
-        suggested = self._suggested_broker(pull.group, result)
+        suggested = self._suggested_broker(pull.group, result, code)
         if serialize_type != _JSON:
             self._answer_binary(connection, request, result, code, suggested)
             return
@@ -316,7 +321,12 @@ class PullMessageProcessor:
         }
         connection.reply(request, code, remark=result.status.name, header=ext, body=result.buffers)
 
-    def _suggested_broker(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
+    def _suggested_broker(
+        self, group: SubscriptionGroupConfig, result: GetResult, code: int
+    ) -> int:
+        if code == ResponseCode.PULL_RETRY_IMMEDIATELY and result.status in _OUT_OF_RANGE:
+            # A slave that does not correct offsets: only the group's own broker can.
+            return group.broker_id
         if not self._config.slave_read_enable:
             return 0
         if result.suggest_pulling_from_slave:

@@ -1,0 +1,197 @@
+"""Who a store is, and a store that starts over: killed after every operation of the disk."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from twinlog.broker.identity import StoreIdentity
+from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
+from twinlog.runtime.config import BrokerConfig, BrokerRole
+from twinlog.testing.simdisk import SimCrash, SimDisk
+
+ROOT = "/store"
+TOKENS = itertools.count()
+
+
+def identity(disk: SimDisk, role: str = "ASYNC_MASTER") -> StoreIdentity:
+    config = BrokerConfig(
+        store_path_root_dir=ROOT, broker_role=BrokerRole(role), broker_id=int(role == "SLAVE")
+    )
+    return StoreIdentity(config, disk, lambda: f"token-{next(TOKENS)}")
+
+
+def new_disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_directories(ROOT)
+    disk.fsync_directory("/")
+    return disk
+
+
+def test_a_masters_ids_are_drawn_once() -> None:
+    disk = new_disk()
+    first = identity(disk)
+    twin = first.twin()
+    first.load()
+    assert twin.store_id and twin.replica_uid and twin.store_id != twin.replica_uid
+    again = identity(disk.crash(None))
+    same = again.twin()
+    again.load()
+    assert (same.store_id, same.replica_uid) == (twin.store_id, twin.replica_uid)
+
+
+def test_a_slave_takes_its_masters_store_id_and_keeps_it() -> None:
+    disk = new_disk()
+    slave = identity(disk, "SLAVE")
+    twin = slave.twin()
+    slave.load()
+    assert twin.store_id == ""
+    slave.adopt("")
+    assert twin.store_id == ""
+    slave.adopt("lineage")
+    again = identity(disk.crash(None), "SLAVE")
+    same = again.twin()
+    again.load()
+    assert same.store_id == "lineage"
+    assert same.replica_uid == twin.replica_uid
+
+
+def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_a_slave() -> None:
+    disk = new_disk()
+    slave = identity(disk, "SLAVE")
+    slave.twin()
+    slave.load()
+    slave.adopt("lineage")
+    promoted = identity(disk)
+    twin = promoted.twin()
+    promoted.load()
+    assert twin.store_id == "lineage"
+    assert not promoted.was_master
+    restarted = identity(disk)
+    restarted.twin()
+    restarted.load()
+    assert restarted.was_master
+
+
+@pytest.mark.parametrize("text", [b"{", b"", b"[]", b'{"store_id":5}', b"\xff"])
+def test_a_damaged_file_is_drawn_anew(text: bytes) -> None:
+    disk = new_disk()
+    disk.make_directories(f"{ROOT}/twinlog")
+    file = disk.open(f"{ROOT}/twinlog/identity.json", create=True)
+    file.pwritev([text], 0)
+    file.close()
+    store = identity(disk)
+    twin = store.twin()
+    store.load()
+    assert twin.store_id and twin.replica_uid
+
+
+# Starting over
+
+LOG = "/other-disk/commitlog"
+FILES = {
+    f"{ROOT}/commitlog/00000000000000000000": b"log",
+    f"{ROOT}/consumequeue/t/0/00000000000000000000": b"queue",
+    f"{ROOT}/index/20260101000000000": b"index",
+    f"{ROOT}/checkpoint": b"point",
+    f"{ROOT}/config/consumerOffset.json": b"offsets",
+    f"{ROOT}/config/topics.json": b"topics",
+    f"{ROOT}/twinlog/identity.json": b"ids",
+    f"{ROOT}/twinlog/metadata.json": b"position",
+    f"{ROOT}/twinlog/cut-1/00000000000000000000": b"an older cut",
+    f"{LOG}/00000000000000000000": b"more log",
+}
+
+
+def filled_disk() -> SimDisk:
+    disk = SimDisk()
+    for path, data in FILES.items():
+        directory = path.rpartition("/")[0]
+        disk.make_directories(directory)
+        file = disk.open(path, create=True)
+        file.pwritev([data], 0)
+        file.fdatasync()
+        file.close()
+        while directory:
+            disk.fsync_directory(directory)
+            directory = directory.rpartition("/")[0]
+    disk.fsync_directory("/")
+    return disk
+
+
+def contents(disk: SimDisk, path: str = "/") -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name in disk.list(path):
+        child = f"{path.rstrip('/')}/{name}"
+        if disk.is_directory(child):
+            found |= contents(disk, child)
+        else:
+            found[child] = disk.read_bytes(child)
+    return found
+
+
+def moved(path: str) -> str:
+    aside = f"{ROOT}/twinlog/reseed-77"
+    if path.startswith(LOG):
+        return path.replace(LOG, f"{LOG}.reseed-77")
+    if "cut-1" in path:
+        return path
+    return path.replace(f"{ROOT}/twinlog", aside) if "/twinlog/" in path else path.replace(
+        ROOT, aside
+    )  # fmt: skip
+
+
+def test_without_a_note_nothing_is_touched() -> None:
+    disk = filled_disk()
+    assert reseed_if_asked(disk, ROOT, [LOG]) is None
+    assert contents(disk) == FILES
+
+
+def test_everything_is_moved_aside_and_nothing_destroyed() -> None:
+    disk = filled_disk()
+    ask_for_reseed(disk, ROOT, 77, "nothing in common")
+    assert reseed_if_asked(disk, ROOT, [f"{ROOT}/commitlog", LOG]) == f"{ROOT}/twinlog/reseed-77"
+    assert contents(disk) == {moved(path): data for path, data in FILES.items()}
+    assert reseed_if_asked(disk, ROOT, [LOG]) is None
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize("is_power_cut", [True, False])
+def test_cut_off_after_every_operation_the_next_start_finishes_it(
+    seed: int | None, is_power_cut: bool
+) -> None:
+    count = 0
+    for moment in range(1, 200):
+        disk = filled_disk()
+        disk.crash_after = disk.change_count + moment
+        is_asked = False
+        try:
+            ask_for_reseed(disk, ROOT, 77, "nothing in common")
+            is_asked = True
+            reseed_if_asked(disk, ROOT, [LOG])
+        except SimCrash:
+            count += 1
+        else:
+            break
+        rng = None if seed is None else random.Random(seed * 1000 + moment)
+        found = disk.crash(rng) if is_power_cut else disk.kill()
+        was_noted = reseed_if_asked(found, ROOT, [LOG]) is not None
+        assert was_noted or not is_asked or _is_moved(found)
+        final = {path: data for path, data in contents(found).items() if ".tmp" not in path}
+        whole = {moved(path): data for path, data in FILES.items()}
+        assert final in (FILES, whole), f"half a store after operation {moment}"
+    assert count > 10
+
+
+def _is_moved(disk: SimDisk) -> bool:
+    return not disk.exists(f"{ROOT}/commitlog")
+
+
+def test_a_note_that_names_another_place_stays_below_the_store() -> None:
+    disk = filled_disk()
+    file = disk.open(f"{ROOT}/twinlog/reseed", create=True)
+    file.pwritev([b"../../../elsewhere\nreason\n"], 0)
+    file.close()
+    assert reseed_if_asked(disk, ROOT) == f"{ROOT}/twinlog/elsewhere"
