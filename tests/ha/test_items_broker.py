@@ -3,86 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.ha_load import send_command
-from support.processes import free_broker_port
-from twinlog.broker.server import Broker, build_broker
-from twinlog.remoting.client import RemotingClient
+from support.local_brokers import Brokers, until
 from twinlog.remoting.codes import RequestCode
-from twinlog.remoting.command import RemotingCommand, Request
-from twinlog.runtime.broker_config import BrokerRole, FlushDiskType, HADialect
-from twinlog.runtime.clock import SystemClock
 from twinlog.runtime.config import BrokerConfig, ConfigError, load_broker_config
 from twinlog.runtime.config_format import ConfigValueError
-from twinlog.runtime.disk import Disk
 from twinlog.testing.simdisk import SimDisk
-
-ENUMS: dict[str, Any] = {
-    "broker_role": BrokerRole,
-    "flush_disk_type": FlushDiskType,
-    "twinlog_ha_dialect": HADialect,
-}
-
-
-class Brokers:
-    """Brokers in this process, and a client to talk to them."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.started: list[Broker] = []
-        self.client = RemotingClient(clock=SystemClock())
-
-    async def start(self, name: str, disk: Disk | None = None, **config: Any) -> Broker:
-        values = {
-            "store_path_root_dir": str(self.directory / name),
-            "listen_port": free_broker_port(),
-            "mapped_file_size_commit_log": 256 * 1024,
-            "broker_ip1": "127.0.0.1",
-            "broker_ip2": "127.0.0.1",
-            "twinlog_ha_dialect": "classic",
-            **config,
-        }
-        for key, kind in ENUMS.items():
-            if key in values:
-                values[key] = kind(values[key])
-        settled = BrokerConfig(**values)
-        settled.check()
-        broker = build_broker(settled, rng=random.Random(1), disk=disk)
-        await broker.start()
-        self.started.append(broker)
-        return broker
-
-    async def master(self, **config: Any) -> Broker:
-        return await self.start("master", **{"broker_role": "SYNC_MASTER", **config})
-
-    async def slave(self, master: Broker, **config: Any) -> Broker:
-        address = f"127.0.0.1:{master.ha.listen_port}"
-        slave = await self.start(
-            "slave", broker_role="SLAVE", broker_id=1, ha_master_address=address, **config
-        )
-        await until(lambda: len(master.ha.acks) == 1)
-        return slave
-
-    async def send(self, broker: Broker, body: bytes = b"body", **more: str) -> Request:
-        return await self.client.invoke(broker.address, send_command(body, **more), 30_000)
-
-    async def call(
-        self, broker: Broker, code: int, header: dict[str, Any] | None = None, body: bytes = b""
-    ) -> Request:
-        command = RemotingCommand.request(code, header, body)
-        return await self.client.invoke(broker.address, command, 30_000)
-
-    async def stop(self) -> None:
-        await self.client.close()
-        for broker in reversed(self.started):
-            await broker.stop()
 
 
 @pytest.fixture
@@ -90,13 +20,6 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
     brokers = Brokers(tmp_path)
     yield brokers
     await brokers.stop()
-
-
-async def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        await asyncio.sleep(0.01)
 
 
 # Roles and configuration

@@ -34,8 +34,7 @@ from twinlog.runtime.tasks import TaskOwner
 _LOG = logging.getLogger("twinlog.broker")
 
 _ASK_TIMEOUT_MS = 1_000
-_ASK_AGAIN_MS = 5_000
-_NO_MASTER_MS = 2_000  # A slave that knows no master asks the name servers this often.
+_NO_MASTER_MS = 2_000  # A slave without a master asks the name servers this often.
 
 
 class PairService:
@@ -56,6 +55,7 @@ class PairService:
         ask_registration: Callable[[], None],
         master_is_back: Callable[[str], None],
         master_is_twin: Callable[[], None],
+        is_replicating: Callable[[], bool],
         ha_address: Callable[[], str],
         redispatch: Callable[[ServerConnection, Request], None],
     ) -> None:
@@ -67,6 +67,7 @@ class PairService:
         self._ask_registration = ask_registration
         self._master_is_back = master_is_back
         self._master_is_twin = master_is_twin
+        self._is_replicating = is_replicating
         self._ha_address = ha_address
         self._redispatch = redispatch
         self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
@@ -135,14 +136,14 @@ class PairService:
             self._master_ha_address = ha_address
 
     async def _find_master(self) -> None:
-        """Ask for a master that is unknown, and once of each what it is."""
+        """Ask for a master that is unknown or gone, and once of each what it is."""
         while True:
-            if self.synchronize.master_address is None:
+            if self.synchronize.master_address is not None:
+                await self.ask_is_twin()
+            if self.synchronize.master_address is None or not self._is_replicating():
+                # It may have moved: the next registration would say so half a minute later.
                 self._ask_registration()
-                await self._clock.sleep_ms(_NO_MASTER_MS)
-                continue
-            await self.ask_is_twin()
-            await self._clock.sleep_ms(_ASK_AGAIN_MS)
+            await self._clock.sleep_ms(_NO_MASTER_MS)
 
     async def ask_is_twin(self) -> bool:
         """Which dialect the master speaks; the verdict is kept until its address changes.

@@ -527,6 +527,7 @@ def _build_pair(broker: Broker) -> PairService:
         ask_registration=broker.registration.ask_master,
         master_is_back=broker.ha.master_is_back,
         master_is_twin=broker.ha.master_is_twin,
+        is_replicating=lambda: broker.ha.client is None or broker.ha.client.link is not None,
         ha_address=lambda: join_address(config.broker_ip2, config.ha_listen_port),
         redispatch=broker.redispatch,
     )

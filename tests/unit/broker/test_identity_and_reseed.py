@@ -35,7 +35,9 @@ def test_a_masters_ids_are_drawn_once() -> None:
     first = identity(disk)
     twin = first.twin()
     first.load()
-    assert twin.store_id and twin.replica_uid and twin.store_id != twin.replica_uid
+    assert twin.store_id
+    assert twin.replica_uid
+    assert twin.store_id != twin.replica_uid
     again = identity(disk.crash(None))
     same = again.twin()
     again.load()
@@ -85,7 +87,8 @@ def test_a_damaged_file_is_drawn_anew(text: bytes) -> None:
     store = identity(disk)
     twin = store.twin()
     store.load()
-    assert twin.store_id and twin.replica_uid
+    assert twin.store_id
+    assert twin.replica_uid
 
 
 # Starting over

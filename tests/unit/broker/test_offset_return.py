@@ -94,7 +94,8 @@ async def test_what_came_back_goes_on_to_other_slaves_through_the_log(world: Wor
     world.offsets.journal = OffsetJournal()
     await world.fetch()
     change = world.offsets.journal.drain()
-    assert change is not None and change.forward["t@g"][0] == 50
+    assert change is not None
+    assert change.forward["t@g"][0] == 50
 
 
 async def test_not_beyond_the_masters_own_log(world: World) -> None:
