@@ -469,7 +469,7 @@ def _build_services(broker: Broker) -> None:
     )
     broker.pair = _build_pair(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
-    broker.store.on_cut = broker.pair.queues_cut
+    broker.store.on_queues_cut = broker.pair.queues_cut
     broker.pulls = PullMessageProcessor(
         config,
         store=broker.store,

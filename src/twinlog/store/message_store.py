@@ -139,7 +139,7 @@ class MessageStore:
         self._turn_queues: list[ConsumeQueue] = []
         self._is_write_scheduled = False
         self._listeners: list[DispatchListener] = []
-        self.on_cut: Callable[[dict[tuple[str, int], int]], None] = lambda ends: None
+        self.on_queues_cut: Callable[[dict[tuple[str, int], int]], None] = lambda ends: None
         self._limit: Watermark | None = None
         self._held: list[tuple[int, list[tuple[ConsumeQueue, int]]]] = []
         # (end of the log from now on, whether what is gone was written)
@@ -539,7 +539,7 @@ class MessageStore:
         self.on_cut(offset, True)
         if self.dispatched.value > offset or self.commit_log.min_offset == offset:
             self.dispatched.reset(offset, "the log was truncated")
-        self.on_cut(shorter)
+        self.on_queues_cut(shorter)
         self.reput.truncated(offset)
 
     def change_role(self, *, is_master: bool) -> None:

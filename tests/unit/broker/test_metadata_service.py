@@ -136,7 +136,7 @@ async def test_records_that_replace_cut_ones_are_applied(pair: Pair) -> None:
     pair.writer.enable()
     await pair.replicate()
     common = pair.slave.store.commit_log.max_offset
-    pair.slave.store.on_cut = pair.reader.queues_cut
+    pair.slave.store.on_queues_cut = pair.reader.queues_cut
     pair.master.topics.update(TopicConfig("lost"))
     await pair.replicate()
     assert "lost" in pair.slave.topics.table
@@ -151,7 +151,7 @@ async def test_records_that_replace_cut_ones_are_applied(pair: Pair) -> None:
 
 async def test_offsets_follow_a_log_that_was_cut(pair: Pair) -> None:
     master, slave = pair.master, pair.slave
-    slave.store.on_cut = slave.offsets.queues_cut
+    slave.store.on_queues_cut = slave.offsets.queues_cut
     master.store.put(PutMessage("t", 0, b"one"))
     await pair.replicate()
     common = slave.store.commit_log.max_offset
