@@ -36,10 +36,12 @@ EXIT_INTERRUPTED = 130
 @click.option("--keep", is_flag=True, help="Leave stores, logs and archive where they are.")
 @click.option("--sabotage", type=click.Choice(KINDS),
               help="Damage the slave on purpose: the demo must find it and exit 1.")  # fmt: skip
+@click.option("--apache-client", is_flag=True,
+              help="RocketMQ's Java client writes and reads; needs mvn and a JDK.")  # fmt: skip
 @click.option("--no-spark", is_flag=True, help="Leave out archive and audit.")
 def demo(
     seconds: float, rate: int, size: int, report: Path, as_json: bool, keep: bool,
-    sabotage: str | None, no_spark: bool,
+    sabotage: str | None, apache_client: bool, no_spark: bool,
 ) -> None:  # fmt: skip
     """Kill the master of a pair under load and prove that nothing acknowledged was lost."""
     # Imported here: the help text must not cost the price of a client and a table library.
@@ -47,7 +49,9 @@ def demo(
     from twinlog.cli.demo.traffic import Load
 
     directory = Path(tempfile.mkdtemp(prefix="twinlog-demo-"))
-    options = DemoOptions(directory, seconds, Load(size, rate), sabotage, not no_spark)
+    options = DemoOptions(
+        directory, seconds, Load(size, rate), sabotage, not no_spark, apache_client
+    )
     try:
         sys.exit(asyncio.run(_run(options, report, as_json=as_json)))
     except KeyboardInterrupt:
@@ -61,6 +65,7 @@ def demo(
 
 
 async def _run(options: Any, report: Path, *, as_json: bool) -> int:
+    from twinlog.cli.demo.java_tools import JavaClientError
     from twinlog.cli.demo.report import page
     from twinlog.cli.demo.scenario import Demo, DemoFailure
     from twinlog.cli.demo.view import watching
@@ -76,13 +81,14 @@ async def _run(options: Any, report: Path, *, as_json: bool) -> int:
     try:
         async with watching(run, is_quiet=as_json):
             verdict = await run.run()
-    except (DemoFailure, ClusterError, TimeoutError) as error:
+    except (DemoFailure, ClusterError, JavaClientError, TimeoutError) as error:
         click.echo(f"twinlog: the demo stopped: {error or 'a job took too long'}", err=True)
         return EXIT_FAILED
     facts = {
         "twinlog": __version__,
         "Python": platform.python_version(),
         "Machine": f"{platform.machine()}, {platform.system()}",
+        "Client": "RocketMQ Java 4.9.7" if options.with_apache_client else "twinlog.client",
         "Message size": f"{options.load.size} bytes",
         "Sabotage": options.sabotage or "none",
     }

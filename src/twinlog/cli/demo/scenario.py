@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from twinlog.cli import local_cluster
+from twinlog.cli.demo.java_tools import java_command
+from twinlog.cli.demo.java_traffic import JavaTraffic
 from twinlog.cli.demo.ledger import Ledger
 from twinlog.cli.demo.look_up import messages_in_store
 from twinlog.cli.demo.observe import Observer, first_caught_up
@@ -34,6 +36,7 @@ class DemoOptions:
     load: Load = field(default_factory=Load)
     sabotage: str | None = None
     with_spark: bool = True
+    with_apache_client: bool = False
 
 
 class DemoFailure(Exception):
@@ -55,7 +58,7 @@ class Demo:
         self.cluster: LocalCluster | None = None
         self._is_stopping = False
         self._starting: asyncio.Future[object] | None = None
-        self._traffic: Traffic | None = None
+        self._traffic: Traffic | JavaTraffic | None = None
         self._observer: Observer | None = None
 
     async def run(self) -> Verdict:
@@ -75,8 +78,13 @@ class Demo:
         return judge(self.ledger, self.moments, self.findings)
 
     async def _start(self) -> None:
+        directory = self.options.directory
+        command: list[str] = []
+        if self.options.with_apache_client:
+            self.say("fetching and compiling for RocketMQ's Java client")
+            command = await java_command(directory)
         self.say("starting a name server, a SYNC_MASTER and a SLAVE")
-        plan = ClusterPlan(self.options.directory, is_sync=True, uses_free_ports=True)
+        plan = ClusterPlan(directory, is_sync=True, uses_free_ports=True)
         self.cluster = local_cluster.prepare_cluster(plan)
         await self._in_thread(local_cluster.start_nodes, self.cluster, lambda: self._is_stopping)
         master, slave = self.cluster.brokers
@@ -86,7 +94,13 @@ class Demo:
         await self._until(self._observer.is_replicating, 30, "the slave to follow its master")
         await self._observer.create_topic(TOPIC, 4)
         self.now = Stopwatch()
-        self._traffic = Traffic(name_server, self.options.load, self.ledger, self.now)
+        load = self.options.load
+        if command:
+            self._traffic = JavaTraffic(
+                name_server, load, self.ledger, self.now, directory, command
+            )
+        else:
+            self._traffic = Traffic(name_server, load, self.ledger, self.now)
         await self._traffic.start()
 
     async def _before_the_kill(self) -> None:
@@ -110,7 +124,7 @@ class Demo:
         # No await between the signal and the time that is written down.
         os.kill(process.pid, 9)
         self.moments.kill = self.now()
-        self._traffic.is_reading_slowly = False
+        self._traffic.hurry()
         self.phase = "no master"
         self.findings.unread_at_kill = self.ledger.unread
         self.say(f"SIGKILL of the master with {self.findings.in_flight_at_kill} sends open and "
@@ -167,6 +181,7 @@ class Demo:
                 last, deadline = self.ledger.unread, self.now() + DRAIN_SECONDS_MAX
         # Closing the clients commits offsets, which travel in the log too: only then is it at rest.
         await self._traffic.stop()
+        self._traffic.check()
         await self._until(self._observer.is_at_rest, CATCH_UP_SECONDS_MAX, "the pair to be at rest")
         self.moments.caught_up = first_caught_up(self.lag, self.moments.restart)
 
@@ -202,6 +217,8 @@ class Demo:
     async def _sample(self, seconds: float) -> None:
         assert self._observer is not None
         await asyncio.sleep(seconds)
+        if self._traffic is not None:
+            self._traffic.check()
         lag = await self._observer.lag_bytes()
         if lag is not None:
             self.lag.append((self.now(), float(lag)))

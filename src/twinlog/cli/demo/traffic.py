@@ -32,6 +32,9 @@ class Stopwatch:
     """Seconds since the run began."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
         self._start = time.monotonic()
 
     def __call__(self) -> float:
@@ -53,7 +56,7 @@ class Traffic:
         self._consumers: list[PushConsumer] = []
         # Until the master dies the readers lag behind on purpose: what they have not read by then
         # is what only the slave can give them.
-        self.is_reading_slowly = True
+        self._is_reading_slowly = True
 
     async def start(self) -> None:
         self._producer = Producer("demo-writers", name_server=self._name_server)
@@ -65,6 +68,13 @@ class Traffic:
             self._consumers.append(consumer)
         self._is_writing = True
         self._senders = [asyncio.ensure_future(self._send_forever()) for _ in range(SENDERS)]
+
+    def hurry(self) -> None:
+        """From now on read as fast as the messages come."""
+        self._is_reading_slowly = False
+
+    def check(self) -> None:
+        """Raise when traffic cannot go on. Ours lives in this process: it goes on as long as we."""
 
     async def stop_writing(self) -> None:
         self._is_writing = False
@@ -121,7 +131,7 @@ class Traffic:
         queue = (message.queue.broker_name, message.queue.queue_id)
         number = int(message.body[:10])
         self._ledger.consume(number, queue, message.queue_offset, self._now())
-        if self.is_reading_slowly and self._is_keeping_up():
+        if self._is_reading_slowly and self._is_keeping_up():
             await asyncio.sleep(0.02)
 
     def _is_keeping_up(self) -> bool:
