@@ -71,6 +71,7 @@ class PairService:
         self._ha_address = ha_address
         self._redispatch = redispatch
         self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
+        self._denial: tuple[str, str] | None = None  # Said once, not every few seconds.
         self._master_ha_address: str | None = None
         self._master_address: str | None = None  # The last one known, also while it is away.
         self._verdict: tuple[str, bool] | None = None
@@ -187,10 +188,22 @@ class PairService:
             _LOG.info("master not asked yet address=%s reason=%s", address, error)
             return
         is_twin = answer.code == ResponseCode.SUCCESS
+        if answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or ""):
+            self._denied(address, answer.remark or "")
+            return
         self._verdict = (address, is_twin)
         _LOG.info("master is %s address=%s", "twinlog" if is_twin else "not twinlog", address)
         if is_twin:
             self._master_is_twin()
+
+    def _denied(self, address: str, remark: str) -> None:
+        """No verdict either: the rules may change, and the question is then asked again."""
+        if (address, remark) != self._denial:
+            self._denial = (address, remark)
+            _LOG.warning(
+                "master refuses our account address=%s reason=%s; set twinlogAccessKey and"
+                " twinlogSecretKey to an admin account of its plain_acl.yml", address, remark,
+            )  # fmt: skip
 
     # Requests
 

@@ -59,6 +59,7 @@ from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.limits import DEFAULT_LIMITS
 from twinlog.remoting.server import RemotingServer, ServerConnection
+from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, PosixDisk
@@ -358,7 +359,9 @@ def build_broker(
     clock = clock or SystemClock()
     tasks = TaskOwner("broker", on_failure)
     tls = client_tls(config.tls, use_tls=config.use_tls)
-    client = RemotingClient(clock=clock, tasks=tasks, tls=tls, name="broker-out")
+    client = RemotingClient(
+        clock=clock, tasks=tasks, tls=tls, hooks=_signers(config), name="broker-out"
+    )
     broker = Broker(config, disk=disk, clock=clock, tasks=tasks, client=client)
     _build_tables(broker)
     _build_store(broker, memory_size)
@@ -368,6 +371,13 @@ def build_broker(
         broker, rng=rng, memory_size=memory_size, config_path=config_path
     )
     return broker
+
+
+def _signers(config: BrokerConfig) -> list[AclSigner]:
+    """What signs the broker's own requests, if it has an account."""
+    if not config.twinlog_access_key:
+        return []
+    return [AclSigner(config.twinlog_access_key, config.twinlog_secret_key)]
 
 
 def _build_guard(broker: Broker) -> AccessGuard | None:

@@ -58,6 +58,9 @@ TEXTS = {
     "twinlogMetadataInLog": "Topics, groups and offsets travel in the log, also before a twin "
     "slave has attached.",
     "twinlogHASecret": "Both ends of the twin dialect prove that they know it.",
+    "twinlogAccessKey": "Account with which this broker asks brokers that have aclEnable=true: a "
+    "slave its master. It should be an admin account of conf/plain_acl.yml.",
+    "twinlogSecretKey": "The secret of twinlogAccessKey; never shown.",
     "twinlogLogLevel": "DEBUG, INFO, WARNING or ERROR.",
     "twinlogLogFormat": "plain or json: one object a line.",
     "twinlogLogFile": "Log to this file instead of standard error.",

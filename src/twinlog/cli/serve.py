@@ -18,6 +18,7 @@ from typing import Protocol
 import click
 
 from twinlog.runtime import log_config
+from twinlog.runtime.config_format import ConfigValueError
 from twinlog.runtime.descriptors import raise_descriptor_limit
 from twinlog.runtime.log_config import LogSettings
 from twinlog.runtime.memory import return_large_buffers
@@ -123,10 +124,13 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lifetime.stop)
-    service = make(lifetime)
     expected: tuple[type[Exception], ...] = (OSError, *known_errors)
     try:
+        service = make(lifetime)
         await service.start()
+    except ConfigValueError as error:
+        click.echo(f"twinlog: cannot start: {error}", err=True)
+        return EXIT_BAD_CONFIG
     except expected as error:
         click.echo(f"twinlog: cannot start: {error}", err=True)
         return EXIT_FAILED

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twinlog.client import calls
-from twinlog.client.errors import ClientError, TopicNotFoundError, UsageError
+from twinlog.client.errors import AccessDeniedError, ClientError, TopicNotFoundError, UsageError
 from twinlog.client.instance import ClientInstance, MemberRole
 from twinlog.client.message import ReceivedMessage, check_topic
 from twinlog.client.offset_store import OffsetStore, RemoteOffsetStore
@@ -133,7 +133,11 @@ class ConsumerCore:
         if sql:
             await self._check_sql(subscription)
         self.subscriptions[topic] = subscription
-        await self._join()
+        try:
+            await self._join()
+        except AccessDeniedError:
+            del self.subscriptions[topic]
+            raise
         for queue, reader in list(self.readers.items()):
             if queue.topic == topic and reader.subscription is not subscription:
                 reader.change(subscription)
@@ -164,6 +168,7 @@ class ConsumerCore:
             if retry not in self.subscriptions:
                 self.subscriptions[retry] = parse_subscription(retry, "*", version=self._version())
         await self.instance.heartbeat()
+        self.instance.check_admitted()
         await self.round()
 
     def _version(self) -> int:

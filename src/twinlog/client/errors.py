@@ -20,6 +20,7 @@ ClientError                        code, retriable, refresh_route
     RequestTimeoutError            no answer in time: whether it was done is unknown
     ConnectionLostError            broken while waiting: whether it was done is unknown
   BrokerError                      the broker answered with an error code
+    AccessDeniedError              access control: account, signature or permission
     (one class for each code, see `BROKER_ERRORS`)
   UnreadableAnswerError            a server answers in another form than it should
   RequestReplyTimeoutError         request() got no reply in time
@@ -183,6 +184,12 @@ class BrokerSystemError(BrokerError):
     retriable = True
 
 
+class AccessDeniedError(BrokerError):
+    """Access control refuses the account, its signature or what it wants."""
+
+    advice = "check access_key and secret_key, and the account's permissions on the broker"
+
+
 class BrokerBusyError(BrokerError):
     """The broker is overloaded."""
 
@@ -304,8 +311,14 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
 }
 
 
+# RocketMQ has no code for it: the name of its exception in the remark is all there is.
+ACCESS_DENIED = "AclException"
+
+
 def broker_error(
     code: int, remark: str | None, *, address: str = "", action: str = ""
 ) -> BrokerError:
     """The error that an answer's code stands for."""
+    if code == 1 and ACCESS_DENIED in (remark or ""):
+        return AccessDeniedError(code, remark, address=address, action=action)
     return BROKER_ERRORS.get(code, BrokerError)(code, remark, address=address, action=action)

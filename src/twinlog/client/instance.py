@@ -259,6 +259,10 @@ class ClientInstance:
         """Tell every broker of our routes who we are."""
         await self._presence.heartbeat()
 
+    def check_admitted(self) -> None:
+        """Raise AccessDeniedError when every broker refuses our heartbeats for the account."""
+        self._presence.check_admitted()
+
     def connection_failed(self, address: str, error: ClientError) -> None:
         """Somebody could not reach `address`: set it aside and look after it."""
         self._presence.connection_failed(address, error)

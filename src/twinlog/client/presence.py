@@ -14,10 +14,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twinlog.client.errors import (
+    AccessDeniedError,
     BrokerUnreachableError,
     ClientClosedError,
     ClientError,
     TransportError,
+    broker_error,
 )
 from twinlog.client.route_table import Host, RouteTable
 from twinlog.client.routes import MASTER_ID
@@ -73,6 +75,7 @@ class Presence:
         self._unreachable: set[str] = set()
         self._watched: dict[str, ClientConnection] = {}
         self._probing: set[str] = set()
+        self._denials: dict[str, AccessDeniedError] = {}
 
     def is_reachable(self, address: str) -> bool:
         return address not in self._unreachable
@@ -118,6 +121,12 @@ class Presence:
         if addresses:
             await asyncio.gather(*(self._heartbeat_to(address) for address in addresses))
 
+    def check_admitted(self) -> None:
+        """Raise the reason when access control of every broker refuses us: nothing would come."""
+        addresses = self._heartbeat_addresses()
+        if addresses and all(address in self._denials for address in addresses):
+            raise self._denials[addresses[0]]
+
     def _heartbeat_addresses(self) -> list[str]:
         has_consumers = any(member.role is MemberRole.CONSUMER for member in self.members)
         return [
@@ -141,7 +150,11 @@ class Presence:
         except (TransportError, ClientClosedError) as error:
             _LOG.warning("heartbeat failed address=%s reason=%s", address, error)
             return False
+        self._denials.pop(address, None)
         if answer.code != 0:
+            refusal = broker_error(answer.code, answer.remark, address=address, action="heartbeat")
+            if isinstance(refusal, AccessDeniedError):
+                self._denials[address] = refusal
             _LOG.warning(
                 "heartbeat refused address=%s code=%d remark=%s",
                 address, answer.code, answer.remark,

@@ -22,6 +22,7 @@ from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.tasks import TaskOwner
 
 _SWEEP_MS = 5_000
+_CLOSE_MS_MAX = 1_000  # So long closing waits for a peer to read the last words and to close too.
 _WAITING_FOR_CONNECT_MAX = 10_000
 
 # Called with the address before a request is encoded; may add ext fields (ACL signing does).
@@ -32,6 +33,27 @@ class ClientConnection(Connection):
     """A peer we dialled."""
 
     address: str = ""
+
+    _lost: asyncio.Future[None] | None = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+
+    async def gone(self) -> None:
+        """Wait until a closed connection has let its socket go; a peer that dawdles is cut off.
+
+        TLS closes in steps, and a loop that ends between them leaves the socket open.
+        """
+        if self._transport is None:
+            return
+        self._lost = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(_CLOSE_MS_MAX / 1000):
+                await self._lost
+        except TimeoutError:
+            self.cut_off()
 
     def sweep(self, now_ms: int) -> None:
         """Close when nothing was said for long, as RocketMQ's client does."""
@@ -266,4 +288,5 @@ class RemotingClient:
             await self._tasks.stop()
         for connection in self._connections.values():
             connection.close("the client is closed")
+        await asyncio.gather(*(connection.gone() for connection in self._connections.values()))
         self._connections.clear()

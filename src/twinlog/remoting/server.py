@@ -73,11 +73,20 @@ class ServerConnection(Connection):
         if self._channel is not None:
             data = self._decrypt(data)
             if not data:
+                self._end_if_peer_did()
                 return
         has_frames = self.receive(data)
         partial = self._splitter.buffered
         if partial or self._partial:
             self._partial_changed(partial, has_frames)
+        self._end_if_peer_did()
+
+    def _end_if_peer_did(self) -> None:
+        if self._channel is not None and self._channel.is_ended and not self.is_closed:
+            self.flush()
+            self._channel.end()
+            self._send_records()
+            self.close("closed by the peer")
 
     def _choose_channel(self, first: int) -> bool:
         tls = self._server.tls

@@ -7,6 +7,7 @@ asyncio's own TLS cannot be put in front any more. So the connection runs the ha
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 
 from twinlog.remoting.errors import RemoteProtocolError
@@ -28,6 +29,7 @@ class TlsChannel:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._has_handshake = False
         self._waiting: list[bytes] = []
+        self.is_ended = False  # The peer has said that it will send nothing more.
 
     def receive(self, data: bytes) -> bytes:
         """Plain bytes of what was read; empty while the handshake goes on."""
@@ -50,9 +52,12 @@ class TlsChannel:
         while True:
             try:
                 piece = self._object.read(_READ_SIZE)
-            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            except ssl.SSLWantReadError:
                 break
+            except ssl.SSLZeroReturnError:
+                piece = b""
             if not piece:
+                self.is_ended = True
                 break
             pieces.append(piece)
         return b"".join(pieces)
@@ -63,6 +68,11 @@ class TlsChannel:
             self._waiting.append(bytes(data))
             return
         self._object.write(data)
+
+    def end(self) -> None:
+        """Say the last word: a peer that closes waits for it before it lets its socket go."""
+        with contextlib.suppress(ssl.SSLError):  # It may have gone without listening to ours.
+            self._object.unwrap()
 
     def outgoing(self) -> bytes:
         """Records to be written to the transport now."""

@@ -100,6 +100,9 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     twinlog_ha_secret: str = ""
     # Addresses from which slaves without credentials (Apache's) may connect, besides loopback.
     twinlog_ha_classic_peers: str = ""
+    # The account with which this broker asks others that have access control.
+    twinlog_access_key: str = ""
+    twinlog_secret_key: str = ""
     # Where log lines go and how they look; see `runtime/log_config.py`.
     twinlog_log_level: LogLevel = LogLevel.INFO
     twinlog_log_format: LogFormat = LogFormat.PLAIN
@@ -386,6 +389,14 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
         """What no single value can show. Returns warnings; raises ConfigValueError naming a key."""
         warnings = self._check_role()
         self._check_refused()
+        if bool(self.twinlog_access_key) != bool(self.twinlog_secret_key):
+            missing = "twinlogSecretKey" if self.twinlog_access_key else "twinlogAccessKey"
+            raise ConfigValueError(missing, "an account needs both its keys")
+        if self.acl_enable and not self.is_master and not self.twinlog_access_key:
+            warnings.append(
+                "twinlogAccessKey: not given; a master with aclEnable=true will refuse this slave's"
+                " requests for topics, groups and offsets"
+            )
         for key, parse in (
             ("messageDelayLevel", "delay_levels"),
             ("deleteWhen", "delete_when_hours"),

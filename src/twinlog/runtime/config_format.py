@@ -111,6 +111,6 @@ def properties_text(config: msgspec.Struct) -> str:
         for name in config.__struct_fields__
         if (value := getattr(config, name)) is not None
         and not isinstance(value, msgspec.Struct)
-        and not name.endswith("_secret")
+        and not name.endswith(("_secret", "_secret_key"))
     ]
     return "".join(sorted(lines))
