@@ -249,7 +249,8 @@ class RowSender:
                         await self._drain()
                         faults.point("rows-sending")
             await self._drain()
-        faults.point("rows-sent")
+        if self.rows:
+            faults.point("rows-sent")
         return self.rows
 
     async def _one(self, producer: Producer, row: Mapping[str, Any]) -> None:
