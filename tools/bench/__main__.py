@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import client_rows
 import clusters
 import harness
 import pair_rows
@@ -30,7 +31,7 @@ QUICK_ROWS = ("store-append-128", *pair_rows.QUICK)
 
 def all_rows() -> list[harness.Row]:
     """Every row there is. A module of rows is added here, a rival as a subject in its rows."""
-    return [*store_rows.ROWS, *pair_rows.ROWS, *spark_rows.ROWS]
+    return [*store_rows.ROWS, *pair_rows.ROWS, *client_rows.ROWS, *spark_rows.ROWS]
 
 
 def main() -> int:
@@ -66,6 +67,7 @@ def main() -> int:
                 shutil.rmtree(path, ignore_errors=True)
     finally:
         clusters.PAIRS.stop()
+        client_rows.BROKER.stop()
         shutil.rmtree(base, ignore_errors=True)
     show(document)
     out.mkdir(parents=True, exist_ok=True)

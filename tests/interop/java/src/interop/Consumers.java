@@ -47,7 +47,7 @@ final class Consumers {
         job.report("started", "client", consumer.buildMQClientId());
     }
 
-    private static DefaultMQPushConsumer newPush(Job job) throws Exception {
+    static DefaultMQPushConsumer newPush(Job job) throws Exception {
         boolean trace = job.text("trace", "false").equals("true");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(job.text("group"), Clients.hook(job),
             new AllocateMessageQueueAveragely(), trace, null);

@@ -72,6 +72,8 @@ public final class Driver {
                 case "query" -> Queries.query(job);
                 case "view" -> Queries.view(job);
                 case "mqadmin" -> Mqadmin.run(job);
+                case "sendRate" -> Rates.send(job);
+                case "consumeRate" -> Rates.consume(job);
                 default -> throw new IllegalArgumentException("no command " + job.command);
             }
         } catch (Throwable e) {
