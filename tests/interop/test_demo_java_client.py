@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from support.processes import wait_until
 from support.toolchain import cache_directory
 
 DEMO = [sys.executable, "-m", "twinlog.cli.main", "demo", "--apache-client", "--no-spark"]
@@ -35,6 +39,35 @@ def test_the_java_client_loses_nothing_that_was_acknowledged(tmp_path: Path) -> 
     assert verdict["consumed"] >= verdict["acknowledged"] > verdict["acknowledged_before_kill"] > 0
     assert "RocketMQ Java 4.9.7" in report.read_text()
     assert list(temporary.iterdir()) == []
+
+
+def jvm_of(pid: int) -> psutil.Process | None:
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+            if "DemoClient" in child.cmdline():
+                return child
+    return None
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupted_run_ends_its_jvm(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [*DEMO, "--seconds", "60", "--report", str(tmp_path / "report.html")],
+        env={**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache_directory())},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        jvm = wait_until(lambda: jvm_of(process.pid), "the JVM with the clients", deadline_s=200)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(90) == 130
+        assert not jvm.is_running()
+        assert list(temporary.iterdir()) == []
+    finally:
+        process.terminate()
+        process.wait(90)
 
 
 @pytest.mark.parametrize(("missing", "advice"), [("mvn", "install maven"), ("javac", "JDK")])

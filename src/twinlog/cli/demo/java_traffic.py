@@ -91,11 +91,13 @@ class JavaTraffic:
         process.stdin.write(b"stop\n")
         process.stdin.close()
         try:
-            await asyncio.wait([reader], timeout=STOP_SECONDS_MAX)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
         finally:
-            with contextlib.suppress(ProcessLookupError):
+            # Only one that runs: the signal to one that just ended would take its exit code away.
+            if process.returncode is None:
                 process.kill()
-            await process.wait()
+                await process.wait()
             await asyncio.gather(reader, return_exceptions=True)
 
     async def _wait(self, event: asyncio.Event, seconds: float, what: str) -> None:
