@@ -10,6 +10,7 @@ from twinlog.admin.topics import topic_groups
 from twinlog.client import calls
 from twinlog.client.calls import json_object
 from twinlog.client.errors import (
+    BrokerError,
     ClientError,
     NoWritableQueueError,
     QueryNotFoundError,
@@ -214,7 +215,8 @@ async def _track_one(admin: Admin, group: str, topic: str, message: ReceivedMess
         members = await group_members(admin, group)
     except ClientError as error:
         state = "NOT_ONLINE" if error.code == ResponseCode.CONSUMER_NOT_ONLINE else "UNKNOWN"
-        return Track(group, state, str(error))
+        remark = error.remark if isinstance(error, BrokerError) else str(error)
+        return Track(group, state, f"CODE:{error.code} DESC:{remark}")
     if members.message_model == "BROADCASTING":
         return Track(group, "CONSUME_BROADCASTING")
     if members.consume_type == "CONSUME_ACTIVELY":

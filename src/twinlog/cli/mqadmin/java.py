@@ -86,14 +86,14 @@ def queue_text(queue: MessageQueue) -> str:
     return queue.java_text()
 
 
-def message_text(message: ReceivedMessage) -> str:
-    """MessageExt [...] with the Message inside."""
+def message_text(message: ReceivedMessage, more: Mapping[str, str]) -> str:
+    """MessageExt [...] with the Message inside; `more` properties are those of the pull."""
     record = message.record
     body = ", ".join(str(byte - 256 if byte > 127 else byte) for byte in message.body)
     transaction = message.transaction_id
     inner = (
         f"Message{{topic='{record.topic}', flag={message.flag}, "
-        f"properties={hash_map(with_offsets(message))}, body=[{body}], "
+        f"properties={hash_map({**message.properties, **more})}, body=[{body}], "
         f"transactionId='{transaction if transaction is not None else 'null'}'}}"
     )
     return (
@@ -106,10 +106,6 @@ def message_text(message: ReceivedMessage) -> str:
         f"reconsumeTimes={message.reconsume_times}, "
         f"preparedTransactionOffset={record.prepared_transaction_offset}, toString()={inner}]"
     )
-
-
-def with_offsets(message: ReceivedMessage) -> dict[str, str]:
-    return dict(message.properties)
 
 
 def send_result(receipt: SendReceipt) -> str:
@@ -143,6 +139,10 @@ def pretty_json(value: Any, depth: int = 0) -> str:
         rows = [
             f"{tabs}{_json_key(key)}:{pretty_json(item, depth + 1)}" for key, item in value.items()
         ]
+        if all(isinstance(key, int) for key in value):
+            # fastjson starts new lines for names only.
+            inside = ",".join(row.lstrip("\t") for row in rows)
+            return f"{{{inside}\n{end}}}"
         inside = ",\n".join(rows)
         return f"{{\n{inside}\n{end}}}"
     if isinstance(value, list | tuple):

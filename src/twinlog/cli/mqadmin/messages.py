@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from twinlog.client.message import SendReceipt
 
 PULL_COUNT = 32
+_NOTHING: Mapping[str, str] = {}
 CONSUME_COUNT = 128  # What consumeMessage reads when -c does not say.
 _STATUS = {
     ResponseCode.SUCCESS: "FOUND",
@@ -89,13 +91,22 @@ async def query_msg_by_unique_key(call: Call) -> None:
 async def query_msg_by_offset(call: Call) -> None:
     options = call.options
     queue = MessageQueue(options.text("t"), options.text("b"), options.number("i", 0))
-    await print_message(
-        call, await messages.query_by_offset(call.admin, queue, options.number("o", 0)),
-        with_id=True,
-    )  # fmt: skip
+    offset = options.number("o", 0)
+    await call.admin.instance.route(queue.topic)
+    result = await _pull(call, queue, offset, 1, parse_subscription(queue.topic, "*"))
+    if not result.messages or result.messages[0].queue_offset != offset:
+        raise CommandError(f"no message at offset {offset} of {java.queue_text(queue)}", NOT_FOUND)
+    await print_message(call, result.messages[0], with_id=True, more=_of_pull(result))
 
 
-async def print_message(call: Call, message: ReceivedMessage, *, with_id: bool) -> None:
+def _of_pull(result: PullResult) -> dict[str, str]:
+    """What a Java client adds to the properties of a message that it has pulled."""
+    return {"MIN_OFFSET": str(result.min_offset), "MAX_OFFSET": str(result.max_offset)}
+
+
+async def print_message(
+    call: Call, message: ReceivedMessage, *, with_id: bool, more: Mapping[str, str] = _NOTHING
+) -> None:
     """All that Apache prints about one message; its body goes to a file."""
     tags, keys = message.tags, message.properties.get("KEYS")
     rows = [("OffsetID:", message.offset_message_id)] if with_id else []
@@ -112,7 +123,7 @@ async def print_message(call: Call, message: ReceivedMessage, *, with_id: bool) 
         ("Born Host:", message.born_host),
         ("Store Host:", message.store_host),
         ("System Flag:", str(message.sys_flag)),
-        ("Properties:", java.hash_map(message.properties)),
+        ("Properties:", java.hash_map({**message.properties, **more})),
         ("Message Body Path:", _write_body(message)),
     ]
     for name, value in rows:
@@ -185,9 +196,10 @@ async def send_message(call: Call) -> None:
 # Many messages
 
 
-def _line(message: ReceivedMessage, charset: str, with_body: bool) -> str:
+def _line(message: ReceivedMessage, result: PullResult, charset: str, with_body: bool) -> str:
     body = message.body.decode(charset, "replace") if with_body else "NOT PRINT BODY"
-    return f"MSGID: {message.message_id} {java.message_text(message)} BODY: {body}"
+    text = java.message_text(message, _of_pull(result))
+    return f"MSGID: {message.message_id} {text} BODY: {body}"
 
 
 def _charset(call: Call) -> str:
@@ -266,7 +278,7 @@ async def _print_queue(
                 tag = message.tags or "null"
                 counts[tag] = counts.get(tag, 0) + 1
             if not is_silent:
-                call.line(_line(message, charset, with_body))
+                call.line(_line(message, result, charset, with_body))
         if status == "NO_MATCHED_MSG" and not is_silent:
             call.line(f"{java.queue_text(queue)} no matched msg. status={status}, offset={offset}")
         elif status in ("NO_NEW_MSG", "OFFSET_ILLEGAL"):
@@ -329,7 +341,7 @@ async def _consume_queue(call: Call, queue: MessageQueue, low: int, high: int) -
         if status == "FOUND":
             call.line("Consume ok")
             for message in result.messages:
-                call.line(_line(message, "utf-8", with_body=True))
+                call.line(_line(message, result, "utf-8", with_body=True))
         elif status == "NO_MATCHED_MSG":
             call.line(f"{java.queue_text(queue)} no matched msg. status={status}, offset={offset}")
         else:

@@ -32,15 +32,18 @@ async def update_topic(call: Call) -> None:
     )  # fmt: skip
     one_of_places(call)
     addresses = await masters(call)
+    created = []
     for address in addresses:
         await topics.put_topic_config(call.admin, address, config)
-        call.line(f"create topic to {address} success.")
-    if config.order:
-        await _set_order(call, config, addresses)
+        created.append(f"create topic to {address} success.")
+    order = [await _set_order(call, config, addresses)] if config.order else []
+    # Apache says it first for one broker, last for a cluster.
+    for line in [*order, *created] if "b" in call.options else [*created, *order]:
+        call.line(line)
     call.line(java.topic_config(config))
 
 
-async def _set_order(call: Call, config: TopicConfig, addresses: list[str]) -> None:
+async def _set_order(call: Call, config: TopicConfig, addresses: list[str]) -> str:
     info = await call.admin.cluster()
     names = [name for name, broker in info.brokers.items() if broker.master_address in addresses]
     if "b" in call.options:
@@ -53,7 +56,7 @@ async def _set_order(call: Call, config: TopicConfig, addresses: list[str]) -> N
         kind = "cluster"
     found = await topics.put_kv(call.admin, ORDER_NAMESPACE, config.name, value)
     found.all_or_raise()
-    call.line(f"set {kind} orderConf. isOrder=true, orderConf=[{value}]")
+    return f"set {kind} orderConf. isOrder=true, orderConf=[{value}]"
 
 
 async def delete_topic(call: Call) -> None:
