@@ -27,6 +27,7 @@ class Mutant:
     file: str
     old: str
     new: str
+    dialect: str = "classic"
 
 
 MUTANTS = (
@@ -110,12 +111,79 @@ MUTANTS = (
     ),
 )
 
+TWIN_MUTANTS = (
+    Mutant(
+        "twin: received is acknowledged as durable",
+        "ha/twin/receiver.py",
+        "ack = (self.log_end, min(self.flushed_offset, self.log_end))",
+        "ack = (self.log_end, self.log_end)",
+        "twin",
+    ),
+    Mutant(
+        "twin: the master counts received for durable",
+        "ha/twin/sender.py",
+        "return self.durable_offset if self.is_durable else self.received_offset",
+        "return self.received_offset",
+        "twin",
+    ),
+    Mutant(
+        "twin: a frame is stored whatever its checksum",
+        "ha/twin/wire.py",
+        "yield Frame(frame_type, payload, crc32(payload, 0) == checksum, round_number)",
+        "yield Frame(frame_type, payload, True, round_number)",
+        "twin",
+    ),
+    Mutant(
+        "twin: a different tail is taken for common",
+        "ha/twin/common.py",
+        "            if is_equal:\n                self._finish(self.high)",
+        "            if True:\n                self._finish(self.high)",
+        "twin",
+    ),
+    Mutant(
+        "twin: a longer slave is not cut",
+        "ha/twin/sender.py",
+        "elif search.common < hello.log_end:",
+        "elif search.common < self.log_end:",
+        "twin",
+    ),
+    Mutant(
+        "twin: the record behind the last common one is kept",
+        "ha/twin/common.py",
+        "            self._finish(start)",
+        "            self._finish(min([e for e in self._ends if e > start], default=start))",
+        "twin",
+    ),
+    Mutant(
+        "twin: a failed write is acknowledged",
+        "ha/twin/link.py",
+        'self.core.append_failed(f"the log did not take bytes up to {end_offset}: {error}")\n'
+        "            return",
+        "pass",
+        "twin",
+    ),
+    Mutant(
+        "twin: the log is sent from one byte too far",
+        "ha/twin/sender.py",
+        "self.request_offset = self.next_offset = self.received_offset = offset",
+        "self.request_offset = self.next_offset = self.received_offset = offset + 1",
+        "twin",
+    ),
+    Mutant(
+        "twin: a frame damaged on the way is skipped",
+        "ha/twin/receiver.py",
+        "            self._outgoing.append(wire.encode_resend(self._expected))\n",
+        "",
+        "twin",
+    ),
+)
+
 _RUN = """
 import sys
 from twinlog.testing.ha_sim import SimFailure, run_seed
 for seed in range(int(sys.argv[1])):
     try:
-        run_seed(seed)
+        run_seed(seed, dialect=sys.argv[2])
     except SimFailure as failure:
         print(seed, failure)
         sys.exit(1)
@@ -138,7 +206,7 @@ def run_mutant(mutant: Mutant, seed_count: int) -> tuple[int | None, str]:
     with tempfile.TemporaryDirectory() as name:
         source = mutated_source(mutant, Path(name))
         result = subprocess.run(
-            [sys.executable, "-c", _RUN, str(seed_count)],
+            [sys.executable, "-c", _RUN, str(seed_count), mutant.dialect],
             env={**os.environ, "PYTHONPATH": str(source)},
             capture_output=True,
             text=True,
@@ -153,9 +221,11 @@ def run_mutant(mutant: Mutant, seed_count: int) -> tuple[int | None, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--dialect", choices=("classic", "twin", "both"), default="both")
     options = parser.parse_args()
     survivors = 0
-    for mutant in MUTANTS:
+    mutants = [m for m in MUTANTS + TWIN_MUTANTS if options.dialect in ("both", m.dialect)]
+    for mutant in mutants:
         started = time.monotonic()
         seed, text = run_mutant(mutant, options.seeds)
         taken_s = time.monotonic() - started
@@ -164,7 +234,7 @@ def main() -> int:
             print(f"SURVIVED {options.seeds} seeds  {mutant.name}  ({taken_s:.0f} s)", flush=True)
         else:
             print(f"caught by seed {seed:4d}  {mutant.name}: {text[:110]}", flush=True)
-    print(f"{len(MUTANTS)} mutants, {len(MUTANTS) - survivors} caught")
+    print(f"{len(mutants)} mutants, {len(mutants) - survivors} caught")
     return 1 if survivors else 0
 
 

@@ -125,6 +125,27 @@ def test_a_slave_that_changed_its_dialect_is_not_counted_twice() -> None:
         world.run(main())
 
 
+def test_a_slave_that_connects_again_is_counted_once_and_an_id_used_twice_is_refused() -> None:
+    world = World()
+    master = world.master(FakeLog(data=data(1000)), in_sync_replicas=3, twin=identity())
+
+    async def main() -> None:
+        await asyncio.sleep(0.1)
+        peers = []
+        for uid in ("u1", "u1", "another"):
+            peer = await world.dial(master, f"host {len(peers)}")
+            peer.transport.write(hello(replica_uid=uid))
+            await eventually(lambda peer=peer: {FrameType.START, FrameType.ERROR} & {*frames(peer)})
+            peers.append(peer)
+        await asyncio.sleep(0.5)
+        assert len(master.ha.acks) == 1
+        assert "connected again" in errors(peers[0])[0]
+        assert errors(peers[1]) == []
+        assert "brokerId 1 is used by another slave" in errors(peers[2])[0]
+
+    world.run(main())
+
+
 def test_what_retention_deleted_between_two_ticks_ends_the_connection_only() -> None:
     world = World()
     master = world.master(FakeLog(data=data(SIZE)), twin=identity())

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from twinlog.testing.ha_sim import FAULTS, SimFailure, run_seed
+from twinlog.testing.ha_sim import SimFailure, run_seed
+from twinlog.testing.ha_sim_world import FAULTS, TWIN_FAULTS
 
 SEED_COUNT = 200
 GROUPS = 8
-TWIN_SEED_COUNT = 60
+TWIN_SEED_COUNT = 40
 TWIN_GROUPS = 4
 # A full disk while the store id is written; retention on a full disk during a handshake.
 TWIN_REGRESSIONS = (96, 141)
+TWIN_FLIP_SEEDS = (22,)
+TWIN_CUT_SEEDS = (21, 40)
 # Seeds that once failed: each a fault that was found here and mended.
 REGRESSIONS = tuple(
     int(line.split()[0])
@@ -48,7 +51,25 @@ def test_seeds_hold_in_the_twin_dialect(group: int) -> None:
 
 
 def test_twin_seeds_that_failed_once_hold() -> None:
-    run_all(TWIN_REGRESSIONS, "twin")
+    for seed in TWIN_REGRESSIONS:  # Found before the dialect had faults of its own.
+        run_seed(seed, dialect="twin", without=TWIN_FAULTS)
+
+
+def test_what_only_the_twin_dialect_survives_happens() -> None:
+    """Flipped bits on the link, and a master that lost power: its slave's tail was cut."""
+    flips = [run_seed(s, dialect="twin").loop.network.flip_count for s in TWIN_FLIP_SEEDS]
+    assert sum(flips) > 10
+    for seed in TWIN_CUT_SEEDS:
+        run = run_seed(seed, dialect="twin")
+        names = [name for slave in run.slaves for name in slave.disk.list("/store/twinlog")]
+        assert any(name.startswith("cut-") for name in names)
+
+
+def test_fifty_slaves_on_one_master() -> None:
+    without = tuple(fault for fault in (*FAULTS, *TWIN_FAULTS) if fault != "reset")
+    run = run_seed(4, dialect="twin", slave_count=50, without=without)
+    assert len(run.slaves) == 50, "all connected and equal in the end: the run has checked it"
+    assert run.history.count("ok") > 50
 
 
 def test_seeds_that_failed_once_hold() -> None:

@@ -5,15 +5,16 @@ how often), then the run has phases: load with faults, healing, catching up, a c
 comparison of all files. What must hold:
 
 - I1 A message that was answered SEND_OK is in the master's log, and was in the logs of enough
-  slaves at the moment of the answer.
+  slaves at the moment of the answer (twin dialect with SYNC_FLUSH: on their disks).
 - I2 What is in a log was sent, byte for byte.
 - I7 A slave's log is at every moment a piece of the master's, and in the end the same.
 - I13 Consume queues of a slave that has caught up are those of its master.
 - L2 Every slave catches up when the faults stop.
 
-Left out on purpose: power loss of a classic master. Its slave may then be ahead, which this
-dialect cannot tell from being right once the master has grown past it (spec, section 6); the twin
-dialect can, and its simulation does it.
+Power loss of the master and flipped bits on the link are faults of the twin dialect only. After
+the first a classic slave may be ahead, which its dialect cannot tell from being right once the
+master has grown past it (spec, section 6); the second it cannot see at all. SEND_OK then means on
+the master's disk too, and what was answered so must outlive the power loss.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from typing import Any
 from twinlog.broker.identity import StoreIdentity
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
+from twinlog.ha.wire import HAConnectionState
 from twinlog.message.model import PutMessage
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, FlushDiskType
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Outcome
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
+from twinlog.testing.ha_sim_world import STRANGERS, add_twin_faults, draw_world
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.sim_loop import SimLoop
 from twinlog.testing.simdisk import SimDisk
@@ -45,79 +48,6 @@ CATCH_UP_S = 90.0  # Housekeeping of both ends and the longest pause of a redial
 
 class SimFailure(AssertionError):
     """An invariant does not hold; the text begins with the seed."""
-
-
-@dataclass
-class World:
-    """What the seed drew."""
-
-    segment_size: int
-    batch_size: int
-    slave_count: int
-    in_sync_replicas: int
-    flush: FlushDiskType
-    heartbeat_ms: int
-    housekeeping_ms: int
-    body_size_max: int
-    faults: tuple[str, ...]
-    fault_pause_s: float
-    duration_s: float
-    put_pause_s: float
-    delay_s: tuple[float, float]
-    tiny_pieces: float
-
-
-FAULTS: tuple[str, ...] = (
-    "kill_slave",
-    "power_slave",
-    "kill_master",
-    "pause_slave",
-    "pause_master",
-    "partition",
-    "partition_oneway",
-    "reset",
-    "disk_full_slave",
-    "wall_clock",
-    "late_slave",
-    "stranger",
-)
-
-
-# What someone who is no slave says first, and a little later.
-STRANGERS: tuple[tuple[bytes, bytes], ...] = (
-    (b"GET / HTTP/1.1\r\n", b"\r\n"),
-    (b"\x7f" * 8, b"\x7f" * 8),
-    (b"\xff" * 8, b""),
-    (b"\0" * 3, b""),
-    (b"\0" * 7 + b"\x01", b""),
-    (b"\0" * 7 + b"\x01", b"\0" + b"\x7f" * 7),
-)
-
-
-def draw_world(rng: random.Random, without: tuple[str, ...] = ()) -> World:
-    """Every run is another world; one in four has no faults."""
-    slave_count = rng.choice((1, 1, 1, 2, 2, 3))
-    faults: tuple[str, ...] = ()
-    if rng.random() > 0.25:
-        faults = tuple(fault for fault in FAULTS if rng.random() < 0.5)
-        faults = tuple(fault for fault in faults if fault not in without)
-    heartbeat_ms = rng.choice((500, 2000, 5000))
-    return World(
-        segment_size=rng.choice((4096, 8192, 16_384, 65_536)),
-        batch_size=rng.choice((7, 64, 100, 1000, 4096, 32_768)),
-        slave_count=slave_count,
-        in_sync_replicas=rng.randint(2, 1 + slave_count),
-        flush=rng.choice((FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH)),
-        heartbeat_ms=heartbeat_ms,
-        housekeeping_ms=4 * heartbeat_ms,
-        body_size_max=rng.choice((20, 300, 2000)),
-        faults=faults,
-        fault_pause_s=rng.choice((0.3, 1.0, 3.0)),
-        duration_s=rng.choice((3.0, 8.0)),
-        put_pause_s=rng.choice((0.01, 0.03, 0.1)),
-        delay_s=rng.choice(((0.0, 0.0001), (0.0001, 0.002), (0.001, 0.05))),
-        tiny_pieces=rng.choice((0.0, 0.05, 0.3)),
-    )
 
 
 @dataclass
@@ -155,6 +85,7 @@ class SimNode:
         self.boot_count = 0
         self.end_ever = 0
         """The furthest that this node's log has ever been: what it had, it had."""
+        self.durable_ever = 0
         self.store: MessageStore
         self.ha: HAService
         self.tasks: TaskOwner
@@ -196,6 +127,8 @@ class SimNode:
         self.ha = self._replication(config)
         self.store.reput.on_damage = self._damaged
         self.store.appended.subscribe(self._log_grew)
+        self.store.flushed.subscribe(self._log_flushed)
+        self.durable_ever = max(self.durable_ever, self.store.flushed.value)
         self.end_ever = max(self.end_ever, self.store.appended.value)
         await self.ha.start()
         self.is_up = True
@@ -238,6 +171,9 @@ class SimNode:
         self.end_ever = max(self.end_ever, end_offset)
         if self.broker_id:
             self.sim.check_slave_bytes(self)
+
+    def _log_flushed(self, offset: int) -> None:
+        self.durable_ever = max(self.durable_ever, offset)
 
     def resume_if_paused(self) -> None:
         if self.host.is_alive and self.host.is_paused:
@@ -289,12 +225,16 @@ class Simulation:
         keeps_trace: bool = False,
         without: tuple[str, ...] = (),
         dialect: str = "classic",
+        slave_count: int | None = None,
     ) -> None:
         self.seed = seed
         self.dialect = dialect
         self.rng = random.Random(seed)
         self._token_rng = random.Random(seed)
         self.world = draw_world(self.rng, without)
+        if dialect == "twin":
+            add_twin_faults(self.world, seed, without)
+        self.world.slave_count = slave_count or self.world.slave_count
         self.loop = SimLoop(self.rng.randrange(1 << 62), step_max=2_000_000)
         self.loop.network.delay_s = self.world.delay_s
         self.loop.network.tiny_pieces = self.world.tiny_pieces
@@ -448,14 +388,23 @@ class Simulation:
         if outcome is not Outcome.REACHED:
             self.check(reason, f"{outcome} without a reason")
             return
-        sent.status = "ok"
         # I1, at the moment of the answer: enough slaves had it.
-        count = sum(slave.end_ever >= sent.end_offset for slave in self.slaves)
+        is_durable = self.world.flush is FlushDiskType.SYNC_FLUSH and self.dialect == "twin"
+        ends = [slave.durable_ever if is_durable else slave.end_ever for slave in self.slaves]
+        count = sum(end >= sent.end_offset for end in ends)
         needed = self.world.in_sync_replicas - 1
         self.check(
             count >= needed,
             f"SEND_OK for end {sent.end_offset}, but only {count} of {needed} slaves had it",
         )
+        if is_durable:
+            self.master.store.flushed.wait(sent.end_offset, 1 << 62, self._on_disk, sent)
+        else:
+            sent.status = "ok"
+
+    def _on_disk(self, sent: Sent, outcome: Outcome, _: str) -> None:
+        if outcome is Outcome.REACHED:
+            sent.status = "ok"
 
     # Faults.
 
@@ -479,6 +428,33 @@ class Simulation:
 
     async def _fault_kill_master(self) -> None:
         await self._restart(self.master, lambda node: node.kill())
+
+    async def _fault_power_master(self) -> None:
+        """Its slaves may be ahead of what it finds on its disk, and are cut."""
+        disk = self.master.disk
+        if not self.master.is_up or self.master.store.flushed.value == 0:
+            return
+        disk.stall()  # A slow disk: slaves get what it has not got yet.
+        try:
+            await asyncio.sleep(self.rng.choice((0.0, 0.1, 0.5)))
+        finally:
+            disk.resume()
+        if self.master.disk is disk:
+            await self._restart(self.master, lambda node: node.power_loss())
+
+    async def _fault_slow_disk_slave(self) -> None:
+        """It receives and cannot sync: it must not say durable."""
+        disk = self._some_slave().disk
+        disk.stall()
+        try:
+            await asyncio.sleep(self.rng.choice((0.1, 1.0)))
+        finally:
+            disk.resume()
+
+    async def _fault_flip_bits(self) -> None:
+        self.loop.network.flip_probability = self.rng.choice((0.01, 0.1, 0.3))
+        await asyncio.sleep(self.rng.choice((0.1, 1.0)))
+        self.loop.network.flip_probability = 0.0
 
     async def _restart(self, node: SimNode, end: Callable[[SimNode], None]) -> None:
         if not node.host.is_alive:
@@ -553,6 +529,7 @@ class Simulation:
         """The faults stop: everybody is up and reaches everybody."""
         self.trace("heal")
         self.loop.network.heal()
+        self.loop.network.flip_probability = 0.0
         for node in self._nodes():
             node.disk.quota = 1 << 40
             node.resume_if_paused()
@@ -575,7 +552,7 @@ class Simulation:
 
     def check_slave_bytes(self, slave: SimNode) -> None:
         """I7, at every append of a slave: what is new there is what the master has there."""
-        if not self.master.is_up or not slave.is_up:
+        if not self.master.is_up or not slave.is_up or not self._is_connected(slave):
             return
         start, end = slave.log_range
         master_start, master_end = self.master.log_range
@@ -584,6 +561,16 @@ class Simulation:
         stop = min(end, master_end)
         if position < stop and slave.read(position, stop) != self.master.read(position, stop):
             self.fail(f"{slave.name} differs from its master in [{position}, {stop}) (I7)")
+
+    def _is_connected(self, slave: SimNode) -> bool:
+        """Bytes of a master that has lost power since may be longer than what it has now."""
+        if "power_master" not in self.world.faults:
+            return True
+        for connection in self.master.ha.connections:
+            hello = getattr(connection.core, "hello", None)
+            if hello is not None and hello.replica_id == slave.broker_id:
+                return connection.core.state is HAConnectionState.TRANSFER
+        return False
 
     def _check_end(self) -> None:
         master_start, master_end = self.master.log_range
@@ -639,9 +626,12 @@ def run_seed(
     keeps_trace: bool = False,
     without: tuple[str, ...] = (),
     dialect: str = "classic",
+    slave_count: int | None = None,
 ) -> Simulation:
     """Run one seed, perhaps without some faults; SimFailure has the run as `simulation`."""
-    simulation = Simulation(seed, keeps_trace=keeps_trace, without=without, dialect=dialect)
+    simulation = Simulation(
+        seed, keeps_trace=keeps_trace, without=without, dialect=dialect, slave_count=slave_count
+    )
     logger = logging.getLogger("twinlog")
     handler: Any = _TraceHandler(simulation) if keeps_trace else logging.NullHandler()
     logger.addHandler(handler)

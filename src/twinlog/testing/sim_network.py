@@ -30,6 +30,9 @@ class SimNetwork:
         self.tiny_pieces = 0.1
         self.bytes_per_second: float | None = None
         self.byte_count = 0
+        self.flip_probability = 0.0
+        """Of one flipped bit in a piece, whoever sends it."""
+        self.flip_count = 0
         self._loop = loop
         self._cuts: set[tuple[str, str]] = set()
         self._next_port = 40_000
@@ -100,6 +103,15 @@ class SimNetwork:
         protocol = factory()
         near.start(protocol)
         return near, protocol
+
+    def tampered(self, piece: bytes) -> bytes:
+        rng = self._loop.rng
+        if not piece or not self.flip_probability or rng.random() >= self.flip_probability:
+            return piece
+        self.flip_count += 1
+        damaged = bytearray(piece)
+        damaged[rng.randrange(len(piece))] ^= 1 << rng.randrange(8)
+        return bytes(damaged)
 
     def draw_delay(self) -> float:
         return self._loop.rng.uniform(*self.delay_s)
@@ -248,7 +260,7 @@ class SimTransport(asyncio.Transport):
         piece = bytes(self._outgoing[:size])
         del self._outgoing[:size]
         self._network.byte_count += size
-        peer.deliver(piece)
+        peer.deliver(self._network.tampered(piece))
         if not self._outgoing and self._eof_after_pending:
             self._eof_after_pending = False
             self.is_dead = True

@@ -331,7 +331,8 @@ class SimDisk:
 
     def stall(self) -> None:
         """Hold every fdatasync_async and `run` until `resume`."""
-        self._gate = asyncio.Event()
+        if self._gate is None:  # Whoever waits already is not forgotten.
+            self._gate = asyncio.Event()
 
     def resume(self) -> None:
         if self._gate is not None:

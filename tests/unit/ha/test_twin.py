@@ -442,6 +442,18 @@ def test_durable_acknowledgement_waits_for_the_flush() -> None:
     assert pair.acks[-1] == 3000
 
 
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_slave_that_comes_back_before_it_has_flushed_is_served(is_durable: bool) -> None:
+    """What it had is received; how much of it is durable it says itself, and that may be less."""
+    log = log_of(1, 3000)
+    pair = Pair(log, log[: record_ends(log)[3]], hello={"is_durable": is_durable})
+    pair.flush = False
+    pair.run()
+    assert pair.ended == {}
+    assert pair.sender.durable_offset == 0
+    assert pair.sender.ack_offset == (0 if is_durable else 3000)
+
+
 def joined() -> Pair:
     pair = Pair(log_of(1, 3000), b"")
     pair.run()

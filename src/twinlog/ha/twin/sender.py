@@ -448,7 +448,7 @@ class TwinSender:
         self.state = HAConnectionState.TRANSFER
         self.request_offset = self.next_offset = self.received_offset = offset
         # What it had before counts as durable only once it says so.
-        self.durable_offset = 0 if self.is_durable else offset
+        self.durable_offset = 0
         self._events.append(SlaveJoined(offset, offset))
 
     # Transfer.
