@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from support.local_brokers import Brokers, until
+from support.processes import free_port
+from twinlog.client import Message, TransactionProducer
+from twinlog.client.transaction import TransactionState
+from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.config import BrokerConfig, ConfigError, load_broker_config
 from twinlog.runtime.config_format import ConfigValueError
+from twinlog.runtime.namesrv_config import NamesrvConfig
 from twinlog.testing.simdisk import SimDisk
 
 
@@ -135,8 +140,10 @@ async def test_item_012_delayed_messages_are_not_delivered_by_a_slave(brokers: B
     await until(lambda: master.store.max_offset_in_queue("load", 0) == 1)
     end = master.store.commit_log.max_offset
     await until(lambda: slave.store.commit_log.max_offset == end)
-    # The copy came through the log, once; the slave wrote nothing of its own.
+    # The copy came through the log, once; the slave does not even try.
     assert slave.store.max_offset_in_queue("load", 0) == 1
+    assert not slave.schedule._is_running
+    assert not slave.transactions._is_running
 
 
 # Dispatch on the slave
@@ -167,6 +174,7 @@ async def test_item_054_an_incomplete_message_at_the_tail_waits(brokers: Brokers
     await asyncio.sleep(0.2)
     assert slave.store.dispatched.value == whole
     assert slave.store.reput.damage_offset < 0
+    assert slave.store.commit_log.max_offset == whole + len(half)
 
 
 # Statuses
@@ -265,3 +273,33 @@ async def test_a_slave_of_a_slave_is_refused_with_a_reason(brokers: Brokers) -> 
     (replica,) = slave.ha.status().replicas
     assert replica.state == "SUSPEND"
     assert replica.reason == "this broker is a slave: replicate from its master"
+
+
+async def test_item_075_a_half_message_that_is_not_replicated_is_rolled_back(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    port = free_port()
+    namesrv = build_namesrv(
+        NamesrvConfig(listen_port=port, kv_config_path=str(tmp_path / "kv.json"))
+    )
+    await namesrv.start()
+    executed: list[str] = []
+
+    async def check(_: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async def execute(_: object, transaction_id: str) -> TransactionState:
+        executed.append(transaction_id)
+        return TransactionState.COMMIT
+
+    master = await brokers.master(namesrv_addr=f"127.0.0.1:{port}")
+    producer = TransactionProducer("g", check=check, name_server=f"127.0.0.1:{port}")
+    try:
+        await producer.start()
+        receipt = await producer.send_in_transaction(Message("load", b"half"), execute)
+        assert receipt.state is TransactionState.ROLLBACK
+        assert executed == []
+        await until(lambda: master.store.max_offset_in_queue("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0) == 1)
+    finally:
+        await producer.close()
+        await namesrv.stop()

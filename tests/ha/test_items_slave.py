@@ -210,7 +210,7 @@ def test_item_047_an_empty_slave_takes_the_offset_it_is_given() -> None:
 def test_item_048_a_heartbeat_with_a_wrong_offset_closes_too() -> None:
     async def story(peer: RawPeer, _slave: object) -> None:
         peer.frame(99)
-        await eventually(lambda: not peer.is_open)
+        await eventually(lambda: not peer.is_open, 1)
 
     with_master(FakeLog(data=data(100)), story)
 
@@ -289,7 +289,7 @@ def test_item_055_an_ack_does_not_imply_fsync_on_the_slave() -> None:
 
     async def story(peer: RawPeer, slave: object) -> None:
         peer.frame(100, b"abc")
-        await eventually(lambda: peer.reports[-1] == 103)
+        await eventually(lambda: peer.reports[-1] == 103, 1)
         assert slave.log.append_sizes == [3]  # type: ignore[attr-defined]
 
     with_master(FakeLog(data=data(100)), story)

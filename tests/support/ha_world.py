@@ -133,6 +133,7 @@ class World:
 
     def __init__(self, seed: int = 1) -> None:
         self.loop = SimLoop(seed)
+        self.nodes: list[Node] = []
 
     def master(self, log: FakeLog, **settings: Any) -> Node:
         return self._add("master", log, "SYNC_MASTER", settings)
@@ -147,6 +148,7 @@ class World:
         twin = settings.pop("twin", None)
         values = {"role": role, "listen_port": HA_PORT, **settings}
         node = Node(self.loop, name, log, HASettings(**values), twin)
+        self.nodes.append(node)
         node.start()
         return node
 
@@ -166,6 +168,7 @@ class World:
         try:
             result = self.loop.run_until_complete(main)
             assert self.loop.failures == []
+            assert [node.tasks.failed for node in self.nodes if node.tasks.failed] == []
             return result
         finally:
             asyncio.set_event_loop(None)

@@ -2,7 +2,8 @@
 
 Answers to RocketMQ's HAConnection. Takes no decision of its own: bytes go into the core, its events
 are executed in order, what it wants sent is read from the log and written. A slow slave costs at
-most one run and the transport's buffer: the core is told when the transport takes no more.
+most three runs in the transport's buffer: the core is told when the transport takes no more, and
+goes on while one run is left, so that the link never waits for the loop.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class HAConnection(asyncio.Protocol):
         peer = stream.get_extra_info("peername") or ("?", 0)
         self.host = str(peer[0])
         self.address = f"{peer[0]}:{peer[1]}"
-        stream.set_write_buffer_limits(high=HA_RUN_SIZE_MAX, low=0)
+        stream.set_write_buffer_limits(high=2 * HA_RUN_SIZE_MAX, low=HA_RUN_SIZE_MAX)
         self._guard(self._owner.connection_opened, self)
 
     def data_received(self, data: bytes) -> None:
