@@ -98,6 +98,7 @@ def _rows(
         locks=broker.locks,
         clock=broker.clock,
         memory_size=memory_size,
+        committed=broker.pair.committed,
     )
     return {
         code.SEND_MESSAGE: send.send,
@@ -241,6 +242,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
     return {
         code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
         code.TWINLOG_INFO: broker.pair.info,
+        code.TWINLOG_OFFSETS: broker.pair.offset_return.take,
         code.GET_BROKER_HA_STATUS: HAStatusProcessor(broker.ha, broker.pair.status).status,
         code.GET_ALL_CONSUMER_OFFSET: admin.all_consumer_offsets,
         code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,

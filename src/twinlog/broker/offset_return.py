@@ -5,6 +5,10 @@ own old file, and groups that restart consume everything again. Here a master th
 name server who its slaves are and takes from each twinlog among them what is further than its own,
 never backwards, and never beyond its own log. Requests that depend on offsets wait for that, at
 most three seconds; sends do not.
+
+A client learns of the master's return when it refreshes its route, a Java client half a minute
+later. What it commits to the slave until then the slave passes on, a moment later, by the same
+rules.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from twinlog.broker.consumer_offset import ConsumerOffsetManager, offset_table
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.metadata_log import OffsetTable
 from twinlog.remoting import fastjson
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -36,6 +42,28 @@ GATED_CODES = frozenset(
     }
 )
 _WAITING_MAX = 10_000
+
+
+class LateCommits:
+    """On a slave: the furthest commit of each queue that the master has not been told yet."""
+
+    def __init__(self) -> None:
+        self._table: OffsetTable = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._table)
+
+    def add(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self._table.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+
+    def take(self) -> OffsetTable:
+        table, self._table = self._table, {}
+        return table
+
+    def put_back(self, table: OffsetTable) -> None:
+        """The master did not take them: next time, unless there is news by then."""
+        for key, queues in table.items():
+            self._table[key] = {**queues, **self._table.get(key, {})}
 
 
 class OffsetReturn:
@@ -71,6 +99,20 @@ class OffsetReturn:
         self.is_open = True
         waiting, self._waiting = self._waiting, []
         return [pair for pair in waiting if not pair[0].is_closed]
+
+    def take(self, connection: ServerConnection, request: Request) -> None:
+        """TWINLOG_OFFSETS (10002): late commits, from a slave of this group."""
+        config, ext = self._config, request.ext()
+        ours = (config.broker_cluster_name, config.broker_name)
+        if not config.is_master or (ext.get("clusterName"), ext.get("brokerName")) != ours:
+            remark = "only the master of the group takes its slave's offsets"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        try:
+            table = offset_table(fastjson.loads(bytes(request.body)))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"not an offset table: {error}") from None
+        self._offsets.take_forward(table, self._queue_end)
+        connection.reply(request)
 
     async def fetch(self, name_servers: list[str], identity: dict[str, str]) -> int:
         """Take offsets from every twinlog slave that answers; returns how many were asked.

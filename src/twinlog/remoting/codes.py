@@ -190,6 +190,7 @@ class RequestCode(IntEnum):
 
     # twinlog's own.
     TWINLOG_INFO = 10001  # Are you twinlog, and what do you speak? Apache answers 3.
+    TWINLOG_OFFSETS = 10002  # A slave to its master: offsets that clients committed to it.
 
 
 class ResponseCode(IntEnum):

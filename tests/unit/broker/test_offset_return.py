@@ -11,8 +11,9 @@ import pytest
 from twinlog.broker import offset_return
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.errors import BrokerError
 from twinlog.broker.metadata_log import OffsetJournal
-from twinlog.broker.offset_return import OffsetReturn
+from twinlog.broker.offset_return import LateCommits, OffsetReturn
 from twinlog.remoting.codes import RequestCode as Code
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.errors import RemotingError
@@ -182,3 +183,62 @@ async def test_pulls_and_offset_queries_wait_at_the_gate_sends_and_commits_do_no
         assert not world.service.hold(connection, other)
     assert world.service.open_gate() == [(connection, request) for request in requests]
     assert not world.service.hold(connection, requests[0])
+
+
+# Late commits
+
+
+class _Answers(_Connection):
+    def __init__(self) -> None:
+        self.replies: list[Any] = []
+
+    def reply(self, request: Any, *arguments: Any, **more: Any) -> None:
+        self.replies.append(request)
+
+
+def late(body: bytes, **ext: str) -> Any:
+    class LateRequest(_Request):
+        def __init__(self) -> None:
+            super().__init__(Code.TWINLOG_OFFSETS)
+            self.body = body
+
+        def ext(self) -> dict[str, str]:
+            return {**INFO, **ext}
+
+    return LateRequest()
+
+
+def test_a_masters_slave_passes_on_late_commits_which_never_move_back(world: World) -> None:
+    world.offsets.commit("g", "t", 0, 20)
+    connection: Any = _Answers()
+    world.service.take(connection, late(b'{"offsetTable":{"t@g":{"0":10,"1":30}}}'))
+    assert (world.offset(0), world.offset(1)) == (20, 30)
+    assert len(connection.replies) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "ext"),
+    [(b"{", {}), (b"[]", {}), (b'{"offsetTable":{"t@g":5}}', {}),
+     (b'{"offsetTable":{"t@g":{"0":50}}}', {"clusterName": "elsewhere"}),
+     (b'{"offsetTable":{"t@g":{"0":50}}}', {"brokerName": "another"})],
+)  # fmt: skip
+def test_late_commits_of_strangers_or_damaged_ones_are_refused(
+    world: World, body: bytes, ext: dict[str, str]
+) -> None:
+    connection: Any = _Answers()
+    with pytest.raises(BrokerError):
+        world.service.take(connection, late(body, **ext))
+    assert world.offset() == -1
+
+
+def test_late_commits_wait_for_a_master_that_takes_them() -> None:
+    commits = LateCommits()
+    assert not commits
+    commits.add("g", "t", 0, 5)
+    commits.add("g", "t", 1, 6)
+    taken = commits.take()
+    assert taken == {"t@g": {0: 5, 1: 6}}
+    assert not commits
+    commits.add("g", "t", 0, 9)
+    commits.put_back(taken)
+    assert commits.take() == {"t@g": {0: 9, 1: 6}}

@@ -6,6 +6,7 @@ AdminBrokerProcessor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twinlog.broker.clients import ConsumerManager
@@ -42,7 +43,9 @@ class ConsumerManageProcessor:
         locks: RebalanceLockManager[MessageQueue],
         clock: Clock,
         memory_size: int,
+        committed: Callable[[str, str, int, int], None],
     ) -> None:
+        self._committed = committed
         self._memory_size = memory_size
         self._store = store
         self._offsets = offsets
@@ -86,6 +89,7 @@ class ConsumerManageProcessor:
         self._offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
+        self._committed(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         connection.reply(request, header={})
 
     def search_offset(self, connection: ServerConnection, request: Request) -> None:
