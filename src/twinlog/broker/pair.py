@@ -22,6 +22,7 @@ from twinlog.broker.metadata_service import WRITE_INTERVAL_MS, MetadataReader, M
 from twinlog.broker.offset_return import LateCommits, OffsetReturn
 from twinlog.broker.slave_synchronize import SlaveSynchronize
 from twinlog.remoting import fastjson
+from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -125,7 +126,11 @@ class PairService:
             self.writer.tick()
 
     async def _fetch_offsets(self, name_servers: list[str]) -> None:
-        announce = {**self._identity(), "haAddress": self._ha_address()}
+        announce = {
+            **self._identity(),
+            "haAddress": self._ha_address(),
+            "address": join_address(self._config.broker_ip1, self._config.listen_port),
+        }
         await self.offset_return.fetch(name_servers, announce)
         for connection, request in self.offset_return.open_gate():
             self._redispatch(connection, request)
@@ -152,8 +157,9 @@ class PairService:
         try:
             answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
         except (RemotingError, OSError) as error:
-            _LOG.info("commits not passed on yet master=%s reason=%s", address, error)
+            _LOG.debug("commits not passed on yet master=%s reason=%s", address, error)
             self._late_commits.put_back(table)
+            self._ask_registration()
             return
         if answer.code != ResponseCode.SUCCESS:
             _LOG.warning("the master took no commits reason=%s", answer.remark)
@@ -264,6 +270,9 @@ class PairService:
         is_master_asking = ext.get("brokerId") == "0"
         if not self._config.is_master and is_master_asking and ext.get("haAddress"):
             _LOG.info("the master is back ha=%s", ext["haAddress"])
+            if ext.get("address"):
+                # Where it registers in a moment: the dialect question goes there.
+                self.master_found(ext["address"], ext["haAddress"])
             self._master_is_back(ext["haAddress"])
 
     def twin_slave_joined(self) -> None:
