@@ -206,11 +206,24 @@ def test_up_twice_says_what_is_running(cluster: LocalTwins) -> None:
     assert f"NAMESRV_ADDR={cluster.namesrv}" in again.out
 
 
-def test_a_command_about_the_cluster_does_not_load_heavy_modules() -> None:
-    """What makes `twinlog topic list` slow must not come back unseen."""
+def test_what_makes_a_command_slow_to_start_is_not_imported(cluster: LocalTwins) -> None:
     code = (
-        "import sys, twinlog.cli.main, twinlog.cli.admin.topic, twinlog.admin.topics;"
-        "print([m for m in ('numpy', 'uvloop', 'pyspark', 'rich', 'yaml', 'psutil', 'lark',"
-        " 'twinlog.store', 'twinlog.broker', 'twinlog.client.producer') if m in sys.modules])"
+        "import sys; from twinlog.cli.lazy import run_group; from twinlog.cli.main import cli;"
+        "assert run_group(cli, sys.argv[2:], 'twinlog') == 0;"
+        "print('LOADED', *[name for name in sys.argv[1].split(',') if name in sys.modules])"
     )
-    assert process("-c", code, program=Path(sys.executable)).ok().out == "[]\n"
+    heavy = "numpy,uvloop,pyspark,rich,yaml,psutil,lark,twinlog.store,twinlog.broker"
+    for names, words in (
+        (f"{heavy},asyncio,twinlog.client.instance", ("topic", "list")),
+        (f"{heavy},twinlog.client.producer", ("ha", "status")),
+    ):
+        python = Path(sys.executable)
+        done = process("-c", code, names, "-n", cluster.namesrv, *words, program=python).ok()
+        assert done.out.splitlines()[-1] == "LOADED"
+
+
+def test_the_short_way_and_the_usual_one_list_the_same(cluster: LocalTwins) -> None:
+    """Two name servers are beyond the short way: the client asks them."""
+    short = cluster.twinlog("topic", "list", "--all").ok()
+    usual = twinlog("topic", "list", "--all", "-n", f"{cluster.namesrv};{cluster.namesrv}").ok()
+    assert short.out == usual.out

@@ -5,28 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinlog.admin.client import Admin, Gathered, gather
+from twinlog.admin.names import is_user_topic as is_user_topic
+from twinlog.admin.names import system_names
 from twinlog.client.calls import json_object, queue_from_wire
 from twinlog.client.errors import UsageError
 from twinlog.client.message import check_topic
-from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, MessageQueue
+from twinlog.client.queues import MessageQueue
 from twinlog.client.routes import TopicRoute
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
-
-SYSTEM_TOPICS = frozenset(
-    (
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +60,7 @@ async def list_topics(admin: Admin, *, cluster: str | None = None) -> list[str]:
 async def system_topics(admin: Admin) -> frozenset[str]:
     """Names that belong to RocketMQ in this cluster: the fixed ones, clusters and brokers."""
     info = await admin.cluster()
-    names = set(SYSTEM_TOPICS) | set(info.clusters) | set(info.brokers)
-    names |= {f"{cluster}_REPLY_TOPIC" for cluster in info.clusters}
-    return frozenset(names)
-
-
-def is_user_topic(name: str, system: frozenset[str] = SYSTEM_TOPICS) -> bool:
-    return (
-        name not in system
-        and not name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX, "rmq_sys_"))
-        and not name.endswith("_REPLY_TOPIC")
-    )
+    return system_names(info.clusters, info.brokers)
 
 
 async def create_topic(

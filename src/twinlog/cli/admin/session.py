@@ -7,7 +7,6 @@ Apache's `$ROCKETMQ_HOME/conf/tools.yml`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -155,6 +154,8 @@ def call(session: Session, action: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def run_async(session: Session, main: Callable[[], Awaitable[T]]) -> T:
+    import asyncio
+
     from twinlog.client.errors import ClientError
 
     async def wrapped() -> T:
@@ -180,6 +181,8 @@ def _code(report: Report) -> int:
 
 def _watch(session: Session, action: Callable[[Admin], Awaitable[Report]]) -> int:
     """Until interrupted. On a terminal the screen is drawn anew; JSON becomes one line a round."""
+    import asyncio
+
     assert session.watch_seconds is not None
     seconds = max(session.watch_seconds, WATCH_SECONDS_MIN)
     code = 0

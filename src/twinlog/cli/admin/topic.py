@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from twinlog.admin.names import is_user_topic, kind_of_topic, system_names
 from twinlog.cli.admin.options import cluster_options
 from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, run, show
 from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
@@ -32,17 +32,6 @@ def topic() -> None:
     """Topics: list, create, change, look into, write and read them."""
 
 
-def kind_of(name: str, system: frozenset[str]) -> str:
-    from twinlog.admin.topics import is_user_topic
-    from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-
-    if name.startswith(RETRY_TOPIC_PREFIX):
-        return "retry"
-    if name.startswith(DLQ_TOPIC_PREFIX):
-        return "dlq"
-    return "user" if is_user_topic(name, system) else "system"
-
-
 def perm_name(perm: int) -> str:
     return PERM_NAMES.get(perm & 6, str(perm))
 
@@ -53,7 +42,7 @@ async def check_topic_exists(admin: Admin, name: str, *, also: str = "") -> None
 
     names = await topics.list_topics(admin)
     if name not in names:
-        user = [known for known in names if topics.is_user_topic(known)]
+        user = [known for known in names if is_user_topic(known)]
         raise not_found("topic", name, user or names, also=also)
 
 
@@ -66,21 +55,37 @@ async def check_topic_exists(admin: Admin, name: str, *, also: str = "") -> None
 @cluster_options
 def list_command(session: Session, is_all: bool, cluster: str | None) -> int:
     """List topics."""
+    is_short = session.output in ("table", "name") and session.watch_seconds is None
+    if is_short and cluster is None:
+        from twinlog.cli.admin import quick
+
+        found = quick.topic_names(session)
+        if found is not None:
+            names, clusters, brokers = found
+            return show(session, _list_report(names, system_names(clusters, brokers), is_all))
     return run(session, lambda admin: _list(admin, is_all, cluster, session.output))
 
 
 async def _list(admin: Admin, is_all: bool, cluster: str | None, output: str) -> Report:
+    import asyncio
+
     from twinlog.admin import topics
 
     names, system = await asyncio.gather(
         topics.list_topics(admin, cluster=cluster), topics.system_topics(admin)
     )
-    rows: list[dict[str, Any]] = [{"topic": name, "kind": kind_of(name, system)} for name in names]
+    report = _list_report(names, system, is_all)
+    if output not in ("table", "name"):
+        report.missing = await _add_settings(admin, report.tables[0].rows)
+    return report
+
+
+def _list_report(names: list[str], system: frozenset[str], is_all: bool) -> Report:
+    rows: list[dict[str, Any]] = [
+        {"topic": name, "kind": kind_of_topic(name, system)} for name in names
+    ]
     if not is_all:
         rows = [row for row in rows if row["kind"] == "user"]
-    missing: list[str] = []
-    if output not in ("table", "name"):
-        missing = await _add_settings(admin, rows)
     columns = [
         Column("topic"),
         Column("kind", is_wide=not is_all),
@@ -90,7 +95,7 @@ async def _list(admin: Admin, is_all: bool, cluster: str | None, output: str) ->
         Column("brokers", is_wide=True),
     ]
     empty = "no topics; make one with: twinlog topic create NAME"
-    return Report([Table(columns, rows, empty=empty)], missing=missing)
+    return Report([Table(columns, rows, empty=empty)])
 
 
 async def _add_settings(admin: Admin, rows: list[dict[str, Any]]) -> list[str]:
@@ -131,6 +136,8 @@ def show_command(session: Session, name: str) -> int:
 
 
 async def _show(admin: Admin, name: str) -> Report:
+    import asyncio
+
     from twinlog.admin import topics
 
     await check_topic_exists(admin, name)
