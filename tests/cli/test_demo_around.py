@@ -78,7 +78,7 @@ def test_keep_leaves_stores_and_logs_and_says_where(tmp_path: Path) -> None:
 def test_in_a_terminal_one_line_lives(tmp_path: Path) -> None:
     child = pexpect.spawn(
         DEMO[0], [*DEMO[1:], "--report", str(tmp_path / "report.html")],
-        env={**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm"},
+        env={**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm", "COLUMNS": "200"},
         dimensions=(24, 200), timeout=120, encoding="utf-8",
     )  # fmt: skip
     with child:
