@@ -172,6 +172,10 @@ class Producer(_Blocking):
 
     _client: _producer.Producer
 
+    @property
+    def producer_id(self) -> str | None:
+        return self._client.producer_id
+
     def __init__(self, group: str, *, name_server: str | Sequence[str], **options: Any) -> None:
         super().__init__(f"producer-{group}")
         self._client = _producer.Producer(group, name_server=name_server, **options)
