@@ -55,31 +55,22 @@ def encode_batch(members: Iterable[BatchMember]) -> bytes:
 
 def decode_batch(data: bytes | memoryview) -> list[BatchMember]:
     """The members of a batch body. Every length is checked before it is used."""
-    view = memoryview(data)
+    data = bytes(data)  # No copy of what is bytes already.
     members: list[BatchMember] = []
-    position, end = 0, len(view)
+    append, unpack = members.append, _HEAD.unpack_from
+    position, end = 0, len(data)
     while position < end:
         if end - position < _MEMBER_SIZE_MIN:
             raise BatchError(f"batch member {len(members)}: {end - position} bytes left over")
-        size, _, _, flag, body_size = _HEAD.unpack_from(view, position)
-        member_end = position + size
-        body_start = position + _HEAD.size
-        properties_at = body_start + body_size
-        if body_size < 0 or member_end > end or properties_at + 2 > member_end:
+        size, _, _, flag, body_size = unpack(data, position)
+        body_at = position + 20
+        position += size
+        properties_at = body_at + body_size + 2
+        if body_size < 0 or position > end or properties_at > position:
             raise BatchError(
                 f"batch member {len(members)}: sizes {size} and {body_size} do not fit"
             )
-        (properties_size,) = _PROPERTIES_LENGTH.unpack_from(view, properties_at)
-        if properties_at + 2 + properties_size != member_end or properties_size < 0:
+        if (data[properties_at - 2] << 8 | data[properties_at - 1]) != position - properties_at:
             raise BatchError(f"batch member {len(members)}: properties do not end with the member")
-        body = bytes(view[body_start:properties_at])
-        members.append(BatchMember(body, bytes(view[properties_at + 2 : member_end]), flag))
-        position = member_end
+        append(BatchMember(data[body_at : properties_at - 2], data[properties_at:position], flag))
     return members
-
-
-def merged_properties(member: bytes, request: bytes) -> bytes:
-    """What is stored for a member: its own properties unchanged, then those of the request."""
-    if not member or member.endswith(b"\x02"):
-        return member + request
-    return member + b"\x02" + request

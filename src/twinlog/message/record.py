@@ -28,6 +28,7 @@ caller says. Encoding is one pack and one join; the topic with its length is cac
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -62,6 +63,10 @@ def _head(born_size: int, store_size: int) -> struct.Struct:
 _HEADS = {
     flags: _head(born_size, store_size) for (born_size, store_size), flags in _V6_FLAGS.items()
 }
+_SHARED_HEADS = {
+    flags: struct.Struct(f">iIiiiqq{32 + born_size + store_size}si")
+    for (born_size, store_size), flags in _V6_FLAGS.items()
+}
 _PACK_V4 = _HEADS[0].pack
 _HEAD_SIZE = _HEADS[0].size
 # What a scan needs of an IPv4 head: size, magic, CRC, queue, offsets, flag, store time, body size.
@@ -87,7 +92,7 @@ class PropertiesSizeError(RecordError):
 
 
 @lru_cache(maxsize=65536)
-def _topic_field(topic: str) -> tuple[int, bytes]:
+def topic_field(topic: str) -> tuple[int, bytes]:
     """Magic and the topic field: V1 as long as the topic fits its signed length byte."""
     data = topic.encode()
     if not data:
@@ -104,7 +109,7 @@ def encoded_size(message: PutMessage) -> int:
     return (
         _HEAD_SIZE - 2 * HOST_V4_SIZE
         + len(message.born_host) + len(message.store_host)
-        + len(message.body) + len(_topic_field(message.topic)[1]) + 2 + len(message.properties)
+        + len(message.body) + len(topic_field(message.topic)[1]) + 2 + len(message.properties)
     )  # fmt: skip
 
 
@@ -116,7 +121,7 @@ def encode_record(
     properties = message.properties
     born_host = message.born_host
     store_host = message.store_host
-    magic, topic = _topic_field(message.topic)
+    magic, topic = topic_field(message.topic)
     body_size = len(body)
     properties_size = len(properties)
     if properties_size < 1024:
@@ -144,6 +149,26 @@ def encode_record(
         message.prepared_transaction_offset, body_size,
     )  # fmt: skip
     return b"".join((head, body, topic, length, properties))
+
+
+def shared_head(
+    message: PutMessage, store_timestamp: int
+) -> tuple[Callable[..., bytes], bytes, int]:
+    """The head of records that differ in body, flag and place only, as those of a batch.
+
+    Returns a function (size, magic, crc, queue id, flag, queue offset, physical offset, shared
+    bytes, body size) -> head, the shared bytes, and the size of a record without body, topic field
+    and properties.
+    """
+    born_host, store_host = message.born_host, message.store_host
+    flags = _V6_FLAGS[len(born_host), len(store_host)]
+    middle = struct.pack(
+        f">iq{len(born_host)}sq{len(store_host)}siq", message.sys_flag & ~HOSTS_V6_MASK | flags,
+        message.born_timestamp, born_host, store_timestamp, store_host, message.reconsume_times,
+        message.prepared_transaction_offset,
+    )  # fmt: skip
+    head = _SHARED_HEADS[flags]
+    return head.pack, middle, head.size + _LENGTH.size
 
 
 def blank_record(size: int) -> bytes:

@@ -89,6 +89,12 @@ class ConsumeQueue:
         self.next_offset += 1
         self.last_physical_end = physical_offset + size
 
+    def add_many(self, entries: bytes, physical_end: int) -> None:
+        """Entries of records that lie one behind the other and end at `physical_end`."""
+        self.tail += entries
+        self.next_offset += len(entries) // ENTRY_SIZE
+        self.last_physical_end = physical_end
+
     def begin_at(self, queue_offset: int) -> None:
         """The first known record has this number: pre-blank entries come before it."""
         assert self.first_start < 0

@@ -24,7 +24,7 @@ from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
 from twinlog.runtime.limits import CONSUME_QUEUE_FILES_OPEN_MAX, TOPIC_LENGTH_MAX
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Watermark
-from twinlog.store.batch_put import encode_members
+from twinlog.store.batch_put import EncodedBatch, encode_members
 from twinlog.store.checkpoint import StoreCheckpoint
 from twinlog.store.cleaner import Cleaner
 from twinlog.store.commit_log import CommitLog
@@ -328,7 +328,7 @@ class MessageStore:
         log, first, timestamp = self.commit_log, queue.next_offset, self._turn_timestamp
         try:
             encoded = encode_members(message, members, first, log.tail, timestamp)
-            size = sum(len(member.record) for member in encoded)
+            size = len(encoded.data)
             if log.tail + size + 8 > log.segment_end:
                 refused = self._make_room(size)
                 if refused is not None:
@@ -336,31 +336,32 @@ class MessageStore:
                 encoded = encode_members(message, members, first, log.tail, timestamp)
         except RecordError as error:
             return _illegal_record(error)
-        start = offset = log.tail
+        start, end, offsets = log.tail, log.tail + size, encoded.offsets
         if queue.turn != self._turn:
-            self._touch(queue, offset)
-        offsets: list[int] = []
-        for member in encoded:
-            record_size = len(member.record)
-            log.pieces.append(member.record)
-            queue.add(offset, record_size, member.tags_code)
-            if self.index is not None:
-                if member.keys:
-                    item = (message.topic, member.keys, offset, timestamp)
-                    self.index.pending.append(item)
-                else:
-                    self.index.bare_offset = offset
-            offsets.append(offset)
-            offset += record_size
-        log.tail = offset
-        return AppendResult(_PUT_OK, start, offset, first, timestamp, len(members), tuple(offsets))
+            self._touch(queue, start)
+        log.pieces.append(encoded.data)
+        log.tail = end
+        queue.add_many(encoded.entries, end)
+        if self.index is not None:
+            self._index_batch(self.index, message.topic, encoded, timestamp)
+        return AppendResult(_PUT_OK, start, end, first, timestamp, len(offsets), tuple(offsets))
+
+    def _index_batch(
+        self, index: IndexService, topic: str, encoded: EncodedBatch, timestamp: int
+    ) -> None:
+        for keys, offset in zip(encoded.keys, encoded.offsets, strict=True):
+            if keys:
+                index.pending.append((topic, keys, offset, timestamp))
+            else:
+                index.bare_offset = offset
 
     def _check_batch(
         self, message: PutMessage, members: Sequence[BatchMember]
     ) -> AppendResult | None:
         """RocketMQ's checks; the transaction type and the topic are those of the request."""
         reason = ""
-        total = sum(len(member.body) + len(member.properties) + 22 for member in members)
+        sizes = [len(member.body) + len(member.properties) for member in members]
+        total = sum(sizes) + 22 * len(sizes)
         if not members:
             reason = "the batch is empty"
         elif message.sys_flag & _ROLLBACK:

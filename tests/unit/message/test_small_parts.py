@@ -13,7 +13,6 @@ from twinlog.message.batch import (
     BatchMember,
     decode_batch,
     encode_batch,
-    merged_properties,
 )
 from twinlog.message.compression import CompressionError, compress, decompress, inflate_body
 from twinlog.message.crc import body_crc
@@ -223,9 +222,6 @@ def test_any_bytes_are_a_batch_or_an_error(data):
         return
 
 
-def test_batch_limits_and_merging():
+def test_batch_limits():
     with pytest.raises(BatchError, match="32768"):
         encode_batch([BatchMember(b"", b"p" * 32768)])
-    assert merged_properties(b"", b"b\x01c") == b"b\x01c"
-    assert merged_properties(b"a\x01b", b"b\x01c") == b"a\x01b\x02b\x01c"
-    assert merged_properties(b"a\x01b\x02", b"b\x01c") == b"a\x01b\x02b\x01c"
