@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -106,6 +106,16 @@ class IndexService:
             self.recover(physical_offset, store_time)
 
     # Appending
+
+    def add_many(
+        self, topic: str, all_keys: Sequence[tuple[str, ...]], offsets: Sequence[int], time_ms: int
+    ) -> None:
+        """Keys of the records of a batch. The put of a single message does the same inline."""
+        for keys, offset in zip(all_keys, offsets, strict=True):
+            if keys:
+                self.pending.append((topic, keys, offset, time_ms))
+            else:
+                self.bare_offset = offset
 
     def drain(self) -> None:
         """Write every pending key. Raises OSError; what was not written stays for the next time."""

@@ -24,7 +24,7 @@ from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
 from twinlog.runtime.limits import CONSUME_QUEUE_FILES_OPEN_MAX, TOPIC_LENGTH_MAX
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Watermark
-from twinlog.store.batch_put import EncodedBatch, encode_members
+from twinlog.store.batch_put import encode_members
 from twinlog.store.checkpoint import StoreCheckpoint
 from twinlog.store.cleaner import Cleaner
 from twinlog.store.commit_log import CommitLog
@@ -343,17 +343,8 @@ class MessageStore:
         log.tail = end
         queue.add_many(encoded.entries, end)
         if self.index is not None:
-            self._index_batch(self.index, message.topic, encoded, timestamp)
+            self.index.add_many(message.topic, encoded.keys, offsets, timestamp)
         return AppendResult(_PUT_OK, start, end, first, timestamp, len(offsets), tuple(offsets))
-
-    def _index_batch(
-        self, index: IndexService, topic: str, encoded: EncodedBatch, timestamp: int
-    ) -> None:
-        for keys, offset in zip(encoded.keys, encoded.offsets, strict=True):
-            if keys:
-                index.pending.append((topic, keys, offset, timestamp))
-            else:
-                index.bare_offset = offset
 
     def _check_batch(
         self, message: PutMessage, members: Sequence[BatchMember]
