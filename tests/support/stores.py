@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from twinlog.message.batch import merged_properties
 from twinlog.message.ids import pack_host
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import encode_properties, tags_and_keys
@@ -23,6 +22,13 @@ from twinlog.store.message_store import MessageStore
 VECTORS = Path(__file__).parents[1] / "vectors"
 SEGMENT_SIZE = 65536
 HOST = pack_host("127.0.0.1", 10911)
+
+
+def merged_properties(member: bytes, request: bytes) -> bytes:
+    """What is stored for a member of a batch: its own properties, then those of the request."""
+    if not member or member.endswith(b"\x02"):
+        return member + request
+    return member + b"\x02" + request
 
 
 class _Timer:
