@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.stores import merged_properties
 
-from twinlog.message.batch import merged_properties
 from twinlog.message.ids import pack_host
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import decode_properties, encode_properties
