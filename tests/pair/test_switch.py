@@ -94,21 +94,30 @@ async def test_manual_switch(tmp_path: Path) -> None:
             # The slave stops first, so the master dies with a tail that nobody else has: its
             # sends are answered with 11 and promise nothing.
             assert await in_thread(pair.slave.stop) == 0, pair.slave.tail()
+            before = set(ledger.sent["plain"])
             await traffic.send("plain", 50)
+            # The group has read of it: its position is beyond what the copy holds.
+            lost = ledger.sent["plain"] - before
+            await until(lambda: lost & set(scene.group.bodies("plain")), "the tail is read")
             await in_thread(pair.master.kill)
             # The role of the copy is changed and it is started.
             old, pair.master = pair.master, await _restart(pair, pair.slave, MASTER)
             promised = set().union(*ledger.acknowledged.values()) | ledger.committed
             held = await in_thread(stored_bodies, pair.master.store)
             assert [body for body in promised if body not in held] == []
-            # It serves alone, and says 11 until it has a slave.
+            # It serves alone, and says 11 until it has a slave. Its messages take the places of
+            # those that are lost, and are consumed all the same.
+            before = set(ledger.sent["plain"])
             await traffic.send("plain", 20)
+            alone = set(ledger.sent["plain"]) - before
             # The old master comes back as the slave.
             pair.slave = await _restart(pair, old, SLAVE)
             await in_thread(pair.wait_in_sync)
             assert list((pair.slave.store / "twinlog").glob("cut-*")), "its tail is kept aside"
             await scene.acknowledged(100)
             await scene.everything_consumed()
+            await until(lambda: alone <= set(scene.group.bodies("plain")), "what it took alone")
+            assert "consumer was in a tail" in pair.master.output()
             scene.assert_once("delayed", "tx")
             await _assert_same_tables(pair)
 
@@ -128,6 +137,7 @@ async def _assert_same_tables(pair: Pair) -> None:
     await in_thread(lambda: wait_until(is_same, "the same tables on both"))
 
 
+@pytest.mark.chaos
 async def test_switch_there_and_back(tmp_path: Path) -> None:
     """A planned switch loses nothing, also of delayed messages, and can be undone."""
     with running_pair(tmp_path) as pair:

@@ -11,6 +11,7 @@ from typing import Any
 
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, OffsetTable, merge_offsets
+from twinlog.broker.skip_guard import SkipGuard
 
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
@@ -39,6 +40,8 @@ class ConsumerOffsetManager:
         self.table: dict[str, dict[int, int]] = {}
         # Set on a master whose slave follows through the log: told of every commit.
         self.journal: OffsetJournal | None = None
+        # Set on a broker that was just promoted.
+        self.guard: SkipGuard | None = None
 
     def load(self) -> None:
         """Read the file; it replaces the whole table."""
@@ -95,6 +98,8 @@ class ConsumerOffsetManager:
                     self._is_dirty = True
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        if self.guard is not None and self.guard.is_armed:
+            offset = self.guard.commit(group, topic, queue_id, offset)
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
         if queues is None:

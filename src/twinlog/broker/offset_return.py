@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twinlog.broker.consumer_offset import ConsumerOffsetManager, offset_table
@@ -59,6 +59,13 @@ class LateCommits:
     def take(self) -> OffsetTable:
         table, self._table = self._table, {}
         return table
+
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """These queues are shorter now: so is what was consumed of them."""
+        for key, queues in self._table.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in queues.items():
+                queues[queue_id] = min(offset, ends.get((topic, queue_id), offset))
 
     def put_back(self, table: OffsetTable) -> None:
         """The master did not take them: next time, unless there is news by then."""

@@ -297,6 +297,7 @@ class PairService:
         """The log of this slave was cut back to what its master has."""
         self.reader.queues_cut(ends)
         self.synchronize.queues_cut(ends)
+        self._late_commits.queues_cut(ends)
 
     # Status
 

@@ -18,7 +18,7 @@ _LOG = logging.getLogger("twinlog.broker")
 
 # The tables too: offsets of another log mean nothing in the new one, and would only move forward.
 _MOVED = ("commitlog", "consumequeue", "index", "checkpoint", "abort", "config")
-_MOVED_OF_OURS = ("identity.json", "metadata.json", "log-start", "producers")
+_MOVED_OF_OURS = ("identity.json", "metadata.json", "log-start", "producers", "promotion.json")
 
 
 def _note_path(root: str) -> str:

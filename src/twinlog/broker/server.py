@@ -33,6 +33,7 @@ from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
 from twinlog.broker.message_queue import MessageQueue
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
+from twinlog.broker.names import is_system_topic
 from twinlog.broker.offset_moved import OffsetMovedEvents
 from twinlog.broker.offset_return import OffsetReturn
 from twinlog.broker.once_service import SWEEP_INTERVAL_MS, IdempotentSends
@@ -45,6 +46,7 @@ from twinlog.broker.replies import PutReplies
 from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.rng import Rng
 from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.skip_guard import QueueEnds, SkipGuard
 from twinlog.broker.slave_synchronize import SlaveSynchronize
 from twinlog.broker.stats import BROKER_PUT_NUMS, SAMPLE_INTERVAL_MS, BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
@@ -97,6 +99,7 @@ class Broker:
     pulls: PullMessageProcessor
     pair: PairService
     identity: StoreIdentity
+    skip_guard: SkipGuard
     ha: HAService
     once: IdempotentSends
 
@@ -199,6 +202,8 @@ class Broker:
             table.load()
         await self.store.start(self.tasks)
         self.pair.load()
+        if config.is_master:
+            self._arm_skip_guard()
         self.store.add_dispatch_listener(self._queues_moved)
         self.pair.close_gate()
         try:
@@ -217,6 +222,25 @@ class Broker:
         self.registration.start(self.tasks)
         self.pair.start(self.registration.addresses)
         _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
+
+    def _arm_skip_guard(self) -> None:
+        """A copy that becomes the master: its log may be shorter than what consumers have seen."""
+        if self.identity.was_master:
+            self.skip_guard.load()
+            return
+        ends = self._queue_ends()
+        self.offsets.queues_cut(
+            {(topic, n): end for topic, queues in ends.items() for n, end in queues.items()}
+        )
+        self.skip_guard.promoted(ends)
+
+    def _queue_ends(self) -> QueueEnds:
+        end = self.store.max_offset_in_queue
+        return {
+            name: {n: end(name, n) for n in range(topic.read_queue_nums)}
+            for name, topic in self.topics.table.items()
+            if not is_system_topic(name)
+        }
 
     async def _start_ports(self) -> None:
         config = self.config
@@ -394,6 +418,8 @@ def _build_tables(broker: Broker) -> None:
     broker.topics = TopicConfigManager(config, _file(broker, "topics.json"), clock)
     broker.groups = SubscriptionGroupManager(config, _file(broker, "subscriptionGroup.json"), clock)
     broker.offsets = ConsumerOffsetManager(_file(broker, "consumerOffset.json"))
+    broker.skip_guard = SkipGuard(broker.disk, config.store_path_root_dir, clock)
+    broker.offsets.guard = broker.skip_guard
     broker.producers = ProducerManager()
     broker.filters = ConsumerFilterManager()
 
@@ -492,6 +518,7 @@ def _build_services(broker: Broker) -> None:
         store_stats=broker.store_stats,
         clock=broker.clock,
         flush_writes=broker.flush_writes,
+        skip_guard=broker.skip_guard,
         offset_moved=OffsetMovedEvents(
             config, broker.store, broker.clock, store_host(config)
         ).record,

@@ -189,8 +189,9 @@ class QueueReader:
         if result.code == ResponseCode.SUCCESS:
             self._found(result)
             return
-        if result.is_offset_illegal and not result.is_slave:
-            self._move(result)
+        is_back = result.next_offset < self.next_offset
+        if (result.is_offset_illegal or is_back) and not result.is_slave:
+            await self._move(result)
             return
         is_stuck = result.next_offset == self.next_offset
         if result.next_offset > self.next_offset and not result.is_slave:
@@ -217,7 +218,7 @@ class QueueReader:
         else:
             self._skipped(self)
 
-    def _move(self, result: calls.PullResult) -> None:
+    async def _move(self, result: calls.PullResult) -> None:
         _LOG.warning(
             "offset is outside the queue, going on elsewhere queue=%s offset=%d new=%d "
             "first=%d end=%d",
@@ -226,7 +227,11 @@ class QueueReader:
         if result.next_offset >= self.process.end_offset:
             self.process.skip_to(result.next_offset)
         else:
-            # The queue was made anew or lost its tail: what we hold belongs to the old one.
+            # The queue was made anew or lost its tail: what we hold of that belongs to the old
+            # one. What is before the new place is the same in both, and is not read again.
+            while self.process.commit_offset < result.next_offset:
+                self._room.clear()
+                await self._room.wait()
             self.process.is_dropped = True
             self.process = ProcessQueue(result.next_offset)
         self.next_offset = result.next_offset

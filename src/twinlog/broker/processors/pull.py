@@ -16,6 +16,7 @@ from twinlog.broker.consumer_filter import ConsumerFilterManager, message_filter
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.hold import HeldPull, PullRequestHold, QueueKey
+from twinlog.broker.skip_guard import SkipGuard
 from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
 from twinlog.broker.stats import (
     BROKER_GET_NUMS,
@@ -99,6 +100,7 @@ class PullMessageProcessor:
         store_stats: StoreStats,
         clock: Clock,
         flush_writes: Callable[[], None],
+        skip_guard: SkipGuard,
         offset_moved: OffsetMovedListener,
     ) -> None:
         self._config = config
@@ -113,6 +115,7 @@ class PullMessageProcessor:
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._clock = clock
         self._flush_writes = flush_writes
+        self._skip_guard = skip_guard
         self._offset_moved = offset_moved
         self.hold = PullRequestHold(
             clock,
@@ -130,15 +133,47 @@ class PullMessageProcessor:
             # The typed header of a pull answer is there also when it is empty.
             connection.reply(request, refusal.code, remark=refusal.remark, header={})
             return
+        if self._skip_guard.is_armed and self._sent_back(connection, request, pull):
+            return
         result = self._get(pull, header.queue_offset)
         code = self._code(header, result)
         is_held = code == ResponseCode.PULL_NOT_FOUND and self._park(connection, request, pull)
         if not is_held:
             self._answer(connection, request, pull, result, code, request.serialize_type)
+        self._commit(header)
+
+    def _commit(self, header: PullMessageRequestHeader) -> None:
         if header.sys_flag & FLAG_COMMIT_OFFSET and self._config.broker_role != "SLAVE":
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+
+    def _sent_back(self, connection: ServerConnection, request: Request, pull: _Pull) -> bool:
+        """On a promoted broker: a pull in a tail that it never had is answered here."""
+        header = pull.header
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset = header.queue_offset
+        end = self._store.max_offset_in_queue(topic, queue_id)
+        info = self._consumers.find(group)
+        if info is not None and info.message_model == "BROADCASTING":
+            goal = self._skip_guard.pull_broadcast(
+                group, topic, queue_id, offset, connection.attributes
+            )
+            # A Java client takes its position from this answer, and keeps what it has fetched.
+            status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
+        else:
+            self._commit(header)  # First: it says what of the part that we have is consumed.
+            committed = self._offsets.query(group, topic, queue_id)
+            goal = self._skip_guard.pull(
+                group, topic, queue_id, offset, committed=committed, queue_end=end
+            )
+            status, code = GetMessageStatus.OFFSET_OVERFLOW_BADLY, ResponseCode.PULL_OFFSET_MOVED
+        if goal is None:
+            return False
+        first = max(0, self._store.min_offset_in_queue(topic, queue_id))
+        result = GetResult(status, max(first, goal), first, end)
+        self._answer(connection, request, pull, result, code, request.serialize_type)
+        return True
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
         """The store dispatched something into these queues."""

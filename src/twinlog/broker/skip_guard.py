@@ -1,0 +1,140 @@
+"""Consumers that have read further than the log of a broker that has just become the master.
+
+In RocketMQ's classic modes consumers see a message before a slave has it. When the slave's copy
+takes over, a running consumer may stand beyond the end of its queue: in the tail that only the old
+master had. The new master gives the same places to new messages, and the consumer would pass them
+over. RocketMQ does nothing about that.
+
+A promoted broker therefore remembers where each queue ended when it took over. Until a group has
+asked for a place in the part that both logs share, what it asks for beyond that end belongs to the
+lost tail: the pull is answered as one outside the queue, with the group's committed offset to go on
+from, and what it commits beyond that end counts as that end. A group that never committed is only
+corrected when it asks beyond the end of the queue: it may be a new one that starts at the end.
+
+Members of a broadcasting group keep their offsets themselves, so each is looked at by itself, and
+only for a while: later one may come back with an offset of the new log. It is sent to the end of
+the shared part in a way that lets a Java client keep what it has fetched.
+
+The ends are in `store/twinlog/promotion.json`, so that a master that is killed right after its
+promotion knows them still.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from typing import Any
+
+import msgspec
+
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+
+_LOG = logging.getLogger("twinlog.broker")
+
+LIFE_MS = 3_600_000
+BROADCAST_LIFE_MS = 600_000
+_SEEN_KEY = "twinlog.broker.skip_guard"
+
+QueueEnds = dict[str, dict[int, int]]
+
+
+class _Saved(msgspec.Struct):
+    time_ms: int
+    ends: QueueEnds
+
+
+class SkipGuard:
+    """`is_armed` is False on every broker but one that was promoted within the last hour."""
+
+    def __init__(self, disk: Disk, root: str, clock: Clock) -> None:
+        self._disk = disk
+        self._root = root
+        self._path = posixpath.join(root, "twinlog", "promotion.json")
+        self._clock = clock
+        self._saved = _Saved(0, {})
+        self._passed: set[tuple[str, str, int]] = set()
+        self.is_armed = False
+
+    # Life
+
+    def promoted(self, ends: QueueEnds) -> None:
+        """This copy becomes the master now; `ends` are those of its queues."""
+        self._saved = _Saved(self._clock.now_ms(), ends)
+        self.is_armed = bool(ends)
+        if self.is_armed:
+            make_own_directory(self._disk, self._root)
+            write_atomically(self._disk, self._path, msgspec.json.encode(self._saved))
+
+    def load(self) -> None:
+        """A master that was one before: it may have been killed soon after its promotion."""
+        if not self._disk.exists(self._path):
+            return
+        try:
+            self._saved = msgspec.json.decode(self._disk.read_bytes(self._path), type=_Saved)
+        except msgspec.DecodeError as error:
+            _LOG.warning("promotion file unreadable path=%s error=%s", self._path, error)
+        self.is_armed = bool(self._saved.ends)
+        self._is_alive(LIFE_MS)
+
+    def _is_alive(self, life_ms: int) -> bool:
+        age_ms = self._clock.now_ms() - self._saved.time_ms
+        if not 0 <= age_ms < LIFE_MS:
+            # Whoever was running at the promotion has come by now, or will ask for its offset.
+            self.is_armed = False
+            self._saved.ends = {}
+            self._passed.clear()
+        return self.is_armed and age_ms < life_ms
+
+    def _end(self, topic: str, queue_id: int) -> int | None:
+        return self._saved.ends.get(topic, {}).get(queue_id)
+
+    # What it decides; called only while it is armed
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int:
+        """What a commit counts as."""
+        end = self._end(topic, queue_id)
+        if end is None or offset <= end or (group, topic, queue_id) in self._passed:
+            return offset
+        if not self._is_alive(LIFE_MS):
+            return offset
+        # All below `offset` is consumed, so all that this log shares with the lost one is.
+        return end
+
+    def pull(
+        self, group: str, topic: str, queue_id: int, offset: int, *, committed: int, queue_end: int
+    ) -> int | None:
+        """Where the group must go on instead of `offset`, None when it may go on there."""
+        end = self._end(topic, queue_id)
+        key = (group, topic, queue_id)
+        if end is None or key in self._passed or not self._is_alive(LIFE_MS):
+            return None
+        if offset <= end or (committed < 0 and offset <= queue_end):
+            self._passed.add(key)
+            return None
+        goal = end if committed < 0 else min(committed, end)
+        self._say(group, topic, queue_id, offset, goal)
+        return goal
+
+    def pull_broadcast(
+        self, group: str, topic: str, queue_id: int, offset: int, attributes: dict[str, Any]
+    ) -> int | None:
+        """The same for one member, told by its connection, whose `attributes` are given."""
+        end = self._end(topic, queue_id)
+        if end is None or not self._is_alive(BROADCAST_LIFE_MS):
+            return None
+        seen: set[tuple[str, str, int]] = attributes.setdefault(_SEEN_KEY, set())
+        key = (group, topic, queue_id)
+        if key in seen:
+            return None
+        seen.add(key)
+        if offset <= end:
+            return None
+        self._say(group, topic, queue_id, offset, end)
+        return end
+
+    def _say(self, group: str, topic: str, queue_id: int, offset: int, goal: int) -> None:
+        _LOG.warning(
+            "consumer was in a tail that this log never had group=%s topic=%s queue=%d"
+            " offset=%d; it goes on at %d", group, topic, queue_id, offset, goal,
+        )  # fmt: skip

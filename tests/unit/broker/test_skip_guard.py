@@ -1,0 +1,84 @@
+"""The guard of a promoted broker on its own: how long it lives, what it forgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinlog.broker.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, SkipGuard
+from twinlog.testing.simdisk import SimDisk
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def armed() -> tuple[SkipGuard, Clock, SimDisk]:
+    clock: Any = Clock()
+    disk = SimDisk()
+    disk.make_directories("/s")
+    guard = SkipGuard(disk, "/s", clock)
+    guard.promoted({"t": {0: 5, 1: 0}})
+    return guard, clock, disk
+
+
+def asks(guard: SkipGuard, offset: int, *, queue: int = 0, committed: int = 3) -> int | None:
+    return guard.pull("g", "t", queue, offset, committed=committed, queue_end=20)
+
+
+def test_only_the_first_place_asked_for_decides() -> None:
+    guard, _, _ = armed()
+    assert asks(guard, 6) == 3
+    assert asks(guard, 5) is None
+    assert asks(guard, 6) is None
+    assert asks(guard, 1, queue=1) == 0
+
+
+def test_what_is_not_known_is_left_alone() -> None:
+    guard, _, _ = armed()
+    assert guard.pull("g", "other", 0, 9, committed=3, queue_end=20) is None
+    assert guard.commit("g", "other", 0, 9) == 9
+    assert guard.commit("g", "t", 2, 9) == 9
+
+
+def test_it_ends_after_an_hour() -> None:
+    guard, clock, _ = armed()
+    clock.now += LIFE_MS
+    assert asks(guard, 6) is None
+    assert not guard.is_armed
+    guard, clock, _ = armed()
+    clock.now += LIFE_MS
+    assert guard.commit("g", "t", 0, 9) == 9
+
+
+def test_for_broadcasting_members_it_ends_earlier_and_counts_each() -> None:
+    guard, clock, _ = armed()
+    one: dict[str, Any] = {}
+    assert guard.pull_broadcast("g", "t", 0, 9, one) == 5
+    assert guard.pull_broadcast("g", "t", 0, 9, one) is None
+    assert guard.pull_broadcast("g", "t", 0, 4, {}) is None
+    assert guard.pull_broadcast("g", "t", 0, 9, {}) == 5
+    clock.now += BROADCAST_LIFE_MS
+    assert guard.pull_broadcast("g", "t", 0, 9, {}) is None
+    assert asks(guard, 6) == 3
+
+
+def test_a_file_that_is_damaged_or_old_arms_nothing() -> None:
+    _, clock, disk = armed()
+    again = SkipGuard(disk, "/s", clock)  # type: ignore[arg-type]
+    again.load()
+    assert again.is_armed
+    assert asks(again, 6) == 3
+    clock.now += LIFE_MS
+    late = SkipGuard(disk, "/s", clock)  # type: ignore[arg-type]
+    late.load()
+    assert not late.is_armed
+    disk.unlink("/s/twinlog/promotion.json")
+    file = disk.open("/s/twinlog/promotion.json", create=True)
+    file.pwritev([b"{nonsense"], 0)
+    damaged = SkipGuard(disk, "/s", clock)  # type: ignore[arg-type]
+    damaged.load()
+    assert not damaged.is_armed
