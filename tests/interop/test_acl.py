@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from interop.cluster import SUBJECT, Cluster, start_cluster, unique
+from interop.cluster import BROKER_CONFIG, SUBJECT, Cluster, start_cluster, unique
 from support.apache import write_home
 from support.java_driver import Driver
 from support.processes import process_group, wait_until
+from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 
 RULES = """\
 globalWhiteRemoteAddresses: []
@@ -131,6 +132,39 @@ def test_changed_rules_are_taken_over(guarded: Cluster, java: Driver) -> None:
         lambda: not send(java, guarded, "other", **newcomer)["failed"], "the new account",
         interval_s=0.5,
     )  # fmt: skip
+
+
+def test_java_clients_and_mqadmin_sign_for_a_guarded_name_server(
+    tmp_path: Path, java: Driver
+) -> None:
+    """Apache's name server has no access control; with ours an RPC hook signs for it as well."""
+    if SUBJECT == "apache":
+        return
+    homes = [tmp_path / "guarded" / name for name in ("namesrv", "broker")]
+    for home in homes:
+        write_home(home)
+        (home / "conf" / "plain_acl.yml").write_text(RULES)
+    account = {"twinlogAccessKey": "administrator", "twinlogSecretKey": "12345678"}
+    with process_group() as group:
+        namesrv = group.add(start_twinlog_namesrv(homes[0], aclEnable=True))
+        broker = group.add(
+            start_twinlog_broker(
+                homes[1], namesrv=namesrv.address, aclEnable=True, rocketmqHome=homes[1],
+                **{**BROKER_CONFIG, **account},
+            )
+        )  # fmt: skip
+        cluster = Cluster(group, namesrv, broker)
+        namesrv.wait_for_text(f"address={broker.address}")
+        tools = Driver(tmp_path / "tools")
+        made = ["updateTopic", "-n", namesrv.address, "-c", "DefaultCluster", "-t", "mayWrite"]
+        assert "success" in tools.mqadmin(*made, **ADMINISTRATOR)
+        list_topics = ["topicList", "-n", namesrv.address]
+        assert "No accessKey" in tools.mqadmin(*list_topics, fails=True)
+        assert "mayWrite" in tools.mqadmin(*list_topics, **WRITER)
+        tools.close()
+        assert send(java, cluster, "mayWrite", **WRITER)["failed"] == []
+        for credentials in ({}, {"ak": "writeonly", "sk": "wrong678"}):
+            assert len(send(java, cluster, "mayWrite", **credentials)["failed"]) == 1
 
 
 def address_home(cluster: Cluster) -> str:

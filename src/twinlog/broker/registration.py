@@ -17,6 +17,7 @@ from twinlog.broker import perm
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.message.crc import body_crc
 from twinlog.remoting import fastjson
+from twinlog.remoting.acl import REFUSAL
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -244,7 +245,11 @@ class Registration:
             self._note_failure(address, command.code, str(error))
             return None
         if answer.code != ResponseCode.SUCCESS:
-            self._note_failure(address, command.code, f"code {answer.code} {answer.remark}")
+            reason = f"code {answer.code} {answer.remark}"
+            if REFUSAL in (answer.remark or ""):
+                reason += "; name server refuses our account: set twinlogAccessKey and "
+                reason += "twinlogSecretKey to an admin account of its plain_acl.yml"
+            self._note_failure(address, command.code, reason)
             return None
         if self._failing.pop(address, None) is not None:
             _LOG.info("name server answers again address=%s", address)

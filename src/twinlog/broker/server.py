@@ -17,8 +17,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from twinlog.broker.acl_file import AclFiles
-from twinlog.broker.acl_guard import RELOAD_INTERVAL_MS, AccessGuard
+from twinlog.broker.acl_guard import AccessGuard
 from twinlog.broker.clients import (
     CLIENT_SCAN_INTERVAL_MS,
     ConsumerGroupInfo,
@@ -55,6 +54,8 @@ from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
+from twinlog.remoting.acl import RELOAD_INTERVAL_MS
+from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -408,9 +409,7 @@ def _build_guard(broker: Broker) -> AccessGuard | None:
     """Access control, if it is on. Its files are where Apache looks for them."""
     if not broker.config.acl_enable:
         return None
-    directory = posixpath.join(broker.config.rocketmq_home or ".", "conf")
-    main = posixpath.join(directory, "plain_acl.yml")
-    return AccessGuard(AclFiles(broker.disk, main, posixpath.join(directory, "acl")))
+    return AccessGuard(rule_files(broker.disk, broker.config.rocketmq_home))
 
 
 def _build_tables(broker: Broker) -> None:

@@ -10,10 +10,10 @@ from random import Random
 
 import click
 
-from twinlog.broker.acl import AclConfigError
 from twinlog.broker.config_file import ConfigFileError
 from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
 from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
+from twinlog.remoting.acl import AclConfigError
 from twinlog.runtime.config import BrokerConfig, ConfigError, LoadedConfig, load_broker_config
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.store.errors import StoreError

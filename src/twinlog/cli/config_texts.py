@@ -58,8 +58,8 @@ TEXTS = {
     "twinlogMetadataInLog": "Topics, groups and offsets travel in the log, also before a twin "
     "slave has attached.",
     "twinlogHASecret": "Both ends of the twin dialect prove that they know it.",
-    "twinlogAccessKey": "Account with which this broker asks brokers that have aclEnable=true: a "
-    "slave its master. It should be an admin account of conf/plain_acl.yml.",
+    "twinlogAccessKey": "Account with which this broker asks servers that have aclEnable=true: a "
+    "slave its master, every broker its name servers. It should be an admin account there.",
     "twinlogSecretKey": "The secret of twinlogAccessKey; never shown.",
     "twinlogLogLevel": "DEBUG, INFO, WARNING or ERROR.",
     "twinlogLogFormat": "plain or json: one object a line.",

@@ -10,6 +10,7 @@ import click
 from twinlog.cli.serve import EXIT_BAD_CONFIG, configure_logging, fail, run_service
 from twinlog.namesrv.kv_config import KVConfigError
 from twinlog.namesrv.server import Namesrv, build_namesrv
+from twinlog.remoting.acl import AclConfigError
 from twinlog.runtime.config import ConfigError, LoadedConfig, NamesrvConfig, load_namesrv_config
 from twinlog.runtime.config_format import ConfigValueError
 
@@ -30,7 +31,10 @@ def namesrv(path: str | None, is_print: bool) -> None:
         _LOG.warning("configuration %s", warning)
     if loaded.not_applicable:
         _LOG.info("configuration without effect here: %s", ", ".join(loaded.not_applicable))
-    run_service(lambda _: _build(loaded.config), known_errors=(KVConfigError, ConfigValueError))
+    run_service(
+        lambda _: _build(loaded.config),
+        known_errors=(KVConfigError, AclConfigError, ConfigValueError),
+    )
 
 
 def _load(path: str | None) -> LoadedConfig[NamesrvConfig]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from twinlog.namesrv.acl_guard import AccessGuard
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigError, KVConfigManager
 from twinlog.namesrv.routes import BrokerIdentity, RouteInfoManager, RouteTableFullError
@@ -48,8 +49,10 @@ class NamesrvProcessor:
         kv: KVConfigManager,
         updater: ConfigUpdater,
         clock: Clock,
+        guard: AccessGuard | None = None,
     ) -> None:
         self._config = config
+        self._guard = guard
         self._routes = routes
         self._kv = kv
         self._updater = updater
@@ -86,7 +89,14 @@ class NamesrvProcessor:
             remark = f" request type {request.code} not supported"
             connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             return
+        if self._guard is not None:
+            self._guard.check(connection, request)
         answer(connection, request)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes that are answered."""
+        return frozenset(self._table)
 
     # Brokers
 

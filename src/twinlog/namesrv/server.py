@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from twinlog.namesrv.acl_guard import AccessGuard
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import KVConfigManager
 from twinlog.namesrv.processor import NamesrvProcessor
 from twinlog.namesrv.routes import RouteInfoManager
+from twinlog.remoting.acl import RELOAD_INTERVAL_MS
+from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.command import Request
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
@@ -33,15 +36,19 @@ class Namesrv:
         self.kv = KVConfigManager(disk, config.kv_config_path)
         self._clock = clock
         self._limits = limits
-        self._processor = NamesrvProcessor(
+        is_guarded = config.acl_enable
+        self.guard = AccessGuard(rule_files(disk, config.rocketmq_home)) if is_guarded else None
+        self.processor = NamesrvProcessor(
             config=config,
             routes=self.routes,
             kv=self.kv,
             updater=ConfigUpdater(config, disk),
             clock=clock,
+            guard=self.guard,
         )
         self._remoting: RemotingServer | None = None
         self._scanner: TimerHandle | None = None
+        self._reloader: TimerHandle | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -49,8 +56,11 @@ class Namesrv:
 
         Raises:
             KVConfigError: kvConfig.json cannot be read.
+            AclConfigError: aclEnable=true and its rules are missing or damaged.
             OSError: the port cannot be opened.
         """
+        if self.guard is not None:
+            self.guard.files.load()
         self.kv.load()
         self._remoting = RemotingServer(
             self._handle,
@@ -61,6 +71,8 @@ class Namesrv:
         )
         self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
         self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
+        if self.guard is not None:
+            self._reloader = self._clock.call_later_ms(RELOAD_INTERVAL_MS, self._reload)
 
     @property
     def address(self) -> str:
@@ -71,9 +83,10 @@ class Namesrv:
         return f"twinlog namesrv ready listen={self.address}"
 
     async def stop(self) -> None:
-        if self._scanner is not None:
-            self._scanner.cancel()
-            self._scanner = None
+        for timer in (self._scanner, self._reloader):
+            if timer is not None:
+                timer.cancel()
+        self._scanner = self._reloader = None
         if self._remoting is not None:
             await self._remoting.close()
             self._remoting = None
@@ -81,12 +94,17 @@ class Namesrv:
     def _handle(self, connection: ServerConnection, request: Request) -> None:
         if "is_watched" not in connection.attributes:
             connection.attributes["is_watched"] = True
-            connection.on_close(self._processor.connection_lost)
-        self._processor.handle(connection, request)
+            connection.on_close(self.processor.connection_lost)
+        self.processor.handle(connection, request)
 
     def _scan(self) -> None:
-        self._processor.expire()
+        self.processor.expire()
         self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
+
+    def _reload(self) -> None:
+        assert self.guard is not None
+        self.guard.files.reload_if_changed()
+        self._reloader = self._clock.call_later_ms(RELOAD_INTERVAL_MS, self._reload)
 
 
 def build_namesrv(

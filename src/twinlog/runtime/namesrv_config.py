@@ -32,6 +32,9 @@ class NamesrvConfig(msgspec.Struct, kw_only=True):
     order_message_enable: bool = False
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
 
+    # Only accounts of `conf/plain_acl.yml` below rocketmqHome may ask; Apache's has no such key.
+    acl_enable: bool = False
+
     # Where log lines go and how they look; see `runtime/log_config.py`.
     twinlog_log_level: LogLevel = LogLevel.INFO
     twinlog_log_format: LogFormat = LogFormat.PLAIN

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker.acl import (
+from twinlog.broker.acl_guard import ADMIN_CODES
+from twinlog.remoting.acl import (
     AccessDenied,
     AclConfigError,
     AclRules,
@@ -16,7 +17,7 @@ from twinlog.broker.acl import (
     address_pattern,
     parse_rules,
 )
-from twinlog.broker.acl_file import AclFiles
+from twinlog.remoting.acl_file import AclFiles
 from twinlog.remoting.signing import calculate_signature, signed_content
 from twinlog.runtime.disk import PosixDisk
 
@@ -41,6 +42,10 @@ DATA: dict[str, Any] = {
     ],
 }
 
+UNSIGNED: dict[str, Any] = {
+    "code": 11, "version": 401, "ext": {}, "body": b"", "resources": (), "needs_admin": False,
+}  # fmt: skip
+
 
 def ask(
     rules: AclRules,
@@ -53,8 +58,9 @@ def ask(
     ext = {"a": "pg", "AccessKey": key}
     ext["Signature"] = signature(secret, ext, b"hi")
     rules.check(
-        code=code, version=401, ext=ext, body=b"hi", remote_address=address, resources=resources
-    )
+        code=code, version=401, ext=ext, body=b"hi", remote_address=address, resources=resources,
+        needs_admin=code in ADMIN_CODES,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -97,12 +103,26 @@ def test_wrong_missing_and_unknown_keys_are_denied(rules: AclRules) -> None:
         ask(rules, key="nobody-here")
     with pytest.raises(AccessDenied, match="No accessKey"):
         rules.check(
-            code=11, version=401, ext={}, body=b"", remote_address="127.0.0.1", resources=()
+            code=11,
+            version=401,
+            ext={},
+            body=b"",
+            remote_address="127.0.0.1",
+            resources=(),
+            needs_admin=False,
         )
 
 
 def test_white_addresses_need_no_signature(rules: AclRules) -> None:
-    rules.check(code=11, version=401, ext={}, body=b"", remote_address="10.10.15.9", resources=())
+    rules.check(
+        code=11,
+        version=401,
+        ext={},
+        body=b"",
+        remote_address="10.10.15.9",
+        resources=(),
+        needs_admin=False,
+    )
     ask(rules, Resource("unheard", Permission.PUB), secret="wrong-secret", address="192.168.0.2")
     with pytest.raises(AccessDenied):
         ask(rules, secret="wrong-secret", address="192.168.0.3")

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from support.captured import Peer, open_without_ports, write_file
-from twinlog.broker.acl import ADMIN_CODES, AclConfigError
-from twinlog.broker.acl_guard import _ROWS
+from twinlog.broker.acl_guard import _ROWS, ADMIN_CODES
 from twinlog.broker.server import Broker, build_broker
 from twinlog.remoting import fastjson
+from twinlog.remoting.acl import AclConfigError
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker.acl import AclConfigError
-from twinlog.broker.acl_file import AclFiles
 from twinlog.broker.errors import BrokerError
 from twinlog.remoting import fastjson
+from twinlog.remoting.acl import AclConfigError
+from twinlog.remoting.acl_file import AclFiles
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (

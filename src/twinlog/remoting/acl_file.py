@@ -1,24 +1,25 @@
 """`conf/plain_acl.yml` and `conf/acl/*.yml`: read at start, watched, changed by admin requests.
 
 A damaged file refuses the start. A damaged reload keeps the rules that were there and says so: an
-editor that saves half a file must not open or close the broker.
+editor that saves half a file must not open or close a server.
 """
 
 from __future__ import annotations
 
 import logging
+import posixpath
 from typing import Any
 
 import yaml
 
-from twinlog.broker.acl import AclConfigError, AclRules, merge_rules, parse_rules
+from twinlog.remoting.acl import AclConfigError, AclRules, merge_rules, parse_rules
 from twinlog.runtime.disk import Disk, write_atomically
 
 _LOG = logging.getLogger("twinlog.acl")
 
 
 class AclFiles:
-    """The rule files of one broker and the rules that hold now."""
+    """The rule files of one server and the rules that hold now."""
 
     def __init__(self, disk: Disk, main_path: str, extra_directory: str) -> None:
         self._disk = disk
@@ -117,3 +118,11 @@ class AclFiles:
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
         write_atomically(self._disk, self.main_path, text.encode(), keep_backup=True)
         self.load()
+
+
+def rule_files(disk: Disk, home: str | None) -> AclFiles:
+    """The files where Apache looks for them: `conf` below `rocketmqHome`."""
+    directory = posixpath.join(home or ".", "conf")
+    return AclFiles(
+        disk, posixpath.join(directory, "plain_acl.yml"), posixpath.join(directory, "acl")
+    )
