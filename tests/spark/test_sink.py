@@ -18,7 +18,8 @@ from twinlog.spark.jobs.move import export, import_rows, mirror, replay
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.sink import SinkError, SinkOptions, Task, send_rows
+from twinlog.spark.sending import SinkError, Task, send_rows
+from twinlog.spark.sink import SinkOptions
 
 pytestmark = pytest.mark.timeout(300)
 COLUMNS = ("topic", "queue_id", "queue_offset", "body", "keys", "tags", "flag", "properties")

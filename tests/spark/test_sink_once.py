@@ -18,7 +18,8 @@ from test_sink import namesrv, rows_of
 
 from support.not_twinlog import not_twinlog
 from twinlog.spark.jobs.move import mirror
-from twinlog.spark.sink import SinkError, SinkOptions, Task, send_rows
+from twinlog.spark.sending import SinkError, Task, send_rows
+from twinlog.spark.sink import SinkOptions
 
 __all__ = ["namesrv"]
 pytestmark = pytest.mark.timeout(300)

@@ -59,16 +59,28 @@ class _Item:
         self.is_lone = bool(sys_flag or message.delay_level)
 
 
+class _Members:
+    """Messages that are encoded and numbered already: a request of their own."""
+
+    __slots__ = ("body", "count", "ticket")
+
+    def __init__(self, body: bytes, count: int, ticket: Any) -> None:
+        self.body = body
+        self.count = count
+        self.ticket = ticket
+
+
 class Lane:
     """One queue: its next number and what waits for it."""
 
-    __slots__ = ("broken", "in_flight", "next_number", "queue", "waiting")
+    __slots__ = ("assigned", "broken", "in_flight", "next_number", "queue", "waiting")
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.next_number = 0
+        self.assigned = 0  # The number that a message which comes now will have.
         self.in_flight = False
-        self.waiting: deque[_Item] = deque()
+        self.waiting: deque[_Item | _Members] = deque()
         self.broken: ClientError | None = None
 
 
@@ -133,27 +145,54 @@ class IdempotentLanes:
         self._unrouted[topic] = [item]
         self._instance.tasks.spawn("first send", self._find_layout(topic))
 
-    async def _find_layout(self, topic: str) -> None:
-        try:
+    async def layout(self, topic: str) -> list[MessageQueue]:
+        """The queues among which messages of the topic are spread, in turn; as at the first send.
+
+        Raises ClientError when there are none.
+        """
+        if topic not in self._layouts:
             route = await self._instance.route(topic, create=True)
             queues = route.write_queues(topic, with_master_only=False)
             if not queues:
                 raise NoWritableQueueError(f"topic {topic!r} has no queue that takes messages")
+            self._layouts.setdefault(topic, queues)
+            for item in self._unrouted.pop(topic, ()):
+                self._place(item)
+        return self._layouts[topic]
+
+    def take_turns(self, topic: str, count: int) -> int:
+        """The place among the queues of the next message of a topic; `count` of them are taken."""
+        first = self._sent.get(topic, 0)
+        self._sent[topic] = first + count
+        return first
+
+    def next_number(self, queue: MessageQueue) -> int:
+        """The number that the next message to a queue must have."""
+        lane = self._lanes.get(queue)
+        return 0 if lane is None else lane.assigned
+
+    def add_members(self, queue: MessageQueue, data: bytes, count: int, ticket: Any) -> None:
+        """Take members of a batch that have their marks: numbers from `next_number` on."""
+        self.size += len(data)
+        self._append(queue, _Members(data, count, ticket), count)
+
+    async def _find_layout(self, topic: str) -> None:
+        try:
+            await self.layout(topic)
         except ClientError as error:
-            for item in self._unrouted.pop(topic):
+            for item in self._unrouted.pop(topic, ()):
                 self._fail(item, error)
             self._changed()
-            return
-        self._layouts[topic] = queues
-        for item in self._unrouted.pop(topic):
-            self._place(item)
 
     def _place(self, item: _Item) -> None:
-        queue = item.queue or self._choose(item.message)
+        self._append(item.queue or self._choose(item.message), item, 1)
+
+    def _append(self, queue: MessageQueue, item: _Item | _Members, count: int) -> None:
         lane = self._lanes.get(queue)
         if lane is None:
             lane = self._lanes[queue] = Lane(queue)
         lane.waiting.append(item)
+        lane.assigned += count
         if not lane.in_flight and len(lane.waiting) == 1:
             # At the end of this turn, so that what is sent in one turn travels together.
             asyncio.get_running_loop().call_soon(self._leave, lane)
@@ -162,9 +201,7 @@ class IdempotentLanes:
         queues = self._layouts[message.topic]
         if message.sharding_key is not None:
             return choose_by_key(queues, message.sharding_key)
-        number = self._sent.get(message.topic, 0)
-        self._sent[message.topic] = number + 1
-        return queues[number % len(queues)]
+        return queues[self.take_turns(message.topic, 1) % len(queues)]
 
     def _leave(self, lane: Lane) -> None:
         if lane.broken is not None:
@@ -175,25 +212,35 @@ class IdempotentLanes:
             return
         if lane.in_flight or not lane.waiting:
             return
-        items = self._take(lane)
-        request = self._single(lane, items[0]) if len(items) == 1 else self._batch(lane, items)
+        request = self._next_request(lane)
         request.once = lane
         lane.in_flight = True
-        self.size -= sum(len(item.body) for item in items)
         self._sender.send(request)
 
-    def _take(self, lane: Lane) -> list[_Item]:
+    def _next_request(self, lane: Lane) -> SendRequest:
+        first = lane.waiting.popleft()
+        if isinstance(first, _Members):
+            self.size -= len(first.body)
+            return self._members(lane, first)
+        items = self._take(lane, first)
+        self.size -= sum(len(item.body) for item in items)
+        return self._single(lane, items[0]) if len(items) == 1 else self._batch(lane, items)
+
+    def _take(self, lane: Lane, first: _Item) -> list[_Item]:
         """As many as fit one request; one that must travel alone does."""
         waiting = lane.waiting
-        items = [waiting.popleft()]
+        items = [first]
         size = len(items[0].body) + len(items[0].properties) + _MARK_SIZE_MAX
         while waiting and not items[0].is_lone and len(items) < self._count_max:
             item = waiting[0]
+            if isinstance(item, _Members):
+                break
             size += len(item.body) + len(item.properties) + _MARK_SIZE_MAX
             same = item.message.wait_store_ok == items[0].message.wait_store_ok
             if item.is_lone or not same or size > self._size_max:
                 break
-            items.append(waiting.popleft())
+            items.append(item)
+            waiting.popleft()
         return items
 
     def _mark(self, lane: Lane, index: int) -> str:
@@ -229,6 +276,16 @@ class IdempotentLanes:
             code=RequestCode.SEND_BATCH_MESSAGE, queue=lane.queue,
         )  # fmt: skip
 
+    def _members(self, lane: Lane, members: _Members) -> SendRequest:
+        clock = self._instance.clock
+        request = SendRequest(
+            lane.queue.topic, members.body, "WAIT\x01true", tickets=[members.ticket],
+            born_ms=clock.now_ms(), deadline_ms=clock.monotonic_ms() + self._timeout_ms,
+            code=RequestCode.SEND_BATCH_MESSAGE, queue=lane.queue,
+        )  # fmt: skip
+        request.count = members.count
+        return request
+
     def finished(
         self, request: SendRequest, receipts: list[SendReceipt] | None, error: ClientError | None
     ) -> None:
@@ -236,7 +293,7 @@ class IdempotentLanes:
         lane: Lane = request.once
         lane.in_flight = False
         if receipts is not None:
-            lane.next_number += len(receipts)
+            lane.next_number += request.count
         elif request.is_unknown or getattr(error, "is_out_of_sequence", False):
             lane.broken = IdempotenceLostError(
                 f"queue {lane.queue.broker_name}/{lane.queue.queue_id} of {lane.queue.topic!r} is "
@@ -254,7 +311,7 @@ class IdempotentLanes:
             while lane.waiting:
                 self._fail(lane.waiting.popleft(), error)
 
-    def _fail(self, item: _Item, error: ClientError) -> None:
+    def _fail(self, item: _Item | _Members, error: ClientError) -> None:
         self.size -= len(item.body)
         future = item.ticket[0]
         if not future.done():

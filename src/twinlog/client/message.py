@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from twinlog.client.errors import InvalidMessageError
@@ -279,6 +279,18 @@ def check_message(message: Message, size_max: int) -> bytes:
         if len(_checked_topics) < _CHECKED_TOPICS_MAX:
             _checked_topics[topic] = True
     return check_body(message.body, size_max)
+
+
+def check_batch(batch: Sequence[Message]) -> None:
+    """Raise when these cannot be one batch request."""
+    first = batch[0]
+    for message in batch:
+        if message.topic != first.topic or message.wait_store_ok != first.wait_store_ok:
+            raise InvalidMessageError("messages of a batch share topic and wait_store_ok")
+        if message.delay_level:
+            raise InvalidMessageError("a delayed message cannot be part of a batch")
+        if message.topic.startswith("%RETRY%"):
+            raise InvalidMessageError("messages to a retry topic cannot be a batch")
 
 
 def encode_user_properties(message: Message, unique_id: str) -> bytes:

@@ -34,8 +34,8 @@ class SendRequest:
     """One request on its way: a message, or a batch of them. Kept until answered or given up."""
 
     __slots__ = (
-        "attempt", "batch", "body", "born_ms", "code", "deadline_ms", "error", "flag",
-        "is_pinned", "is_unknown", "once", "properties", "queue", "reconsume_times",
+        "attempt", "batch", "body", "born_ms", "code", "count", "deadline_ms", "error",
+        "flag", "is_pinned", "is_unknown", "once", "properties", "queue", "reconsume_times",
         "reconsume_times_max", "size", "sys_flag", "tickets", "topic", "tried",
     )  # fmt: skip
 
@@ -58,6 +58,8 @@ class SendRequest:
         self.body = body
         self.properties = properties
         self.tickets = tickets
+        # Messages; more than tickets where one ticket stands for all.
+        self.count = len(tickets)
         self.born_ms = born_ms
         self.deadline_ms = deadline_ms
         self.code = code

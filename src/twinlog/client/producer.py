@@ -34,6 +34,7 @@ from twinlog.client.message import (
     Message,
     ReceivedMessage,
     SendReceipt,
+    check_batch,
     check_group,
     check_message,
     encode_user_properties,
@@ -46,6 +47,7 @@ from twinlog.client.sender import Sender
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.message import sysflag
 from twinlog.message.compression import compress
+from twinlog.message.ids import UniqueIdGenerator
 from twinlog.message.sysflag import CompressionType
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.limits import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
@@ -250,7 +252,7 @@ class Producer:
         if not batch:
             return []
         self._not_idempotent("send_batch", "send_many gathers batches by itself")
-        self._check_batch(batch)
+        check_batch(batch)
         if self._is_over_limit():
             await self._wait_for_room()
         tickets: list[Ticket] = []
@@ -267,16 +269,6 @@ class Producer:
         key = LaneKey(batch[0].topic, queue, batch[0].wait_store_ok)
         self._send_batch_request(key, data, tickets, None)
         return list(await asyncio.gather(*(ticket[0] for ticket in tickets)))
-
-    def _check_batch(self, batch: list[Message]) -> None:
-        first = batch[0]
-        for message in batch:
-            if message.topic != first.topic or message.wait_store_ok != first.wait_store_ok:
-                raise InvalidMessageError("messages of a batch share topic and wait_store_ok")
-            if message.delay_level:
-                raise InvalidMessageError("a delayed message cannot be part of a batch")
-            if message.topic.startswith("%RETRY%"):
-                raise InvalidMessageError("messages to a retry topic cannot be a batch")
 
     async def send_many(self, messages: Iterable[Message]) -> list[SendReceipt]:
         """Send many messages, waiting only when the buffer is full; receipts in the same order.
@@ -301,6 +293,32 @@ class Producer:
         if error is not None:
             raise error
         return receipts
+
+    async def send_members(
+        self, topic: str, data: bytes, count: int, *, queue: MessageQueue | None = None
+    ) -> asyncio.Future[SendReceipt]:
+        """Send `count` members of a batch that the caller has encoded (`message/batch.py`).
+
+        For programs with columns instead of messages, such as the Spark sink. Waits for room only;
+        the future has the receipt of the first. Of an idempotent producer the members have their
+        marks, and `queue` is theirs (see `once`).
+        """
+        self._instance.check_usable()
+        if self._closing:
+            raise ClientClosedError("this producer is closed: open a new one")
+        if len(data) > self._message_size_max:
+            raise InvalidMessageError(
+                f"a batch of {len(data)} bytes, at most {self._message_size_max}: split it"
+            )
+        if self._is_over_limit():
+            await self._wait_for_room()
+        future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        if self._once is not None:
+            assert queue is not None
+            self._once.add_members(queue, data, count, (future, "", None))
+        else:
+            self._send_batch_request(LaneKey(topic, queue, True), data, [(future, "", None)], None)
+        return future
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without an answer: as fast as it gets, and nobody knows whether it arrived."""
@@ -384,6 +402,16 @@ class Producer:
     def _not_idempotent(self, call: str, advice: str) -> None:
         if self._once is not None:
             raise UsageError(f"{call} is not for an idempotent producer: {advice}")
+
+    @property
+    def once(self) -> IdempotentLanes | None:
+        """Numbers and queues of an idempotent producer, for callers of `send_members`."""
+        return self._once
+
+    @property
+    def unique_ids(self) -> UniqueIdGenerator:
+        """Makes the ids of this producer's messages."""
+        return self._instance.unique_ids
 
     @property
     def producer_id(self) -> str | None:

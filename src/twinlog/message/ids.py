@@ -24,6 +24,7 @@ _PORT = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _UNIQUE_FIXED = struct.Struct(">Hi")
 _UNIQUE_MOVING = struct.Struct(">IH")  # Unsigned: a month has more than 2**31 ms.
+ID_COUNTERS = 0x10000
 _CLOCK_SLACK_MS = 1_000_000  # A clock set back by less than this counts as standing still.
 
 
@@ -115,6 +116,18 @@ class UniqueIdGenerator:
         self._counter = 0
         self._start_ms = 0
         self._end_ms = 0
+
+    def take(self, count: int) -> tuple[str, int]:
+        """Many ids at once: what they begin with, and the counter of the first.
+
+        The last four digits of the others are the counters after it, 0 behind FFFF.
+        """
+        if not 0 < count <= ID_COUNTERS:
+            raise ValueError(f"{count} ids at once: 1 to {ID_COUNTERS} have different counters")
+        text = self.next_id()
+        first = int(text[-4:], 16)
+        self._counter = (first + count) % ID_COUNTERS
+        return text[:-4], first
 
     def next_id(self) -> str:
         now = self._now_ms()

@@ -15,6 +15,11 @@ VARIABLE = "TWINLOG_SPARK_FAULTS"
 WAIT_SECONDS = 120
 
 
+def is_watched() -> bool:
+    """Whether a test may ask for a fault."""
+    return VARIABLE in os.environ
+
+
 def point(name: str) -> None:
     """Stop here if a test asks for it."""
     control = os.environ.get(VARIABLE)

@@ -12,9 +12,7 @@ or batch that is run again repeats the same numbers, and the broker drops what i
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,20 +24,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from twinlog.client import Message, MessageQueue, Producer
-from twinlog.client.errors import (
-    ClientError,
-    IdempotenceNotSupportedError,
-    InvalidMessageError,
-    RouteError,
-    TransportError,
-)
-from twinlog.client.message import RESERVED_PROPERTIES
 from twinlog.message.once import is_producer_id
-from twinlog.spark import faults
 from twinlog.spark.brokerread import settings_of
-from twinlog.spark.errors import OptionError, PipelineError, UnreachableError, nearest
+from twinlog.spark.errors import OptionError, nearest
 from twinlog.spark.options import WRITE_OPTIONS, bad, fold, parse_bool, parse_count
+from twinlog.spark.sending import Task, send_rows
 
 COLUMNS = {
     "body": ("binary", "string"),
@@ -54,20 +43,6 @@ COLUMNS = {
     "born_ts": ("timestamp",),
     "msg_id": ("string",),
 }
-ORIGIN_BORN_TIME = "ORIGIN_BORN_TIME"  # ms; the broker's own field is the time of this send
-ORIGIN_UNIQ_KEY = "ORIGIN_UNIQ_KEY"
-LINGER_MS = 1
-FAULT_ROW = 10  # Where tests stop a task in the middle of its rows.
-NO_PRODUCER_ID = (
-    "a batch write needs the option producerId: a name by which its rows are known when it is run "
-    "again (a stream has its query's id)"
-)
-
-
-class SinkError(PipelineError):
-    """A row was not taken: ROW_ILLEGAL, NOT_ACKNOWLEDGED."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -143,180 +118,11 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         raise OptionError("BAD_COLUMN", "give queue_id or sharding_key, not both")
 
 
-def message_of(row: Mapping[str, Any], options: SinkOptions) -> Message:
-    """Make the message of one row.
-
-    Raises:
-        InvalidMessageError: the row has no body or no topic.
-    """
-    body = row["body"]
-    if body is None:
-        raise InvalidMessageError("it has no body")
-    topic = options.topic or row.get("topic")
-    if not topic:
-        raise InvalidMessageError("it has no topic")
-    properties = dict(row.get("properties") or ())
-    kept = {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
-    if row.get("born_ts") is not None:
-        kept[ORIGIN_BORN_TIME] = str(round(row["born_ts"].timestamp() * 1000))
-    if row.get("msg_id") is not None:
-        kept[ORIGIN_UNIQ_KEY] = row["msg_id"]
-    keys = row.get("keys") or ()
-    return Message(
-        topic,
-        body.encode() if isinstance(body, str) else bytes(body),
-        tags=row.get("tags"),
-        keys=keys.split() if isinstance(keys, str) else keys,
-        properties=kept,
-        delay_level=row.get("delay_level") or 0,
-        sharding_key=row.get("sharding_key"),
-        flag=row.get("flag") or 0,
-    )
-
-
 @dataclass
 class Sent(WriterCommitMessage):
     """How many rows a task sent."""
 
     rows: int
-
-
-@dataclass(frozen=True)
-class Task:
-    """Which rows these are: what is the same when they are sent again."""
-
-    partition: int = 0
-    query: str | None = None
-    batch: int = 0
-
-    @classmethod
-    def current(cls) -> Task:
-        """The task that this process runs."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context is None:
-            return cls()
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        return cls(context.partitionId(), query, int(batch or 0))
-
-    def producer(self, options: SinkOptions) -> dict[str, Any]:
-        """The arguments that make the producer of this task drop repeats.
-
-        Raises:
-            OptionError: there is nothing by which the rows would be known again.
-        """
-        if not options.is_once:
-            return {"linger_ms": LINGER_MS}
-        name = options.producer_id or self.query
-        if name is None:
-            raise bad("exactlyOnce", "true", NO_PRODUCER_ID)
-        return {
-            "idempotent": True,
-            "producer_id": f"{name}:{self.partition}",
-            "epoch": self.batch,
-        }
-
-
-class RowSender:
-    """Sends the rows of one task."""
-
-    def __init__(self, options: SinkOptions, task: Task) -> None:
-        self.options, self.task = options, task
-        self.rows = 0
-        self.queues: dict[str, dict[int, MessageQueue]] = {}
-        self.pending: list[tuple[int, asyncio.Future[Any]]] = []
-        self.begin = time.monotonic()
-
-    async def run(self, batches: Iterator[pa.RecordBatch]) -> int:
-        """Send all rows and wait for every acknowledgement."""
-        options = self.options
-        async with Producer(
-            options.group,
-            name_server=options.name_server,
-            send_timeout_ms=options.timeout_ms,
-            retry_count=options.retries,
-            retry_when_not_ok=True,
-            in_flight_max=max(10_000, options.in_flight * 2),
-            **self.task.producer(options),
-            **options.settings,
-        ) as producer:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    await self._one(producer, row)
-                    if self.rows == FAULT_ROW:
-                        await self._drain()
-                        faults.point("rows-sending")
-            await self._drain()
-        if self.rows:
-            faults.point("rows-sent")
-        return self.rows
-
-    async def _one(self, producer: Producer, row: Mapping[str, Any]) -> None:
-        try:
-            message = message_of(row, self.options)
-            queue = None
-            if row.get("queue_id") is not None:
-                queue = await self._queue(producer, message.topic, row["queue_id"])
-            self.pending.append((self.rows, producer.send_nowait(message, queue=queue)))
-        except InvalidMessageError as error:
-            await self._drain()
-            raise SinkError("ROW_ILLEGAL", f"{self._name(self.rows)}: {error}") from error
-        self.rows += 1
-        if len(self.pending) >= self.options.in_flight:
-            await self._drain()
-        if self.options.rate is not None:
-            ahead = self.rows / self.options.rate - (time.monotonic() - self.begin)
-            if ahead > 0:
-                await asyncio.sleep(ahead)
-
-    def _name(self, number: int) -> str:
-        return f"row {number} of task {self.task.partition}"
-
-    async def _queue(self, producer: Producer, topic: str, queue_id: int) -> MessageQueue:
-        if topic not in self.queues:
-            found: Sequence[MessageQueue] = await producer.queues(topic)
-            self.queues[topic] = {queue.queue_id: queue for queue in reversed(found)}
-        queue = self.queues[topic].get(queue_id)
-        if queue is None:
-            raise InvalidMessageError(f"topic {topic!r} has no queue {queue_id}")
-        return queue
-
-    async def _drain(self) -> None:
-        """Wait for all that is under way; the first failure names its row."""
-        numbers = [number for number, _ in self.pending]
-        receipts = await asyncio.gather(*(f for _, f in self.pending), return_exceptions=True)
-        self.pending.clear()
-        for number, receipt in zip(numbers, receipts, strict=True):
-            if isinstance(receipt, InvalidMessageError):
-                raise SinkError("ROW_ILLEGAL", f"{self._name(number)}: {receipt}") from receipt
-            if isinstance(receipt, IdempotenceNotSupportedError):
-                detail = f"exactlyOnce=true: {receipt}; leave it out to write at least once"
-                raise SinkError("NOT_SUPPORTED", detail) from receipt
-            if isinstance(receipt, TransportError | RouteError):
-                raise UnreachableError("BROKER_UNREACHABLE", str(receipt)) from receipt
-            if isinstance(receipt, BaseException):
-                name = self._name(number)
-                raise SinkError("NOT_ACKNOWLEDGED", f"{name}: {receipt}") from receipt
-            if not receipt.is_acknowledged:
-                detail = f"{self._name(number)}: {receipt.status.name} after all retries"
-                raise SinkError("NOT_ACKNOWLEDGED", detail)
-
-
-def send_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: Task) -> int:
-    """Send all rows of a task; return how many.
-
-    Raises:
-        SinkError: a row was refused or not acknowledged.
-        UnreachableError: no broker answered.
-    """
-    try:
-        return asyncio.run(RowSender(options, task).run(batches))
-    except (TransportError, RouteError) as error:
-        raise UnreachableError("BROKER_UNREACHABLE", str(error)) from error
-    except ClientError as error:
-        raise SinkError("NOT_ACKNOWLEDGED", str(error)) from error
 
 
 class TopicWriter(DataSourceArrowWriter):
