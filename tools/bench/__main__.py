@@ -2,16 +2,21 @@
 
 Environment: ONLY=append,recovery picks rows, ROUNDS=5 and SCALE=0.1 change how much is measured,
 BENCH_DIR is where stores are written (default: the temporary directory), OUT where results go.
-QUICK=1 measures a few rows briefly (under 3 minutes); DOCS=1 renders docs/BENCHMARKS.md too.
+QUICK=1 measures a few rows briefly (under 3 minutes) into a file of its own; DOCS=1 renders
+docs/BENCHMARKS.md and the README's table too. LIST=1 only lists the rows.
+
+The JSON is written after every row, and a row replaces its older result in it: a run that was
+interrupted is continued with ONLY, and a row that fails costs none of the others.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import tempfile
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import client_rows
@@ -20,6 +25,7 @@ import harness
 import pair_rows
 import picture
 import report
+import results
 import spark_rows
 import store_rows
 from rich.console import Console
@@ -27,6 +33,7 @@ from rich.markup import escape
 from rich.table import Table
 
 QUICK_ROWS = ("store-append-128", *pair_rows.QUICK)
+ROW_DEADLINE_S = 600.0
 
 
 def all_rows() -> list[harness.Row]:
@@ -34,19 +41,52 @@ def all_rows() -> list[harness.Row]:
     return [*store_rows.ROWS, *pair_rows.ROWS, *client_rows.ROWS, *spark_rows.ROWS]
 
 
+def release() -> None:
+    """End what rows share (brokers that stay up between them)."""
+    clusters.PAIRS.stop()
+    client_rows.BROKER.stop()
+
+
+def is_set(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
+
+
 def main() -> int:
-    is_quick = os.environ.get("QUICK", "") not in ("", "0")
+    is_quick = is_set("QUICK")
     rows = harness.wanted(all_rows(), os.environ.get("ONLY", ""))
     if is_quick and not os.environ.get("ONLY"):
         rows = [row for row in rows if row.name in QUICK_ROWS]
-    if not rows:
-        names = ", ".join(row.name for row in all_rows())
-        print(
-            f"bench: ONLY={os.environ['ONLY']} matches no row; there are {names}", file=sys.stderr
-        )
-        return 2
-    scale = float(os.environ.get("SCALE", "0.2" if is_quick else "1"))
+    if not rows or is_set("LIST"):
+        print("\n".join(row.name for row in all_rows()))
+        return 0 if rows else 2
     out = Path(os.environ.get("OUT", str(harness.ROOT / "bench-results")))
+    file = out / ("bench-quick.json" if is_quick else "bench.json")
+    facts = harness.facts()
+    facts["versions"] |= clusters.versions()
+    committed = report.DOCS / "benchmarks.json"
+    document = results.load(file if is_quick or file.exists() else committed, facts)
+    names = [row.name for row in rows]
+    document = measure(rows, document, lambda found: results.save(found, file), is_quick=is_quick)
+    show([row for row in document["rows"] if row["name"] in names])
+    picture.draw(document, file.with_suffix(".png"))
+    print(f"bench: written to {file} and {file.with_suffix('.png')}")
+    if is_set("DOCS"):
+        report.write_all(document)
+    failed = [entry for entry in document["failures"] if entry["name"] in names]
+    for entry in failed:
+        print(f"bench: {entry['name']} failed: {entry['error']}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def measure(
+    rows: list[harness.Row],
+    document: results.Document,
+    save: Callable[[results.Document], None],
+    *,
+    is_quick: bool,
+) -> results.Document:
+    order = [row.name for row in all_rows()]
+    scale = float(os.environ.get("SCALE", "0.2" if is_quick else "1"))
     base = Path(tempfile.mkdtemp(prefix="twinlog-bench-", dir=os.environ.get("BENCH_DIR")))
 
     def make_directory(name: str) -> Path:
@@ -54,44 +94,40 @@ def main() -> int:
         path.mkdir()
         return path
 
-    facts = harness.facts() | {"scale": scale, "versions": clusters.versions()}
-    document = {"facts": facts, "rows": []}
     try:
         for row in rows:
             rounds = int(os.environ.get("ROUNDS", min(2, row.rounds) if is_quick else row.rounds))
             print(f"bench: {row.title}", file=sys.stderr, flush=True)
-            document["rows"].append(
-                harness.run_row(row, make_directory, rounds=rounds, scale=scale)
-            )
+            try:
+                with harness.deadline(ROW_DEADLINE_S, row.name):
+                    result = harness.run_row(row, make_directory, rounds=rounds, scale=scale)
+                document = results.with_row(document, result, order)
+            except Exception as error:
+                traceback.print_exc()
+                failure = {"name": row.name, "error": f"{type(error).__name__}: {error}"[:2000]}
+                document = results.with_failure(document, failure | harness.moment())
+                release()  # Whatever it had started may be broken: the next row starts anew.
+            save(document)
             for path in base.iterdir():
                 shutil.rmtree(path, ignore_errors=True)
     finally:
-        clusters.PAIRS.stop()
-        client_rows.BROKER.stop()
+        release()
         shutil.rmtree(base, ignore_errors=True)
-    show(document)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "bench.json").write_text(json.dumps(document, indent=1) + "\n")
-    picture.draw(document, out / "bench.png")
-    print(f"bench: written to {out / 'bench.json'} and {out / 'bench.png'}")
-    if os.environ.get("DOCS", "") not in ("", "0"):
-        report.write_docs(document)
-    return 0
+    return document
 
 
-def show(document: dict) -> None:
-    facts = document["facts"]
-    head, *lines = harness.table(document["rows"])
-    shown = Table(
-        title=f"twinlog {facts['commit']}, {facts['cpus']} CPUs, Python {facts['python']}"
-    )
-    for index, name in enumerate(head):
-        shown.add_column(name, justify="left" if index < 2 else "right")
-    before = ""
-    for line in lines:
-        shown.add_row("" if line[0] == before else line[0], *map(escape, line[1:]))
-        before = line[0]
-    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+def show(rows: list[dict]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    for group in harness.groups(rows):
+        head, *lines = harness.table(group)
+        shown = Table(title=f"twinlog {group[0]['taken']['commit']}, {group[0]['taken']['at']}")
+        for index, name in enumerate(head):
+            shown.add_column(name, justify="left" if index < 2 else "right")
+        before = ""
+        for line in lines:
+            shown.add_row("" if line[0] == before else line[0], *map(escape, line[1:]))
+            before = line[0]
+        console.print(shown)
 
 
 if __name__ == "__main__":

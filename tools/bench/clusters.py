@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -24,7 +25,7 @@ sys.path.insert(0, str(harness.ROOT / "tests"))
 
 from support.apache import start_apache_broker, start_apache_namesrv
 from support.processes import ProcessGroup, wait_until
-from support.toolchain import made_once, tool
+from support.toolchain import INTEROP, made_once, tool
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 
 MAKES = ("twinlog", "apache")
@@ -84,10 +85,17 @@ def versions() -> dict[str, str]:
     java = subprocess.run([tool("java"), "-version"], capture_output=True, text=True, check=True)
     go = subprocess.run([tool("go"), "version"], capture_output=True, text=True, check=True)
     return {
-        "Apache RocketMQ": "4.9.7",
+        "Apache RocketMQ": version_in_pom("apache-4.9"),
+        "Apache Kafka": version_in_pom("kafka-4.1"),
         "Java": java.stderr.splitlines()[0],
         "load generator": go.stdout.strip(),
     }
+
+
+def version_in_pom(project: str) -> str:
+    """The version of the first dependency: what is fetched is what is named."""
+    pom = (INTEROP / "java" / project / "pom.xml").read_text()
+    return re.findall(r"<dependency>.*?<version>(.*?)</version>", pom, re.DOTALL)[0]
 
 
 class Pair:

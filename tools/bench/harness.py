@@ -7,12 +7,16 @@ so that a machine that gets slower meets all of them.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +56,24 @@ class Row:
     subjects: dict[str, Subject]
     rounds: int = 3
     cleanup: Callable[[Context], None] | None = None
+    rival: str = ""  # The subject that the first is held against; the second unless named.
+    text: str = ""  # What a reader must know to understand the figures; a sentence or two.
+
+
+class RowTimeout(Exception):
+    """A row hung. The rows behind it are still measured."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The first subject against its rival: of the medians, and the lowest and highest of a round.
+
+    Above 1 the first is better, whichever direction is better for the metric.
+    """
+
+    median: float
+    low: float
+    high: float
 
 
 def wanted(rows: Sequence[Row], only: str) -> list[Row]:
@@ -60,12 +82,30 @@ def wanted(rows: Sequence[Row], only: str) -> list[Row]:
     return [row for row in rows if not parts or any(part in row.name for part in parts)]
 
 
+@contextmanager
+def deadline(seconds: float, what: str) -> Iterator[None]:
+    """Interrupt whatever the main thread waits for when the time is up."""
+
+    def raise_timeout(*_: object) -> None:
+        raise RowTimeout(f"{what}: not done within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, raise_timeout)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def run_row(row: Row, make_directory: Callable[[str], Path], *, rounds: int, scale: float) -> dict:
     """All samples of a row, and per metric the median, the lowest and the highest."""
     contexts = {
         subject: Context(make_directory(f"{row.name}-{subject}"), scale) for subject in row.subjects
     }
     samples: dict[str, list[dict[str, float]]] = {subject: [] for subject in row.subjects}
+    taken = {**moment(), "rounds": rounds, "scale": scale}
+    started = time.monotonic()
     try:
         for number in range(rounds):
             for subject, answer in row.subjects.items():
@@ -78,7 +118,10 @@ def run_row(row: Row, make_directory: Callable[[str], Path], *, rounds: int, sca
     return {
         "name": row.name,
         "title": row.title,
+        "text": row.text,
+        "taken": {**taken, "seconds": round(time.monotonic() - started, 1)},
         "metrics": [metric.__dict__ for metric in row.metrics],
+        "rival": row.rival or next(iter([*row.subjects][1:]), ""),
         "subjects": {subject: summary(row, samples[subject]) for subject in row.subjects},
         "samples": samples,
     }
@@ -97,20 +140,43 @@ def summary(row: Row, samples: Sequence[Mapping[str, float]]) -> dict[str, dict[
     return result
 
 
-def facts() -> dict[str, Any]:
-    """Where and of what the figures were taken."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
+def moment() -> dict[str, Any]:
+    """When, and of which commit; a tree that differs from its commit says so."""
+    commit = _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain") else "")
     return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
-        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "kernel": platform.release(),
-        "load_before": os.getloadavg()[0],
+        "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def facts() -> dict[str, Any]:
+    """The machine, and what runs on it."""
+    return {
+        "machine": platform.machine(),
+        "cpu": _after_colon("/proc/cpuinfo", "model name"),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(int(_after_colon("/proc/meminfo", "MemTotal").split()[0]) / 1e6),
+        "kernel": platform.release(),
+        "versions": {
+            "Python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("twinlog", "uvloop", "msgspec")},
+        },
+    }
+
+
+def _after_colon(file: str, name: str) -> str:
+    for line in Path(file).read_text().splitlines():
+        if line.startswith(name):
+            return line.partition(":")[2].strip()
+    return "0"
 
 
 def number_text(value: float) -> str:
@@ -131,8 +197,16 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             cells = [_cell(result, subject, metric) for subject in subjects]
             lines.append([result["title"], f"{metric['name']} [{metric['unit']}]", *cells])
             if len(subjects) > 1:
-                lines[-1].append(_ratio(result, metric))
+                lines[-1].append(ratio_text(ratio(result, metric)))
     return lines
+
+
+def groups(results: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Results with the same subjects together: each group is a table without empty columns."""
+    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for result in results:
+        found.setdefault(tuple(result["subjects"]), []).append(result)
+    return list(found.values())
 
 
 def subject_names(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -152,13 +226,31 @@ def _cell(result: Mapping[str, Any], subject: str, metric: Mapping[str, str]) ->
     return f"{text} ({number_text(found['low'])} .. {number_text(found['high'])})"
 
 
-def _ratio(result: Mapping[str, Any], metric: Mapping[str, str]) -> str:
-    """The row's first subject against its second, above 1 when it is better."""
-    values = [
-        found.get(metric["name"], {}).get("median")
-        for found in list(result["subjects"].values())[:2]
-    ]
-    if len(values) < 2 or None in values or not all(values) or not metric["better"]:
+def ratio(result: Mapping[str, Any], metric: Mapping[str, str]) -> Ratio | None:
+    """The row's first subject against its rival; None where there is nothing to compare."""
+    first, rival = next(iter(result["subjects"])), result["rival"]
+    if not rival or rival == first or not metric["better"]:
+        return None
+
+    def better(ours: float | None, theirs: float | None) -> float | None:
+        if not ours or not theirs:
+            return None
+        return ours / theirs if metric["better"] == "higher" else theirs / ours
+
+    name = metric["name"]
+    medians = [result["subjects"][who].get(name, {}).get("median") for who in (first, rival)]
+    of_medians = better(*medians)
+    if of_medians is None:
+        return None
+    rounds = zip(result["samples"][first], result["samples"][rival], strict=True)
+    paired = [better(ours.get(name), theirs.get(name)) for ours, theirs in rounds]
+    seen = [of_medians, *(value for value in paired if value is not None)]
+    return Ratio(of_medians, min(seen), max(seen))
+
+
+def ratio_text(found: Ratio | None) -> str:
+    if found is None:
         return ""
-    ratio = values[0] / values[1] if metric["better"] == "higher" else values[1] / values[0]
-    return f"{ratio:.2f}x"
+    if found.low == found.high:
+        return f"{found.median:.2f}x"
+    return f"{found.median:.2f}x ({found.low:.2f} .. {found.high:.2f})"

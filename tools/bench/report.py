@@ -1,69 +1,258 @@
-"""docs/BENCHMARKS.md and its picture, rendered from the JSON of a run. Nothing is typed in by hand.
+"""docs/BENCHMARKS.md, its picture and the README's table, rendered from the JSON of a run.
 
-python tools/bench/report.py bench-results/bench.json
+Nothing is typed in by hand: python tools/bench/report.py renders docs/benchmarks.json again. The
+reasons for rows that miss their aim are in remarks.toml.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import aims
 import harness
-import picture
 
 DOCS = harness.ROOT / "docs"
+README = harness.ROOT / "README.md"
+BEGIN = "<!-- measured: written by make bench DOCS=1 -->"
+NEWLINE = "\n"
+END = "<!-- end of measured -->"
 
 METHOD = """\
+## Method
+
 Every row is one question. Its subjects answer it in turn, round by round, on the same machine in
 the same run: a machine that gets slower meets all of them. A cell is the median of the rounds with
-the lowest and the highest; the ratio is that of the medians and above 1 when twinlog is better.
+the lowest and the highest; the ratio is that of the medians, with the lowest and highest of a
+round, and above 1 when twinlog is better, whichever direction is better for the metric.
 
 Both sides run as their users would run them: a name server, a master and a slave on loopback, log
-files of 1 GiB. Apache RocketMQ has a heap of 2 GB and the collector flags of its own start script,
-defaults otherwise; it is warmed up under load before its first sample. twinlog has its defaults.
-The load generator is `tools/load` (Go, standard library); its own ceiling against a server that
-only answers is a row of its own. It shares the machine's cores with the brokers.
+files of 1 GiB, four queues a topic. Apache RocketMQ has a heap of 2 GB and the collector flags of
+its own start script, defaults otherwise, and 20 s under load before its first sample. Kafka runs as
+two brokers that are controllers too (KRaft) with the heap and the collector flags of its own start
+script, topics with two replicas, `acks=all`, its own producer with batches of 64 KiB, 20 s under
+load before its first sample. twinlog has its defaults.
 
-CPU is user and system time of the process, memory its anonymous resident memory, both from `/proc`.
-`16 x 16` is 16 connections with 16 requests in flight on each.
+The load generator is `tools/load` (Go, standard library); what it reaches against a server that
+only answers is the row `load-ceiling`. It shares the machine's cores with the brokers: rates are
+those of the whole machine, the CPU time a message is the broker's alone. CPU is user and system
+time of the process, memory its anonymous resident memory, disk what it had the kernel write, all
+from `/proc`. `16 x 16` is 16 connections with 16 requests in flight on each. In an open loop
+requests leave by the clock and a latency counts from when its request was due, so that a server
+that stalls cannot hide the requests it held back (coordinated omission).
+
+`make bench` measures all of it, `make bench ONLY=send,pull` a part, `make bench QUICK=1` a few rows
+in under three minutes.
 """
+# (row, metric) of the README's table; those that were not measured are left out.
+README_ROWS = (
+    ("send-async-128-16x16", "rate"),
+    ("send-async-1024-16x16", "rate"),
+    ("send-async-1024-16x16", "master_cpu"),
+    ("send-async-1024-16x16", "p99"),
+    ("send-async-1024-16x16", "anonymous"),
+    ("send-sync-1024-16x16", "rate"),
+    ("send-sync-1024-1x1", "rate"),
+    ("pull-backlog", "rate"),
+    ("latency-50", "p99"),
+    ("catch-up", "rate"),
+    ("start-up", "first_send"),
+    ("recovery", "first_send"),
+    ("kafka-1024-client", "rate"),
+    ("kafka-1024-client", "anonymous"),
+    ("kafka-128-compiled", "rate"),
+)
 
 
-def write_docs(document: dict[str, Any]) -> None:
-    DOCS.mkdir(exist_ok=True)
-    (DOCS / "BENCHMARKS.md").write_text(render(document))
-    picture.draw(document, DOCS / "benchmarks.png")
+def write_all(document: Mapping[str, Any]) -> None:
+    """The committed results, the page, the pictures and the README's table."""
+    import picture
+
+    (DOCS / "benchmarks.json").write_text(json.dumps(document, indent=1) + "\n")
+    picture.draw_ratios(document, DOCS / "benchmarks.svg")
+    write_pages(document)
 
 
-def render(document: dict[str, Any]) -> str:
-    head = ["# Benchmarks\n", *_facts(document["facts"]), METHOD, "![bars](benchmarks.png)\n"]
-    return "\n".join([*head, *(_row(row) for row in document["rows"])])
+def write_pages(document: Mapping[str, Any]) -> None:
+    remarks = aims.read()
+    (DOCS / "BENCHMARKS.md").write_text(render(document, remarks, scale=scale_document()))
+    README.write_text(with_table(README.read_text(), readme_table(document)))
+    for verdict in unexplained(document, remarks):
+        text = f"{verdict.row}: {verdict.aim}, seen {verdict.seen}"
+        print(f"bench: no reason in remarks.toml for {text}", file=sys.stderr)
 
 
-def _facts(facts: dict[str, Any]) -> list[str]:
+def scale_document() -> Mapping[str, Any] | None:
+    path = DOCS / "scale.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def render(
+    document: Mapping[str, Any],
+    remarks: Mapping[str, Any],
+    *,
+    scale: Mapping[str, Any] | None = None,
+) -> str:
+    """The page as text."""
+    head = ["# Benchmarks\n", *_facts(document), "![twinlog against its rivals](benchmarks.svg)\n"]
+    parts = [*head, *_aims(document, remarks), METHOD, *_failures(document["failures"])]
+    parts += [_row(row, remarks) for row in document["rows"]]
+    if scale is not None:
+        parts.append(_scale(scale, remarks))
+    return "\n".join(parts)
+
+
+def _facts(document: Mapping[str, Any]) -> list[str]:
+    facts, rows = document["facts"], document["rows"]
+    dates = sorted({row["taken"]["at"][:10] for row in rows})
+    commits = sorted({row["taken"]["commit"] for row in rows})
     shown = {
-        "taken": facts["taken_at"],
-        "commit": facts["commit"],
-        "machine": f"{facts['cpus']} CPUs, {facts['machine']}, Linux {facts['kernel']}",
-        "load average before": f"{facts['load_before']:.2f}",
-        "Python": facts["python"],
-        **facts.get("versions", {}),
+        "measured": " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "",
+        "commits": ", ".join(commits),
+        "machine": machine_text(facts),
+        "took": f"{sum(row['taken']['seconds'] for row in rows) / 60:.0f} minutes",
+        **facts["versions"],
     }
     lines = [f"| {name} | {value} |" for name, value in shown.items()]
-    return ["Written by `make bench DOCS=1`; do not edit.\n", "| | |", "|---|---|", *lines, ""]
+    written = "Written by `make bench DOCS=1` from [benchmarks.json](benchmarks.json); do not edit."
+    return [f"{written}\n", "| | |", "|---|---|", *lines, ""]
 
 
-def _row(row: dict[str, Any]) -> str:
-    head, *lines = harness.table([row])
-    head, lines = head[1:], [line[1:] for line in lines]
-    text = [f"## {row['title']}\n", f"Row `{row['name']}`.\n"]
-    text.append("| " + " | ".join(head) + " |")
-    text.append("|---|" + "---:|" * (len(head) - 1))
-    text += ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join(text) + "\n"
+def machine_text(facts: Mapping[str, Any]) -> str:
+    return (
+        f"{facts['cpus']} CPUs ({facts['cpu']}, {facts['machine']}), {facts['memory_gb']} GB, "
+        f"Linux {facts['kernel']}"
+    )
+
+
+def _aims(document: Mapping[str, Any], remarks: Mapping[str, Any]) -> list[str]:
+    """How many aims are met, and each that is not."""
+    found = [verdict for row in document["rows"] for verdict in aims.verdicts(row, remarks)]
+    missed = [verdict for verdict in found if not verdict.is_met]
+    lines = ["## Aims\n", f"{len(found) - len(missed)} of {len(found)} aims are met.\n"]
+    if missed:
+        lines += ["| row | aim | measured | why |", "|---|---|---|---|"]
+        reasons = remarks.get("remarks", {})
+        lines += [
+            f"| `{verdict.row}` | {verdict.aim} | {verdict.seen} "
+            f"| {'below' if verdict.row in reasons else 'not looked into yet'} |"
+            for verdict in missed
+        ]
+        lines.append("")
+    return lines
+
+
+def unexplained(document: Mapping[str, Any], remarks: Mapping[str, Any]) -> list[aims.Verdict]:
+    """Aims that are missed and have no remark."""
+    reasons = remarks.get("remarks", {})
+    return [
+        verdict
+        for row in document["rows"]
+        for verdict in aims.verdicts(row, remarks)
+        if not verdict.is_met and row["name"] not in reasons
+    ]
+
+
+def _failures(failures: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not failures:
+        return []
+    lines = ["## Rows that failed\n"]
+    for entry in failures:
+        reason = entry["error"].splitlines()[0]
+        lines.append(f"- `{entry['name']}`, {entry['at']}, commit {entry['commit']}: {reason}")
+    return [*lines, ""]
+
+
+def _row(row: Mapping[str, Any], remarks: Mapping[str, Any]) -> str:
+    taken = row["taken"]
+    text = [f"## {row['title']}\n"]
+    if row.get("text"):
+        text.append(f"{row['text']}\n")
+    text += _markdown([line[1:] for line in harness.table([row])])
+    scale = "" if taken["scale"] == 1 else f", scale {taken['scale']:g}"
+    text.append(
+        f"\nRow `{row['name']}`, {taken['at']}, commit {taken['commit']}, "
+        f"{taken['rounds']} rounds, {taken['seconds']:.0f} s, "
+        f"load average before {taken['load_before']:.2f}{scale}.\n"
+    )
+    for verdict in aims.verdicts(row, remarks):
+        outcome = "met" if verdict.is_met else "missed"
+        text.append(f"- aim {verdict.aim}: {outcome}, {verdict.seen}")
+    remark = remarks.get("remarks", {}).get(row["name"])
+    if remark is not None:
+        text += ["", *_remark(remark)]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _remark(remark: Mapping[str, str]) -> list[str]:
+    lines = [f"**Why:** {remark['why'].strip()}\n"]
+    if remark.get("evidence"):
+        lines.append(f"```\n{remark['evidence'].strip(NEWLINE)}\n```\n")
+    if remark.get("needed"):
+        lines.append(f"**What would be needed:** {remark['needed'].strip()}\n")
+    return lines
+
+
+def _scale(document: Mapping[str, Any], remarks: Mapping[str, Any]) -> str:
+    """The curves of `make bench-scale`."""
+    text = ["## Cost a message as the work grows\n", "Written by `make bench-scale DOCS=1`.\n"]
+    for curve in document["curves"]:
+        text += [f"### {curve['title']}\n", f"![{curve['title']}](scale-{curve['name']}.svg)\n"]
+        head = [curve["axis"], *(f"{m['name']} [{m['unit']}]" for m in curve["metrics"])]
+        lines = [
+            [f"{point['x']:g}", *(harness.number_text(point[m["name"]]) for m in curve["metrics"])]
+            for point in curve["points"]
+        ]
+        taken = curve["taken"]
+        text += [*_markdown([head, *lines]), f"\n{taken['at']}, commit {taken['commit']}.\n"]
+        remark = remarks.get("remarks", {}).get(f"scale-{curve['name']}")
+        if remark is not None:
+            text += _remark(remark)
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
+    head, *lines = (f"| {' | '.join(line)} |" for line in table)
+    return [head, "|---|" + "---:|" * (len(table[0]) - 1), *lines]
+
+
+def readme_table(document: Mapping[str, Any]) -> str:
+    rows = {row["name"]: row for row in document["rows"]}
+    found = [(rows[name], metric) for name, metric in README_ROWS if name in rows]
+    lines = [["", "twinlog", "rival", "ratio"]]
+    dates: dict[str, None] = {}
+    for row, name in found:
+        metric = next(metric for metric in row["metrics"] if metric["name"] == name)
+        first, rival = row["subjects"][next(iter(row["subjects"]))], row["subjects"][row["rival"]]
+        if name not in first or name not in rival:
+            continue
+        label = f"{row['title']}: {metric['unit']}"
+        theirs = f"{harness.number_text(rival[name]['median'])} ({row['rival']})"
+        lines.append([
+            label, harness.number_text(first[name]["median"]), theirs,
+            harness.ratio_text(harness.ratio(row, metric)),
+        ])  # fmt: skip
+        dates[row["taken"]["at"][:10]] = None
+    where = f"Measured {', '.join(sorted(dates))} on {machine_text(document['facts'])}"
+    return "\n".join([
+        *_markdown(lines), "",
+        f"{where}, both sides in one run; above 1 twinlog is better.",
+        "[docs/BENCHMARKS.md](docs/BENCHMARKS.md) has every row, the method and the misses.",
+    ])  # fmt: skip
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README with the table between its two marks."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"README.md has no lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 if __name__ == "__main__":
-    write_docs(json.loads(Path(sys.argv[1]).read_text()))
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else DOCS / "benchmarks.json"
+    write_all(json.loads(source.read_text()))

@@ -1,31 +1,29 @@
-"""The harness of `make bench`: rows picked, subjects in turn, medians, ratios."""
+"""The harness of `make bench`: rows picked, subjects in turn, medians, ratios, results merged."""
 
-import importlib.util
+import json
+import time
 from pathlib import Path
 
+import aims
+import harness
 import pytest
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def harness():
-    path = ROOT / "tools" / "bench" / "harness.py"
-    spec = importlib.util.spec_from_file_location("bench_harness", path)
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules["bench_harness"] = module  # Dataclasses look their module up.
-    spec.loader.exec_module(module)
-    return module
+import results
 
 
-def _row(harness, subjects, **options):
+def _row(subjects, **options):
     metrics = [harness.Metric("rate", "1/s", "higher"), harness.Metric("cpu", "us", "lower")]
     return harness.Row("store-append", "append", metrics, subjects, **options)
 
 
-def test_subjects_alternate_and_medians_are_taken(harness, tmp_path):
+def _answers(**values):
+    """A subject that answers with the n-th of each list in its n-th round."""
+    rounds = [
+        dict(zip(values, numbers, strict=True)) for numbers in zip(*values.values(), strict=True)
+    ]
+    return lambda context: rounds.pop(0)
+
+
+def test_subjects_alternate_and_medians_are_taken(tmp_path):
     order = []
 
     def subject(name, rates):
@@ -38,7 +36,6 @@ def test_subjects_alternate_and_medians_are_taken(harness, tmp_path):
 
     cleaned = []
     row = _row(
-        harness,
         {"twinlog": subject("t", [10.0, 30.0, 20.0]), "apache": subject("a", [5.0, 5.0, 5.0])},
         cleanup=cleaned.append,
     )
@@ -46,23 +43,99 @@ def test_subjects_alternate_and_medians_are_taken(harness, tmp_path):
     assert order == ["t", "a", "t", "a", "t", "a"]
     assert result["subjects"]["twinlog"]["rate"] == {"median": 20.0, "low": 10.0, "high": 30.0}
     assert len(cleaned) == 2
+    assert result["taken"]["rounds"] == 3
     head, rate, cpu = harness.table([result])
     assert head == ["row", "metric", "twinlog", "apache", "ratio"]
-    assert rate == ["append", "rate [1/s]", "20 (10 .. 30)", "5", "4.00x"]
+    assert rate == ["append", "rate [1/s]", "20 (10 .. 30)", "5", "4.00x (2.00 .. 6.00)"]
     assert cpu[-1] == "1.00x"
 
 
-def test_rows_are_picked_by_parts_of_their_names(harness):
-    rows = [_row(harness, {})]
+def test_a_named_rival_is_what_the_first_subject_is_held_against(tmp_path):
+    subjects = {name: _answers(rate=[rate]) for name, rate in (("a", 6.0), ("b", 1.0), ("c", 3.0))}
+    row = _row(subjects, rival="c")
+    result = harness.run_row(row, lambda name: tmp_path, rounds=1, scale=1)
+    assert harness.ratio(result, result["metrics"][0]) == harness.Ratio(2.0, 2.0, 2.0)
+
+
+def test_lower_is_better_turns_the_ratio_around(tmp_path):
+    row = _row({"a": _answers(cpu=[2.0, 4.0]), "b": _answers(cpu=[8.0, 8.0])})
+    result = harness.run_row(row, lambda name: tmp_path, rounds=2, scale=1)
+    ratio = harness.ratio(result, result["metrics"][1])
+    assert ratio == harness.Ratio(8 / 3, 2.0, 4.0)
+
+
+def test_rows_are_picked_by_parts_of_their_names():
+    rows = [_row({})]
     assert harness.wanted(rows, "") == rows
     assert harness.wanted(rows, "nothing, append") == rows
     assert harness.wanted(rows, "flush") == []
 
 
-def test_without_a_rival_there_is_no_ratio(harness, tmp_path):
-    row = _row(harness, {"twinlog": lambda _: {"rate": 12345.6}})
+def test_without_a_rival_there_is_no_ratio(tmp_path):
+    row = _row({"twinlog": lambda _: {"rate": 12345.6}})
     result = harness.run_row(row, lambda name: tmp_path, rounds=1, scale=1)
     head, rate, cpu = harness.table([result])
     assert head == ["row", "metric", "twinlog"]
     assert rate[-1] == "12,346"
     assert cpu[-1] == ""
+
+
+def test_rows_with_the_same_subjects_share_a_table():
+    both, alone = {"subjects": {"t": {}, "a": {}}}, {"subjects": {"t": {}}}
+    assert harness.groups([both, alone, both]) == [[both, both], [alone]]
+
+
+def test_a_row_that_hangs_is_interrupted():
+    with pytest.raises(harness.RowTimeout, match="slow: not done"), harness.deadline(0.05, "slow"):
+        time.sleep(30)
+
+
+_ORDER = ["a", "b", "c"]
+_FACTS = {"machine": "x", "cpu": "y", "cpus": 2}
+
+
+def _measured(name, value=1):
+    return {"name": name, "value": value}
+
+
+def test_a_row_replaces_its_older_result_and_its_failure(tmp_path):
+    path = tmp_path / "out" / "bench.json"
+    document = results.load(path, _FACTS)
+    for name in ("c", "a", "gone"):
+        document = results.with_row(document, _measured(name), _ORDER)
+    document = results.with_failure(document, {"name": "a", "error": "first"})
+    document = results.with_failure(document, {"name": "a", "error": "second"})
+    results.save(document, path)
+    document = results.load(path, {**_FACTS, "kernel": "new"})
+    assert [row["name"] for row in document["rows"]] == ["a", "c"]
+    assert document["failures"] == [{"name": "a", "error": "second"}]
+    assert document["facts"]["kernel"] == "new"
+    document = results.with_row(document, _measured("a", 2), _ORDER)
+    assert document["rows"] == [_measured("a", 2), _measured("c")]
+    assert document["failures"] == []
+
+
+def test_results_of_another_machine_are_not_mixed_in(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps({"facts": {**_FACTS, "cpus": 64}, "rows": [1], "failures": []}))
+    assert results.load(path, _FACTS)["rows"] == []
+
+
+def _result(ours, theirs):
+    row = _row({"t": _answers(rate=[ours], cpu=[1.0]), "a": _answers(rate=[theirs], cpu=[3.0])})
+    return harness.run_row(row, lambda name: Path(), rounds=1, scale=1)
+
+
+def test_aims_are_held_against_ratios_and_medians():
+    remarks = {"aims": {"store-*": ["rate >= 1.5x", "cpu <= 0.5"], "other": ["rate >= 9x"]}}
+    found = aims.verdicts(_result(20.0, 10.0), remarks)
+    assert [(verdict.aim, verdict.seen, verdict.is_met) for verdict in found] == [
+        ("rate >= 1.5x", "2.00x", True),
+        ("cpu <= 0.5", "1 us", False),
+    ]
+
+
+@pytest.mark.parametrize("aim", ["rate > 1", "speed >= 1x", "rate"])
+def test_an_aim_that_cannot_be_checked_is_an_error(aim):
+    with pytest.raises(ValueError, match=r"remarks\.toml"):
+        aims.verdicts(_result(1.0, 1.0), {"aims": {"*": [aim]}})

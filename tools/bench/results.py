@@ -1,0 +1,47 @@
+"""The results of runs as one JSON document. Pure but for reading and writing the file.
+
+A row that was measured again replaces its older result, so that runs of subsets add up to one
+document; each row carries its own date and commit. A row that fails keeps its older result, and
+its failure is on record until it succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Document = dict[str, Any]
+_MACHINE = ("machine", "cpu", "cpus")  # Figures of different machines are never in one document.
+
+
+def load(path: Path, facts: dict[str, Any]) -> Document:
+    """What earlier runs on this machine have left; nothing of another one's."""
+    if path.exists():
+        document: Document = json.loads(path.read_text())
+        if all(document["facts"].get(name) == facts.get(name) for name in _MACHINE):
+            return {**document, "facts": facts}
+    return {"facts": facts, "rows": [], "failures": []}
+
+
+def with_row(document: Document, result: dict[str, Any], order: Sequence[str]) -> Document:
+    """The document with this result in its place among `order`; rows that are gone are dropped."""
+    kept = [row for row in document["rows"] if row["name"] != result["name"]]
+    rows = [row for row in (*kept, result) if row["name"] in order]
+    failures = [entry for entry in document["failures"] if entry["name"] != result["name"]]
+    rows.sort(key=lambda row: order.index(row["name"]))
+    return {**document, "rows": rows, "failures": failures}
+
+
+def with_failure(document: Document, failure: dict[str, Any]) -> Document:
+    others = [entry for entry in document["failures"] if entry["name"] != failure["name"]]
+    return {**document, "failures": [*others, failure]}
+
+
+def save(document: Document, path: Path) -> None:
+    """Written whole and then renamed: a run that is interrupted leaves the results before it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(document, indent=1) + "\n")
+    draft.rename(path)
