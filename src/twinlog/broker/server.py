@@ -77,6 +77,7 @@ MEMORY_UNKNOWN = 24 << 30  # Apache's guess where the size of the memory cannot 
 _LOCK_SWEEP_MS = 60_000
 _NEVER_MS = 2**62
 _STATS_SAMPLE_MS = 1_000
+_FILTER_SAVE_MS = 10_000
 
 
 class Broker:
@@ -199,7 +200,7 @@ class Broker:
         self.recovery = await self.store.load()
         await self.once.recovered(self.recovery)
         self.identity.load()
-        for table in (self.topics, self.groups, self.offsets, self.schedule):
+        for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
         self.pair.load()
@@ -269,6 +270,7 @@ class Broker:
         await self.vip_server.close()
         await self.client.close()
         self._save_offsets()
+        self.filters.save()
         await self.tasks.stop()
         await self.store.stop()
 
@@ -290,6 +292,7 @@ class Broker:
             self.transactions.check,
         )
         every("save-delays", lambda: config.flush_delay_offset_interval, self._save_delays)
+        every("save-filters", lambda: _FILTER_SAVE_MS, self.filters.save)
         every("hold-check", lambda: CHECK_INTERVAL_MS, self._check_hold)
         every("client-scan", lambda: CLIENT_SCAN_INTERVAL_MS, self._scan_clients)
         every("lock-sweep", lambda: _LOCK_SWEEP_MS, self._sweep_locks)
@@ -420,7 +423,7 @@ def _build_tables(broker: Broker) -> None:
     broker.skip_guard = SkipGuard(broker.disk, config.store_path_root_dir, clock)
     broker.offsets.guard = broker.skip_guard
     broker.producers = ProducerManager()
-    broker.filters = ConsumerFilterManager()
+    broker.filters = ConsumerFilterManager(config, _file(broker, "consumerFilter.json"), clock)
 
     def members_changed(info: ConsumerGroupInfo) -> None:
         if not info.channels:

@@ -134,6 +134,34 @@ async def test_bad_pull(what: str, client: Client) -> None:
     assert words in (answer.remark or "")
 
 
+async def test_expression_that_does_not_parse(broker: Broker, client: Client) -> None:
+    broker.config.enable_property_filter = True
+    await client.send()
+    answer = await client.pull(subscription="a > ", expressionType="SQL92")
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "cannot parse 'a > '" in (answer.remark or "")
+    data = {"topic": "T", "subString": "a > ", "expressionType": "SQL92", "subVersion": 1}
+    body = {"clientId": "c", "group": "cg", "subscriptionData": data}
+    answer = await client.ask(RequestCode.CHECK_CLIENT_CONFIG, None, fastjson.dumps(body))
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    group = {"groupName": "cg", "subscriptionDataSet": [data]}
+    body = {"clientID": "c", "consumerDataSet": [group]}
+    assert (await client.ask(RequestCode.HEART_BEAT, None, fastjson.dumps(body))).code == 0
+    answer = await client.pull(sysFlag=0, subVersion=1)
+    assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
+    assert "Your expression may be wrong" in (answer.remark or "")
+
+
+async def test_delay_level_that_does_not_exist_is_the_longest(
+    broker: Broker, client: Client
+) -> None:
+    """As in Apache: no error, the last level; one below the first is no delay."""
+    assert (await client.send(i="DELAY\x0199")).code == ResponseCode.SUCCESS
+    assert broker.store.max_offset_in_queue("SCHEDULE_TOPIC_XXXX", 17) == 1
+    assert (await client.send(i="DELAY\x01-1")).code == ResponseCode.SUCCESS
+    assert broker.store.max_offset_in_queue("T", 0) == 1
+
+
 async def test_group_that_may_not_be_created(broker: Broker, client: Client) -> None:
     broker.config.auto_create_subscription_group = False
     await client.send()

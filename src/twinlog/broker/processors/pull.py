@@ -12,7 +12,11 @@ from typing import NamedTuple
 
 from twinlog.broker import perm
 from twinlog.broker.clients import ConsumerManager
-from twinlog.broker.consumer_filter import ConsumerFilterManager, message_filter
+from twinlog.broker.consumer_filter import (
+    ConsumerFilterManager,
+    message_filter,
+    retry_filter,
+)
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.hold import HeldPull, PullRequestHold, QueueKey
@@ -198,8 +202,12 @@ class PullMessageProcessor:
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
         self._check_queue(connection, header)
         if header.sys_flag & FLAG_SUBSCRIPTION:
-            return _Pull(header, group, self._posted_filter(header))
-        return _Pull(header, group, self._known_filter(header, group))
+            wanted = self._posted_filter(header)
+        else:
+            wanted = self._known_filter(header, group)
+        if config.filter_support_retry:
+            wanted = retry_filter(self._filters, header.topic) or wanted
+        return _Pull(header, group, wanted)
 
     def _check_queue(self, connection: ServerConnection, header: PullMessageRequestHeader) -> None:
         topic = self._topics.select(header.topic)

@@ -1,0 +1,222 @@
+"""Filters of consumers: their file as Apache writes it, and what is filtered in retry topics."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.captured import Peer, open_without_ports, write_file
+from support.stores import ManualClock
+from twinlog.broker.bloom import BloomParameters, murmur3_low64
+from twinlog.broker.config_file import ConfigFile
+from twinlog.broker.consumer_filter import ConsumerFilterManager
+from twinlog.broker.server import Broker, build_broker
+from twinlog.broker.subscription import SubscriptionData
+from twinlog.message.properties import encode_properties
+from twinlog.remoting import fastjson
+from twinlog.remoting.codec import encode_command
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.runtime.config import BrokerConfig
+from twinlog.testing.simdisk import SimDisk
+
+GOLDEN = Path(__file__).parents[2] / "vectors" / "config" / "consumerFilter.json"
+PATH = "/store/config/consumerFilter.json"
+BORN = 1794776898513
+DEAD = 1794776965125
+EXPRESSION = "price > 2 AND price IS NOT NULL"
+
+
+class Table:
+    """A manager on its own disk and clock."""
+
+    def __init__(self, **config: Any) -> None:
+        self.disk = SimDisk()
+        self.disk.make_directories("/store/config")
+        self.clock = ManualClock(BORN)
+        self.config = BrokerConfig(**config)
+        self.manager = self.again()
+
+    def again(self) -> ConsumerFilterManager:
+        file = ConfigFile(self.disk, PATH)
+        return ConsumerFilterManager(self.config, file, self.clock)
+
+    def file(self) -> bytes:
+        return self.disk.read_bytes(PATH)
+
+
+def sql(expression: str = EXPRESSION, version: int = BORN + 1) -> SubscriptionData:
+    return SubscriptionData("TopicSql", expression, expression_type="SQL92", sub_version=version)
+
+
+def test_positions_are_those_of_apache() -> None:
+    assert BloomParameters.of(20, 32) == BloomParameters(3, 112)
+    assert BloomParameters.of(20, 32).positions("GID_sql#TopicSql") == (44, 4, 90)
+    # Of the hash's reference implementation: nothing, less than and more than one block.
+    assert murmur3_low64(b"") == 0
+    assert murmur3_low64(b"hello") == 0xCBD8A7B341BD9B02
+    assert murmur3_low64(b"The quick brown fox jumps over the lazy dog") == 0xE34BBC7BBC071B6C
+
+
+def test_the_file_is_apaches_byte_for_byte() -> None:
+    table = Table()
+    table.manager.register("GID_sql", [sql()])
+    table.clock.wall_ms = DEAD
+    table.manager.group_gone("GID_sql")
+    table.manager.save()
+    assert table.file() == GOLDEN.read_bytes()
+
+
+def test_apaches_file_is_taken_over() -> None:
+    table = Table()
+    write_file(table.disk, PATH, GOLDEN.read_bytes())
+    table.clock.wall_ms = DEAD + 1000
+    table.manager.load()
+    known = table.manager.find("TopicSql", "GID_sql")
+    assert known is not None
+    assert (known.expression, known.client_version, known.dead_ms) == (EXPRESSION, BORN + 1, DEAD)
+    assert known.compiled.matches({"price": "3"})
+    table.manager.save()
+    assert table.file() == GOLDEN.read_bytes()
+
+
+def test_who_was_connected_is_gone_for_half_a_minute_and_comes_back() -> None:
+    table = Table()
+    table.manager.register("GID_sql", [sql()])
+    table.manager.save()
+    again = table.again()
+    table.clock.wall_ms = BORN + 100_000
+    again.load()
+    known = again.find("TopicSql", "GID_sql")
+    assert known is not None
+    assert known.dead_ms == BORN + 70_000
+    again.register("GID_sql", [sql(version=BORN + 9)])
+    assert (known.dead_ms, known.client_version, known.born_ms) == (0, BORN + 9, BORN)
+
+
+def test_an_entry_goes_when_it_was_dead_for_too_long_or_its_topic_is_not_wanted() -> None:
+    table = Table(filter_data_clean_time_span=1000)
+    table.manager.register("GID_sql", [sql()])
+    table.manager.register("GID_sql", [SubscriptionData("Other")])
+    table.clock.advance(999)
+    table.manager.save()
+    assert table.manager.find("TopicSql", "GID_sql") is not None
+    table.clock.advance(1)
+    table.manager.save()
+    assert table.manager.find("TopicSql", "GID_sql") is None
+    assert fastjson.loads(table.file()) == {"filterDataByTopic": {}}
+
+
+def test_an_older_member_does_not_bring_the_old_expression_back() -> None:
+    table = Table()
+    table.manager.register("g", [sql("price > 5", version=10)])
+    table.manager.register("g", [sql("price > 4", version=9)])
+    known = table.manager.find("TopicSql", "g")
+    assert known is not None
+    assert known.expression == "price > 5"
+
+
+@pytest.mark.parametrize(
+    ("content", "config"),
+    [
+        pytest.param(GOLDEN.read_bytes(), {"expect_consumer_num_use_filter": 64}, id="bloom"),
+        pytest.param(b'{"filterDataByTopic":{"T":7}}', {}, id="no table"),
+        pytest.param(
+            b'{"filterDataByTopic":{"T":{"groupFilterData":{"g":{"expression":"(","bloomFilterData"'
+            b':{"bitNum":112,"bitPos":[1,2,3]}}}}}}',
+            {},
+            id="expression that does not parse",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_leaves_no_filter(
+    content: bytes, config: dict[str, Any]
+) -> None:
+    table = Table(**config)
+    write_file(table.disk, PATH, content)
+    table.manager.load()
+    assert table.manager.to_json() == {"filterDataByTopic": {}}
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
+async def broker(disk: SimDisk) -> AsyncIterator[Broker]:
+    config = BrokerConfig(
+        store_path_root_dir="/store",
+        mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        enable_property_filter=True,
+    )
+    broker = build_broker(config, rng=random.Random(1), disk=disk)
+    await open_without_ports(broker)
+    yield broker
+    await broker.stop()
+
+
+async def ask(peer: Peer, code: int, ext: dict[str, Any] | None, body: bytes = b"") -> Request:
+    return await peer.ask(encode_command(RemotingCommand.request(code, ext, body)))
+
+
+async def heartbeat(peer: Peer, expression: str) -> None:
+    subscriptions = [
+        {"topic": "T", "subString": expression, "expressionType": "SQL92", "subVersion": 1},
+        {"topic": "%RETRY%g", "subString": "*", "expressionType": "TAG", "subVersion": 1},
+    ]
+    group = {"groupName": "g", "subscriptionDataSet": subscriptions}
+    body = fastjson.dumps({"clientID": "c", "consumerDataSet": [group]})
+    assert (await ask(peer, RequestCode.HEART_BEAT, None, body)).code == 0
+
+
+async def retried(peer: Peer, **properties: str) -> None:
+    text = encode_properties(properties).decode()
+    ext = {"a": "p", "b": "%RETRY%g", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0}
+    answer = await ask(peer, RequestCode.SEND_MESSAGE_V2, {**ext, "i": text}, b"body")
+    assert answer.code == 0, answer.remark
+
+
+async def pulled(peer: Peer) -> list[bytes]:
+    """Prices of what the retry topic delivers."""
+    ext = {
+        "consumerGroup": "g", "topic": "%RETRY%g", "queueId": 0, "queueOffset": 0,
+        "maxMsgNums": 32, "sysFlag": 0, "commitOffset": 0, "suspendTimeoutMillis": 0,
+        "subVersion": 1,
+    }  # fmt: skip
+    answer = await ask(peer, RequestCode.PULL_MESSAGE, ext)
+    assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    return [part[:1] for part in bytes(answer.body).split(b"price\x01")[1:]]
+
+
+async def test_retry_topics_are_filtered_when_asked_for(broker: Broker) -> None:
+    peer = Peer(broker.server)
+    await heartbeat(peer, "price > 5")
+    await retried(peer, RETRY_TOPIC="T", price="9")
+    await retried(peer, RETRY_TOPIC="T", price="1")
+    await retried(peer, RETRY_TOPIC="ByTags", price="2")
+    assert await pulled(peer) == [b"9", b"1", b"2"]
+    broker.config.filter_support_retry = True
+    assert await pulled(peer) == [b"9", b"2"], "the topic's own expression, where there is one"
+    await heartbeat(peer, "price > 0")
+    peer.close()
+
+
+async def test_filters_survive_a_restart(broker: Broker, disk: SimDisk) -> None:
+    peer = Peer(broker.server)
+    await heartbeat(peer, "price > 5")
+    peer.close()
+    await broker.stop()
+    again = build_broker(broker.config, rng=random.Random(1), disk=disk)
+    await open_without_ports(again)
+    known = again.filters.find("T", "g")
+    assert known is not None
+    assert known.dead_ms
+    assert known.compiled.matches({"price": "6"})
+    await again.stop()
