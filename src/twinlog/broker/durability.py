@@ -33,15 +33,21 @@ class Demand(enum.IntFlag):
 
 
 class _Entry(Generic[ReplyT]):
-    __slots__ = ("end_offset", "flush_deadline_ms", "reply", "slave_deadline_ms")
+    __slots__ = ("count", "end_offset", "flush_deadline_ms", "reply", "slave_deadline_ms")
 
     def __init__(
-        self, end_offset: int, flush_deadline_ms: int, slave_deadline_ms: int, reply: ReplyT
+        self,
+        end_offset: int,
+        flush_deadline_ms: int,
+        slave_deadline_ms: int,
+        reply: ReplyT,
+        count: int,
     ) -> None:
         self.end_offset = end_offset
         self.flush_deadline_ms = flush_deadline_ms
         self.slave_deadline_ms = slave_deadline_ms
         self.reply = reply
+        self.count = count
 
 
 # (reply, status, end of its record)
@@ -59,9 +65,11 @@ class DurabilityQueue(Generic[ReplyT]):
             Demand.REPLICATE: deque(),
             Demand.FLUSH | Demand.REPLICATE: deque(),
         }
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(len(line) for line in self._lines.values())
+        """How many messages wait."""
+        return self._count
 
     def add(
         self,
@@ -71,10 +79,13 @@ class DurabilityQueue(Generic[ReplyT]):
         *,
         flush_deadline_ms: int,
         slave_deadline_ms: int,
+        count: int = 1,
     ) -> None:
+        """`reply` stands for `count` messages, the last of which ends at `end_offset`."""
         line = self._lines[demand]
         assert not line or line[-1].end_offset <= end_offset, "replies are added in log order"
-        line.append(_Entry(end_offset, flush_deadline_ms, slave_deadline_ms, reply))
+        line.append(_Entry(end_offset, flush_deadline_ms, slave_deadline_ms, reply, count))
+        self._count += count
 
     def advance(self, flushed: int, confirmed: int) -> Decided[ReplyT]:
         """Take out what the watermarks have passed."""
@@ -83,6 +94,7 @@ class DurabilityQueue(Generic[ReplyT]):
             reached = _reached(demand, flushed, confirmed)
             while line and line[0].end_offset <= reached:
                 entry = line.popleft()
+                self._count -= entry.count
                 decided.append((entry.reply, PutMessageStatus.PUT_OK, entry.end_offset))
         return decided
 
@@ -96,6 +108,7 @@ class DurabilityQueue(Generic[ReplyT]):
                 if status is None:
                     kept.append(entry)
                 else:
+                    self._count -= entry.count
                     decided.append((entry.reply, status, entry.end_offset))
             self._lines[demand] = kept
         return decided
@@ -105,6 +118,7 @@ class DurabilityQueue(Generic[ReplyT]):
         replies = [entry.reply for line in self._lines.values() for entry in line]
         for line in self._lines.values():
             line.clear()
+        self._count = 0
         return replies
 
 

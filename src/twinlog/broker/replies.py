@@ -27,8 +27,12 @@ SendReply = tuple[Any, int, int, int, int, int | tuple[int, ...]]
 # Called once with the final status and a reason, empty when all is well.
 PutCallback = Callable[[PutMessageStatus, str], None]
 _Waiting = SendReply | PutCallback
-# (end of the record, who waits, for what besides the append, why no slave is waited for)
-_Entry = tuple[int, _Waiting, Demand, str]
+# (end of the record, who waits, whether for more than the append)
+_Entry = tuple[int, _Waiting, bool]
+# (end of the record, send that waits for more than the append)
+_SafeSend = tuple[int, SendReply]
+# What one turn put: its sends leave together, since one frame of replication carries the turn.
+_Turn = list[_SafeSend]
 _JSON = 0
 
 RESPONSE_CODES = {
@@ -84,11 +88,12 @@ class PutReplies:
             "TRACE_ON": "true" if config.trace_on else "false",
         }
         # What was put in this turn: sends answered in JSON that need no more than the append,
-        # and everything else.
+        # those that do, and everything else.
         self._plain: list[SendReply] = []
+        self._safe: _Turn = []
         self._turn: list[_Entry] = []
         self._turn_started_ms = 0
-        self._durable: DurabilityQueue[_Waiting] = DurabilityQueue()
+        self._durable: DurabilityQueue[_Waiting | _Turn] = DurabilityQueue()
         self.is_overloaded = False  # So many replies wait that more would only wait longer.
         self._timer: TimerHandle | None = None
         flushed.subscribe(self._watermark_moved)
@@ -96,23 +101,25 @@ class PutReplies:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._plain) + len(self._turn) + len(self._durable)
+        return len(self._plain) + len(self._safe) + len(self._turn) + len(self._durable)
 
     def add(self, result: AppendResult, waiting: _Waiting, must_wait: bool) -> None:
         """Answer `waiting` when what was put as `result` is as safe as the mode says."""
-        if not self._plain and not self._turn:
+        if not self._plain and not self._safe and not self._turn:
             self._turn_started_ms = self._clock.monotonic_ms()
             self._appended_mark.wait(result.end_offset, _NO_DEADLINE_MS, self._appended)
         if must_wait:
             config = self._config
-            is_flushed = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-            if is_flushed or config.broker_role is BrokerRole.SYNC_MASTER:
-                self._turn.append((result.end_offset, waiting, *self._demand(result.end_offset)))
-                return
-        if type(waiting) is tuple and waiting[2] == _JSON and type(waiting[5]) is int:
-            self._plain.append(waiting)
+            must_wait = (
+                config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+                or config.broker_role is BrokerRole.SYNC_MASTER
+            )
+        if type(waiting) is not tuple or waiting[2] != _JSON or type(waiting[5]) is not int:
+            self._turn.append((result.end_offset, waiting, must_wait))
+        elif must_wait:
+            self._safe.append((result.end_offset, waiting))
         else:
-            self._turn.append((result.end_offset, waiting, Demand.NONE, ""))
+            self._plain.append(waiting)
 
     def add_stored(self, end_offset: int, waiting: PutCallback, must_wait: bool) -> None:
         """Answer for what was put before: at once when it is as safe as the mode says."""
@@ -121,9 +128,7 @@ class PutReplies:
             if outcome is not Outcome.REACHED:
                 waiting(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
                 return
-            demand, why = self._demand(end_offset) if must_wait else (Demand.NONE, "")
-            entry = (end_offset, waiting, demand, why)
-            self._release_turn([entry], self._clock.monotonic_ms())
+            self._release_turn([(end_offset, waiting, must_wait)], self._clock.monotonic_ms())
 
         self._appended_mark.wait(end_offset, _NO_DEADLINE_MS, appended)
 
@@ -147,22 +152,29 @@ class PutReplies:
             self._timer.cancel()
             self._timer = None
         for waiting in self._durable.fail_all():
-            self._answer(waiting, PutMessageStatus.FLUSH_DISK_TIMEOUT, "the broker stops")
+            sends = [send for _, send in waiting] if isinstance(waiting, list) else [waiting]
+            for send in sends:
+                self._answer(send, PutMessageStatus.FLUSH_DISK_TIMEOUT, "the broker stops")
 
     def _appended(self, _: Any, outcome: Outcome, reason: str) -> None:
         plain, self._plain = self._plain, []
+        safe, self._safe = self._safe, []
         turn, self._turn = self._turn, []
         reached = self._appended_mark.value
         now = self._clock.monotonic_ms()
-        self._stats.put_done(len(plain) + len(turn), now - self._turn_started_ms)
+        self._stats.put_done(len(plain) + len(safe) + len(turn), now - self._turn_started_ms)
         if outcome is not Outcome.REACHED:
             plain = self._fail_plain(plain, reached, reason)
+            safe = self._fail_safe(safe, reached, reason)
             turn = self._fail_turn(turn, reached, reason)
         # One write puts the whole turn into the log: who waits for its first record has it all.
         assert not plain or plain[-1][5] < reached  # type: ignore[operator]
+        assert not safe or safe[-1][0] <= reached
         assert not turn or turn[-1][0] <= reached
         self._release_plain(plain)
         self._release_turn(turn, now)
+        if safe:
+            self._release_safe(safe, now)
         self._flush_writes()
 
     def _fail_plain(self, plain: list[SendReply], reached: int, reason: str) -> list[SendReply]:
@@ -171,6 +183,12 @@ class PutReplies:
             if waiting[5] >= reached:  # type: ignore[operator]
                 self._answer(waiting, PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
         return [waiting for waiting in plain if waiting[5] < reached]  # type: ignore[operator]
+
+    def _fail_safe(self, safe: _Turn, reached: int, reason: str) -> _Turn:
+        for end_offset, waiting in safe:
+            if end_offset > reached:
+                self._answer(waiting, PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+        return [entry for entry in safe if entry[0] <= reached]
 
     def _fail_turn(self, turn: list[_Entry], reached: int, reason: str) -> list[_Entry]:
         for entry in turn:
@@ -193,8 +211,10 @@ class PutReplies:
             current.write_frames(frames)
 
     def _release_turn(self, turn: list[_Entry], now: int) -> None:
+        """What comes seldom: each for itself."""
         must_advance = False
-        for end_offset, waiting, demand, reason in turn:
+        for end_offset, waiting, must_wait in turn:
+            demand, reason = self._demand(end_offset) if must_wait else (Demand.NONE, "")
             if demand:
                 self._wait_durable(end_offset, waiting, demand, now)
                 must_advance = True
@@ -205,13 +225,29 @@ class PutReplies:
         if must_advance:
             self._advance()
 
-    def _wait_durable(self, end_offset: int, waiting: _Waiting, demand: Demand, now: int) -> None:
+    def _release_safe(self, safe: _Turn, now: int) -> None:
+        """Sends that wait for more than the append wait as one; alone when there is a doubt."""
+        end_offset = safe[-1][0]
+        demand, reason = self._demand(end_offset)
+        if reason:  # The last is too far ahead of the slave: those before it may not be.
+            self._release_turn([(end, waiting, True) for end, waiting in safe], now)
+        elif demand:
+            # To the end of the turn, so that what the turn put besides is before it in its line.
+            self._wait_durable(self._appended_mark.value, safe, demand, now, len(safe))
+            self._advance()
+        else:
+            self._release_plain([waiting for _, waiting in safe])
+
+    def _wait_durable(
+        self, end_offset: int, waiting: _Waiting | _Turn, demand: Demand, now: int, count: int = 1
+    ) -> None:
         self._durable.add(
             demand,
             end_offset,
             waiting,
             flush_deadline_ms=now + self._config.sync_flush_timeout,
             slave_deadline_ms=now + self._config.slave_timeout,
+            count=count,
         )
         self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
         if self._timer is None:
@@ -225,8 +261,11 @@ class PutReplies:
     def _advance(self) -> None:
         decided = self._durable.advance(self._flushed_mark.value, self._replication.confirmed.value)
         self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
-        for waiting, status, _ in decided:
-            self._answer(waiting, status, "")
+        for waiting, _, _ in decided:
+            if isinstance(waiting, list):
+                self._release_plain([send for _, send in waiting])
+            else:
+                self._answer(waiting, PutMessageStatus.PUT_OK, "")
 
     def _expire(self) -> None:
         self._timer = None
@@ -237,12 +276,36 @@ class PutReplies:
         )
         self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
         for waiting, status, end_offset in decided:
-            is_slow_slave = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-            reason = self._replication.timeout_reason(end_offset) if is_slow_slave else ""
-            self._answer(waiting, status, reason)
+            if isinstance(waiting, list):
+                for end, send in waiting:
+                    self._time_out(end, send, self._status_now(end, status))
+            else:
+                self._time_out(end_offset, waiting, status)
         if len(self._durable):
             self._timer = self._clock.call_later_ms(_EXPIRE_INTERVAL_MS, self._expire)
         self._flush_writes()
+
+    def _status_now(self, end_offset: int, status: PutMessageStatus) -> PutMessageStatus:
+        """Of one message of a turn that ran out of time: it may be as safe as was asked for."""
+        config = self._config
+        if status is PutMessageStatus.PUT_OK:
+            return status
+        if (
+            config.broker_role is BrokerRole.SYNC_MASTER
+            and end_offset > self._replication.confirmed.value
+        ):
+            return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        if (
+            config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            and end_offset > self._flushed_mark.value
+        ):
+            return PutMessageStatus.FLUSH_DISK_TIMEOUT
+        return PutMessageStatus.PUT_OK
+
+    def _time_out(self, end_offset: int, waiting: _Waiting, status: PutMessageStatus) -> None:
+        is_slow_slave = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        reason = self._replication.timeout_reason(end_offset) if is_slow_slave else ""
+        self._answer(waiting, status, reason)
 
     def _answer(self, waiting: _Waiting, status: PutMessageStatus, reason: str) -> None:
         if not isinstance(waiting, tuple):

@@ -39,6 +39,9 @@ from twinlog.store.status import PutMessageStatus
 
 _LOG = logging.getLogger("twinlog.ha")
 
+# Bursts are gathered so long: one frame a millisecond costs both ends a fraction of one for each
+# turn of the loop, and an asynchronous replica is behind by that much at most.
+_GATHER_MS = 1
 _DRAIN_MS_MAX = 1_000
 _DRAIN_CHECK_MS = 10
 
@@ -81,6 +84,8 @@ class HAService:
         self._departed: deque[DepartedStatus] = deque(maxlen=HA_DEPARTED_COUNT_MAX)
         self._server: asyncio.Server | None = None
         self._timer: TimerHandle | None = None
+        self._woken_ms = 0
+        self._gathering: TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._is_stopping = False
         if settings.is_slave:
@@ -112,8 +117,9 @@ class HAService:
     async def stop(self) -> None:
         """Client first, then the acceptor, the connections, the waiters."""
         self._is_stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._gathering):
+            if timer is not None:
+                timer.cancel()
         if self._unsubscribe is not None:
             self._unsubscribe()
         if self.client is not None:
@@ -255,6 +261,8 @@ class HAService:
             now_ms=self._clock.monotonic_ms(),
         )
         self.group_transfer.acks_changed()
+        if self._gathering is not None and self.settings.is_sync and not self._is_ack_awaited():
+            self._wake_writers()
 
     def slave_refused(self, connection: HAConnection, reason: str) -> None:
         _LOG.warning("HA connection refused address=%s reason=%s", connection.address, reason)
@@ -360,11 +368,34 @@ class HAService:
         )
 
     def _log_extended(self, end_offset: int) -> None:
-        """Every append wakes every writer."""
-        if self.connections:
-            log_min = self._log.min_offset
-            for connection in tuple(self.connections):
-                connection.log_moved(log_min, end_offset)
+        """Every append wakes every writer: at once after a pause, gathered in a burst.
+
+        While a synchronous replica has not acknowledged what it was sent, the sends that follow
+        are gathered for the next frame, as a group commit does with the disk.
+        """
+        if not self.connections:
+            return
+        is_pause = self._clock.monotonic_ms() - self._woken_ms >= _GATHER_MS
+        if is_pause or (self.settings.is_sync and not self._is_ack_awaited()):
+            self._wake_writers()
+        elif self._gathering is None:
+            self._gathering = self._clock.call_later_ms(_GATHER_MS, self._wake_writers)
+
+    def _is_ack_awaited(self) -> bool:
+        for connection in self.connections:
+            core = connection.core
+            if core.ack_offset < core.next_offset and core.state is HAConnectionState.TRANSFER:
+                return True
+        return False
+
+    def _wake_writers(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._woken_ms = self._clock.monotonic_ms()
+        log_min, log_end = self._log.min_offset, self._log.max_offset
+        for connection in tuple(self.connections):
+            connection.log_moved(log_min, log_end)
 
     def _tick(self) -> None:
         log_min, log_end = self._log.min_offset, self._log.max_offset

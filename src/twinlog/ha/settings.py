@@ -46,6 +46,10 @@ class HASettings:
     def is_slave(self) -> bool:
         return self.role == "SLAVE"
 
+    @property
+    def is_sync(self) -> bool:
+        return self.role == "SYNC_MASTER"
+
     def sender(self, segment_size: int) -> SenderSettings:
         return SenderSettings(
             segment_size=segment_size,
