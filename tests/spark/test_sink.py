@@ -14,7 +14,8 @@ from storefiles import StoreFiles
 from support.processes import Process
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.spark.errors import OptionError, UnreachableError
-from twinlog.spark.jobs.move import export, import_rows, mirror, replay
+from twinlog.spark.jobs.mirror import mirror
+from twinlog.spark.jobs.move import export, import_rows, replay
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window

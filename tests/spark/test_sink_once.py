@@ -17,7 +17,7 @@ from storefiles import StoreFiles
 from test_sink import namesrv, rows_of
 
 from support.not_twinlog import not_twinlog
-from twinlog.spark.jobs.move import mirror
+from twinlog.spark.jobs.mirror import mirror
 from twinlog.spark.sending import SinkError, Task, send_rows
 from twinlog.spark.sink import SinkOptions
 

@@ -26,6 +26,7 @@ import pair_rows
 import picture
 import report
 import results
+import sink_rows
 import spark_rows
 import store_rows
 from rich.console import Console
@@ -38,7 +39,7 @@ ROW_DEADLINE_S = 600.0
 
 def all_rows() -> list[harness.Row]:
     """Every row there is. A module of rows is added here, a rival as a subject in its rows."""
-    return [*store_rows.ROWS, *pair_rows.ROWS, *client_rows.ROWS, *spark_rows.ROWS]
+    return [*store_rows.ROWS, *pair_rows.ROWS, *client_rows.ROWS, *spark_rows.ROWS, *sink_rows.ROWS]
 
 
 def release() -> None:

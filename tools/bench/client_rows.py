@@ -102,7 +102,7 @@ def _run(argv: list[str]) -> Mapping[str, float]:
     return _figures(json.loads(lines[-1]))
 
 
-def _ours(*arguments: str) -> Mapping[str, float]:
+def ours(*arguments: str) -> Mapping[str, float]:
     return _run([sys.executable, str(_HERE / "client_worker.py"), *arguments])
 
 
@@ -183,7 +183,7 @@ def _label(size: int) -> str:
 
 
 def _send_row(mode: str, title: str, size: int, *, has_rivals: bool) -> Row:
-    subjects = {"our client": _send(_ours, mode, size)}
+    subjects = {"our client": _send(ours, mode, size)}
     if has_rivals:
         subjects["C++ client"] = _send(_cpp, mode, size)
         subjects["Java client"] = _java_send(mode, size)
@@ -194,7 +194,7 @@ def _send_row(mode: str, title: str, size: int, *, has_rivals: bool) -> Row:
 
 def _consume_row(size: int) -> Row:
     subjects = {
-        "our client": _consume(_ours, size),
+        "our client": _consume(ours, size),
         "C++ client": _consume(_cpp, size),
         "Java client": _java_consume(size),
     }

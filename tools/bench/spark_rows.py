@@ -18,7 +18,7 @@ _STORE_BYTES = 300_000_000
 _kept: dict[str, Any] = {}
 
 
-def _session() -> Any:
+def session() -> Any:
     if "spark" not in _kept:
         from twinlog.spark.session import local_session
 
@@ -27,7 +27,7 @@ def _session() -> Any:
     return _kept["spark"]
 
 
-def _store(size: int, scale: float) -> tuple[Path, Mapping[str, int]]:
+def store(size: int, scale: float) -> tuple[Path, Mapping[str, int]]:
     from twinlog.spark import bench
 
     if "directory" not in _kept:
@@ -46,7 +46,7 @@ def _reading(size: int, how: str) -> Callable[[Context], Mapping[str, float]]:
     def run(context: Context) -> Mapping[str, float]:
         from twinlog.spark import bench
 
-        root, facts = _store(size, context.scale)
+        root, facts = store(size, context.scale)
         if how == "one core":
             return _rates(bench.read_directly(root), facts["rows"], facts["bytes"])
         if how == "loop":
@@ -54,10 +54,10 @@ def _reading(size: int, how: str) -> Callable[[Context], Mapping[str, float]]:
             return _rates(seconds, rows, facts["bytes"] * rows / facts["rows"])
         if how == "parquet":
             parquet = root.with_name(f"parquet-{size}")
-            bench.make_parquet(_session(), root, parquet)
-            seconds = bench.read_parquet(_session(), parquet)
+            bench.make_parquet(session(), root, parquet)
+            seconds = bench.read_parquet(session(), parquet)
         else:
-            seconds = bench.read_store(_session(), root)
+            seconds = bench.read_store(session(), root)
         return _rates(seconds, facts["rows"], facts["bytes"])
 
     return run
@@ -67,9 +67,9 @@ def _archiving(how: str) -> Callable[[Context], Mapping[str, float]]:
     def run(context: Context) -> Mapping[str, float]:
         from twinlog.spark import bench
 
-        root, facts = _store(1024, context.scale)
+        root, facts = store(1024, context.scale)
         work = bench.archive_store if how == "archive" else bench.write_parquet_by_rows
-        seconds = work(_session(), root, context.directory / "out")
+        seconds = work(session(), root, context.directory / "out")
         return _rates(seconds, facts["rows"], facts["bytes"])
 
     return run
@@ -78,11 +78,11 @@ def _archiving(how: str) -> Callable[[Context], Mapping[str, float]]:
 def _audit(context: Context) -> Mapping[str, float]:
     from twinlog.spark import bench
 
-    root, _ = _store(1024, context.scale)
+    root, _ = store(1024, context.scale)
     other = root.with_name("replica")
     if not other.exists():
         shutil.copytree(root, other)
-    facts = bench.audit_stores(_session(), root, other)
+    facts = bench.audit_stores(session(), root, other)
     return {"mb": float(facts["mb_per_second"])}
 
 

@@ -1,8 +1,9 @@
 """Named points at which tests stop a process, to see what a crash there leaves behind.
 
 TWINLOG_SPARK_FAULTS names a control file. While it holds "POINT ACTION", the first process to
-reach the point takes the file away (so it acts once) and raises, kills itself, or waits to be
-killed. Without the variable a point costs one look-up.
+reach the point takes the file away (so it acts once), leaves its process id in FILE.pid, and
+raises, kills itself, or waits to be killed or until FILE.go exists. Without the variable a point
+costs one look-up.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ def point(name: str) -> None:
         if place != name:
             return
         os.rename(control, f"{control}.taken")
+        with open(f"{control}.pid", "w", encoding="utf-8") as file:
+            file.write(str(os.getpid()))
     except FileNotFoundError:
         return
     if action == "raise":
         raise RuntimeError(f"injected at {name}")
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(WAIT_SECONDS)
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end and not os.path.exists(f"{control}.go"):
+        time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""`twinlog spark replay`, `export`, `import`, `decode`, `mirror`: rows from place to place.
+"""`twinlog spark replay`, `export`, `import`, `decode`: rows from place to place.
 
 Writing into topics is at least once, where `exactlyOnce` is not asked for. What a message was
 before travels with it: keys, tags, its own properties and flag as they were, its birth time and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinlog.spark.columns import ddl
 from twinlog.spark.errors import NotFoundError, OptionError
@@ -18,7 +18,6 @@ from twinlog.spark.jobs.analyse import table_of
 from twinlog.spark.jobs.common import (
     Progress,
     Summary,
-    follow_query,
     kind_of,
     session_of,
     source_options,
@@ -170,49 +169,3 @@ def import_rows(
         _write(rows.select(*SENT_COLUMNS), name_server, to_topic, rate, None)
     facts = {"source": str(place), "form": chosen, "rows": count, "to_topic": to_topic}
     return Summary("import", facts, seconds=time.monotonic() - begin)
-
-
-def mirror(
-    options: Mapping[str, str],
-    name_server: str,
-    checkpoint: str | Path,
-    *,
-    to_topic: str | None = None,
-    exactly_once: bool = False,
-    once: bool = True,
-    trigger: str = "5 seconds",
-    spark: SparkSession | None = None,
-    spark_master: str = "local[2]",
-    progress: Progress | None = None,
-) -> Summary:
-    """Copy topics to another cluster and go on from the checkpoint at the next call.
-
-    Args:
-        options: options of the format "twinlog" for the source (path or nameServer).
-        name_server: of the cluster to send to.
-        checkpoint: directory of the stream's checkpoint.
-        to_topic: the topic to send to; else each message's own.
-        exactly_once: the target drops repeats (twinlog brokers only); else at least once.
-        once: copy what is there now and end; else go on until stopped.
-        trigger: how often a batch starts when it goes on.
-        spark: a session to use.
-        spark_master: Spark master of a session that this starts.
-        progress: where to show progress.
-    """
-    begin = time.monotonic()
-    show = progress or Progress()
-    source = {"startingOffsets": "earliest", **source_options(options)}
-    target = {"nameServer": name_server, **({"topic": to_topic} if to_topic else {})}
-    if exactly_once:
-        target["exactlyOnce"] = "true"
-    with session_of(spark, "mirror", master=spark_master) as session:
-        rows = session.readStream.format("twinlog").options(**source).load()
-        writer = rows.select(*SENT_COLUMNS).writeStream.format("twinlog").options(**target)
-        writer = writer.option("checkpointLocation", str(checkpoint))
-        by: dict[str, Any] = {"availableNow": True} if once else {"processingTime": trigger}
-        start = writer.trigger(**by).start
-        query = follow_query(start, lambda _: show.show("mirror: copying"))
-        copied = sum(part["numInputRows"] for part in query.recentProgress)
-    show.end()
-    facts = {"rows": copied, "to_topic": to_topic, "checkpoint": str(checkpoint)}
-    return Summary("mirror", facts, seconds=time.monotonic() - begin)

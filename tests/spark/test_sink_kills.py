@@ -1,0 +1,286 @@
+"""Sinks and what they write to are killed; raw multisets of the log are compared.
+
+At least once loses nothing, exactly once neither loses nor repeats. Every kill is done to both, so
+the one is the control of the other: without the rule the same kills are seen to repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from storefiles import StoreFiles
+
+from support.processes import ProcessGroup, process_group, wait_until
+from support.raw_log import raw_bodies, raw_origins
+from support.twinlog_servers import TwinlogBroker, start_twinlog_broker, start_twinlog_namesrv
+from twinlog.spark.errors import PipelineError
+from twinlog.spark.faults import VARIABLE
+from twinlog.spark.sending import Task, send_rows
+from twinlog.spark.sink import SinkOptions
+
+pytestmark = pytest.mark.timeout(600)
+BATCH_ROWS, BATCHES = 300, 12
+SMALL = {"mappedFileSizeCommitLog": 1 << 24}
+ONCE = pytest.mark.parametrize("is_once", [True, False], ids=["exactly-once", "at-least-once"])
+
+
+@pytest.fixture
+def group() -> Iterator[ProcessGroup]:
+    with process_group() as processes:
+        yield processes
+
+
+def wanted_bodies() -> Counter[bytes]:
+    return Counter(b"%d" % number for number in range(BATCH_ROWS * BATCHES))
+
+
+def task(namesrv: str, is_once: bool, kill_at: int, kill: Callable[[], None]) -> bool:
+    """One attempt of a task, killed before its batch `kill_at`; whether it ended well."""
+    options = {"nameServer": namesrv, "topic": "rows", "sendTimeoutMs": "1500"}
+    options |= {"exactlyOnce": "true"} if is_once else {}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(BATCHES):
+            if number == kill_at:
+                kill()
+            first = number * BATCH_ROWS
+            rows = [{"body": b"%d" % n} for n in range(first, first + BATCH_ROWS)]
+            yield pa.RecordBatch.from_pylist(rows)
+
+    try:
+        count = send_rows(SinkOptions.parse(options), batches(), Task(1, "query", 0))
+    except PipelineError:
+        return False
+    assert count == BATCH_ROWS * BATCHES
+    return True
+
+
+def check(found: Counter[Any], wanted: Counter[Any], is_once: bool) -> None:
+    assert set(found) == set(wanted)
+    if is_once:
+        assert found == wanted
+    else:
+        assert found > wanted, "the control does not repeat: these kills show nothing"
+
+
+@ONCE
+def test_a_broker_that_is_killed_under_a_task(
+    group: ProcessGroup, tmp_path: Path, is_once: bool
+) -> None:
+    namesrv = start_twinlog_namesrv(tmp_path / "n")
+    group.add(namesrv)
+    broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address, **SMALL)
+    group.add(broker)
+    # Twice in the middle of the rows, then with nothing left to send but the last batch.
+    for kill_at in (3, 7, BATCHES - 1):
+        assert not task(namesrv.address, is_once, kill_at, broker.kill)
+        broker = broker.restart()
+        group.add(broker)
+    assert task(namesrv.address, is_once, -1, broker.kill)
+    check(raw_bodies(broker.store, "rows"), wanted_bodies(), is_once)
+
+
+def start_pair(group: ProcessGroup, directory: Path) -> tuple[str, TwinlogBroker, TwinlogBroker]:
+    namesrv = start_twinlog_namesrv(directory / "n")
+    group.add(namesrv)
+    master = start_twinlog_broker(
+        directory / "m", namesrv=namesrv.address, brokerRole="SYNC_MASTER", **SMALL
+    )
+    group.add(master)
+    slave = start_twinlog_broker(
+        directory / "s", namesrv=namesrv.address, brokerRole="SLAVE", brokerId=1,
+        haMasterAddress=f"127.0.0.1:{master.ha_port}", **SMALL,
+    )  # fmt: skip
+    group.add(slave)
+    return namesrv.address, master, slave
+
+
+def promote(group: ProcessGroup, slave: TwinlogBroker) -> TwinlogBroker:
+    """The slave's store under a master: what an operator does when the master is lost."""
+    slave.stop()
+    master = slave.restart(brokerRole="ASYNC_MASTER", brokerId=0, haMasterAddress="")
+    group.add(master)
+    return master
+
+
+@ONCE
+def test_a_master_that_is_lost_under_a_task(
+    group: ProcessGroup, tmp_path: Path, is_once: bool
+) -> None:
+    namesrv, master, slave = start_pair(group, tmp_path)
+    # Acknowledged means that the slave has it: wait until it is one.
+    wait_until(lambda: task_is_taken(namesrv), "a slave is attached", interval_s=0.2)
+    assert not task(namesrv, is_once, 5, master.kill)
+    broker = promote(group, slave)
+    assert task(namesrv, is_once, -1, broker.kill)
+    check(raw_bodies(broker.store, "rows"), wanted_bodies(), is_once)
+
+
+def task_is_taken(namesrv: str) -> bool:
+    """Whether a row is acknowledged by both."""
+    options = SinkOptions.parse({"nameServer": namesrv, "topic": "probe", "sendRetries": "0"})
+    try:
+        return send_rows(options, iter([pa.RecordBatch.from_pylist([{"body": b"x"}])]), Task()) == 1
+    except PipelineError:
+        return False
+
+
+# With Spark
+
+SCRIPT = """
+import json, sys
+from twinlog.spark.jobs.mirror import mirror
+source, target, checkpoint, once = sys.argv[1:]
+is_once = once == "1"
+print(mirror(json.loads(source), target, checkpoint, to_topic="copy", exactly_once=is_once).line())
+"""
+
+
+class Stream:
+    """A driver in a process group of its own, stopped at a point by the control file."""
+
+    def __init__(self, directory: Path, source: Path, namesrv: str, is_once: bool) -> None:
+        self.control = directory / "control"
+        self.checkpoint = directory / "check"
+        options = {
+            "path": str(source), "subscribe": "orders", "maxRecordsPerPartition": "25",
+            "maxOffsetsPerTrigger": "60",
+        }  # fmt: skip
+        self.argv = [
+            sys.executable, "-c", SCRIPT, json.dumps(options), namesrv, str(self.checkpoint),
+            str(int(is_once)),
+        ]  # fmt: skip
+        self.driver: subprocess.Popen[bytes] | None = None
+
+    def start(self, point: str) -> int:
+        """Start it and wait until a worker stands at the point; the worker's process id."""
+        for name in (".pid", ".go", ".taken"):
+            Path(f"{self.control}{name}").unlink(missing_ok=True)
+        self.control.write_text(f"{point} wait")
+        self.driver = subprocess.Popen(
+            self.argv, env={**os.environ, VARIABLE: str(self.control)}, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        place = Path(f"{self.control}.pid")
+        what = f"a worker at {point}"
+        return int(wait_until(lambda: place.exists() and place.read_text(), what, deadline_s=180))
+
+    def kill(self, worker: int) -> None:
+        """SIGKILL of driver, JVM and the worker that waits."""
+        assert self.driver is not None
+        os.killpg(self.driver.pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
+        self.driver.wait()
+
+    def end(self, *, is_well: bool | None = None) -> None:
+        """Wait for the end of the driver."""
+        assert self.driver is not None
+        code = self.driver.wait(timeout=300)
+        assert is_well is None or (code == 0) == is_well, f"the driver ended with {code}"
+
+    def go_on(self) -> None:
+        Path(f"{self.control}.go").touch()
+
+    def finish(self) -> None:
+        """A run without faults."""
+        subprocess.run(self.argv, check=True, timeout=300, stdout=subprocess.DEVNULL)
+
+
+def copied(files: StoreFiles) -> Counter[str]:
+    return Counter(row["msg_id"] for row in files.rows if row["topic"] == "orders")
+
+
+@ONCE
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_driver_worker_and_broker_of_a_stream_are_killed(
+    group: ProcessGroup, tmp_path: Path, is_once: bool
+) -> None:
+    namesrv = start_twinlog_namesrv(tmp_path / "n")
+    group.add(namesrv)
+    broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address, **SMALL)
+    group.add(broker)
+    files = StoreFiles(tmp_path / "store")
+    stream = Stream(tmp_path, files.root, namesrv.address, is_once)
+    for point in ("rows-sending", "rows-sent"):
+        files.fill(200)
+        stream.kill(stream.start(point))
+        os.kill(stream.start(point), signal.SIGKILL)
+        stream.end(is_well=False)
+    files.fill(200)
+    stream.start("rows-sending")
+    broker.kill()
+    stream.go_on()
+    stream.end(is_well=False)
+    group.add(broker.restart())
+    stream.finish()
+    check(raw_origins(broker.store, "copy"), copied(files), is_once)
+
+
+@ONCE
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_the_master_of_a_stream_is_lost(group: ProcessGroup, tmp_path: Path, is_once: bool) -> None:
+    namesrv, master, slave = start_pair(group, tmp_path)
+    wait_until(lambda: task_is_taken(namesrv), "a slave is attached", interval_s=0.2)
+    files = StoreFiles(tmp_path / "store")
+    files.fill(300)
+    stream = Stream(tmp_path, files.root, namesrv, is_once)
+    stream.start("rows-sending")
+    master.kill()
+    stream.go_on()
+    stream.end(is_well=False)
+    broker = promote(group, slave)
+    stream.finish()
+    check(raw_origins(broker.store, "copy"), copied(files), is_once)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_a_mirror_that_is_interrupted_ten_times_gives_equal_topics(
+    group: ProcessGroup, tmp_path: Path, spark: Any
+) -> None:
+    from twinlog.spark.jobs.mirror import mirror
+
+    namesrv = start_twinlog_namesrv(tmp_path / "n")
+    group.add(namesrv)
+    broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address, **SMALL)
+    group.add(broker)
+    files = StoreFiles(tmp_path / "store")
+    stream = Stream(tmp_path, files.root, namesrv.address, True)
+    for number in range(10):
+        files.fill(40 + number)
+        worker = stream.start(("rows-sending", "rows-sent")[number % 2])
+        stream.kill(worker)
+        if number == 4:
+            stream.finish()
+    stream.finish()
+    source = {"path": str(files.root), "subscribe": "orders"}
+    summary = mirror(
+        source, namesrv.address, stream.checkpoint, to_topic="copy", exactly_once=True,
+        verify=True, spark=spark,
+    )  # fmt: skip
+    assert summary.findings == []
+    count = copied(files).total()
+    assert (summary.facts["compared"], summary.facts["in_target"]) == (count, count)
+    assert raw_origins(broker.store, "copy") == copied(files)
+
+
+def test_the_checkpoint_of_a_mirror_is_read(tmp_path: Path) -> None:
+    from twinlog.spark.jobs.mirror import copied_offsets
+
+    (tmp_path / "offsets").mkdir()
+    line = json.dumps({"v": 1, "offsets": {"T": {"b": {"0": 3}}}, "marks": {}})
+    (tmp_path / "offsets" / "7").write_text(f"v1\n{{}}\n{line}")
+    assert copied_offsets(tmp_path, 7) == {"T": {"b": {"0": 3}}}
+    assert copied_offsets(tmp_path, 8) == {}
