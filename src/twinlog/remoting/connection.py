@@ -392,7 +392,8 @@ class Connection(asyncio.Protocol):
         self.was_active = True
         if self.is_congested:
             self._check_write_buffer()
-        self._update_reading()
+        if self._requests_in_flight or self._is_reading_paused or self.is_congested:
+            self._update_reading()
 
     def _transport_write(self, data: codec.Body) -> None:
         assert self._transport is not None

@@ -243,6 +243,11 @@ class PosixFile:
         return b"".join(parts)
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        if len(buffers) == 1 and type(data := buffers[0]) is bytes:
+            # A turn of the loop is one piece: the common case.
+            size = len(data)
+            if os.pwrite(self._fd, data, offset) == size:
+                return size
         total = 0
         for start in range(0, len(buffers), _IOV_COUNT_MAX):
             total += self._pwritev_some(buffers[start : start + _IOV_COUNT_MAX], offset + total)
