@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,28 +69,51 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.timeout(300)
-def test_an_interrupted_run_stops_what_it_started(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        command("--no-spark", "--report", str(tmp_path / "report.html")),
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        children = wait_until(
-            lambda: len(found := psutil.Process(process.pid).children()) >= 3 and found,
-            "name server and two brokers",
+def interrupted(
+    tmp_path: Path, arguments: tuple[str, ...], signals: tuple[int, ...], moment: str
+) -> None:
+    """Send the signals once the run has said `moment`: it ends in order and leaves nothing."""
+    log = tmp_path.with_suffix(".log")
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            command("--report", str(tmp_path / "report.html"), *arguments),
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            # A suite that runs in the background of a script has Ctrl-C ignored, and passes it on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+    try:
+        wait_until(lambda: moment in log.read_text(), moment, deadline_s=200)
+        children = wait_until(
+            lambda: psutil.Process(process.pid).children(recursive=True), "processes of the demo"
+        )
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.15)  # Two at the same moment would count as one.
+        assert process.wait(60) == 130, log.read_text()
         wait_until(lambda: not any(is_alive(child) for child in children), "all are stopped")
+        assert "Traceback" not in log.read_text()
         assert list(tmp_path.iterdir()) == []
     finally:
         process.kill()
-        if process.stderr is not None:
-            process.stderr.close()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGINT,), (signal.SIGINT,) * 3, (signal.SIGTERM,)],
+    ids=["ctrl-c", "impatient", "terminated"],
+)
+def test_an_interrupted_run_stops_what_it_started(tmp_path: Path, signals: tuple[int, ...]) -> None:
+    interrupted(tmp_path, ("--no-spark",), signals, "traffic for")
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", ["Spark: archive", "Spark: audit"])
+def test_a_spark_job_is_ended_with_the_run(tmp_path: Path, moment: str) -> None:
+    interrupted(tmp_path, (), (signal.SIGINT,), moment)
 
 
 @pytest.mark.chaos

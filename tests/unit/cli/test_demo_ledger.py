@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinlog.cli.demo.ledger import Ledger, latency_per_bin, percentile, rate_per_bin
+from twinlog.cli.demo.plot import Series, chart, pieces
 
 QUEUE = ("broker-a", 0)
 
@@ -80,3 +81,11 @@ def test_percentiles_and_bins() -> None:
     assert rate_per_bin([0.1, 0.2, 1.5], 2.0, 1.0) == [(0.5, 2.0), (1.5, 1.0)]
     assert latency_per_bin([(0.1, 5.0), (1.2, 7.0)], 2.0, 1.0, 0.99) == [(0.5, 5.0), (1.5, 7.0)]
     assert ledger_with(range(100)).latency_percentiles(0, 100)["p99"] == 99.0
+
+
+def test_lines_of_a_plot_are_broken_where_nothing_was_measured() -> None:
+    points = [(0.0, 1.0), (1.0, 2.0), (8.0, 3.0), (8.5, 4.0)]
+    assert pieces(points) == [points[:2], points[2:]]
+    assert pieces([]) == []
+    drawn = chart([Series("a", points, 1)], [], end=10, unit="bytes", label="A")
+    assert drawn.count("<polyline") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting import codec, fastjson
 from twinlog.remoting.bodies.common import DataVersion, TopicConfig
+from twinlog.remoting.bodies.registration import decode_registration
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.runtime.config import NamesrvConfig
@@ -36,6 +38,9 @@ class Peer:
             opening = await self._reader.readexactly(4)
             rest = await self._reader.readexactly(int.from_bytes(opening, "big"))
         return codec.decode_command(opening + rest)
+
+    def tell(self, frame: bytes) -> None:
+        self._writer.write(frame)
 
     async def replay(self, name: str) -> None:
         """Send a captured request; the answer must be the captured one."""
@@ -111,6 +116,26 @@ async def test_registration_and_routes(peer: Peer) -> None:
         await peer.replay(name)
 
 
+async def test_oneway_registration_is_taken_and_not_answered(namesrv: Namesrv, peer: Peer) -> None:
+    """The next answer on the connection is that of the next question."""
+    await peer.replay("103_REGISTER_BROKER.master-namesrv.1")
+    await peer.replay("103_REGISTER_BROKER.slave-namesrv.1")
+    known = set(namesrv.routes.all_topics().topic_list)
+    for name in ("103_REGISTER_BROKER.master-namesrv.2", "103_REGISTER_BROKER.slave-namesrv.2"):
+        request = (FRAMES / f"{name}.request.bin").read_bytes()
+        peer.tell(request)
+        await peer.replay("304_GET_SYSTEM_TOPIC_LIST_FROM_NS.client-namesrv.1")
+        address = codec.decode_command(request).ext()["brokerAddr"]
+        assert namesrv.routes.data_version(address) == _data_version(request)
+    assert "TopicVec" in set(namesrv.routes.all_topics().topic_list) - known
+
+
+def _data_version(request: bytes) -> DataVersion:
+    command = codec.decode_command(request)
+    body = decode_registration(command.body, compressed=command.ext()["compressed"] == "true")
+    return body.topic_config_serialize_wrapper.data_version
+
+
 async def test_topic_lists_and_write_permission(namesrv: Namesrv, peer: Peer) -> None:
     """The state: exactly the topics that Apache's answer lists."""
     await peer.replay("103_REGISTER_BROKER.master-namesrv.1")
@@ -184,3 +209,10 @@ async def test_unknown_code_is_refused_with_3(peer: Peer) -> None:
     answer = await peer.send((FRAMES / "9999_UNKNOWN.client-namesrv.1.request.bin").read_bytes())
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == " request type 9999 not supported"
+
+
+def test_every_captured_frame_of_a_name_server_is_used_here() -> None:
+    rows = (json.loads(line) for line in (FRAMES / "frames.jsonl").read_text().splitlines())
+    captured = {row["name"] for row in rows if "namesrv" in (row["from"], row["to"])}
+    source = Path(__file__).read_text()
+    assert {name for name in captured if f'"{name}' not in source} == set()

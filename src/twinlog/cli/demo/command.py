@@ -48,20 +48,22 @@ def demo(
     from twinlog.cli.demo.scenario import DemoOptions
     from twinlog.cli.demo.traffic import Load
 
+    load = Load(size, rate)
     directory = Path(tempfile.mkdtemp(prefix="twinlog-demo-"))
-    options = DemoOptions(
-        directory, seconds, Load(size, rate), sabotage, not no_spark, apache_client
-    )
     try:
-        sys.exit(asyncio.run(_run(options, report, as_json=as_json)))
-    except KeyboardInterrupt:
+        options = DemoOptions(directory, seconds, load, sabotage, not no_spark, apache_client)
+        code = asyncio.run(_run(options, report, as_json=as_json))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("twinlog: interrupted; everything that was started is stopped", err=True)
-        sys.exit(EXIT_INTERRUPTED)
+        code = EXIT_INTERRUPTED
     finally:
-        if keep:
-            click.echo(f"kept: {directory}", err=True)
-        else:
+        # What is left takes no time: an impatient second Ctrl-C must not leave the files behind.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if not keep:
             shutil.rmtree(directory, ignore_errors=True)
+    if keep:
+        click.echo(f"kept: {directory}", err=True)
+    sys.exit(code)
 
 
 async def _run(options: Any, report: Path, *, as_json: bool) -> int:
@@ -70,8 +72,9 @@ async def _run(options: Any, report: Path, *, as_json: bool) -> int:
     from twinlog.cli.demo.scenario import Demo, DemoFailure
     from twinlog.cli.demo.view import watching
     from twinlog.cli.local_cluster import ClusterError
+    from twinlog.client import ClientError
 
-    _terminate_as_interrupt()
+    _clean_up_at_signals()
 
     def say(text: str) -> None:
         if not as_json:
@@ -81,7 +84,7 @@ async def _run(options: Any, report: Path, *, as_json: bool) -> int:
     try:
         async with watching(run, is_quiet=as_json):
             verdict = await run.run()
-    except (DemoFailure, ClusterError, JavaClientError, TimeoutError) as error:
+    except (DemoFailure, ClusterError, ClientError, JavaClientError, TimeoutError) as error:
         click.echo(f"twinlog: the demo stopped: {error or 'a job took too long'}", err=True)
         return EXIT_FAILED
     facts = {
@@ -100,11 +103,25 @@ async def _run(options: Any, report: Path, *, as_json: bool) -> int:
     return 0 if verdict.is_good else EXIT_FAILED
 
 
-def _terminate_as_interrupt() -> None:
-    """SIGTERM cleans up as Ctrl-C does."""
+def _clean_up_at_signals() -> None:
+    """Ctrl-C and SIGTERM end the run once. Later ones are heard but do not break the cleaning up,
+    which would leave servers behind."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    is_ending = False
+
+    def end() -> None:
+        nonlocal is_ending
+        if is_ending:
+            click.echo("twinlog: stopping what was started; a moment", err=True)
+            return
+        is_ending = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Ignored by whom started us (nohup, a script's background): left so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, end)
 
 
 def _print(verdict: Verdict, report: Path) -> None:

@@ -30,8 +30,13 @@ class Observer:
     async def close(self) -> None:
         await self._admin.close()
 
-    async def create_topic(self, name: str, queues: int) -> None:
-        await create_topic(self._admin, name, read_queues=queues)
+    async def create_topic(self, name: str, queues: int) -> bool:
+        """False when a broker did not answer in time: on a busy machine one asks again."""
+        try:
+            answers = await create_topic(self._admin, name, read_queues=queues)
+        except ClientError:
+            return False
+        return bool(answers.values) and answers.is_complete
 
     async def lag_bytes(self) -> int | None:
         """Bytes of the master's log that the slave lacks; None while one of them is away."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from twinlog.cli.demo.verdict import Findings
 from twinlog.spark.archive.manifest import Manifest
 
 JOB_SECONDS_MAX = 240
+END_SECONDS_MAX = 10  # A JVM takes a second or two to end in order.
 
 
 async def run_pipeline(
@@ -30,9 +33,19 @@ async def run_pipeline(
     say: Callable[[str], None],
 ) -> None:
     """Fill in the findings of both jobs; a job that fails is a problem, not an exception."""
+    temporary = archive.with_name("spark")
+    temporary.mkdir()
     say("Spark: archive the topic from the slave's files")
     code, summary, text = await _job(
-        "archive", str(slave), "--out", str(archive), "--subscribe", TOPIC, "--once", "--quiet"
+        temporary,
+        "archive",
+        str(slave),
+        "--out",
+        str(archive),
+        "--subscribe",
+        TOPIC,
+        "--once",
+        "--quiet",
     )
     if code:
         findings.problems.append(f"archive ended with {code}: {text}")
@@ -42,27 +55,27 @@ async def run_pipeline(
         )
         say(f"{findings.archived_rows:,} rows archived, {findings.archive_missing:,} missing")
     say("Spark: audit master against slave")
-    code, summary, text = await _job("audit", str(master), str(slave), "--quiet")
+    code, summary, text = await _job(temporary, "audit", str(master), str(slave), "--quiet")
     findings.audit_differences = 0 if code == 0 else 1
     findings.audit_result = "equal" if code == 0 else _difference(code, summary, text)
     say(f"audit: {findings.audit_result}")
 
 
-async def _job(*arguments: str) -> tuple[int, dict[str, Any], str]:
+async def _job(directory: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the JSON summary of the last line, and the last line of the errors."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "twinlog.cli.main", "spark", *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env=_environment(directory),
+        start_new_session=True,  # An interrupt is ours to pass on.
     )  # fmt: skip
     try:
         async with asyncio.timeout(JOB_SECONDS_MAX):
             output, errors = await process.communicate()
-    except (TimeoutError, asyncio.CancelledError):
-        process.kill()
-        await process.wait()
-        raise
+    finally:
+        await _end_group(process)
     lines = output.decode("utf-8", "replace").strip().splitlines()
     error_lines = errors.decode("utf-8", "replace").strip().splitlines()
     try:
@@ -70,6 +83,26 @@ async def _job(*arguments: str) -> tuple[int, dict[str, Any], str]:
     except json.JSONDecodeError:
         summary = {}
     return process.returncode or 0, summary, error_lines[-1] if error_lines else "no output"
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """Temporary files of Python, of Spark and of its JVM go where they leave with the run."""
+    path = str(directory)
+    java = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={path} -XX:-UsePerfData"
+    return {**os.environ, "TMPDIR": path, "SPARK_LOCAL_DIRS": path, "SPARK_SUBMIT_OPTS": java}
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """End the job with its JVM, which is a process of its own and outlives a killed job."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = asyncio.get_running_loop().time() + END_SECONDS_MAX
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                os.killpg(process.pid, number)
+            except ProcessLookupError:
+                await process.wait()
+                return
+            await asyncio.sleep(0.1)
 
 
 def _difference(code: int, summary: dict[str, Any], text: str) -> str:

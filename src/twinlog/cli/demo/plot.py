@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 720, 240
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 34
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 26
+GAP_SECONDS = 3.0  # Points further apart are not joined: nothing was measured between them.
 
 Point = tuple[float, float]
 
@@ -37,13 +38,13 @@ def chart(
     highest = _round_up(max((y for line in series for _, y in line.points), default=1.0))
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">',
-        *_grid(highest, end, unit),
+        *_grid(highest, end),
         *(_mark(mark, end) for mark in marks),
         *(_line(line, highest, end) for line in series),
         "</svg>",
         '<p class="legend">',
         *(f'<span class="t{line.tone}">{html.escape(line.name)}</span>' for line in series),
-        "</p>",
+        f"({html.escape(unit)})</p>",
     ]
     return "\n".join(parts)
 
@@ -74,7 +75,7 @@ def short_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _grid(highest: float, end: float, unit: str) -> list[str]:
+def _grid(highest: float, end: float) -> list[str]:
     parts = []
     for step in range(5):
         value = highest * step / 4
@@ -85,11 +86,10 @@ def _grid(highest: float, end: float, unit: str) -> list[str]:
                      f"{short_number(value)}</text>")  # fmt: skip
     seconds = max(1, round(end / 6))
     parts += [
-        f'<text class="axis" x="{_x(at, end):.1f}" y="{HEIGHT - 14}" text-anchor="middle">'
+        f'<text class="axis" x="{_x(at, end):.1f}" y="{HEIGHT - 6}" text-anchor="middle">'
         f"{at} s</text>"
         for at in range(0, int(end) + 1, seconds)
     ]
-    parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 1}">{html.escape(unit)}</text>')
     return parts
 
 
@@ -105,5 +105,19 @@ def _mark(mark: Mark, end: float) -> str:
 
 
 def _line(line: Series, highest: float, end: float) -> str:
-    points = " ".join(f"{_x(x, end):.1f},{_y(y, highest):.1f}" for x, y in line.points)
-    return f'<polyline class="t{line.tone}" points="{points}"/>'
+    return "".join(
+        f'<polyline class="t{line.tone}" points="'
+        + " ".join(f"{_x(x, end):.1f},{_y(y, highest):.1f}" for x, y in piece)
+        + '"/>'
+        for piece in pieces(line.points)
+    )
+
+
+def pieces(points: Sequence[Point]) -> list[list[Point]]:
+    """The points between two gaps, piece by piece."""
+    found: list[list[Point]] = []
+    for point in points:
+        if not found or point[0] - found[-1][-1][0] > GAP_SECONDS:
+            found.append([])
+        found[-1].append(point)
+    return found

@@ -25,18 +25,19 @@ table{border-collapse:collapse;width:100%}
 td{border-top:1px solid var(--line);padding:.4rem .5rem;vertical-align:top}
 td.n{text-align:right;overflow-wrap:anywhere;font-variant-numeric:tabular-nums;font-weight:600}
 td.s{color:var(--soft)}
-svg{width:100%;height:auto;display:block}
+@media(min-width:40.1rem){tr td:first-child{white-space:nowrap}td.n{min-width:9.5rem}}
+svg{width:100%;height:auto;display:block;overflow:visible}
 svg text{fill:var(--soft);font:11px system-ui,sans-serif}svg text.mark{fill:var(--bad)}
 line.grid{stroke:var(--line)}line.mark{stroke:var(--bad);stroke-dasharray:4 3}
 polyline{fill:none;stroke-width:2}polyline.t1{stroke:var(--t1)}polyline.t2{stroke:var(--t2)}
 polyline.t3{stroke:var(--t3)}
-.legend span{margin-right:1.2rem;font-size:.85rem}.legend span:before{content:"";
+.legend{font-size:.85rem}.legend span{margin-right:1.2rem}.legend span:before{content:"";
 display:inline-block;width:1.1rem;height:.2rem;margin-right:.4rem;vertical-align:middle}
 .t1:before{background:var(--t1)}.t2:before{background:var(--t2)}.t3:before{background:var(--t3)}
 .legend{margin:.2rem 0}.soft{color:var(--soft)}
 @media(max-width:40rem){td.s{display:block;border:0;padding-top:0}tr{display:block;
 border-top:1px solid var(--line)}td{border:0;display:inline-block}
-svg text{font-size:15px}}
+svg text{font-size:20px}svg{margin:.6rem 0 .6rem .5rem;width:calc(100% - .5rem)}}
 """
 
 

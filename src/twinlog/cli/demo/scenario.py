@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from twinlog.cli import local_cluster
@@ -92,7 +93,8 @@ class Demo:
         self._observer = Observer(name_server, master.address, slave.address)
         await self._observer.start()
         await self._until(self._observer.is_replicating, 30, "the slave to follow its master")
-        await self._observer.create_topic(TOPIC, 4)
+        create_topic = partial(self._observer.create_topic, TOPIC, 4)
+        await self._until(create_topic, 30, "the topic to be created")
         self.now = Stopwatch()
         load = self.options.load
         if command:
