@@ -1,8 +1,11 @@
 """RocketMQ's C++ client (inside PyPI's `rocketmq`), run by the interpreter of its own venv.
 
-    cpp_client.py NAMESRV send TOPIC MODE COUNT PREFIX | consume TOPIC GROUP EXPRESSION MODEL
+    cpp_client.py NAMESRV send TOPIC MODE COUNT PREFIX
+    cpp_client.py NAMESRV consume TOPIC GROUP EXPRESSION CLUSTERING|BROADCASTING|ORDERLY
+    cpp_client.py NAMESRV pull TOPIC GROUP EXPRESSION
 
-Speaks JSON lines on standard output; a consumer runs until standard input is closed.
+A message with the tag `refuse` is refused the first time. Speaks JSON lines on standard output; a
+consumer runs until standard input is closed.
 """
 
 from __future__ import annotations
@@ -12,8 +15,18 @@ import os
 import sys
 import threading
 
-from rocketmq.client import Message, MessageModel, Producer, PushConsumer
+from rocketmq.client import (
+    Message,
+    MessageModel,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    RecvMessage,
+    dll,
+    ffi_check,
+)
 
+SUCCESS, LATER = 0, 1  # ConsumeStatus of the C++ client.
 lock = threading.Lock()
 
 
@@ -75,28 +88,47 @@ def consume(namesrv: str, topic: str, group: str, expression: str, model: str) -
     consumer = PushConsumer(group, orderly=model == "ORDERLY", message_model=kind)
     consumer.set_instance_name(f"cpp{os.getpid()}")
 
-    def take(received: object) -> None:
-        report(
-            "message",
-            name=text(received.body).split(":")[0],  # type: ignore[attr-defined]
-            tags=text(received.tags),  # type: ignore[attr-defined]
-            keys=text(received.keys),  # type: ignore[attr-defined]
-            queue=received.queue_id,  # type: ignore[attr-defined]
-            offset=received.queue_offset,  # type: ignore[attr-defined]
-            msgId=text(received.id),  # type: ignore[attr-defined]
-            reconsume=received.reconsume_times,  # type: ignore[attr-defined]
-        )
-        if text(received.tags) == "refuse" and not received.reconsume_times:  # type: ignore[attr-defined]
-            raise RuntimeError("refused once")
+    def take(_: object, pointer: object) -> int:
+        received = RecvMessage(pointer)
+        report_message(received)
+        if text(received.tags) == "refuse" and not received.reconsume_times:
+            return LATER
+        return SUCCESS
 
     consumer.set_namesrv_addr(namesrv)
-    consumer.subscribe(topic, take, expression)
+    # Not `subscribe`: what it makes of an exception in the handler is an acknowledgement.
+    ffi_check(dll.Subscribe(consumer._handle, topic.encode(), expression.encode()))
+    consumer._register_callback(take)
     consumer.start()
     report("started")
     sys.stdin.read()
     consumer.shutdown()
 
 
+def report_message(received: object) -> None:
+    report(
+        "message",
+        name=text(received.body).split(":")[0],  # type: ignore[attr-defined]
+        tags=text(received.tags),  # type: ignore[attr-defined]
+        keys=text(received.keys),  # type: ignore[attr-defined]
+        queue=received.queue_id,  # type: ignore[attr-defined]
+        offset=received.queue_offset,  # type: ignore[attr-defined]
+        msgId=text(received.id),  # type: ignore[attr-defined]
+        reconsume=received.reconsume_times,  # type: ignore[attr-defined]
+    )
+
+
+def pull(namesrv: str, topic: str, group: str, expression: str) -> None:
+    consumer = PullConsumer(group)
+    consumer.set_namesrv_addr(namesrv)
+    consumer.start()
+    for received in consumer.pull(topic, expression):
+        report_message(received)
+    report("done")
+    sys.stdin.read()
+    consumer.shutdown()
+
+
 if __name__ == "__main__":
     namesrv, command, *arguments = sys.argv[1:]
-    {"send": send, "consume": consume}[command](namesrv, *arguments)
+    {"send": send, "consume": consume, "pull": pull}[command](namesrv, *arguments)

@@ -89,6 +89,54 @@ def test_foreign_consumer_filters_by_tag(
 
 
 @pytest.mark.parametrize("start", CLIENTS)
+def test_what_a_foreign_consumer_refuses_comes_again(
+    cluster: Cluster, java: Driver, tmp_path: Path, start: Start
+) -> None:
+    topic = unique("foreign")
+    java.run("send", namesrv=cluster.address, topic=topic, count=8, tags="good,refuse")
+    good, refused = ({f"m-{n}" for n in range(first, 8, 2)} for first in (0, 1))
+    arguments = ["consume", topic, unique("group"), "*", "CLUSTERING"]
+    with running(start, tmp_path / "consume.log", cluster.address, *arguments) as consumer:
+        wait_until(lambda: delivered(consumer, 1) == refused, "the refused ones again")
+    assert delivered(consumer, 0) >= good
+    assert delivered(consumer, 1) == refused
+    # C++ takes several at a time: those behind a refused one are refused with it, unseen.
+    assert delivered(consumer, 0) & refused
+
+
+def delivered(consumer: ForeignClient, times_before: int) -> set[str]:
+    events = consumer.of("message")
+    return {event["name"] for event in events if event["reconsume"] == times_before}
+
+
+def test_cpp_ordered_consumer_gets_each_queue_in_order(
+    cluster: Cluster, java: Driver, tmp_path: Path
+) -> None:
+    topic = unique("foreign")
+    send = {"namesrv": cluster.address, "topic": topic, "mode": "ordered"}
+    java.run("send", **send, count=100)
+    arguments = ["consume", topic, unique("group"), "*", "ORDERLY"]
+    with running(cpp, tmp_path / "consume.log", cluster.address, *arguments) as consumer:
+        consumer.wait_for("message", 100)
+        java.run("send", **send, first=100, count=100)
+        messages = consumer.wait_for("message", 200)
+    assert sorted(names(messages)) == sorted(expected_names("m", 200))
+    for queue in range(4):
+        offsets = [event["offset"] for event in messages if event["queue"] == queue]
+        assert offsets == list(range(50))
+
+
+def test_cpp_pull(cluster: Cluster, java: Driver, tmp_path: Path) -> None:
+    topic = unique("foreign")
+    java.run("send", namesrv=cluster.address, topic=topic, count=100, tags="a,b")
+    arguments = ["pull", topic, unique("group"), "b"]
+    with running(cpp, tmp_path / "pull.log", cluster.address, *arguments) as consumer:
+        consumer.wait_for("done")
+        messages = consumer.of("message")
+    assert sorted(names(messages)) == sorted(f"m-{n}" for n in range(1, 100, 2))
+
+
+@pytest.mark.parametrize("start", CLIENTS)
 def test_foreign_consumer_shares_a_group_with_java(
     cluster: Cluster, java: Driver, tmp_path: Path, start: Start
 ) -> None:

@@ -4,48 +4,56 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from interop.cluster import SUBJECT
-from support.certificates import make_certificates
+from support.apache import QUICK_JVM, start_apache_broker, start_apache_namesrv
+from support.certificates import Certificates, make_certificates
 from support.java_driver import Driver
-from support.processes import process_group
+from support.processes import ProcessGroup, process_group, wait_until
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.skipif(SUBJECT == "apache", reason="Apache takes these keys as JVM options"),
-]
+
+def start_enforcing(group: ProcessGroup, directory: Path, certificates: Certificates) -> str:
+    """A name server and a broker that speak TLS only, between themselves too; the address."""
+    serving, dialling = certificates.server_keys("enforcing"), certificates.dialling_keys()
+    if SUBJECT == "apache":
+        # Apache takes these keys as options of the JVM.
+        keys = {**serving, **dialling, "tls.test.mode.enable": "false"}
+        options = [*QUICK_JVM, *(f"-D{key}={value}" for key, value in keys.items())]
+        theirs = start_apache_namesrv(directory / "namesrv", java_options=options)
+        group.add(theirs)
+        address = theirs.address
+        group.add(start_apache_broker(directory / "broker", namesrv=address, java_options=options))
+        return address
+    ours = start_twinlog_namesrv(directory / "namesrv", **serving)
+    group.add(ours)
+    keys = {**serving, **dialling}
+    group.add(start_twinlog_broker(directory / "broker", namesrv=ours.address, **keys))
+    return ours.address
 
 
 def test_the_java_client_sends_and_consumes_over_tls_only(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path / "certificates")
-    keys = certificates.server_keys("enforcing")
     with process_group() as group:
-        namesrv = start_twinlog_namesrv(tmp_path / "namesrv", **keys)
-        group.add(namesrv)
-        broker = start_twinlog_broker(
-            tmp_path / "broker", namesrv=namesrv.address, **keys, **certificates.dialling_keys()
-        )
-        group.add(broker)
-        namesrv.wait_for_text(f"address={broker.address}")
-
+        address = start_enforcing(group, tmp_path, certificates)
         options = (
             "-Dtls.enable=true", "-Dtls.test.mode.enable=false", "-Dtls.client.authServer=true",
             f"-Dtls.client.trustCertPath={certificates.authority}",
         )  # fmt: skip
         encrypted = Driver(tmp_path / "encrypted", options=options)
-        sent = encrypted.run("send", namesrv=namesrv.address, topic="secret", count=10, tls="true")
-        assert [event["status"] for event in sent["sent"]] == ["SEND_OK"] * 10
-        consumer = encrypted.start(
-            "push", namesrv=namesrv.address, topic="secret", group="g", tls="true"
+        send = {"namesrv": address, "topic": "secret", "tls": "true"}
+        wait_until(
+            lambda: encrypted.run("send", **send, prefix="first", retries=0)["sent"],
+            "the broker registered, and a first send over TLS",
         )
-        consumer.wait_for("message", 10)
+        sent = encrypted.run("send", **send, count=10)
+        assert [event["status"] for event in sent["sent"]] == ["SEND_OK"] * 10
+        consumer = encrypted.start("push", namesrv=address, topic="secret", group="g", tls="true")
+        consumer.wait_for("message", 11)
         consumer.stop()
         encrypted.close()
 
         plain = Driver(tmp_path / "plain")
-        refused = plain.run("send", namesrv=namesrv.address, topic="secret", retries=0)
+        refused = plain.run("send", namesrv=address, topic="secret", retries=0)
         assert not refused["sent"]
         assert refused["failed"]
         plain.close()

@@ -1,6 +1,7 @@
 'use strict';
 // The JavaScript client (npm's ali-ons) as a program:
 //   client.js NAMESRV send TOPIC COUNT PREFIX | consume TOPIC GROUP EXPRESSION MODEL
+// A message with the tag `refuse` is refused the first time.
 // JSON lines on standard output; a consumer runs until standard input is closed.
 const { Consumer, Producer, Message } = require('ali-ons');
 // Asked for by the constructor, used only to find a name server by HTTP.
@@ -36,6 +37,7 @@ async function consume(nameSrv, topic, group, expression, model) {
       name: message.body.toString().split(':')[0], tags: message.tags, keys: message.keys,
       queue: message.queueId, offset: message.queueOffset, msgId: message.msgId, reconsume: message.reconsumeTimes,
     });
+    if (message.tags === 'refuse' && !message.reconsumeTimes) throw new Error('refused once');
   });
   await consumer.ready();
   report('started');
