@@ -92,8 +92,8 @@ def _help(context: click.Context) -> str:
     return f"{context.command_path} --help"
 
 
-def run_group(group: click.Group, args: Sequence[str], prog_name: str) -> int:
-    """Call a group; whatever goes wrong becomes one line on standard error and an exit code."""
+def run_group(group: click.Command, args: Sequence[str], prog_name: str) -> int:
+    """Call it; whatever goes wrong becomes one line on standard error and an exit code."""
     try:
         result = group.main(list(args), prog_name=prog_name, standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -36,11 +36,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),
 }
 
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
 
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_SETTINGS,
     epilog="First steps: twinlog up; twinlog topic create orders; twinlog ha status",
 )
 @click.version_option(package_name="twinlog")
@@ -57,14 +59,26 @@ def main(args: list[str] | None = None, prog_name: str = "twinlog") -> NoReturn:
     sys.exit(run_group(cli, sys.argv[1:] if args is None else args, prog_name))
 
 
-def mqnamesrv() -> None:
+def mqnamesrv() -> NoReturn:
     """`mqnamesrv`, as Apache users type it."""
-    main(["namesrv", *sys.argv[1:]], prog_name="mqnamesrv")
+    from twinlog.cli.namesrv import namesrv
+
+    _run_server("mqnamesrv", namesrv)
 
 
-def mqbroker() -> None:
-    """`mqbroker`, as Apache users type it."""
-    main(["broker", *sys.argv[1:]], prog_name="mqbroker")
+def mqbroker() -> NoReturn:
+    """`mqbroker`, as Apache users type it: the server alone, without the verbs of ours."""
+    from twinlog.cli.admin.broker import broker
+
+    _run_server("mqbroker", broker)
+
+
+def _run_server(name: str, like: click.Command) -> NoReturn:
+    text = (like.help or "").split("\n\n")[0]
+    command = click.Command(
+        name, params=like.params, callback=like.callback, help=text, context_settings=_SETTINGS
+    )
+    sys.exit(run_group(command, sys.argv[1:], name))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class JobGroup(click.Group):
         module, attribute, _ = JOBS[name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        if any(parameter.metavar == "VALUE" for parameter in command.params):
+            command.epilog = "Flags with VALUE are the options of the format: docs/SPARK.md."
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

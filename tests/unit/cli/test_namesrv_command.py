@@ -91,3 +91,17 @@ def test_help_lists_commands_without_importing_them() -> None:
     shown = run("--help")
     assert shown.returncode == 0
     assert "namesrv" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["mqnamesrv", "mqbroker"])
+def test_apaches_names_are_the_servers_alone(name: str) -> None:
+    command = Path(sys.executable).parent / name
+    done = subprocess.run([command, "-h"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: {name} [OPTIONS]\n")
+    assert "Commands" not in done.stdout
+    printed = subprocess.run(
+        [command, "-p", "-n", "127.0.0.1:1"], capture_output=True, text=True, timeout=60
+    )
+    assert printed.returncode == 0
+    assert "listenPort=" in printed.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import platform
 import shutil
 import signal
@@ -21,6 +22,7 @@ from twinlog.cli.demo.verdict import Verdict
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+REPORT_NAME = "twinlog-demo.html"
 
 
 @click.command(epilog="Example: twinlog demo --seconds 5 --report report.html")
@@ -30,8 +32,8 @@ EXIT_INTERRUPTED = 130
               help="Sends a second.")  # fmt: skip
 @click.option("--size", default=256, show_default=True, type=click.IntRange(16, 1 << 20),
               help="Bytes of a message.")  # fmt: skip
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), show_default=True,
-              default=Path("twinlog-demo.html"), help="The page to write.")  # fmt: skip
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path),
+              show_default=REPORT_NAME, help="The page to write.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, nothing else.")
 @click.option("--keep", is_flag=True, help="Leave stores, logs and archive where they are.")
 @click.option("--sabotage", type=click.Choice(KINDS),
@@ -40,7 +42,7 @@ EXIT_INTERRUPTED = 130
               help="RocketMQ's Java client writes and reads; needs mvn and a JDK.")  # fmt: skip
 @click.option("--no-spark", is_flag=True, help="Leave out archive and audit.")
 def demo(
-    seconds: float, rate: int, size: int, report: Path, as_json: bool, keep: bool,
+    seconds: float, rate: int, size: int, report: Path | None, as_json: bool, keep: bool,
     sabotage: str | None, apache_client: bool, no_spark: bool,
 ) -> None:  # fmt: skip
     """Kill the master of a pair under load and prove that nothing acknowledged was lost."""
@@ -49,10 +51,11 @@ def demo(
     from twinlog.cli.demo.traffic import Load
 
     load = Load(size, rate)
+    page = _writable(report)
     directory = Path(tempfile.mkdtemp(prefix="twinlog-demo-"))
     try:
         options = DemoOptions(directory, seconds, load, sabotage, not no_spark, apache_client)
-        code = asyncio.run(_run(options, report, as_json=as_json))
+        code = asyncio.run(_run(options, page, as_json=as_json))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("twinlog: interrupted; everything that was started is stopped", err=True)
         code = EXIT_INTERRUPTED
@@ -66,7 +69,30 @@ def demo(
     sys.exit(code)
 
 
-async def _run(options: Any, report: Path, *, as_json: bool) -> int:
+def _writable(report: Path | None) -> Path | None:
+    """Where the page goes. Known before the run: two minutes of work must not end without it.
+
+    None: a temporary file, for the directory is somebody else's (a clone that another user made).
+    """
+    path = report or Path(REPORT_NAME)
+    target = path if path.exists() else path.parent
+    if os.access(target, os.W_OK):
+        return path
+    if report is not None:
+        raise click.UsageError(f"--report {report}: cannot write to {target}")
+    return None
+
+
+def _write_page(path: Path | None, text: str) -> Path:
+    if path is None:
+        descriptor, name = tempfile.mkstemp(prefix="twinlog-demo-", suffix=".html")
+        os.close(descriptor)
+        path = Path(name)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+async def _run(options: Any, report: Path | None, *, as_json: bool) -> int:
     from twinlog.cli.demo.java_tools import JavaClientError
     from twinlog.cli.demo.report import page
     from twinlog.cli.demo.scenario import Demo, DemoFailure
@@ -95,11 +121,11 @@ async def _run(options: Any, report: Path, *, as_json: bool) -> int:
         "Message size": f"{options.load.size} bytes",
         "Sabotage": options.sabotage or "none",
     }
-    report.write_text(page(verdict, run.ledger, run.moments, run.lag, facts), encoding="utf-8")
+    written = _write_page(report, page(verdict, run.ledger, run.moments, run.lag, facts))
     if as_json:
         click.echo(json.dumps(verdict.to_json()))
     else:
-        _print(verdict, report)
+        _print(verdict, written)
     return 0 if verdict.is_good else EXIT_FAILED
 
 
