@@ -27,6 +27,48 @@ def test_the_program_runs(cluster: Any, tmp_path: Path, number: int) -> None:
     assert done.stderr == ""
 
 
+BOTH_WAYS = """
+import asyncio, sys
+if sys.argv[2] == "without":
+    sys.modules["uvloop"] = None  # An import fails as if it was not installed.
+    factory = None
+else:
+    import uvloop
+    factory = uvloop.new_event_loop
+from twinlog.client import ConsumeFrom, Message, Producer, PushConsumer
+
+
+async def main():
+    seen, done = set(), asyncio.Event()
+
+    async def handler(message):
+        seen.add(message.body)
+        if len(seen) == 50:
+            done.set()
+
+    topic = f"loops-{sys.argv[2]}"
+    async with (
+        Producer("p", name_server=sys.argv[1], linger_ms=1) as producer,
+        PushConsumer(topic, name_server=sys.argv[1], consume_from=ConsumeFrom.FIRST_OFFSET) as c,
+    ):
+        await producer.send_many(Message(topic, b"%d" % n) for n in range(50))
+        await c.subscribe(topic, "*", handler)
+        await asyncio.wait_for(done.wait(), 30)
+    print(type(asyncio.get_running_loop()).__module__.partition(".")[0])
+
+
+with asyncio.Runner(loop_factory=factory) as runner:
+    runner.run(main())
+"""
+
+
+@pytest.mark.parametrize(("way", "loop"), [("without", "asyncio"), ("with", "uvloop")])
+def test_with_and_without_uvloop(cluster: Any, way: str, loop: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", BOTH_WAYS, cluster.name_server, way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, loop), done.stderr
+
+
 def test_every_public_name_is_explained() -> None:
     text = PAGE.read_text()
     missing = [name for name in twinlog.client.__all__ if not re.search(rf"\b{name}\b", text)]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.client_support import eventually, eventually_async, read_all
+from support.twinlog_servers import start_twinlog_namesrv
 from twinlog.admin import Admin, topics
 from twinlog.client import Message, Producer, PushConsumer, ReceivedMessage
 from twinlog.client.errors import ClientError
@@ -129,3 +132,31 @@ async def _succeeds(call: Any) -> bool:
     except ClientError:
         return False
     return True
+
+
+async def test_names_are_resolved_again_for_each_connection(
+    bare_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server moves to another address under the same name, as behind a DNS entry."""
+    port = bare_cluster.namesrv.port
+    moved = start_twinlog_namesrv(tmp_path / "moved", listenPort=port, bindAddress="127.0.0.2")
+    try:
+        broker = bare_cluster.broker(namesrvAddr=f"{bare_cluster.name_server};127.0.0.2:{port}")
+        moved.wait_for_text(f"address={broker.address}")
+        place = "127.0.0.1"
+        resolve = socket.getaddrinfo
+
+        def resolver(host: Any, *arguments: Any, **options: Any) -> Any:
+            return resolve(place if host == "names.test" else host, *arguments, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolver)
+        async with Producer("pg", name_server=f"names.test:{port}") as producer:
+            await producer.send(Message("before", b"x"))
+            bare_cluster.namesrv.kill()
+            with pytest.raises(ClientError, match="no name server answers"):
+                await producer.send(Message("between", b"x"), timeout_ms=1000)
+            place = "127.0.0.2"
+            receipt = await producer.send(Message("after", b"x"))
+            assert receipt.is_acknowledged
+    finally:
+        moved.kill()

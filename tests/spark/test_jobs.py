@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,30 @@ def test_compaction_keeps_the_rows_and_the_place_to_go_on(
     assert compact(out, grace_seconds=3600).facts["removed"] == 0
     assert archived_rows(spark, out) == stored_rows(files)
     assert audit_archive(master, out, spark=spark).findings == []
+
+
+def test_old_rows_expire_and_the_archive_goes_on(spark: Any, pair: Any, tmp_path: Path) -> None:
+    files, master, _ = pair
+    out = tmp_path / "archive"
+    options = {"path": str(master)}
+    archive(out, options, spark=spark)
+    old = len(files.rows)
+    files.now += 10 * 86_400_000
+    files.fill(60)
+    archive(out, options, spark=spark)
+    days = (time.time() * 1000 - files.rows[old]["store_ms"]) / 86_400_000
+    assert compact(out, grace_seconds=0, expire_days=days + 20).facts["expired_rows"] == 0
+    facts = compact(out, grace_seconds=0, expire_days=days + 5).facts
+    assert (facts["expired_rows"], facts["rows"]) == (old, 60)
+    kept = Counter(
+        (r["topic"], r["queue_id"], r["queue_offset"], r["body"]) for r in files.rows[old:]
+    )
+    assert archived_rows(spark, out) == kept
+    assert audit_archive(master, out, spark=spark).findings == []
+    assert compact(out, grace_seconds=0, expire_days=days - 1).facts["rows"] == 0
+    assert archived_rows(spark, out) == Counter()
+    files.fill(20)
+    assert archive(out, options, spark=spark).facts["rows"] == 20
 
 
 def test_decode_writes_typed_rows_and_dead_letters(spark: Any, pair: Any, tmp_path: Path) -> None:

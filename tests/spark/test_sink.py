@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +13,13 @@ import pyarrow as pa
 import pytest
 from storefiles import StoreFiles
 
-from support.processes import Process
+from support.processes import Process, process_group
+from support.raw_log import raw_bodies
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
-from twinlog.spark.errors import OptionError, UnreachableError
+from twinlog.admin import Admin
+from twinlog.admin.topics import create_topic
+from twinlog.spark.errors import NotFoundError, OptionError, UnreachableError
+from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.mirror import mirror
 from twinlog.spark.jobs.move import export, import_rows, replay
 from twinlog.spark.options import SourceOptions
@@ -85,21 +91,50 @@ def test_sharding_keys_keep_their_order(namesrv: str) -> None:
     ("row", "text"),
     [
         ({"body": None, "tags": "a"}, "row 1 of task 0: it has no body"),
-        ({"body": b"x", "tags": "a\x01b"}, "row 1 of task 0"),
+        ({"body": b"", "tags": "a"}, "row 1 of task 0: body is empty"),
+        ({"body": b"x", "tags": "a\x01b"}, "row 1 of task 0: tags: the characters"),
+        ({"body": b"x", "tags": "a", "properties": {"p": "v\x02"}}, "row 1 .*: property 'p'"),
+        ({"body": b"x", "tags": "a", "queue_id": 99}, "row 1 of task 0: topic .* no queue 99"),
         ({"body": b"x" * 5_000_000, "tags": "a"}, "row 1 of task 0"),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_named_and_those_before_it_are_kept(
     namesrv: str, row: dict[str, Any], text: str
 ) -> None:
-    topic = f"illegal{abs(hash(text + str(row['tags']))) % 1000}{len(row['body'] or b'')}"
-    with pytest.raises(SinkError, match=text):
-        send(
-            namesrv,
-            [{"body": b"good", "tags": "a"}, row, {"body": b"never", "tags": "a"}],
-            topic=topic,
-        )
+    topic = f"illegal-{time.time_ns()}"
+    kinds = {"body": pa.binary(), "tags": pa.string(), "queue_id": pa.int32()}
+    kinds["properties"] = pa.map_(pa.string(), pa.string())
+    schema = pa.schema([(name, kind) for name, kind in kinds.items() if name in row])
+    rows = [{"body": b"good", "tags": "a"}, row, {"body": b"never", "tags": "a"}]
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    options = SinkOptions.parse({"nameServer": namesrv, "topic": topic})
+    with pytest.raises(SinkError, match=rf"\[ROW_ILLEGAL\] {text}"):
+        send_rows(options, iter([batch]), Task())
     assert [r["body"] for r in rows_of(namesrv, topic)] == [b"good"]
+
+
+def test_a_topic_that_does_not_exist_is_named_with_its_row(tmp_path: Path) -> None:
+    with process_group() as group:
+        server = start_twinlog_namesrv(tmp_path / "n")
+        group.add(server)
+        broker = start_twinlog_broker(
+            tmp_path / "b", namesrv=server.address, autoCreateTopicEnable=False,
+            mappedFileSizeCommitLog=1 << 24,
+        )  # fmt: skip
+        group.add(broker)
+        server.wait_for_text(f"address={broker.address}")
+        asyncio.run(make_topic(server.address, "there"))
+        rows = [{"body": b"%d" % n, "topic": "there"} for n in range(300)]
+        wrong = [{"body": b"x", "topic": "there"}, {"body": b"y", "topic": "missing"}]
+        batches = [pa.RecordBatch.from_pylist(part) for part in (rows, wrong)]
+        for given in ({}, {"exactlyOnce": "true", "producerId": "p"}, {"ratePerSecond": "9999"}):
+            options = SinkOptions.parse({"nameServer": server.address, **given})
+            words = r"\[TOPIC_NOT_FOUND\] row 301 of task 0: .*missing.*autoCreateTopicEnable"
+            with pytest.raises(NotFoundError, match=words):
+                send_rows(options, iter(batches), Task())
+        found = raw_bodies(broker.store, "there")
+        assert {found[row["body"]] for row in rows} == {3}
+        assert raw_bodies(broker.store, "missing") == {}
 
 
 def test_options_that_cannot_be_kept_are_refused(namesrv: str) -> None:
@@ -113,6 +148,11 @@ def test_options_that_cannot_be_kept_are_refused(namesrv: str) -> None:
         SinkOptions.parse({"nameServer": namesrv, "maxInFligth": "1"})
     with pytest.raises(UnreachableError):
         send("127.0.0.1:9", [{"body": b"x"}], topic="t", sendTimeoutMs="300", sendRetries="0")
+
+
+async def make_topic(namesrv: str, topic: str) -> None:
+    async with Admin(namesrv) as admin:
+        await create_topic(admin, topic)
 
 
 def content(rows: list[dict[str, Any]]) -> Counter[Any]:
@@ -146,3 +186,57 @@ def test_replay_export_import_and_mirror_give_equal_rows(
     mirror(source, namesrv, tmp_path / "check", to_topic="mirrored", spark=spark)
     everything = content([r for r in files.rows if r["topic"] == "orders"])
     assert content(rows_of(namesrv, "mirrored")) == everything
+
+
+IDENTITY = ("topic", "queue_id", "queue_offset", "body", "keys", "tags", "flag")
+
+
+def archived(spark: Any, place: Path, *columns: str) -> Counter[Any]:
+    reader = spark.read.format("twinlog").option("archive", str(place))
+    rows = reader.option("subscribePattern", ".*").load().selectExpr(*IDENTITY, *columns).collect()
+    return Counter(tuple(bytes(v) if isinstance(v, bytearray) else v for v in row) for row in rows)
+
+
+@pytest.mark.spark
+def test_an_archive_that_is_replayed_into_an_empty_cluster_gives_equal_rows(
+    spark: Any, tmp_path: Path
+) -> None:
+    files = StoreFiles(tmp_path / "store")
+    files.fill(200)
+    files.put("orders", 2, b"no keys, no tags", {"mine": "own value"}, flag=5)
+    archive(tmp_path / "one", {"path": str(tmp_path / "store")}, spark=spark)
+    with process_group() as group:
+        server = start_twinlog_namesrv(tmp_path / "n")
+        group.add(server)
+        broker = start_twinlog_broker(tmp_path / "b", namesrv=server.address)
+        group.add(broker)
+        server.wait_for_text(f"address={broker.address}")
+        facts = replay(tmp_path / "one", server.address, keep_queue=True, spark=spark).facts
+        assert facts["rows"] == 201
+        archive(tmp_path / "two", {"nameServer": server.address}, spark=spark)
+    own = "properties['mine'] AS mine"
+    # What a message was before: its id and the time of its birth travel as properties.
+    before = archived(spark, tmp_path / "one", own, "msg_id", "unix_millis(born_ts) AS born")
+    after = archived(
+        spark, tmp_path / "two", own, "properties['ORIGIN_UNIQ_KEY'] AS msg_id",
+        "CAST(properties['ORIGIN_BORN_TIME'] AS BIGINT) AS born",
+    )  # fmt: skip
+    assert after == before
+    assert after.total() == 201
+
+
+@pytest.mark.spark
+def test_an_archive_with_a_gap_is_not_replayed(spark: Any, namesrv: str, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "store")
+    for _ in range(3):
+        files.fill(40)
+        archive(tmp_path / "out", {"path": str(tmp_path / "store")}, spark=spark)
+    middle = sorted((tmp_path / "out" / "_manifest").iterdir())[1]
+    middle.unlink()
+    topic = f"gap-{time.time_ns()}"
+    words = r"ARCHIVE_GAP\] events broker broker-a queue 0: the archive ends at 5, .* begin at 10"
+    for is_dry in (True, False):
+        with pytest.raises(Exception, match=words):
+            replay(tmp_path / "out", namesrv, to_topic=topic, dry_run=is_dry, spark=spark)
+    with pytest.raises(Exception, match="TOPIC_NOT_FOUND"):
+        rows_of(namesrv, topic)

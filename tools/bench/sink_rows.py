@@ -58,16 +58,12 @@ def _writing(**options: str) -> Callable[[Context], Mapping[str, float]]:
 
 
 def _replaying(context: Context) -> Mapping[str, float]:
+    from twinlog.spark.jobs.move import replay
+
     address = _cluster(context)
-    root, facts = spark_rows.store(_SIZE, context.scale)
-    spark = spark_rows.session()
-    rows = spark.read.format("twinlog").option("path", str(root))
-    frame = rows.option("subscribePattern", ".*").load()
-    columns = ("topic", "body", "keys", "tags", "properties", "flag", "born_ts", "msg_id")
+    root, _ = spark_rows.store(_SIZE, context.scale)
     begin = time.perf_counter()
-    frame.select(*columns).write.format("twinlog").option("nameServer", address).mode(
-        "append"
-    ).save()
+    facts = replay(root, address, spark=spark_rows.session()).facts
     return {"rows": facts["rows"] / (time.perf_counter() - begin)}
 
 

@@ -117,14 +117,18 @@ def mirror_command(
 @click.argument("archive")
 @click.option("--target-bytes", default=256 << 20, show_default=True)
 @click.option("--grace-seconds", default=3600.0, show_default=True)
+@click.option("--expire-days", type=float, help="Forget rows stored longer ago.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-def compact_command(archive: str, target_bytes: int, grace_seconds: float, quiet: bool) -> None:
-    """Merge small files of ARCHIVE and remove what no manifest names."""
+def compact_command(
+    archive: str, target_bytes: int, grace_seconds: float, expire_days: float | None, quiet: bool
+) -> None:
+    """Merge small files of ARCHIVE, forget old ones, remove what no manifest names."""
     from twinlog.spark.jobs.compact import compact
 
     show = progress_of(quiet)
     run(
         lambda: compact(
-            archive, target_bytes=target_bytes, grace_seconds=grace_seconds, progress=show
+            archive, target_bytes=target_bytes, grace_seconds=grace_seconds,
+            expire_days=expire_days, progress=show,
         )
-    )
+    )  # fmt: skip

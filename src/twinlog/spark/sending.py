@@ -21,10 +21,12 @@ import pyarrow as pa
 
 from twinlog.client import Message, MessageQueue, Producer
 from twinlog.client.errors import (
+    BrokerTopicNotFoundError,
     ClientError,
     IdempotenceNotSupportedError,
     InvalidMessageError,
     RouteError,
+    TopicNotFoundError,
     TransportError,
 )
 from twinlog.client.message import RESERVED_PROPERTIES
@@ -38,7 +40,7 @@ from twinlog.spark.encode import (
     members,
     prepare,
 )
-from twinlog.spark.errors import PipelineError, UnreachableError
+from twinlog.spark.errors import NotFoundError, PipelineError, UnreachableError
 from twinlog.spark.options import bad
 
 if TYPE_CHECKING:
@@ -176,7 +178,11 @@ class RowSender:
         """Send a batch as requests that are encoded here; false when a row names no queue."""
         parts = []
         for rows in prepared:
-            found = await self._by_queue(producer, rows)
+            try:
+                found = await self._by_queue(producer, rows)
+            except ClientError as error:
+                await self._drain()
+                raise self._failure(self._name(self.rows + int(rows.rows[0])), error) from error
             if found is None:
                 return False
             parts += found
@@ -260,9 +266,9 @@ class RowSender:
             if row.get("queue_id") is not None:
                 queue = await self._queue(producer, message.topic, row["queue_id"])
             future = producer.send_nowait(message, queue=queue)
-        except InvalidMessageError as error:
+        except ClientError as error:
             await self._drain()
-            raise SinkError("ROW_ILLEGAL", f"{self._name(self.rows)}: {error}") from error
+            raise self._failure(self._name(self.rows), error) from error
         self.pending.append((self.rows, self.rows, 1, future))
         self.pending_rows += 1
         self.rows += 1
@@ -319,8 +325,10 @@ class RowSender:
         if isinstance(error, IdempotenceNotSupportedError):
             detail = f"exactlyOnce=true: {error}; leave it out to write at least once"
             return SinkError("NOT_SUPPORTED", detail)
+        if isinstance(error, TopicNotFoundError | BrokerTopicNotFoundError):
+            return NotFoundError("TOPIC_NOT_FOUND", f"{name}: {error}")
         if isinstance(error, TransportError | RouteError):
-            return UnreachableError("BROKER_UNREACHABLE", str(error))
+            return UnreachableError("BROKER_UNREACHABLE", f"{name}: {error}")
         return SinkError("NOT_ACKNOWLEDGED", f"{name}: {error}")
 
 

@@ -217,11 +217,7 @@ class Manifest:
 
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Write a file of the manifest durably; it must not exist yet."""
-        temporary = self.directory / f".{name}.{os.getpid()}"
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(data, file, sort_keys=True, separators=(",", ":"))
-            file.flush()
-            os.fsync(file.fileno())
+        temporary = self._write_temporary(name, data)
         try:
             os.link(temporary, self.directory / name)
         except FileExistsError as error:
@@ -231,3 +227,16 @@ class Manifest:
         finally:
             temporary.unlink()
         sync_directory(self.directory)
+
+    def replace(self, name: str, data: dict[str, Any]) -> None:
+        """Write a file of the manifest durably in the place of the one that is there."""
+        os.replace(self._write_temporary(name, data), self.directory / name)
+        sync_directory(self.directory)
+
+    def _write_temporary(self, name: str, data: dict[str, Any]) -> Path:
+        temporary = self.directory / f".{name}.{os.getpid()}"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(data, file, sort_keys=True, separators=(",", ":"))
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary

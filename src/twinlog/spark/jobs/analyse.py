@@ -26,10 +26,8 @@ QUANTILE_NAMES = ("p50", "p90", "p99", "p99.9", "max")
 ACCURACY = 10000
 
 
-def table_of(
-    spark: SparkSession, place: str | Path, columns: str, options: Mapping[str, str] | None = None
-) -> DataFrame:
-    """Return some columns of a store or an archive as a table.
+def place_options(place: str | Path, options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the options that read a store or an archive.
 
     Raises:
         NotFoundError: the path is neither.
@@ -39,6 +37,14 @@ def table_of(
         raise NotFoundError("STORE_NOT_FOUND", f"{place} is neither a store nor an archive")
     given = source_options(options)
     given["path" if kind == "store" else "archive"] = str(place)
+    return given
+
+
+def table_of(
+    spark: SparkSession, place: str | Path, columns: str, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Return some columns of a store or an archive as a table."""
+    given = place_options(place, options)
     return spark.read.format("twinlog").options(**given).schema(columns).load()
 
 

@@ -1,4 +1,4 @@
-"""`twinlog spark compact`: small files of an archive become few; what no manifest names is removed.
+"""`twinlog spark compact`: small files become few, old ones expire, what no manifest names goes.
 
 New files are written first, then one merged manifest names them instead of the old ones: the
 commit point. Old files stay for a grace time, because a reader may have planned with them, and are
@@ -26,6 +26,7 @@ from twinlog.spark.archive.manifest import (
 from twinlog.spark.archive.parquet import PartitionedWriter
 from twinlog.spark.errors import ArchiveError
 from twinlog.spark.jobs.common import Progress, Summary
+from twinlog.spark.offsets import QueueKey
 
 TARGET_BYTES = 256 << 20
 GRACE_SECONDS = 3600.0
@@ -37,15 +38,20 @@ def compact(
     *,
     target_bytes: int = TARGET_BYTES,
     grace_seconds: float = GRACE_SECONDS,
+    expire_days: float | None = None,
     compression: str = "zstd",
     progress: Progress | None = None,
 ) -> Summary:
     """Merge the small files of an archive and remove orphans. No archive job may run meanwhile.
 
+    A file expires as a whole, when its newest row was stored so long ago. The archive then begins
+    behind it, and ends where it did: archiving goes on there.
+
     Args:
         archive: the archive directory.
         target_bytes: merge files up to about this size.
         grace_seconds: how long files that are not named any more are kept.
+        expire_days: forget rows that were stored earlier than this many days ago; None: keep all.
         compression: of the merged files.
         progress: where to show progress.
     """
@@ -54,16 +60,26 @@ def compact(
     manifest = Manifest(Path(archive)).require()
     batches = manifest.batches()
     before = [file for batch in batches for file in batch.files]
+    expired = _expired(before, expire_days)
     after = before
-    if len(batches) > 1:
-        after = _merge(manifest, before, target_bytes, compression, show)
+    if len(batches) > 1 or expired:
+        kept = [file for file in before if file not in expired]
+        after = _merge(manifest, kept, target_bytes, compression, show)
         _publish(manifest, batches, after)
     removed = remove_orphans(manifest, grace_seconds)
     facts = {
         "archive": str(archive), "files_before": len(before), "files_after": len(after),
         "rows": sum(file.rows for file in after), "removed": removed,
+        "expired_rows": sum(file.rows for file in expired),
     }  # fmt: skip
     return Summary("compact", facts, seconds=time.monotonic() - begin)
+
+
+def _expired(files: list[ArchivedFile], days: float | None) -> list[ArchivedFile]:
+    if days is None:
+        return []
+    limit_ms = (time.time() - days * 86400) * 1000
+    return [file for file in files if file.store_ms[1] < limit_ms]
 
 
 def _merge(
@@ -115,12 +131,25 @@ def _merge_group(
     return [item.final for item in staged]
 
 
+def _first_offsets(files: list[ArchivedFile]) -> dict[QueueKey, int]:
+    firsts: dict[QueueKey, int] = {}
+    for file in files:
+        for broker, queue, first, _ in file.queues:
+            key = (file.topic, broker, queue)
+            firsts[key] = min(first, firsts.get(key, first))
+    return firsts
+
+
 def _publish(manifest: Manifest, batches: list[Batch], files: list[ArchivedFile]) -> None:
     last = batches[-1]
     published: dict[str, int] = {}
     for batch in batches:
         published[batch.query] = max(batch.batch, published.get(batch.query, -1))
     spans = merge_ranges([r for batch in batches for r in [*batch.ranges, *batch.skipped_ranges()]])
+    firsts = _first_offsets(files)
+    if sum(file.rows for file in files) < sum(batch.rows for batch in batches):
+        # What expired was the beginning of each queue.
+        spans = {key: (firsts.get(key, high), high) for key, (_, high) in spans.items()}
     skipped = [skip for batch in batches for skip in batch.skipped if not skip[5].startswith("GAP")]
     merged = Batch(
         sequence=last.sequence, query=last.query, batch=last.batch, marks=last.marks,
@@ -128,8 +157,11 @@ def _publish(manifest: Manifest, batches: list[Batch], files: list[ArchivedFile]
     )  # fmt: skip
     known = manifest.published()
     data = {"v": VERSION, "published": {**known, **published}, "batches": [asdict(merged)]}
-    manifest.write(f"{last.sequence:012d}.base.json", data)
     kept = f"{last.sequence:012d}.base.json"
+    if (manifest.directory / kept).exists():
+        manifest.replace(kept, data)
+    else:
+        manifest.write(kept, data)
     for path in manifest.directory.iterdir():
         number = path.name[:12]
         if path.name != kept and number.isdigit() and int(number) <= last.sequence:

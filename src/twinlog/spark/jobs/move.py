@@ -8,13 +8,16 @@ unique id as properties ORIGIN_BORN_TIME and ORIGIN_UNIQ_KEY.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from twinlog.spark.columns import ddl
 from twinlog.spark.errors import NotFoundError, OptionError
-from twinlog.spark.jobs.analyse import table_of
+from twinlog.spark.jobs.analyse import place_options, table_of
 from twinlog.spark.jobs.common import (
     Progress,
     Summary,
@@ -22,9 +25,15 @@ from twinlog.spark.jobs.common import (
     session_of,
     source_options,
 )
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import plan_batch, read_window
+from twinlog.spark.sending import Task, send_rows
+from twinlog.spark.sink import SinkOptions
+from twinlog.spark.tasks import task_frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SENT_COLUMNS = ("topic", "body", "keys", "tags", "properties", "flag", "born_ts", "msg_id")
 FORMATS = ("json", "parquet")
@@ -61,33 +70,62 @@ def replay(
     """
     begin = time.monotonic()
     show = progress or Progress()
+    given = place_options(place, options)
     with session_of(spark, "replay", master=spark_master) as session:
-        rows = table_of(session, place, ddl(), options)
-        show.show("replay: counting")
-        counts = {r["topic"]: r["count"] for r in rows.groupBy("topic").count().collect()}
-        if not dry_run:
+        if dry_run:
+            show.show("replay: counting")
+            rows = session.read.format("twinlog").options(**given).schema("topic STRING").load()
+            counts = {r["topic"]: r["count"] for r in rows.groupBy("topic").count().collect()}
+        else:
             show.show("replay: sending")
-            columns = [*SENT_COLUMNS, *(["queue_id"] if keep_queue else [])]
-            _write(rows.select(*columns), name_server, to_topic, rate, sink)
+            target = sink_options(name_server, to_topic, rate, sink)
+            counts = _send_windows(session, given, target, keep_queue)
     show.end()
     facts = {"source": str(place), "rows": sum(counts.values()), "topics": counts}
     facts |= {"to_topic": to_topic, "dry_run": dry_run}
     return Summary("replay", facts, seconds=time.monotonic() - begin)
 
 
-def _write(
-    rows: DataFrame,
-    name_server: str,
-    topic: str | None,
-    rate: int | None,
-    sink: Mapping[str, str] | None,
-) -> None:
-    given = {"nameServer": name_server, **(sink or {})}
+def _send_windows(
+    session: SparkSession, source: Mapping[str, str], sink: Mapping[str, str], keep_queue: bool
+) -> dict[str, int]:
+    """Send rows from where they are read: they need not pass through the JVM and back."""
+    SinkOptions.parse(sink)
+    columns = (*SENT_COLUMNS, *(["queue_id"] if keep_queue else []))
+    parts = plan_batch(SourceOptions.parse(source), Pushed())
+    tasks = [(dict(source), dict(sink), columns, number, part) for number, part in enumerate(parts)]
+    counts: Counter[str] = Counter()
+    if tasks:
+        for row in task_frame(session, send_window, tasks, "topic STRING, rows BIGINT").collect():
+            counts[row["topic"]] += row["rows"]
+    return dict(counts)
+
+
+def send_window(task: Any) -> list[dict[str, Any]]:
+    """Send the rows of one window or archived file; how many of each topic. Runs on a worker."""
+    source, sink, columns, number, part = task
+    counts: Counter[str] = Counter()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in read_window(SourceOptions.parse(source), part, columns):
+            for found in batch.column("topic").value_counts().to_pylist():
+                counts[found["values"]] += found["counts"]
+            yield batch
+
+    send_rows(SinkOptions.parse(sink), batches(), Task(number))
+    return [{"topic": topic, "rows": rows} for topic, rows in counts.items()]
+
+
+def sink_options(
+    name_server: str, topic: str | None, rate: int | None, more: Mapping[str, str] | None
+) -> dict[str, str]:
+    """The options of a write."""
+    given = {"nameServer": name_server, **(more or {})}
     if topic is not None:
         given["topic"] = topic
     if rate is not None:
         given["ratePerSecond"] = str(rate)
-    rows.write.format("twinlog").options(**given).mode("append").save()
+    return given
 
 
 def export(
@@ -166,6 +204,8 @@ def import_rows(
     with session_of(spark, "import", master=spark_master) as session:
         rows = session.read.schema(ddl()).format(chosen).load(str(place))
         count = rows.count()
-        _write(rows.select(*SENT_COLUMNS), name_server, to_topic, rate, None)
+        target = sink_options(name_server, to_topic, rate, None)
+        writer = rows.select(*SENT_COLUMNS).write.format("twinlog").options(**target)
+        writer.mode("append").save()
     facts = {"source": str(place), "form": chosen, "rows": count, "to_topic": to_topic}
     return Summary("import", facts, seconds=time.monotonic() - begin)
