@@ -22,6 +22,7 @@ from pathlib import Path
 import client_rows
 import clusters
 import harness
+import kafka_rows
 import pair_rows
 import picture
 import report
@@ -29,6 +30,7 @@ import results
 import sink_rows
 import spark_rows
 import store_rows
+import whole_rows
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -39,13 +41,30 @@ ROW_DEADLINE_S = 600.0
 
 def all_rows() -> list[harness.Row]:
     """Every row there is. A module of rows is added here, a rival as a subject in its rows."""
-    return [*store_rows.ROWS, *pair_rows.ROWS, *client_rows.ROWS, *spark_rows.ROWS, *sink_rows.ROWS]
+    return [
+        *store_rows.ROWS,
+        *pair_rows.ROWS,
+        *whole_rows.ROWS,
+        *client_rows.ROWS,
+        *kafka_rows.ROWS,
+        *spark_rows.ROWS,
+        *sink_rows.ROWS,
+    ]
 
 
-def release() -> None:
-    """End what rows share (brokers that stay up between them)."""
-    clusters.PAIRS.stop()
-    client_rows.BROKER.stop()
+# What rows share, ended before the first row that does not use it (by the start of its name).
+SHARED: list[tuple[Callable[[], None], tuple[str, ...]]] = [
+    (clusters.PAIRS.stop, ("send", "latency", "pull", "ha", "sync", "delay", "broker")),
+    (client_rows.BROKER.stop, ("client",)),
+    (kafka_rows.CONTENDERS.stop, ("kafka",)),
+]
+
+
+def release(next_row: str = "") -> None:
+    """End the brokers that stay up between rows, but for those that the next row uses."""
+    for stop, users in SHARED:
+        if not next_row.startswith(users):
+            stop()
 
 
 def is_set(name: str) -> bool:
@@ -99,6 +118,7 @@ def measure(
         for row in rows:
             rounds = int(os.environ.get("ROUNDS", min(2, row.rounds) if is_quick else row.rounds))
             print(f"bench: {row.title}", file=sys.stderr, flush=True)
+            release(row.name)
             try:
                 with harness.deadline(ROW_DEADLINE_S, row.name):
                     result = harness.run_row(row, make_directory, rounds=rounds, scale=scale)

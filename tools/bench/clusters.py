@@ -15,7 +15,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +99,55 @@ def version_in_pom(project: str) -> str:
     return re.findall(r"<dependency>.*?<version>(.*?)</version>", pom, re.DOTALL)[0]
 
 
+@dataclass(frozen=True)
+class Usage:
+    """Of a process, from /proc: CPU and bytes written since it started, memory now."""
+
+    cpu_s: float
+    anonymous_mb: float
+    written_mb: float
+
+
+def usages(pids: Iterable[int]) -> dict[int, Usage]:
+    return {pid: _usage(pid) for pid in pids}
+
+
+def usage_since(before: Mapping[int, Usage]) -> dict[int, Usage]:
+    """What each process has used since then."""
+    now = usages(before)
+    return {
+        pid: Usage(
+            now[pid].cpu_s - then.cpu_s,
+            now[pid].anonymous_mb,
+            now[pid].written_mb - then.written_mb,
+        )
+        for pid, then in before.items()
+    }
+
+
+def _usage(pid: int) -> Usage:
+    place = Path(f"/proc/{pid}")
+    ticks = place.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
+    facts = dict(
+        line.split(":", 1)
+        for name in ("status", "io")
+        for line in place.joinpath(name).read_text().splitlines()
+    )
+    return Usage(
+        sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
+        int(facts["RssAnon"].split()[0]) / 1e3,
+        int(facts["write_bytes"]) / 1e6,
+    )
+
+
 class Pair:
     """Name server, master and slave of one make."""
 
     def __init__(self, make: str, role: str, directory: Path, **config: object) -> None:
         self._group = ProcessGroup()
         self.make = make
-        namesrv = self._group.add(start_namesrv(make, directory / "namesrv"))
-        common = {"namesrv": namesrv.address, **config}
+        self.namesrv = self._group.add(start_namesrv(make, directory / "namesrv"))
+        common = {"namesrv": self.namesrv.address, **config}
         self.master = start_broker(make, directory / "master", brokerRole=role, **common)
         self._group.add(self.master)
         self.slave = start_broker(
@@ -144,7 +186,9 @@ class Pairs:
             base = Path(os.environ.get("BENCH_DIR", directory.parent.parent))
             place = base / f"pair-{make}-{role}-{os.getpid()}"
             place.mkdir(parents=True)
-            pair = self._pairs[make] = Pair(make, role, place)
+            plain, _, flush = role.partition("+")  # As in "SYNC_MASTER+SYNC_FLUSH".
+            config = {"flushDiskType": flush} if flush else {}
+            pair = self._pairs[make] = Pair(make, plain, place, **config)
             pair.warm_up(max(3.0, WARM_UP_S * min(1.0, scale)))
         return self._pairs[make]
 

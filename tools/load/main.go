@@ -2,7 +2,9 @@
 // line of JSON about it. Standard library only.
 //
 //	load send -addr HOST:PORT -topic T -conns 16 -depth 16 -size 128 -seconds 10 [-rate 5000]
+//	load send ... -members 64           batches of 64 messages; -topics 100: T0 to T99 in turn
 //	load pull -addr HOST:PORT -topic T -queues 4 -batch 32 -seconds 10 [-again]
+//	load flow -addr HOST:PORT -topic T -rate 5000 -consumers 1 -seconds 10
 //	load echo -addr 127.0.0.1:0
 //
 // With -pid (a comma list of name=pid or pid) the CPU seconds, memory and bytes written to disk of
@@ -27,6 +29,9 @@ type options struct {
 	size        int
 	queues      int
 	batch       int
+	members     int
+	topics      int
+	consumers   int
 	seconds     float64
 	rate        float64
 	wait        bool
@@ -35,8 +40,8 @@ type options struct {
 }
 
 func main() {
-	if len(os.Args) < 2 || !strings.Contains(" send pull echo ", " "+os.Args[1]+" ") {
-		fmt.Fprintln(os.Stderr, "usage: load send|pull|echo [flags]; load send -h lists them")
+	if len(os.Args) < 2 || !strings.Contains(" send pull flow echo ", " "+os.Args[1]+" ") {
+		fmt.Fprintln(os.Stderr, "usage: load send|pull|flow|echo [flags]; load send -h lists them")
 		os.Exit(2)
 	}
 	mode, o := os.Args[1], parse(os.Args[1], os.Args[2:])
@@ -61,6 +66,9 @@ func parse(mode string, arguments []string) *options {
 	flags.IntVar(&o.size, "size", 1024, "bytes of a body")
 	flags.IntVar(&o.queues, "queues", 4, "queues of the topic")
 	flags.IntVar(&o.batch, "batch", 32, "messages asked for in one pull")
+	flags.IntVar(&o.members, "members", 0, "messages in one batch; 0: no batches (send)")
+	flags.IntVar(&o.topics, "topics", 1, "topics, named by -topic and a number (send)")
+	flags.IntVar(&o.consumers, "consumers", 1, "readers of the whole topic (flow)")
 	flags.Float64Var(&o.seconds, "seconds", 10, "how long")
 	flags.Float64Var(&o.rate, "rate", 0, "sends a second by the clock, all connections together; 0: as fast as answered")
 	flags.BoolVar(&o.wait, "wait", true, "the WAIT property: wait for store and replica")
@@ -70,25 +78,31 @@ func parse(mode string, arguments []string) *options {
 	return o
 }
 
+var points = map[string]float64{"p50": .5, "p99": .99, "p999": .999, "max": 1}
+
 func measure(mode string, o *options) (map[string]any, bool) {
 	workers := o.connections
 	if mode == "pull" {
 		workers = o.queues
 	}
+	var total, received totals
+	readers, err := subscribe(mode, o, &received)
+	if err != nil {
+		return map[string]any{"mode": mode, "first_error": err.Error()}, true
+	}
 	watched := watch(o.pids)
 	before := usages(watched)
-	var total totals
 	begin := time.Now()
 	deadline := begin.Add(time.Duration(o.seconds * float64(time.Second)))
-	failures := make(chan error, workers)
+	failures := make(chan error, workers+1)
 	var running sync.WaitGroup
 	for i := 0; i < workers; i++ {
 		running.Add(1)
 		go func(number int) {
 			defer running.Done()
 			var err error
-			if mode == "send" {
-				err = (&sender{options: o, number: number, totals: &total}).run(deadline)
+			if mode != "pull" {
+				err = (&sender{options: o, number: number, totals: &total, isStamped: mode == "flow"}).run(deadline)
 			} else {
 				err = pullQueue(o, number, deadline, &total)
 			}
@@ -98,13 +112,20 @@ func measure(mode string, o *options) (map[string]any, bool) {
 		}(i)
 	}
 	running.Wait()
+	if err := readers.stop(total.messages.Load()); err != nil {
+		failures <- err
+	}
 	elapsed := time.Since(begin).Seconds()
 	messages := float64(total.messages.Load())
 	report := map[string]any{
 		"mode": mode, "messages": messages, "seconds": elapsed, "msg_s": messages / elapsed,
 		"mb_s": float64(total.bytes.Load()) / elapsed / 1e6, "codes": total.all.codes,
-		"latency_ms": total.percentiles(map[string]float64{"p50": .5, "p99": .99, "p999": .999, "max": 1}),
+		"latency_ms": total.percentiles(points),
 		"processes":  difference(watched, before, usages(watched)), "errors": len(failures),
+	}
+	if mode == "flow" {
+		report["received"] = received.messages.Load()
+		report["received_ms"] = received.percentiles(points)
 	}
 	if len(failures) > 0 {
 		report["first_error"] = (<-failures).Error()

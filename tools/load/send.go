@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -22,6 +23,9 @@ type sender struct {
 	failures chan error
 	inFlight atomic.Int64
 	samples  samples
+	batch    *batch // With -members.
+	// In the body's first bytes is when the send was due: a reader tells the latency end to end.
+	isStamped bool
 }
 
 func (s *sender) run(deadline time.Time) error {
@@ -48,23 +52,47 @@ func (s *sender) run(deadline time.Time) error {
 }
 
 func (s *sender) template() *requestTemplate {
-	properties, _ := json.Marshal(fmt.Sprintf("KEYS\x01k\x02WAIT\x01%v", s.options.wait))
-	body := make([]byte, s.options.size)
+	o := s.options
+	properties, _ := json.Marshal(fmt.Sprintf("KEYS\x01k\x02WAIT\x01%v", o.wait))
+	template := &requestTemplate{code: 310, body: bodyOf(o.size, s.number)}
+	if o.members > 0 {
+		template.code = 320
+		s.batch = newBatch(o.members, template.body, s.number)
+		template.body = s.batch.bytes
+	}
+	template.fields = fmt.Sprintf(`"a":"load","c":"TBW102","d":"%d","f":"0","h":"0","i":%s,"j":"0","k":"false","m":"%v"`,
+		o.queues, properties, o.members > 0)
+	if o.topics <= 1 {
+		template.fields += fmt.Sprintf(`,"b":%q`, o.topic)
+	}
+	return template
+}
+
+func bodyOf(size, number int) []byte {
+	body := make([]byte, size)
 	for i := range body {
-		body[i] = byte('a' + (i+s.number)%26)
+		body[i] = byte('a' + (i+number)%26)
 	}
-	return &requestTemplate{
-		code: 310,
-		fields: fmt.Sprintf(`"a":"load","b":%q,"c":"TBW102","d":"%d","f":"0","h":"0","i":%s,"j":"0","k":"false","m":"false"`,
-			s.options.topic, s.options.queues, properties),
-		body: body,
+	return body
+}
+
+// changing is what differs from one request to the next: queue, time and with -topics the topic.
+func (s *sender) changing(sent int, due time.Time) string {
+	o := s.options
+	if o.topics <= 1 {
+		return fmt.Sprintf(`"e":"%d","g":"%d",`, sent%o.queues, due.UnixMilli())
 	}
+	return fmt.Sprintf(`"b":"%s%d","e":"%d","g":"%d",`, o.topic, sent%o.topics, sent/o.topics%o.queues, due.UnixMilli())
 }
 
 func (s *sender) sendUntil(connection net.Conn, deadline time.Time) error {
 	out := bufio.NewWriterSize(connection, 1<<16)
 	request := s.template()
 	sent := s.number
+	step := 1
+	if s.options.topics > 1 {
+		step = s.options.connections // Together the connections walk over all topics.
+	}
 	var period time.Duration
 	if s.options.rate > 0 {
 		period = time.Duration(float64(time.Second) * float64(s.options.connections) / s.options.rate)
@@ -91,8 +119,13 @@ func (s *sender) sendUntil(connection net.Conn, deadline time.Time) error {
 		}
 		s.due[slot] = due.UnixNano()
 		s.inFlight.Add(1)
-		changing := fmt.Sprintf(`"e":"%d","g":"%d",`, sent%s.options.queues, due.UnixMilli())
-		sent++
+		changing := s.changing(sent, due)
+		sent += step
+		if s.batch != nil {
+			s.batch.renew()
+		} else if s.isStamped {
+			binary.BigEndian.PutUint64(request.body, uint64(due.UnixNano()))
+		}
 		if _, err := out.Write(request.encode(slot, changing)); err != nil {
 			return err
 		}
@@ -132,8 +165,9 @@ func (s *sender) receive(connection net.Conn) {
 		}
 		s.samples.add(time.Now().UnixNano()-s.due[answer.opaque], answer.code)
 		if answer.code == 0 {
-			s.totals.messages.Add(1)
-			s.totals.bytes.Add(int64(s.options.size))
+			count := int64(max(1, s.options.members))
+			s.totals.messages.Add(count)
+			s.totals.bytes.Add(count * int64(s.options.size))
 		}
 		s.inFlight.Add(-1)
 		s.slots <- answer.opaque
