@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pytest
 from storefiles import StoreFiles
 
-from support.processes import Process, process_group
+from support.processes import Process, process_group, wait_until
 from support.raw_log import raw_bodies
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.admin import Admin
 from twinlog.admin.topics import create_topic
+from twinlog.client import MessageQueue, SendReceipt, SendStatus
+from twinlog.spark.encode import Chunk
 from twinlog.spark.errors import NotFoundError, OptionError, UnreachableError
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.mirror import mirror
@@ -25,7 +28,7 @@ from twinlog.spark.jobs.move import export, import_rows, replay
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.sending import SinkError, Task, send_rows
+from twinlog.spark.sending import RowSender, SinkError, Task, send_rows
 from twinlog.spark.sink import SinkOptions
 
 pytestmark = pytest.mark.timeout(300)
@@ -75,6 +78,57 @@ def test_every_column_of_a_row_arrives(namesrv: str) -> None:
         (b"two", 1, None, None, 0),
     ]
     assert dict(found[0]["properties"])["mine"] == "x"
+
+
+def test_delayed_rows_and_the_time_of_birth(namesrv: str) -> None:
+    born = datetime(2020, 1, 2, 3, 4, 5, 678_900, tzinfo=UTC)
+    rows = [{"body": b"later", "delay_level": 1, "born_ts": born}, {"body": b"now"}]
+    assert send(namesrv, rows, topic="delayed") == 2
+    found = wait_until(
+        lambda: len(rows := rows_of(namesrv, "delayed")) == 2 and rows, "the delayed row"
+    )
+    later = next(dict(row["properties"]) for row in found if row["body"] == b"later")
+    assert later["ORIGIN_BORN_TIME"] == "1577934245679"
+    assert later["DELAY"] == "1"
+
+
+def test_a_rate_is_a_limit(namesrv: str) -> None:
+    begin = time.monotonic()
+    assert send(namesrv, [{"body": b"x"}] * 100, topic="slow", ratePerSecond="200") == 100
+    assert time.monotonic() - begin >= 0.49
+
+
+def test_no_more_rows_are_on_their_way_than_allowed() -> None:
+    async def fill() -> tuple[int, int]:
+        options = SinkOptions.parse({"nameServer": "x:1", "topic": "t", "maxInFlight": "100"})
+        sender, answers = RowSender(options, Task()), []
+
+        class Silent:
+            once = None
+
+            async def send_members(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+                answers.append(asyncio.get_running_loop().create_future())
+                return answers[-1]
+
+        async def all_chunks() -> None:
+            for number in range(10):
+                chunk = Chunk("t", b"", 25, number * 25, number * 25 + 24)
+                await sender._one_chunk(Silent(), None, chunk)  # type: ignore[arg-type]
+
+        task = asyncio.create_task(all_chunks())
+        await asyncio.sleep(0.05)
+        stopped_at, most = len(answers), sender.pending_rows
+        ok = SendReceipt(SendStatus.SEND_OK, "", MessageQueue("t", "b", 0), 0)
+        while not task.done():
+            for answer in answers:
+                if not answer.done():
+                    answer.set_result(ok)
+                    break
+            await asyncio.sleep(0)
+            most = max(most, sender.pending_rows)
+        return stopped_at, most
+
+    assert asyncio.run(fill()) == (4, 100)
 
 
 def test_sharding_keys_keep_their_order(namesrv: str) -> None:
@@ -179,6 +233,9 @@ def test_replay_export_import_and_mirror_give_equal_rows(
     assert export(store, tmp_path / "out", chosen, spark=spark).facts["rows"] == 40
     import_rows(tmp_path / "out", namesrv, to_topic="imported", spark=spark)
     assert content(rows_of(namesrv, "imported")) == wanted
+    export(store, tmp_path / "files", chosen, form="parquet", spark=spark)
+    import_rows(tmp_path / "files", namesrv, to_topic="imported-2", spark=spark)
+    assert content(rows_of(namesrv, "imported-2")) == wanted
 
     source = {"path": str(store), "subscribe": "orders"}
     mirror(source, namesrv, tmp_path / "check", to_topic="mirrored", spark=spark)

@@ -150,7 +150,7 @@ class Stream:
     """A driver in a process group of its own, stopped at a point by the control file."""
 
     def __init__(self, directory: Path, source: Path, namesrv: str, is_once: bool) -> None:
-        self.control = directory / "control"
+        self.directory, self.starts = directory, 0
         self.checkpoint = directory / "check"
         options = {
             "path": str(source), "subscribe": "orders", "maxRecordsPerPartition": "25",
@@ -164,8 +164,9 @@ class Stream:
 
     def start(self, point: str) -> int:
         """Start it and wait until a worker stands at the point; the worker's process id."""
-        for name in (".pid", ".go", ".taken"):
-            Path(f"{self.control}{name}").unlink(missing_ok=True)
+        # A file of its own for each run: a worker may outlive its driver for a moment.
+        self.starts += 1
+        self.control = self.directory / f"control-{self.starts}"
         self.control.write_text(f"{point} wait")
         self.driver = subprocess.Popen(
             self.argv, env={**os.environ, VARIABLE: str(self.control)}, start_new_session=True,

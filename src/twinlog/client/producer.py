@@ -47,7 +47,6 @@ from twinlog.client.sender import Sender
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.message import sysflag
 from twinlog.message.compression import compress
-from twinlog.message.ids import UniqueIdGenerator
 from twinlog.message.sysflag import CompressionType
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.limits import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
@@ -294,32 +293,6 @@ class Producer:
             raise error
         return receipts
 
-    async def send_members(
-        self, topic: str, data: bytes, count: int, *, queue: MessageQueue | None = None
-    ) -> asyncio.Future[SendReceipt]:
-        """Send `count` members of a batch that the caller has encoded (`message/batch.py`).
-
-        For programs with columns instead of messages, such as the Spark sink. Waits for room only;
-        the future has the receipt of the first. Of an idempotent producer the members have their
-        marks, and `queue` is theirs (see `once`).
-        """
-        self._instance.check_usable()
-        if self._closing:
-            raise ClientClosedError("this producer is closed: open a new one")
-        if len(data) > self._message_size_max:
-            raise InvalidMessageError(
-                f"a batch of {len(data)} bytes, at most {self._message_size_max}: split it"
-            )
-        if self._is_over_limit():
-            await self._wait_for_room()
-        future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
-        if self._once is not None:
-            assert queue is not None
-            self._once.add_members(queue, data, count, (future, "", None))
-        else:
-            self._send_batch_request(LaneKey(topic, queue, True), data, [(future, "", None)], None)
-        return future
-
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without an answer: as fast as it gets, and nobody knows whether it arrived."""
         self._instance.check_usable()
@@ -402,16 +375,6 @@ class Producer:
     def _not_idempotent(self, call: str, advice: str) -> None:
         if self._once is not None:
             raise UsageError(f"{call} is not for an idempotent producer: {advice}")
-
-    @property
-    def once(self) -> IdempotentLanes | None:
-        """Numbers and queues of an idempotent producer, for callers of `send_members`."""
-        return self._once
-
-    @property
-    def unique_ids(self) -> UniqueIdGenerator:
-        """Makes the ids of this producer's messages."""
-        return self._instance.unique_ids
 
     @property
     def producer_id(self) -> str | None:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from twinlog.client import Message, MessageQueue, Producer
+from twinlog.client import Message, MessageQueue
+from twinlog.client.column_producer import ColumnProducer
 from twinlog.client.errors import (
     BrokerTopicNotFoundError,
     ClientError,
@@ -149,7 +150,7 @@ class RowSender:
     async def run(self, batches: Iterator[pa.RecordBatch]) -> int:
         """Send all rows and wait for every acknowledgement."""
         options = self.options
-        async with Producer(
+        async with ColumnProducer(
             options.group,
             name_server=options.name_server,
             send_timeout_ms=options.timeout_ms,
@@ -174,7 +175,7 @@ class RowSender:
 
     # By chunks
 
-    async def _by_chunks(self, producer: Producer, prepared: list[Prepared]) -> bool:
+    async def _by_chunks(self, producer: ColumnProducer, prepared: list[Prepared]) -> bool:
         """Send a batch as requests that are encoded here; false when a row names no queue."""
         parts = []
         for rows in prepared:
@@ -193,7 +194,7 @@ class RowSender:
         return True
 
     async def _by_queue(
-        self, producer: Producer, rows: Prepared
+        self, producer: ColumnProducer, rows: Prepared
     ) -> list[tuple[MessageQueue | None, Prepared]] | None:
         """The rows of each queue; the client chooses where it is None."""
         if rows.queue_ids is not None:
@@ -217,7 +218,7 @@ class RowSender:
         return [(queue, rows.take(chosen)) for queue, chosen in spread if len(chosen)]
 
     def _encode(
-        self, producer: Producer, queue: MessageQueue | None, rows: Prepared
+        self, producer: ColumnProducer, queue: MessageQueue | None, rows: Prepared
     ) -> Iterator[tuple[MessageQueue | None, Chunk]]:
         mark = None
         if producer.once is not None:
@@ -230,7 +231,7 @@ class RowSender:
         return ((queue, chunk) for chunk in pieces)
 
     async def _one_chunk(
-        self, producer: Producer, queue: MessageQueue | None, chunk: Chunk
+        self, producer: ColumnProducer, queue: MessageQueue | None, chunk: Chunk
     ) -> None:
         while self.pending and self.pending_rows + chunk.count > self.options.in_flight:
             await self._drain_oldest()
@@ -252,14 +253,14 @@ class RowSender:
 
     # By rows
 
-    async def _by_rows(self, producer: Producer, batch: pa.RecordBatch) -> None:
+    async def _by_rows(self, producer: ColumnProducer, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
             await self._one(producer, row)
             if self.rows == FAULT_ROW:
                 await self._drain()
                 faults.point("rows-sending")
 
-    async def _one(self, producer: Producer, row: Mapping[str, Any]) -> None:
+    async def _one(self, producer: ColumnProducer, row: Mapping[str, Any]) -> None:
         try:
             message = message_of(row, self.options)
             queue = None
@@ -279,13 +280,13 @@ class RowSender:
             if ahead > 0:
                 await asyncio.sleep(ahead)
 
-    async def _queue(self, producer: Producer, topic: str, queue_id: int) -> MessageQueue:
+    async def _queue(self, producer: ColumnProducer, topic: str, queue_id: int) -> MessageQueue:
         queue = (await self._queues_of(producer, topic)).get(queue_id)
         if queue is None:
             raise InvalidMessageError(f"topic {topic!r} has no queue {queue_id}")
         return queue
 
-    async def _queues_of(self, producer: Producer, topic: str) -> dict[int, MessageQueue]:
+    async def _queues_of(self, producer: ColumnProducer, topic: str) -> dict[int, MessageQueue]:
         if topic not in self.queues:
             found: Sequence[MessageQueue] = await producer.queues(topic)
             self.queues[topic] = {queue.queue_id: queue for queue in reversed(found)}
