@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo setup bench test interop sim mutants chaos fuzz lint fmt clean
+.PHONY: demo setup bench bench-scale test interop sim mutants chaos fuzz lint fmt clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ down: setup
 # ONLY=append,recovery picks rows; QUICK=1 takes under 3 minutes; DOCS=1 renders docs/BENCHMARKS.md.
 bench: setup
 	$(BIN)/python tools/bench
+
+# What a message costs as log, topics, connections and consumers grow; about 15 minutes, 12 GB of disk.
+bench-scale: setup
+	$(BIN)/python tools/bench/scale.py
 
 # Replication on virtual time under faults. SEED=7 replays one with its trace, SEEDS=20000 for more.
 sim: setup

@@ -45,7 +45,7 @@ requests leave by the clock and a latency counts from when its request was due, 
 that stalls cannot hide the requests it held back (coordinated omission).
 
 `make bench` measures all of it, `make bench ONLY=send,pull` a part, `make bench QUICK=1` a few rows
-in under three minutes.
+in under three minutes; `make bench-scale` is how the cost of a message grows with the work.
 """
 # (row, metric) of the README's table; those that were not measured are left out.
 README_ROWS = (
@@ -74,6 +74,16 @@ def write_all(document: Mapping[str, Any]) -> None:
     (DOCS / "benchmarks.json").write_text(json.dumps(document, indent=1) + "\n")
     picture.draw_ratios(document, DOCS / "benchmarks.svg")
     write_pages(document)
+
+
+def write_scale(document: Mapping[str, Any]) -> None:
+    """The curves of `make bench-scale`, on the page that has the rows."""
+    import picture
+
+    (DOCS / "scale.json").write_text(json.dumps(document, indent=1) + "\n")
+    for curve in document["curves"]:
+        picture.draw_curve(curve, DOCS / f"scale-{curve['name']}.svg")
+    write_pages(json.loads((DOCS / "benchmarks.json").read_text()))
 
 
 def write_pages(document: Mapping[str, Any]) -> None:

@@ -1,0 +1,218 @@
+"""`make bench-scale`: what a message costs our broker as the work grows. Flat lines are the aim.
+
+Curves: the log from 0.1 to 10 GiB, topics from 1 to 10,000, connections from 1 to 2,000, consumers
+of one topic from 1 to 100. Each is measured at a fixed rate that is far from the broker's limit, so
+that CPU time a message is compared and not how well a full loop gathers work.
+
+Environment: ONLY=topics,log picks curves, SCALE=0.01 shortens them, OUT and BENCH_DIR as in
+`make bench`, DOCS=1 renders docs/BENCHMARKS.md and its plots.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import clusters
+import harness
+import picture
+import report
+from harness import Metric
+
+GIB = 1 << 30
+RATE = 4_000
+SECONDS = 4.0
+_FILL_MEMBERS = 56  # Of 1 KiB: a batch of about 64 KiB.
+_RECORD_SIZE = 1024 + 200
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One kind of growing work. `points` yields the metrics of each x, in rising order."""
+
+    name: str
+    title: str
+    axis: str
+    metrics: list[Metric]
+    points: Callable[[Path, float], Iterator[dict[str, float]]]
+
+
+_CPU = Metric("cpu", "us of broker a message", "lower")
+_P99 = Metric("p99", "ms", "lower")
+_MEMORY = Metric("memory", "MB, anonymous", "lower")
+
+
+def _send(broker: Any, **flags: object) -> dict[str, float]:
+    """Paced sends; the median of three samples."""
+    samples = []
+    for _ in range(3):
+        used = clusters.run_load(
+            "send", addr=broker.address, rate=RATE, seconds=SECONDS, pid=f"broker={broker.pid}",
+            **{"size": 1024, "conns": 16, "depth": 64, "queues": 4, **flags},
+        )  # fmt: skip
+        process = used["processes"]["broker"]
+        samples.append((
+            process["cpu_s"] * 1e6 / used["messages"], used["latency_ms"]["p99"],
+            process["anonymous_mb"],
+        ))  # fmt: skip
+    cpu, p99, memory = sorted(samples)[1]
+    return {"cpu": cpu, "p99": p99, "memory": memory}
+
+
+def _log(directory: Path, scale: float) -> Iterator[dict[str, float]]:
+    broker = clusters.start_broker("twinlog", directory)
+    try:
+        size = 0
+        for gib in (0.1, 0.3, 1, 3, 10):
+            while size < gib * scale * GIB:
+                seconds = min(5.0, max(0.2, (gib * scale * GIB - size) / 100e6))
+                filled = clusters.run_load(
+                    "send", addr=broker.address, topic="grown", size=1024, queues=4, conns=4,
+                    depth=4, members=_FILL_MEMBERS, seconds=seconds,
+                )  # fmt: skip
+                size += int(filled["messages"] * _RECORD_SIZE)
+            found = _send(broker, topic="grown")
+            pulled = clusters.run_load(
+                "pull", addr=broker.address, topic="grown", seconds=2, again=True,
+                pid=f"broker={broker.pid}",
+            )  # fmt: skip
+            pull = pulled["processes"]["broker"]["cpu_s"] * 1e6 / pulled["messages"]
+            yield {"x": gib * scale, **found, "pull": pull}
+    finally:
+        broker.kill()
+
+
+def _topics(directory: Path, scale: float) -> Iterator[dict[str, float]]:
+    broker = clusters.start_broker("twinlog", directory)
+    try:
+        for count in (1, 10, 100, 1000, 10_000):
+            topics = max(1, int(count * scale))
+            name = f"t{topics}x"
+            _touch(broker, name, topics)
+            yield {"x": topics, **_send(broker, topic=name, topics=topics)}
+    finally:
+        broker.kill()
+
+
+def _touch(broker: Any, name: str, topics: int) -> None:
+    """Every topic is made by a first send, which is not measured."""
+    sent = 0
+    while sent < 2 * topics:
+        made = clusters.run_load(
+            "send", addr=broker.address, topic=name, topics=topics, conns=16, depth=8, queues=4,
+            size=16, seconds=max(0.5, topics / 4000),
+        )  # fmt: skip
+        sent += int(made["messages"])
+
+
+def _connections(directory: Path, scale: float) -> Iterator[dict[str, float]]:
+    broker = clusters.start_broker("twinlog", directory)
+    try:
+        for count in (1, 10, 100, 500, 1000, 2000):
+            connections = max(1, int(count * scale))
+            depth = max(2, 1024 // connections)
+            yield {"x": connections, **_send(broker, topic="c", conns=connections, depth=depth)}
+    finally:
+        broker.kill()
+
+
+def _consumers(directory: Path, scale: float) -> Iterator[dict[str, float]]:
+    """Every consumer reads all of the topic; cost is of a message delivered to one of them."""
+    broker = clusters.start_broker("twinlog", directory)
+    try:
+        common = {"addr": broker.address, "topic": "fan", "queues": 1, "size": 1024}
+        clusters.run_load("send", **common, conns=1, seconds=0.2)
+        for count in (1, 3, 10, 30, 100):
+            consumers = max(1, int(count * scale))
+            # Deliveries a second stay the same, or 100 consumers would need a hundred times more.
+            rate = max(40.0, RATE / consumers)
+            samples = []
+            for _ in range(3):
+                found = clusters.run_load(
+                    "flow", **common, conns=4, depth=64, rate=rate, consumers=consumers,
+                    seconds=SECONDS, pid=f"broker={broker.pid}",
+                )  # fmt: skip
+                process = found["processes"]["broker"]
+                samples.append((
+                    process["cpu_s"] * 1e6 / found["received"], found["received_ms"]["p99"],
+                    process["anonymous_mb"],
+                ))  # fmt: skip
+            cpu, p99, memory = sorted(samples)[1]
+            yield {"x": consumers, "cpu": cpu, "p99": p99, "memory": memory}
+    finally:
+        broker.kill()
+
+
+_DELIVERED = Metric("cpu", "us of broker a message delivered", "lower")
+CURVES = [
+    Curve(
+        "log", f"1 KiB sends at {RATE:,} msg/s, and pulls, as the log grows", "GiB of log",
+        [_CPU, Metric("pull", "us of broker a message pulled", "lower"), _P99, _MEMORY], _log,
+    ),
+    Curve(
+        "topics", f"1 KiB sends at {RATE:,} msg/s over more and more topics", "topics",
+        [_CPU, _P99, _MEMORY], _topics,
+    ),
+    Curve(
+        "connections", f"1 KiB sends at {RATE:,} msg/s over more and more connections",
+        "connections", [_CPU, _P99, _MEMORY], _connections,
+    ),
+    Curve(
+        "consumers", f"consumers that all read one topic, {RATE:,} deliveries a second together",
+        "consumers", [_DELIVERED, _P99, _MEMORY], _consumers,
+    ),
+]  # fmt: skip
+
+
+def measure(curve: Curve, scale: float) -> dict[str, Any]:
+    directory = Path(tempfile.mkdtemp(prefix="twinlog-scale-", dir=os.environ.get("BENCH_DIR")))
+    taken, started = harness.moment(), time.monotonic()
+    points = []
+    try:
+        for point in curve.points(directory / "broker", scale):
+            points.append(point)
+            print(f"  {curve.name} {json.dumps(point)}", file=sys.stderr, flush=True)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return {
+        "name": curve.name, "title": curve.title, "axis": curve.axis,
+        "metrics": [metric.__dict__ for metric in curve.metrics],
+        "taken": {**taken, "scale": scale, "seconds": round(time.monotonic() - started, 1)},
+        "points": points,
+    }  # fmt: skip
+
+
+def main() -> int:
+    only = [part for part in os.environ.get("ONLY", "").split(",") if part]
+    wanted = [curve for curve in CURVES if not only or curve.name in only]
+    if not wanted:
+        print(f"bench-scale: there are {', '.join(c.name for c in CURVES)}", file=sys.stderr)
+        return 2
+    scale = float(os.environ.get("SCALE", "1"))
+    out = Path(os.environ.get("OUT", str(harness.ROOT / "bench-results")))
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "scale.json"
+    document = json.loads(file.read_text()) if file.exists() else {"curves": []}
+    for curve in wanted:
+        print(f"bench-scale: {curve.title}", file=sys.stderr, flush=True)
+        found = measure(curve, scale)
+        kept = {entry["name"]: entry for entry in document["curves"]} | {curve.name: found}
+        document["curves"] = [kept[each.name] for each in CURVES if each.name in kept]
+        file.write_text(json.dumps(document, indent=1) + "\n")
+        picture.draw_curve(found, out / f"scale-{curve.name}.svg")
+    if os.environ.get("DOCS", "") not in ("", "0"):
+        report.write_scale(document)
+    print(f"bench-scale: written to {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
