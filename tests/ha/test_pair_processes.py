@@ -1,4 +1,7 @@
-"""Two real brokers, classic dialect: a master, a slave, load, and what can happen to them."""
+"""Two real brokers: a master, a slave, load, and what can happen to them, in both dialects.
+
+`make test` runs the classic dialect's share of it, `make chaos` the rest and all of the twin's.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,27 @@ from support.ha_pair import Pair
 from support.processes import wait_until
 
 
+@pytest.fixture(params=["classic", pytest.param("twin", marks=pytest.mark.chaos)])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    pair = Pair(tmp_path)
+def pair(tmp_path: Path, dialect: str) -> Iterator[Pair]:
+    pair = Pair(tmp_path, twinlogHADialect=dialect)
     yield pair
     pair.kill()
 
 
 @pytest.fixture
-def proxied(tmp_path: Path) -> Iterator[tuple[Pair, FaultProxy]]:
+def proxied(tmp_path: Path, dialect: str) -> Iterator[tuple[Pair, FaultProxy]]:
     """The slave dials through a proxy."""
     pair = Pair(
-        tmp_path, haSendHeartbeatInterval=500, haHousekeepingInterval=3000, slaveTimeout=1000
+        tmp_path,
+        twinlogHADialect=dialect,
+        haSendHeartbeatInterval=500,
+        haHousekeepingInterval=3000,
+        slaveTimeout=1000,
     )
     pair.start_master()
     proxy = FaultProxy(pair.master.ha_port)
@@ -233,8 +245,7 @@ def test_twenty_kills_at_seeded_moments(pair: Pair, victim: str) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("delay_s", "bytes_per_second"), [(0.002, 0), (0.05, 0), (0.0, 1_000_000)])
-def test_slow_links(tmp_path: Path, delay_s: float, bytes_per_second: int) -> None:
-    pair = Pair(tmp_path)
+def test_slow_links(pair: Pair, delay_s: float, bytes_per_second: int) -> None:
     pair.start_master()
     proxy = FaultProxy(pair.master.ha_port, delay_s=delay_s, bytes_per_second=bytes_per_second)
     try:
@@ -251,13 +262,12 @@ def test_slow_links(tmp_path: Path, delay_s: float, bytes_per_second: int) -> No
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_disk_of_the_slave_is_full_for_a_while(tmp_path: Path) -> None:
+def test_disk_of_the_slave_is_full_for_a_while(pair: Pair, tmp_path: Path) -> None:
     """Apache's slave was stuck or different after this."""
     mount = tmp_path / "small"
     mount.mkdir()
     if os.system(f"mount -t tmpfs -o size=6m none {mount}") != 0:
         pytest.skip("needs the right to mount a tmpfs")
-    pair = Pair(tmp_path)
     try:
         store = {
             "storePathRootDir": mount / "store",

@@ -10,11 +10,13 @@ import msgspec
 from support.ha_fake_store import FakeLog
 from support.ha_world import Node, RawPeer, World, eventually
 from twinlog.ha.sender import SlaveJoined
+from twinlog.ha.status import runtime_info
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.connection import LINGER_MS, TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.sender import MasterFacts
 from twinlog.ha.twin.wire import FrameParser, FrameType, Hello
+from twinlog.runtime.limits import HA_UNPROVED_PER_HOST_MAX
 from twinlog.testing.sim_clock import SimClock
 
 SIZE = 2500
@@ -101,6 +103,79 @@ def test_who_drips_bytes_before_a_proof_is_not_held_for_ever() -> None:
         assert "no proof within" in errors(peer)[0]
 
     world.run(main())
+
+
+def test_an_empty_master_stops_its_slaves_and_says_so() -> None:
+    """Whatever the policy: nothing is moved, nothing is cut, and no put is confirmed."""
+    for reseed in ("tail", "all", "manual"):
+        world = World()
+        master = world.master(FakeLog(), twin=identity(store_id="drawn anew"))
+        asked: list[str] = []
+        twin = identity(replica_id=1, replica_uid="u1", reseed=reseed)
+        slave = world.slave(FakeLog(data=data(SIZE)), master, twin=twin)
+        slave.ha.client._reseed_all = asked.append  # type: ignore[union-attr]
+
+        async def main(master: Node = master, slave: Node = slave) -> None:
+            assert slave.ha.client is not None
+            await eventually(lambda: slave.ha.client.status().damage)  # type: ignore[union-attr]
+            client = slave.ha.client.status()
+            assert "the master's log is empty" in client.damage
+            assert client.state == "SUSPEND"
+            assert slave.log.max_offset == SIZE
+            assert "the master's log is empty" in master.ha.status().departed[-1].reason
+            _, remark = master.ha.check_sync(1)
+            assert "no slave connected since" in remark
+            assert f"the slave has [0, {SIZE})" in remark
+            dials = slave.ha.client.connect_count
+            await asyncio.sleep(60)
+            assert slave.ha.client.connect_count == dials, "it stays"
+
+        world.run(main())
+        assert asked == []
+
+
+def test_one_address_cannot_take_all_places_before_it_has_said_who_it_is() -> None:
+    world = World()
+    master = world.master(FakeLog(data=data(SIZE)), twin=identity(secret="right"))
+
+    async def main() -> None:
+        await asyncio.sleep(0.1)
+        peers = [await world.dial(master, "crowd") for _ in range(HA_UNPROVED_PER_HOST_MAX + 5)]
+        peers[0].transport.write(hello(has_secret=True, replica_uid="another"))
+        await eventually(lambda: sum(peer.is_open for peer in peers) == HA_UNPROVED_PER_HOST_MAX)
+        reasons = {departed.reason for departed in master.ha.status().departed}
+        assert len(reasons) == 1
+        assert "have not said who they are" in reasons.pop()
+        twin = identity(secret="right", replica_id=1, replica_uid="u1", store_id="")
+        slave = world.slave(FakeLog(), master, twin=twin)
+        await eventually(lambda: slave.log.max_offset == SIZE)
+
+    world.run(main())
+
+
+def test_status_tells_received_from_durable() -> None:
+    world = World()
+    master = world.master(FakeLog(data=data(SIZE)), twin=identity())
+
+    async def main() -> None:
+        await asyncio.sleep(0.1)
+        peer = await world.dial(master)
+        peer.transport.write(hello(is_durable=True))
+        await eventually(lambda: FrameType.DATA in frames(peer))
+        peer.transport.write(wire.encode_ack(1000, 600))
+        await eventually(lambda: replica(master)["twinlog"]["receivedOffset"] == 1000)
+        info = replica(master)
+        assert info["twinlog"]["durableOffset"] == info["slaveAckOffset"] == 600
+        assert info["twinlog"]["countsDurable"] is True
+        assert info["diff"] == SIZE - 600
+
+    world.run(main())
+
+
+def replica(node: Node) -> dict[str, Any]:
+    """The one slave, as request 907 shows it."""
+    (info,) = runtime_info(node.ha.status())["haConnectionInfo"]
+    return dict(info)
 
 
 def test_a_slave_that_changed_its_dialect_is_not_counted_twice() -> None:

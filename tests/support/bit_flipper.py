@@ -22,6 +22,10 @@ class BitFlipper:
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def calm(self) -> None:
+        """No more from here on."""
+        self._every = self._left = 1 << 62
+
     def close(self) -> None:
         for one in [self._listener, *self._sockets]:
             with contextlib.suppress(OSError):

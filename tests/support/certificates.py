@@ -40,11 +40,11 @@ class Certificates:
         }
 
 
-def make_certificates(directory: Path) -> Certificates:
+def make_certificates(directory: Path, authority: str = "test authority") -> Certificates:
     directory.mkdir(parents=True, exist_ok=True)
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority_name = _name("test authority")
-    authority = _builder(authority_name, authority_name, authority_key).add_extension(
+    authority_name = _name(authority)
+    root = _builder(authority_name, authority_name, authority_key).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
@@ -52,7 +52,7 @@ def make_certificates(directory: Path) -> Certificates:
         x509.SubjectAlternativeName([address]), critical=False
     )
     made = Certificates(directory / "ca.pem", directory / "server.pem", directory / "server.key")
-    made.authority.write_bytes(_signed(authority, authority_key))
+    made.authority.write_bytes(_signed(root, authority_key))
     made.certificate.write_bytes(_signed(server, authority_key))
     made.key.write_bytes(
         key.private_bytes(

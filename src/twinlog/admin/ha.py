@@ -31,6 +31,8 @@ class ReplicaState:
     bytes_per_second: int | None = None
     since_ms: int | None = None
     reason: str = ""
+    received_offset: int | None = None
+    durable_offset: int | None = None  # None: the classic dialect does not say.
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,13 @@ def _parse_replica(item: Mapping[str, Any]) -> ReplicaState:
         bytes_per_second=item.get("transferredByteInSecond"),
         since_ms=own.get("sinceMs"),
         reason=str(own.get("reason", "") or ""),
+        received_offset=_known_offset(own.get("receivedOffset")),
+        durable_offset=_known_offset(own.get("durableOffset")),
     )
+
+
+def _known_offset(value: Any) -> int | None:
+    return None if value is None or int(value) < 0 else int(value)
 
 
 async def _compare_offsets(

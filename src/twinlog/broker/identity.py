@@ -1,4 +1,4 @@
-"""Who this store is: drawn once, kept in `store/twinlog/identity.json`.
+"""Who this store is: drawn once, kept in `store/twinlog/identity.json` and in a copy beside it.
 
 The store id names the lineage of the log, so a slave that is pointed at another master's log is
 told so before a byte is written. The replica id tells a slave that connects again from another one
@@ -18,6 +18,7 @@ import msgspec
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -43,6 +44,7 @@ class StoreIdentity:
         self._disk = disk
         self._token = token
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", "identity.json")
+        self._copy_path = self._path + ".bak"  # The same, not the one before: see `_read`.
         self._twin: TwinIdentity | None = None
         self._saved_id = ""
         self.was_master = False
@@ -77,7 +79,7 @@ class StoreIdentity:
         self.was_master = saved.is_master
         if not saved.store_id and self._config.is_master:
             self._twin.store_id = self._token()
-        if self._now() != saved:
+        if self._now() != saved or not self._has_both_files():
             self._save()
 
     def adopt(self, store_id: str) -> None:
@@ -93,19 +95,31 @@ class StoreIdentity:
             _LOG.warning("store id not saved yet path=%s error=%s", self._path, error)
 
     def _read(self) -> _Saved:
-        if not self._disk.exists(self._path):
-            return _Saved("", "")
-        try:
-            return msgspec.json.decode(self._disk.read_bytes(self._path), type=_Saved)
-        except msgspec.DecodeError as error:
-            # Without it a slave is compared by its bytes alone, which is right, only slower.
-            _LOG.warning("identity unreadable, drawn anew path=%s error=%s", self._path, error)
-            return _Saved("", "")
+        """The file, else its copy. A master under a new id would be refused by its own slaves."""
+        faults = []
+        for path in (self._path, self._copy_path):
+            if not self._disk.exists(path):
+                continue
+            try:
+                return msgspec.json.decode(self._disk.read_bytes(path), type=_Saved)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _LOG.warning("identity not readable path=%s error=%s", path, error)
+                faults.append(f"{path}: {error}")
+        if faults:
+            raise StoreError(
+                f"the identity of this store cannot be read ({'; '.join(faults)}): copy store_id"
+                " from a replica's identity.json, or remove file and .bak to be a new store"
+            )
+        return _Saved("", "")
+
+    def _has_both_files(self) -> bool:
+        return all(self._disk.exists(path) for path in (self._path, self._copy_path))
 
     def _save(self) -> None:
         make_own_directory(self._disk, self._config.store_path_root_dir)
         saved = self._now()
-        write_atomically(self._disk, self._path, msgspec.json.encode(saved))
+        for path in (self._path, self._copy_path):
+            write_atomically(self._disk, path, msgspec.json.encode(saved))
         self._saved_id = saved.store_id
 
     def _now(self) -> _Saved:

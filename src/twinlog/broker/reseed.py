@@ -18,7 +18,14 @@ _LOG = logging.getLogger("twinlog.broker")
 
 # The tables too: offsets of another log mean nothing in the new one, and would only move forward.
 _MOVED = ("commitlog", "consumequeue", "index", "checkpoint", "abort", "config")
-_MOVED_OF_OURS = ("identity.json", "metadata.json", "log-start", "producers", "promotion.json")
+_MOVED_OF_OURS = (
+    "identity.json",
+    "identity.json.bak",
+    "metadata.json",
+    "log-start",
+    "producers",
+    "promotion.json",
+)
 
 
 def _note_path(root: str) -> str:

@@ -58,6 +58,8 @@ TEXTS = {
     "twinlogMetadataInLog": "Topics, groups and offsets travel in the log, also before a twin "
     "slave has attached.",
     "twinlogHASecret": "Both ends of the twin dialect prove that they know it.",
+    "twinlogHATLS": "Replication in the twin dialect over TLS only. Both ends show a certificate: "
+    "a master that of tls.server.*, a slave that of tls.client.*.",
     "twinlogAccessKey": "Account with which this broker asks servers that have aclEnable=true: a "
     "slave its master, every broker its name servers. It should be an admin account there.",
     "twinlogSecretKey": "The secret of twinlogAccessKey; never shown.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -37,7 +38,11 @@ _ADDRESS_LENGTH_MIN = 6  # RocketMQ's rule for a configured haMasterAddress.
 
 
 _NOTHING_COMMON = frozenset((ErrorCode.OTHER_STORE, ErrorCode.NOTHING_COMMON))
-_LOG_DOES_NOT_FIT = _NOTHING_COMMON | {ErrorCode.DIVERGED, ErrorCode.OFFSET_OUT_OF_RANGE}
+_LOG_DOES_NOT_FIT = _NOTHING_COMMON | {
+    ErrorCode.DIVERGED,
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.MASTER_EMPTY,
+}
 
 # (on_refused, on_failure) -> a link for one connection.
 NewTwinLink = Callable[[Callable[[int, str], None], Callable[[BaseException], None]], TwinLink]
@@ -186,7 +191,9 @@ class HAClient:
         is_master_twin: Callable[[], Awaitable[bool]] | None = None,
         new_twin_link: NewTwinLink | None = None,
         reseed_all: Callable[[str], None] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._is_master_twin = is_master_twin
         self._new_twin_link = new_twin_link
         self._reseed_all = reseed_all
@@ -322,11 +329,18 @@ class HAClient:
         new_link: Callable[[], MasterLink | TwinLink] = self._new_link
         if is_twin:
             new_link = self._make_twin_link
+        elif self._tls is not None:
+            reason = "the master is not known to speak the twin dialect, and twinlogHATLS"
+            self._disconnected(address, f"{reason} allows no plain connection")
+            return None
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
                 _, link = await asyncio.get_running_loop().create_connection(
-                    new_link, host.strip("[]"), int(port)
+                    new_link, host.strip("[]"), int(port), ssl=self._tls
                 )
+        except ssl.SSLError as error:
+            hint = "is twinlogHATLS on at the master, are both certificates of one authority?"
+            self._disconnected(address, f"TLS handshake failed: {error}; {hint}")
         except TimeoutError:
             self._disconnected(address, f"no connection within {_CONNECT_TIMEOUT_MS} ms")
         except (OSError, ValueError, OverflowError) as error:

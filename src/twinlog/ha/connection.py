@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -24,10 +25,12 @@ from twinlog.ha.sender import (
     SlaveJoined,
     SlaveRefused,
 )
+from twinlog.ha.tls_front import TlsFront, TlsTransport
 from twinlog.ha.twin.wire import MAGIC as TWIN_MAGIC
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.limits import HA_RUN_SIZE_MAX
+from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, NOT_OFFERED
 
 _LOG = logging.getLogger("twinlog.ha")
 _BUDGET_STEP = 4096  # With a rate limit, wait for a few KiB rather than send single bytes.
@@ -51,6 +54,8 @@ class ConnectionOwner(Protocol):
     def twin_detected(
         self, connection: HAConnection, transport: asyncio.Transport, data: bytes
     ) -> None: ...
+
+    def tls_detected(self, connection: HAConnection) -> ssl.SSLContext | None: ...
 
     def connection_failed(self, connection: HAConnection, error: BaseException) -> None: ...
 
@@ -123,7 +128,8 @@ class HAConnection(asyncio.Protocol):
         if self.core.state is not HAConnectionState.SHUTDOWN:
             self.core.receive_eof()
             self.core.events()
-            self.close_reason = f"connection lost: {error}" if error else self.core.reason
+            lost = f"connection lost: {error}" if error else self.core.reason
+            self.close_reason = self.close_reason or lost
         self._owner.connection_closed(self)
 
     # What the service calls.
@@ -160,6 +166,9 @@ class HAConnection(asyncio.Protocol):
     def _receive(self, data: bytes) -> None:
         if not self._is_classic:
             data = self._first + data
+            if data[0] == HANDSHAKE_RECORD and not isinstance(self._transport, TlsTransport):
+                self._begin_tls(data)
+                return
             if data.startswith(TWIN_MAGIC):
                 assert self._transport is not None
                 self._owner.twin_detected(self, self._transport, data)
@@ -174,6 +183,19 @@ class HAConnection(asyncio.Protocol):
             self._is_classic, self._first = True, b""
         self.core.receive_data(data, self._clock.monotonic_ms())
         self._run_events()
+
+    def _begin_tls(self, data: bytes) -> None:
+        """No report begins with this byte: the offset would be beyond an exabyte."""
+        assert self._transport is not None
+        context = self._owner.tls_detected(self)
+        if context is None:
+            self._transport.write(NOT_OFFERED)
+            self._transport.close()
+            return
+        front = TlsFront(self._transport, context, self)
+        self._transport.set_protocol(front)
+        self._transport = front.transport
+        front.data_received(data)
 
     def _run_events(self) -> None:
         for event in self.core.events():

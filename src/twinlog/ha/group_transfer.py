@@ -51,6 +51,11 @@ class GroupTransferService:
         self._departed = departed
         self._alone_since_ms = departed.until_ms
 
+    def replica_refused(self, departed: DepartedStatus) -> None:
+        """A slave that could not join is a better reason than one that left before it."""
+        if len(self._acks) == 0:
+            self._departed = departed
+
     def check_sync(self, end_offset: int) -> tuple[PutMessageStatus | None, str]:
         """Whether a put that ended at `end_offset` may wait: (None, "") if so.
 

@@ -155,6 +155,25 @@ class HASender:
         self.next_offset = -1
         """`nextTransferFromWhere`: everything below was handed to the connection."""
 
+    # The same questions as of a twin connection; this dialect knows less.
+
+    @property
+    def is_proved(self) -> bool:
+        """It has reported an offset that a slave of this master can have."""
+        return self.ack_offset >= 0
+
+    @property
+    def received_offset(self) -> int:
+        return self.ack_offset
+
+    @property
+    def durable_offset(self) -> int:
+        return -1
+
+    @property
+    def is_durable(self) -> bool:
+        return False
+
     # Facts in.
 
     def receive_data(self, data: bytes, now_ms: int) -> None:

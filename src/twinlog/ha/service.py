@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -32,6 +33,7 @@ from twinlog.runtime.limits import (
     HA_CONNECTION_COUNT_MAX,
     HA_DEPARTED_COUNT_MAX,
     HA_SUSPENDED_PER_HOST_MAX,
+    HA_UNPROVED_PER_HOST_MAX,
 )
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Watermark
@@ -97,6 +99,7 @@ class HAService:
                 is_master_twin=is_master_twin if twin is not None else None,
                 new_twin_link=self._new_twin_link,
                 reseed_all=reseed_all if twin is not None and twin.reseed == "all" else None,
+                tls=settings.tls,
             )
 
     # Life.
@@ -202,12 +205,25 @@ class HAService:
         twin.connection_made(transport)
         twin.data_received(data)
 
+    def tls_detected(self, connection: HAConnection) -> ssl.SSLContext | None:
+        """The first byte was TLS: with what to answer, or None when it is not offered."""
+        if self.settings.tls is not None and not self.settings.is_slave:
+            return self.settings.tls
+        connection.close_reason = "a TLS connection, and twinlogHATLS is not on here"
+        if self.settings.is_slave:
+            connection.close_reason = "this broker is a slave: replicate from its master"
+        return None
+
     def twin_hello(self, connection: TwinConnection) -> tuple[ErrorCode, str] | None:
         """Whether this slave may join: one connection for each replica."""
         hello = connection.core.hello
         assert hello is not None
         if self.settings.is_slave:
             return ErrorCode.NOT_A_MASTER, "this broker is a slave: replicate from its master"
+        if self.settings.tls is not None and not connection.is_tls:
+            return ErrorCode.TLS_WANTED, (
+                "this master takes twinlog slaves over TLS only: set twinlogHATLS=true there"
+            )
         for other in tuple(self.connections):
             if not isinstance(other, TwinConnection) or other is connection:
                 continue
@@ -229,10 +245,17 @@ class HAService:
             connection.close("the broker is stopping")
         elif len(self.connections) > HA_CONNECTION_COUNT_MAX:
             connection.close(f"more than {HA_CONNECTION_COUNT_MAX} HA connections")
+        elif self._unproved_count(connection.host) > HA_UNPROVED_PER_HOST_MAX:
+            reason = f"already {HA_UNPROVED_PER_HOST_MAX} connections of {connection.host} wait"
+            connection.close(f"{reason} that have not said who they are")
         elif self.settings.is_slave:
             connection.refuse("this broker is a slave: replicate from its master")
         else:
             _LOG.info("HA connection from %s", connection.address)
+
+    def _unproved_count(self, host: str) -> int:
+        """Connections of `host` that have neither reported nor proved who they are."""
+        return sum(not other.core.is_proved for other in self.connections if other.host == host)
 
     def slave_joined(self, connection: HAConnection | TwinConnection) -> None:
         core = connection.core
@@ -290,6 +313,8 @@ class HAService:
         self._departed.append(departed)
         if was_replica:
             self.group_transfer.replica_left(departed)
+        elif connection.core.is_proved:
+            self.group_transfer.replica_refused(departed)
         _LOG.info("HA connection closed address=%s reason=%s", departed.address, departed.reason)
 
     def connection_failed(
@@ -332,6 +357,10 @@ class HAService:
             since_ms=connection.since_ms,
             is_in_sync=ack is not None and lag_bytes < self.settings.slave_fall_behind_max,
             reason=core.reason,
+            dialect="twin" if isinstance(connection, TwinConnection) else "classic",
+            received_offset=core.received_offset,
+            durable_offset=core.durable_offset,
+            wants_durable=core.is_durable,
         )
 
     def _ack_of(self, connection: HAConnection | TwinConnection) -> ReplicaAck | None:

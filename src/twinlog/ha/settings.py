@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 
 from twinlog.ha.receiver import ReceiverSettings
 from twinlog.ha.sender import SenderSettings
 from twinlog.runtime.broker_config import BrokerConfig
+from twinlog.runtime.tls import ha_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class HASettings:
     slave_timeout_ms: int = 3000
     in_sync_replicas: int = 2
     transfer_bytes_per_second_max: int = 0
+    tls: ssl.SSLContext | None = None
+    """Of a master for those who dial it, of a slave for dialling; the twin dialect's only."""
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> HASettings:
@@ -40,6 +44,7 @@ class HASettings:
             slave_timeout_ms=config.slave_timeout,
             in_sync_replicas=config.in_sync_replicas,
             transfer_bytes_per_second_max=limit,
+            tls=ha_tls(config.tls, is_master=config.is_master) if config.twinlog_ha_tls else None,
         )
 
     @property

@@ -25,6 +25,10 @@ class ReplicaStatus:
     since_ms: int
     is_in_sync: bool
     reason: str
+    dialect: str = "classic"
+    received_offset: int = -1
+    durable_offset: int = -1  # -1: not known, the classic dialect does not say.
+    wants_durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ def runtime_table(status: HAStatus) -> dict[str, str]:
     for index, replica in enumerate(status.replicas):
         table[f"haSlave{index}"] = (
             f"{replica.address} {replica.state} ack={replica.ack_offset}"
+            f" received={replica.received_offset} durable={replica.durable_offset}"
             f" behind={replica.lag_bytes} behindMs={replica.lag_ms}"
             f" bytesPerSecond={replica.bytes_per_second} since={time_text(replica.since_ms)}"
             + (f" reason={replica.reason}" if replica.reason else "")
@@ -133,6 +138,10 @@ def _connection_info(replica: ReplicaStatus) -> dict[str, Any]:
         "transferFromWhere": replica.next_offset,
         "twinlog": {
             "state": replica.state,
+            "dialect": replica.dialect,
+            "receivedOffset": replica.received_offset,
+            "durableOffset": replica.durable_offset,
+            "countsDurable": replica.wants_durable,
             "lagMs": replica.lag_ms,
             "sinceMs": replica.since_ms,
             "reason": replica.reason,

@@ -17,11 +17,11 @@ from twinlog.remoting.connection import Connection, WriteTurn
 from twinlog.remoting.errors import RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
-from twinlog.remoting.tls_channel import HANDSHAKE_RECORD, TlsChannel
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.descriptors import connections_possible
 from twinlog.runtime.memory import give_back
 from twinlog.runtime.tls import ServerTls, TlsMode
+from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, TlsChannel, TlsError
 
 _LOG = logging.getLogger("twinlog.remoting")
 _SWEEP_MS = 1000
@@ -108,9 +108,9 @@ class ServerConnection(Connection):
         assert self._channel is not None
         try:
             plain = self._channel.receive(data)
-        except RemoteProtocolError as error:
+        except TlsError as error:
             self._send_records()  # The alert that tells the peer why.
-            self._broken(error)
+            self._broken(RemoteProtocolError(str(error)))
             return b""
         self._send_records()
         return plain

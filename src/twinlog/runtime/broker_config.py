@@ -98,6 +98,8 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     twinlog_metadata_in_log: bool = False
     # Shared secret of the pair; both ends have it or neither.
     twinlog_ha_secret: str = ""
+    # Certificates on the HA port, both ways; the files are those of `tls.server.*`, `tls.client.*`.
+    twinlog_ha_tls: bool = False
     # Addresses from which slaves without credentials (Apache's) may connect, besides loopback.
     twinlog_ha_classic_peers: str = ""
     # The account with which this broker asks others that have access control.
@@ -397,6 +399,8 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
                 "twinlogAccessKey: not given; a master with aclEnable=true will refuse this slave's"
                 " requests for topics, groups and offsets"
             )
+        if self.twinlog_ha_tls and self.twinlog_ha_dialect is HADialect.CLASSIC:
+            raise ConfigValueError("twinlogHATLS", "twinlogHADialect=classic has no TLS")
         for key, parse in (
             ("messageDelayLevel", "delay_levels"),
             ("deleteWhen", "delete_when_hours"),

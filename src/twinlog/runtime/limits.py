@@ -10,6 +10,7 @@ HA_BODY_SIZE_MAX = 4 * 1024 * 1024  # RocketMQ's slave read buffer: a larger bod
 CONSUME_QUEUE_FILES_OPEN_MAX = 512  # Half of the usual limit of descriptors of a process.
 HA_RUN_SIZE_MAX = 512 * 1024  # Read from the log at a time for one slave; bounds memory per slave.
 HA_CONNECTION_COUNT_MAX = 256  # Slaves and strangers on the HA port together.
+HA_UNPROVED_PER_HOST_MAX = 16  # Of one address, before a report or a proof: 240 stay for others.
 HA_SUSPENDED_PER_HOST_MAX = 4  # Connections held silent for one address; more are closed at once.
 HA_REPORT_BACKLOG_MAX = 64 * 1024  # Unsent reports: a master that reads none of 8,192 is stuck.
 HA_DEPARTED_COUNT_MAX = 16  # Former connections that the status remembers, with the reason.

@@ -239,6 +239,33 @@ def client_tls(config: TlsConfig, *, use_tls: bool = False) -> ssl.SSLContext | 
     return context
 
 
+def ha_tls(config: TlsConfig, *, is_master: bool) -> ssl.SSLContext:
+    """For the HA port (`twinlogHATLS`): both ends show a certificate and check the other's.
+
+    A master uses the `tls.server.*` files, a slave the `tls.client.*` ones. Whoever has a
+    certificate of the authority may replicate: it should be the cluster's own.
+    """
+    side, paths = ("client", (config.client_cert_path, config.client_trust_cert_path))
+    key, password = config.client_key_path, config.client_key_password
+    if is_master:
+        side, paths = ("server", (config.server_cert_path, config.server_trust_cert_path))
+        key, password = config.server_key_path, config.server_key_password
+    certificate, trust = paths
+    if not certificate or not trust:
+        who = "a master" if is_master else "a slave"
+        raise ConfigValueError(
+            "twinlogHATLS", f"{who} needs tls.{side}.certPath and tls.{side}.trustCertPath"
+        )
+    purpose = ssl.PROTOCOL_TLS_SERVER if is_master else ssl.PROTOCOL_TLS_CLIENT
+    context = ssl.SSLContext(purpose)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False  # As in `client_tls`.
+    _load_chain(context, f"tls.{side}.certPath", certificate, key, password)
+    _load_trust(context, f"tls.{side}.trustCertPath", trust)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 def _load_chain(
     context: ssl.SSLContext, key: str, cert: str, private: str | None, password: str | None
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from twinlog.broker.identity import StoreIdentity
 from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.runtime.config import BrokerConfig, BrokerRole
+from twinlog.store.errors import StoreError
 from twinlog.testing.simdisk import SimCrash, SimDisk
 
 ROOT = "/store"
@@ -78,17 +79,47 @@ def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_
 
 
 @pytest.mark.parametrize("text", [b"{", b"", b"[]", b'{"store_id":5}', b"\xff"])
-def test_a_damaged_file_is_drawn_anew(text: bytes) -> None:
+def test_a_damaged_file_is_replaced_by_its_copy_and_without_one_refused(text: bytes) -> None:
+    """A master under a new id would be refused by all its slaves."""
     disk = new_disk()
-    disk.make_directories(f"{ROOT}/twinlog")
-    file = disk.open(f"{ROOT}/twinlog/identity.json", create=True)
-    file.pwritev([text], 0)
-    file.close()
+    first = identity(disk)
+    known = first.twin()
+    first.load()
+    put(disk, "identity.json", text)
     store = identity(disk)
     twin = store.twin()
     store.load()
-    assert twin.store_id
-    assert twin.replica_uid
+    assert (twin.store_id, twin.replica_uid) == (known.store_id, known.replica_uid)
+    put(disk, "identity.json", text)
+    put(disk, "identity.json.bak", text)
+    lost = identity(disk)
+    lost.twin()
+    with pytest.raises(StoreError, match=r"identity\.json.*copy store_id from a replica"):
+        lost.load()
+    assert disk.read_bytes(f"{ROOT}/twinlog/identity.json") == text, "nothing is written over it"
+
+
+def put(disk: SimDisk, name: str, data: bytes) -> None:
+    path = f"{ROOT}/twinlog/{name}"
+    if disk.exists(path):
+        disk.unlink(path)
+    file = disk.open(path, create=True)
+    file.pwritev([data], 0)
+    file.close()
+
+
+def test_a_missing_file_or_copy_is_written_again() -> None:
+    disk = new_disk()
+    first = identity(disk)
+    known = first.twin()
+    first.load()
+    for name in ("identity.json", "identity.json.bak"):
+        disk.unlink(f"{ROOT}/twinlog/{name}")
+        again = identity(disk)
+        twin = again.twin()
+        again.load()
+        assert twin.store_id == known.store_id
+        assert disk.exists(f"{ROOT}/twinlog/{name}")
 
 
 # Starting over
@@ -102,6 +133,7 @@ FILES = {
     f"{ROOT}/config/consumerOffset.json": b"offsets",
     f"{ROOT}/config/topics.json": b"topics",
     f"{ROOT}/twinlog/identity.json": b"ids",
+    f"{ROOT}/twinlog/identity.json.bak": b"same ids",
     f"{ROOT}/twinlog/metadata.json": b"position",
     f"{ROOT}/twinlog/cut-1/00000000000000000000": b"an older cut",
     f"{LOG}/00000000000000000000": b"more log",

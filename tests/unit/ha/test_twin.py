@@ -259,6 +259,18 @@ def test_manual_policy_cuts_nothing_and_both_say_why() -> None:
     assert "manual" in pair.ended["master"]
 
 
+@pytest.mark.parametrize("reseed", ["tail", "all", "manual"])
+@pytest.mark.parametrize("store_id", ["store-1", "drawn anew"])
+def test_an_empty_master_is_no_reason_to_give_up_a_copy(reseed: str, store_id: str) -> None:
+    """Its disk was wiped, with or without its identity."""
+    log = log_of(1, 20_000)
+    pair = Pair(b"", log, reseed=reseed, facts=MasterFacts("c", "g", store_id, SEGMENT))
+    pair.run()
+    assert pair.slave == log
+    for end in ("master", "slave"):
+        assert "the master's log is empty and the slave has [0, " in pair.ended[end]
+
+
 def test_another_log_is_refused() -> None:
     pair = Pair(log_of(1, 20_000), log_of(2, 20_000))
     pair.run()
@@ -567,7 +579,7 @@ def test_boundary_of_whole_records() -> None:
 
 
 def test_error_codes_are_part_of_the_wire() -> None:
-    assert [code.value for code in ErrorCode] == list(range(1, 15))
+    assert [code.value for code in ErrorCode] == list(range(1, 17))
 
 
 # ---- looking into a log

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from twinlog.ha.flow import FlowMonitor
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
+from twinlog.ha.tls_front import TlsTransport
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.digests import Steps, digests_of, first_record, record_ends
 from twinlog.ha.twin.sender import (
@@ -83,6 +84,10 @@ class TwinConnection(asyncio.Protocol):
     @property
     def state(self) -> HAConnectionState:
         return self.core.state
+
+    @property
+    def is_tls(self) -> bool:
+        return isinstance(self._transport, TlsTransport)
 
     # What asyncio calls.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import cast
 
@@ -104,6 +105,9 @@ class TwinLink(asyncio.BufferedProtocol):
             self.core.events()
             if error is not None:
                 self.core.reason = f"connection lost: {error}"
+            if isinstance(error, ssl.SSLError):
+                # In TLS 1.3 a master looks at the certificate when the slave is through already.
+                self.core.reason += "; it may have refused this slave's certificate"
         if self._timer is not None:
             self._timer.cancel()
         if self._unsubscribe is not None:

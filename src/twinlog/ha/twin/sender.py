@@ -374,6 +374,13 @@ class TwinSender:
         if hello.log_end == hello.log_min:
             last_file = self.log_end - self.log_end % self.facts.segment_size
             self._start(last_file if hello.wants_last_file_only else max(self.log_min, 0))
+        elif self.log_end == self.log_min:
+            # A master that lost its disk must not be the reason why its copies go.
+            self.refuse(
+                ErrorCode.MASTER_EMPTY,
+                f"the master's log is empty and the slave has [{hello.log_min}, {hello.log_end}):"
+                " has the master lost its files? OPERATIONS.md says what to do",
+            )
         elif hello.store_id and hello.store_id != self.facts.store_id:
             self.refuse(
                 ErrorCode.OTHER_STORE,

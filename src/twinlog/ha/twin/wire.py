@@ -84,6 +84,8 @@ class ErrorCode(IntEnum):
     DISK = 12
     SEGMENT_SIZE = 13
     STOPPING = 14
+    MASTER_EMPTY = 15
+    TLS_WANTED = 16
 
 
 class EpochEntry(msgspec.Struct, frozen=True):

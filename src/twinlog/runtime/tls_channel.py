@@ -1,4 +1,4 @@
-"""TLS inside one connection, as bytes in and bytes out.
+"""TLS inside one connection, as bytes in and bytes out. For the service ports and the HA port.
 
 The port serves TLS and plain text; which of them a peer speaks shows in its first byte, and by then
 asyncio's own TLS cannot be put in front any more. So the connection runs the handshake itself over
@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import ssl
 
-from twinlog.remoting.errors import RemoteProtocolError
-
 HANDSHAKE_RECORD = 0x16  # As the first byte of a plain frame it would mean 369 MB.
+NOT_OFFERED = bytes.fromhex("15030100020228")  # The alert handshake_failure, before any handshake.
 _READ_SIZE = 256 * 1024
 
 
-class TlsError(RemoteProtocolError):
+class TlsError(Exception):
     """The handshake failed or a record is broken."""
 
 
@@ -27,7 +26,7 @@ class TlsChannel:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._has_handshake = False
+        self.has_handshake = False
         self._waiting: list[bytes] = []
         self.is_ended = False  # The peer has said that it will send nothing more.
 
@@ -35,9 +34,9 @@ class TlsChannel:
         """Plain bytes of what was read; empty while the handshake goes on."""
         self._incoming.write(data)
         try:
-            if not self._has_handshake:
+            if not self.has_handshake:
                 self._object.do_handshake()
-                self._has_handshake = True
+                self.has_handshake = True
                 waiting, self._waiting = self._waiting, []
                 for plain in waiting:
                     self._object.write(plain)
@@ -45,7 +44,7 @@ class TlsChannel:
         except ssl.SSLWantReadError:
             return b""
         except ssl.SSLError as error:
-            raise TlsError(f"TLS: {error.reason or error}") from None
+            raise TlsError(f"TLS: {_reason_of(error)}") from None
 
     def _read_all(self) -> bytes:
         pieces = []
@@ -64,7 +63,7 @@ class TlsChannel:
 
     def encrypt(self, data: bytes | bytearray | memoryview) -> None:
         """Take plain bytes; before the handshake is done they wait for it."""
-        if not self._has_handshake:
+        if not self.has_handshake:
             self._waiting.append(bytes(data))
             return
         self._object.write(data)
@@ -77,3 +76,10 @@ class TlsChannel:
     def outgoing(self) -> bytes:
         """Records to be written to the transport now."""
         return self._outgoing.read()
+
+
+def _reason_of(error: ssl.SSLError) -> str:
+    reason = error.reason or str(error)
+    # "CERTIFICATE_VERIFY_FAILED" alone does not say what is wrong with it.
+    detail = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
+    return f"{reason}: {detail}" if detail else reason
