@@ -112,6 +112,7 @@ class TwinLink(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._unsubscribe is not None:
             self._unsubscribe()
+            self._unsubscribe = None  # It knows this link: a cycle around a megabyte of buffer.
         self.closed.set()
 
     def close(self, reason: str) -> None:
