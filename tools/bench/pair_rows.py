@@ -13,7 +13,7 @@ import clusters
 from clusters import MAKES, PAIRS, QUEUES
 from harness import Context, Metric, Row, Subject
 
-_SAMPLE_S = 5.0
+_SAMPLE_S = 4.0
 _CATCH_UP_BYTES = 800_000_000
 _RECORD_SIZE_MIN = 91
 

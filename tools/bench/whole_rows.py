@@ -21,7 +21,8 @@ _LOG_BYTES = 1_000_000_000
 _RECORD_OVERHEAD = 230  # Of a 1 KiB message in the log: fields, topic, properties.
 _SAMPLE_S = 5.0
 _FIXED_RATE = 8_000
-_IDLE_S = 10.0
+_IDLE_S = 5.0
+_LOAD_S = 3.0
 
 
 def _killed(make: str) -> Subject:
@@ -76,7 +77,7 @@ def _memory(make: str) -> Subject:
             idle_s = max(2.0, _IDLE_S * min(1.0, context.scale))
             time.sleep(idle_s)  # What is measured is the time in which nothing happens.
             idle = clusters.usage_since(before)[broker.pid]
-            seconds = max(2.0, _SAMPLE_S * min(1.0, context.scale))
+            seconds = max(2.0, _LOAD_S * min(1.0, context.scale))
             common = {"addr": broker.address, "queues": QUEUES, "seconds": seconds}
             clusters.run_load("send", topic="small", size=128, conns=200, depth=4, **common)
             clusters.run_load("send", topic="large", size=64 * 1024, conns=8, depth=4, **common)
