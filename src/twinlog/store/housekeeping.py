@@ -28,6 +28,7 @@ _LOG = logging.getLogger("twinlog.store")
 _TICK_MS: Final = 50
 _QUEUES_PER_TICK: Final = 256  # About 5 ms when every file must be opened.
 _ROUND_INTERVAL_MS: Final = 5000
+_INDEX_DELAY_MS: Final = 1000  # A query drains the index first, so waiting keys hurt nobody.
 _REPORT_INTERVAL_MS: Final = 10_000
 _SYNC_FILES_MAX: Final = 64
 
@@ -41,6 +42,7 @@ class Housekeeping:
         self._clock = clock
         self._reported: dict[str, int] = {}
         self._slots_written_ms = 0
+        self._index_drained_ms = 0
         # Saves what else follows the log: recovery will not read again what is below the point.
         self.before_checkpoint: Callable[[], Awaitable[None]] | None = None
 
@@ -74,7 +76,9 @@ class Housekeeping:
         else:
             if store.running_flags.bits & LOGICS_QUEUE_ERROR:
                 self._retry_queues()
-        self.drain_index()
+        if now_ms - self._index_drained_ms >= _INDEX_DELAY_MS:
+            self._index_drained_ms = now_ms
+            self.drain_index()
 
     def _retry_queues(self) -> None:
         try:

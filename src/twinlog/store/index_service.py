@@ -18,7 +18,7 @@ from twinlog.runtime.disk import Disk
 from twinlog.store.index_file import IndexFile, index_file_size
 
 _LOG = logging.getLogger("twinlog.store")
-PENDING_MAX: Final = 4096
+PENDING_MAX: Final = 1024  # About a millisecond of hashing: so long nothing else is served.
 _NAME_LENGTH: Final = 17
 
 
