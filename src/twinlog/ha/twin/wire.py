@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -213,8 +212,7 @@ def decode_json(payload: memoryview, kind: type[Any]) -> Any:
         raise RemoteProtocolError(f"{kind.__name__} cannot be read: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame. The payload is a view that is good until more bytes are taken in."""
 
     frame_type: int
@@ -284,5 +282,6 @@ class FrameParser:
             size = min(len(target), len(rest))
             target[:size] = rest[:size]
             for frame in self.buffer_filled(size):
-                yield replace(frame, payload=memoryview(bytes(frame.payload)))
+                kind, payload, is_intact, round_number = frame
+                yield Frame(kind, memoryview(bytes(payload)), is_intact, round_number)
             rest = rest[size:]
