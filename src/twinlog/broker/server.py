@@ -65,9 +65,11 @@ from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.descriptors import descriptor_limit, shortage
 from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
+from twinlog.store.errors import StoreError
 from twinlog.store.message_store import MessageStore
 from twinlog.store.recovery import RecoveryReport
 
@@ -194,6 +196,7 @@ class Broker:
         config = self.config
         if self.guard is not None:
             self.guard.files.load()
+        _check_descriptors(self.disk, config)
         reseed_if_asked(self.disk, config.store_path_root_dir, config.commit_log_paths)
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
         self.once.load()
@@ -399,6 +402,16 @@ def build_broker(
         broker, rng=rng, memory_size=memory_size, config_path=config_path
     )
     return broker
+
+
+def _check_descriptors(disk: Disk, config: BrokerConfig) -> None:
+    """Running out of descriptors later would be refused clients and queues that cannot be read."""
+    logs = (*config.commit_log_paths, *config.read_only_commit_log_paths)
+    log_files = sum(len(disk.list(path)) for path in logs)
+    index_files = len(disk.list(posixpath.join(config.store_path_root_dir, "index")))
+    reason = shortage(log_files, index_files, descriptor_limit())
+    if reason is not None:
+        raise StoreError(reason)
 
 
 def _signers(config: BrokerConfig) -> list[AclSigner]:

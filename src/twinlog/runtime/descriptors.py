@@ -21,9 +21,28 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
+def descriptor_limit() -> int:
+    """Files and sockets that this process may have open now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+def shortage(log_files: int, index_files: int, limit: int) -> str | None:
+    """Why a broker with that many files cannot run under `limit`; None when it can.
+
+    The files of log and index stay open, those of the queues are bounded, and peers need some too.
+    """
+    needed = log_files + index_files + _OWN_FILES + _CONNECTIONS_MIN
+    if needed <= limit:
+        return None
+    return (
+        f"this process may open {limit} files and needs {needed}: {log_files} of the log, "
+        f"{index_files} of the index, {_OWN_FILES} for queues and the rest, {_CONNECTIONS_MIN} for "
+        "connections. Raise the limit (ulimit -n, LimitNOFILE= of a systemd unit)"
+    )
+
+
 def connections_possible() -> int:
     """Connections that leave enough descriptors for the rest: accept() must never run out."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return 2**31
+    soft = descriptor_limit()
     return max(_CONNECTIONS_MIN, min(soft - _OWN_FILES, soft * 3 // 4))

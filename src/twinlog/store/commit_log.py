@@ -20,6 +20,7 @@ from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
+from twinlog.store.missing_log import check_log_is_there
 from twinlog.store.segment import Segment, data_ranges, segment_name, zero_data
 from twinlog.store.segment_queue import SegmentQueue
 
@@ -74,8 +75,17 @@ class CommitLog:
 
     # Loading
 
+    @property
+    def directories(self) -> list[str]:
+        """Where segments may be."""
+        return [*self._directories, *self._read_only_directories]
+
     def load(self) -> None:
-        """Open the files that are there. Positions come from `set_end` after recovery."""
+        """Open the files that are there. Positions come from `set_end` after recovery.
+
+        Raises StoreLayoutError when the rest of a store is there and the log is not.
+        """
+        check_log_is_there(self._disk, posixpath.dirname(self._aside_directory), self.directories)
         for directory in self._directories:
             self._disk.make_directories(directory)
             self._disk.fsync_directory(posixpath.dirname(directory))

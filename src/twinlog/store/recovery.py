@@ -32,6 +32,7 @@ from twinlog.store.commit_log import CommitLog
 from twinlog.store.dispatch import Dispatcher, QueueGapError, StaleRecordError
 from twinlog.store.errors import StoreDamagedError
 from twinlog.store.index_service import IndexService
+from twinlog.store.missing_log import missing_log
 from twinlog.store.queue_table import ConsumeQueueTable
 from twinlog.store.reader import store_timestamp_of
 from twinlog.store.resync import HEAD_SIZE, find_record
@@ -141,7 +142,9 @@ class Recovery:
         return report
 
     def _recover_empty(self, report: RecoveryReport) -> None:
-        """No log: nothing that points into one may stay."""
+        """No log: nothing that points into one may stay, unless the checkpoint knows of one."""
+        if self._checkpoint.physic_timestamp > 0:
+            raise missing_log(self._log.directories, "the checkpoint knows of flushed records")
         if len(self._queues):
             report.notes.append("no commit log: consume queues removed")
             self._queues.destroy(tuple(self._queues))

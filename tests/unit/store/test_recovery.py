@@ -360,3 +360,58 @@ async def test_checkpoint_has_the_specified_bytes(tmp_path):
     assert again.min_timestamp == 1_700_000_000_123 - 3000
     assert again.min_timestamp_index == 0
     disk.close()
+
+
+def _files(root):
+    return {
+        path.relative_to(root): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["clean", "crashed"])
+async def test_store_whose_log_is_missing_is_refused_and_nothing_is_destroyed(tmp_path, crash):
+    root = tmp_path / "store"
+    config, _ = await _fill(root, crash=crash)
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    before = _files(root)
+    for _ in range(2):
+        with pytest.raises(StoreLayoutError, match="commit log is missing") as refusal:
+            await make_store(config, PosixDisk()).load()
+        assert "mounted" in str(refusal.value)
+        assert crash or "consumequeue" in str(refusal.value)
+        assert not (root / "commitlog").exists()
+        assert _files(root) == before
+    (tmp_path / "elsewhere").rename(root / "commitlog")
+    async with opened(config) as (store, _):
+        assert store.max_offset_in_queue("T", 0) == 200
+
+
+async def test_empty_mount_point_of_a_log_that_was_flushed_is_refused(tmp_path):
+    root = tmp_path / "store"
+    config, _ = await _fill(root, crash=False)
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    (root / "commitlog").mkdir()
+    before = _files(root)
+    with pytest.raises(StoreLayoutError, match="checkpoint knows of flushed records"):
+        await make_store(config, PosixDisk()).load()
+    assert _files(root) == before
+
+
+@pytest.mark.parametrize("name", ["config/topics.json", "checkpoint", "index/20261116000000000"])
+async def test_each_part_of_a_store_is_a_witness_of_its_log(tmp_path, name):
+    root = tmp_path / "store"
+    (root / name).parent.mkdir(parents=True)
+    (root / name).write_bytes(b"")
+    with pytest.raises(StoreLayoutError, match="storePathCommitLog"):
+        await make_store(small_config(root), PosixDisk()).load()
+
+
+@pytest.mark.parametrize("names", [[], ["config"], ["config", "consumequeue", "twinlog"]])
+async def test_root_with_nothing_in_it_is_a_fresh_start(tmp_path, names):
+    for name in names:
+        (tmp_path / name).mkdir()
+    async with opened(small_config(tmp_path)) as (store, report):
+        assert report.was_clean
+        assert store.commit_log.max_offset == 0
