@@ -292,9 +292,11 @@ async def producer_members(admin: Admin, group: str, topic: str) -> tuple[Member
     return tuple(members[client_id] for client_id in sorted(members))
 
 
-async def running_info(admin: Admin, group: str, client_id: str) -> dict[str, Any]:
+async def running_info(
+    admin: Admin, group: str, client_id: str, *, with_stack: bool = False
+) -> dict[str, Any]:
     """What one member says of itself."""
-    header = {"consumerGroup": group, "clientId": client_id, "jstackEnable": False}
+    header = {"consumerGroup": group, "clientId": client_id, "jstackEnable": with_stack}
     (address, *_) = await _addresses_of(admin, group)
     answer = await admin.ask(
         address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, action="running information",

@@ -13,6 +13,7 @@ _TOPICS = "twinlog.cli.mqadmin.topics"
 _GROUPS = "twinlog.cli.mqadmin.groups"
 _MESSAGES = "twinlog.cli.mqadmin.messages"
 _EXPORTS = "twinlog.cli.mqadmin.exports"
+_CHECKS = "twinlog.cli.mqadmin.checks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,15 @@ VERBS = {
         _verb("cleanUnusedTopic", _BROKERS, "Drop queues of topics that are gone",
               "b:brokerAddr= c:cluster="),
         _verb("haStatus", _BROKERS, "Replication of a master or a slave", f"{_PLACE} i:interval="),
+        _verb("consumerStatus", _CHECKS, "What the members of a group say of themselves",
+              "!g:consumerGroup= i:clientId= b:brokerAddr= s:jstack"),
+        _verb("queryMsgTraceById", _CHECKS, "Who sent and consumed a message, from its trace",
+              "!i:msgId= t:traceTopic="),
+        _verb("clusterRT", _CHECKS, "Time sends to each broker",
+              "a:amount= s:size= c:cluster= p:printLog= m:machineRoom= i:interval="),
+        _verb("checkMsgSendRT", _CHECKS, "Time sends to a topic", "!t:topic= a:amount= s:size="),
+        _verb("queryCq", _CHECKS, "Entries of a consume queue",
+              "!t:topic= !q:queue= !i:index= c:count= b:broker= g:consumer="),
         _verb("exportMetadata", _EXPORTS, "Topics and groups to a file",
               "c:clusterName= b:brokerAddr= f:filePath= t:topic g:subscriptionGroup "
               "s:specialTopic"),
@@ -141,13 +151,8 @@ REFUSED = {
     "updateStaticTopic": "static topics are RocketMQ 5's",
     "remappingStaticTopic": "static topics are RocketMQ 5's",
     "setConsumeMode": "POP consumption is RocketMQ 5's",
-    "consumerStatus": "see: twinlog group show, twinlog group check",
     "startMonitoring": "see: twinlog group progress --watch",
-    "queryMsgTraceById": "see: twinlog message query RMQ_SYS_TRACE_TOPIC --key ID",
     "sendMsgStatus": "see: twinlog bench latency",
-    "checkMsgSendRT": "see: twinlog bench latency",
-    "clusterRT": "see: twinlog bench latency",
-    "queryCq": "see: twinlog message query TOPIC --queue BROKER/QUEUE --offset N",
     "dumpCompactionLog": "there is no compaction log",
     "resetMasterFlushOffset": "it belongs to RocketMQ 5's replication",
     "getColdDataFlowCtrInfo": "cold data control is RocketMQ 5's",

@@ -1,0 +1,369 @@
+"""Verbs that look into clients, traces and queues, and that time sends."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twinlog.admin import groups, messages
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
+from twinlog.cli.mqadmin import java
+from twinlog.cli.times import now_ms
+from twinlog.client.calls import json_object, queue_from_wire
+from twinlog.client.errors import ClientError
+from twinlog.client.message import Message
+from twinlog.client.producer import Producer
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode, version_description
+
+if TYPE_CHECKING:
+    from twinlog.cli.mqadmin.startup import Call
+    from twinlog.client.message import ReceivedMessage
+    from twinlog.client.queues import MessageQueue
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_SEPARATOR = "=" * 38
+_AMOUNT = 100
+_SIZE = 128
+_CHINA_HOURS = 8  # Apache prints the time of `-p true` there, wherever it runs.
+
+
+# consumerStatus
+
+
+async def consumer_status(call: Call) -> None:
+    group, with_stack = call.options.text("g"), "s" in call.options
+    members = await groups.group_members(call.admin, group, address=call.options.get("b"))
+    if "i" in call.options:
+        info = await groups.running_info(
+            call.admin, group, call.options.text("i"), with_stack=with_stack
+        )
+        call.line(running_info_text(info).rstrip("\n"))
+        return
+    form = "{:<10} {:<40} {:<20} {}".format
+    call.line(form("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile"))
+    directory = Path(tempfile.mkdtemp(prefix="mqadmin-consumer-status-"))
+    found: dict[str, dict[str, Any]] = {}
+    for member in members.members:
+        try:
+            info = await groups.running_info(
+                call.admin, group, member.client_id, with_stack=with_stack
+            )
+        except ClientError as error:
+            call.missing.append(f"mqadmin: {member.client_id}: {error}")
+            continue
+        found[member.client_id] = info
+        path = directory / member.client_id.replace("/", "_")
+        path.write_text(running_info_text(info), encoding="utf-8")
+        version = version_description(member.version)
+        call.line(form(len(found), member.client_id, version, path))
+    if found:
+        _judge(call, found)
+
+
+def _judge(call: Call, found: Mapping[str, Mapping[str, Any]]) -> None:
+    subscriptions = [_subscriptions(info) for _, info in sorted(found.items())]
+    call.line("\n")
+    if any(entry != subscriptions[0] for entry in subscriptions):
+        call.line("WARN: Different subscription in the same group of consumer!!!")
+        return
+    call.line("Same subscription in the same group of consumer")
+    call.line("\nRebalance OK")
+    for client_id, info in sorted(found.items()):
+        for line in _stuck_queues(client_id, info):
+            call.line(line)
+
+
+def _subscriptions(info: Mapping[str, Any]) -> set[tuple[str, str]]:
+    rows = info.get("subscriptionSet") or ()
+    return {(str(row.get("topic")), str(row.get("subString"))) for row in rows}
+
+
+def _stuck_queues(client_id: str, info: Mapping[str, Any]) -> list[str]:
+    properties = info.get("properties") or {}
+    if properties.get("PROP_CONSUME_TYPE") != "CONSUME_PASSIVELY":
+        return []
+    is_ordered = str(properties.get("PROP_CONSUMEORDERLY")).lower() == "true"
+    now, lines = now_ms(), []
+    for queue, process in _queues(info):
+        name = f"{client_id} {java.queue_text(queue)}"
+        waited = now - int(process.get("lastConsumeTimestamp") or 0)
+        if is_ordered and not process.get("locked"):
+            waited = now - int(process.get("lastLockTimestamp") or 0)
+            lines.append(f"{name} can't lock for a while, {waited}ms")
+        elif is_ordered and process.get("droped") and process.get("tryUnlockTimes"):
+            lines.append(f"{name} unlock {process['tryUnlockTimes']} times, still failed")
+        elif not is_ordered and waited > 60_000 and process.get("cachedMsgCount"):
+            lines.append(f"{name} can't consume for a while, maybe blocked, {waited}ms")
+    return lines
+
+
+def _queues(info: Mapping[str, Any]) -> list[tuple[MessageQueue, Mapping[str, Any]]]:
+    table = info.get("mqTable") or {}
+    found = [(queue_from_wire(fastjson.loads(key)), value) for key, value in table.items()]
+    return sorted(found, key=lambda row: (row[0].topic, row[0].broker_name, row[0].queue_id))
+
+
+def running_info_text(info: Mapping[str, Any]) -> str:
+    """What one consumer says of itself, as ConsumerRunningInfo.formatString has it."""
+    lines = ["#Consumer Properties#"]
+    lines += [f"{key:<40}: {value}" for key, value in (info.get("properties") or {}).items()]
+    lines += ["", "", "#Consumer Subscription#"]
+    rows = sorted(info.get("subscriptionSet") or (), key=lambda row: str(row.get("topic")))
+    for number, row in enumerate(rows, 1):
+        class_filter = java.boolean(bool(row.get("classFilterMode")))
+        lines.append(
+            f"{number:03d} Topic: {row.get('topic')!s:<40} ClassFilter: {class_filter:<8} "
+            f"SubExpression: {row.get('subString')}"
+        )
+    queues = _queues(info)
+    head = "{:<64}  {:<32}  {:<4}  {:<20}".format
+    lines += ["", "", "#Consumer Offset#"]
+    lines.append(head("#Topic", "#Broker Name", "#QID", "#Consumer Offset"))
+    lines += [
+        f"{queue.topic:<32}  {queue.broker_name:<32}  {queue.queue_id:<4}  "
+        f"{process.get('commitOffset', 0):<20}"
+        for queue, process in queues
+    ]
+    lines += ["", "", "#Consumer MQ Detail#"]
+    lines.append(head("#Topic", "#Broker Name", "#QID", "#ProcessQueueInfo"))
+    lines += [
+        f"{queue.topic:<64}  {queue.broker_name:<32}  {queue.queue_id:<4}  {_process_text(process)}"
+        for queue, process in queues
+    ]
+    lines += ["", "", "#Consumer RT&TPS#", *_rate_lines(info.get("statusTable") or {})]
+    if info.get("jstack"):
+        lines += ["", "", "#Consumer jstack#", str(info["jstack"])]
+    return "\n".join(lines) + "\n"
+
+
+def _rate_lines(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "{:<64}  {:>14} {:>14} {:>14} {:>14} {:>18} {:>25}".format(
+            "#Topic", "#Pull RT", "#Pull TPS", "#Consume RT", "#ConsumeOK TPS",
+            "#ConsumeFailed TPS", "#ConsumeFailedMsgsInHour",
+        )
+    ]  # fmt: skip
+    for topic, row in sorted(table.items()):
+        rates = [
+            float(row.get(name) or 0)
+            for name in ("pullRT", "pullTPS", "consumeRT", "consumeOKTPS", "consumeFailedTPS")
+        ]
+        cells = " ".join(f"{rate:14.2f}" for rate in rates[:4])
+        failed = int(row.get("consumeFailedMsgs") or 0)
+        lines.append(f"{topic:<32}  {cells} {rates[4]:18.2f} {failed:25d}")
+    return lines
+
+
+_PROCESS_FIELDS = (
+    "commitOffset", "cachedMsgMinOffset", "cachedMsgMaxOffset", "cachedMsgCount",
+    "cachedMsgSizeInMiB", "transactionMsgMinOffset", "transactionMsgMaxOffset",
+    "transactionMsgCount", "locked", "tryUnlockTimes", "lastLockTimestamp", "droped",
+    "lastPullTimestamp", "lastConsumeTimestamp",
+)  # fmt: skip
+
+
+def _process_text(process: Mapping[str, Any]) -> str:
+    def value(name: str) -> str:
+        found = process.get(name, 0)
+        if name.startswith("last"):
+            moment = datetime.fromtimestamp(int(found) // 1000)
+            return f"{moment:%Y%m%d%H%M%S}{int(found) % 1000:03d}"
+        return java.boolean(bool(found)) if name in ("locked", "droped") else str(found)
+
+    inside = ", ".join(f"{name}={value(name)}" for name in _PROCESS_FIELDS)
+    return f"ProcessQueueInfo [{inside}]"
+
+
+# queryMsgTraceById
+
+_TRACE = "{:<10} {:<20} {:<20} {:<20} {:<10} {:<10}".format
+
+
+async def query_msg_trace_by_id(call: Call) -> None:
+    message_id, topic = call.options.text("i"), call.options.text("t", TRACE_TOPIC)
+    found = await messages.query_by_key(call.admin, topic, message_id, max_count=64)
+    views = [view for message in found for view in trace_views(message, message_id)]
+    if not views:
+        raise CommandError(f"no trace of message {message_id} in topic {topic!r}", NOT_FOUND)
+    for view in views:
+        if view[0] == "Pub":
+            call.line(_TRACE("#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes",
+                             "#Status"))  # fmt: skip
+            call.line(_TRACE(*view))
+            call.line()
+    by_group: dict[str, list[tuple[str, ...]]] = {}
+    for view in views:
+        if view[0] == "Sub":
+            by_group.setdefault(view[1], []).append(view)
+    for group in java.hash_order(by_group):
+        call.line(_TRACE("#Type", "#ConsumerGroup", "#ClientHost", "#ConsumerTime", "#CostTimes",
+                         "#Status"))  # fmt: skip
+        for view in by_group[group]:
+            call.line(_TRACE(*view))
+        call.line()
+
+
+def trace_views(message: ReceivedMessage, message_id: str) -> list[tuple[str, ...]]:
+    """(kind, group, host, time, cost, status) of what the record tells about the message.
+
+    Contexts end with 0x02, their fields with 0x01 (TraceDataEncoder). Sends are `Pub`; of a
+    consumption only what came after it, `SubAfter`, is shown.
+    """
+    host = message.born_host.rpartition(":")[0]
+    views = []
+    for context in message.body.decode("utf-8", "replace").split("\x02"):
+        line = context.split("\x01")
+        if line[0] == "Pub" and len(line) >= 13 and line[5] == message_id:
+            is_ok = line[12] if len(line) == 13 else line[13]
+            time, group, cost = line[1], line[3], line[10]
+        elif line[0] == "SubAfter" and len(line) >= 5 and line[2] == message_id:
+            is_ok, cost = line[4], line[3]
+            # Old clients say neither when nor who.
+            time, group = line[7:9] if len(line) >= 9 else (str(now_ms()), "")
+        else:
+            continue
+        status = "success" if is_ok.lower() == "true" else "failed"
+        shown = java.second_time(int(time) if time.isdigit() else 0)
+        views.append((line[0][:3], group, host, shown, f"{cost}ms", status))
+    return views
+
+
+# clusterRT, checkMsgSendRT
+
+
+def _producer(call: Call) -> Producer:
+    return Producer(
+        f"mqadmin_{now_ms()}", name_server=call.session.namesrv, **call.session.client_settings
+    )
+
+
+def _amount_and_size(call: Call) -> tuple[int, int]:
+    amount, size = call.options.number("a", _AMOUNT), call.options.number("s", _SIZE)
+    if amount < 2 or size < 1:
+        raise CommandError("-a (amount) must be above 1 and -s (size) above 0", USAGE)
+    return amount, size
+
+
+async def cluster_rt(call: Call) -> None:
+    """Once, or with -i again and again: Apache never ends."""
+    seconds = call.options.number("i", 0)
+    if "i" in call.options and seconds < 1:
+        raise CommandError("-i (interval) must be above 0", USAGE)
+    amount, size = _amount_and_size(call)
+    if not call.options.flag("p"):
+        call.line("{:<24}  {:<24}  {:<4}  {:<8}  {:<8}".format(
+            "#Cluster Name", "#Broker Name", "#RT", "#successCount", "#failCount"))  # fmt: skip
+    async with _producer(call) as producer:
+        while True:
+            await _cluster_rt_once(call, producer, amount, size)
+            if not seconds:
+                return
+            await asyncio.sleep(seconds)
+
+
+async def _cluster_rt_once(call: Call, producer: Producer, amount: int, size: int) -> None:
+    info = await call.admin.cluster()
+    names = [call.options.text("c")] if "c" in call.options else java.hash_order(info.clusters)
+    for cluster in names:
+        if cluster not in info.clusters:
+            raise CommandError(f"cluster [{cluster}] not exist", NOT_FOUND)
+        for broker in java.hash_order(info.clusters[cluster]):
+            # Every broker has a topic of its own name.
+            times = [await _timed_send(producer, broker, size) for _ in range(amount)]
+            failed = sum(error is not None for _, error in times)
+            average = sum(elapsed for elapsed, _ in times[1:]) / (amount - 1)
+            if call.options.flag("p"):
+                moment = datetime.now(UTC) + timedelta(hours=_CHINA_HOURS)
+                room = call.options.text("m", "noname")
+                call.line(f"{moment:%Y-%m-%d %H:%M:%S}|{room}|{cluster}|{broker}|{average:.0f}")
+            else:
+                call.line(f"{cluster:<24}  {broker:<24}  {average:<8.2f}  {amount - failed:<16}  "
+                          f"{failed:<16}")  # fmt: skip
+            if failed:
+                reason = next(error for _, error in times if error is not None)
+                call.missing.append(f"mqadmin: {broker}: {failed} sends failed: {reason}")
+
+
+async def _timed_send(producer: Producer, topic: str, size: int) -> tuple[int, str | None]:
+    started = now_ms()
+    try:
+        await producer.send(Message(topic, b"a" * size))
+    except ClientError as error:
+        return now_ms() - started, str(error)
+    return now_ms() - started, None
+
+
+async def check_msg_send_rt(call: Call) -> None:
+    topic = call.options.text("t")
+    amount, size = _amount_and_size(call)
+    queues = (await call.admin.instance.route(topic)).write_queues(topic)
+    if not queues:
+        raise CommandError(f"topic {topic!r} has no queue that takes messages", FAILED)
+    form = "{:<32}  {:<4}  {:<20}    {}".format
+    call.line(form("#Broker Name", "#QID", "#Send Result", "#RT"))
+    total, last_error = 0, ""
+    async with _producer(call) as producer:
+        for number in range(amount):
+            queue, started, is_sent = queues[number % len(queues)], now_ms(), True
+            try:
+                await producer.send(Message(topic, b"a" * size), queue=queue)
+            except ClientError as error:
+                is_sent, last_error = False, str(error)
+            elapsed = now_ms() - started
+            total += elapsed if number else 0
+            call.line(form(queue.broker_name, queue.queue_id, java.boolean(is_sent), elapsed))
+    call.line(f"Avg RT: {total / (amount - 1):.2f}")
+    if last_error:
+        raise CommandError(f"not every send succeeded: {last_error}", FAILED)
+
+
+# queryCq
+
+
+async def query_cq(call: Call) -> None:
+    options = call.options
+    topic, index = options.text("t"), options.number("i", 0)
+    address = options.get("b")
+    if address is None:
+        address = (await call.admin.route_masters(topic))[0]
+    header: dict[str, Any] = {
+        "topic": topic, "queueId": options.number("q", 0), "index": index,
+        "count": options.number("c", 10),
+    }  # fmt: skip
+    if "g" in options:
+        header["consumerGroup"] = options.text("g")
+    answer = await call.admin.ask(
+        address, RequestCode.QUERY_CONSUME_QUEUE, header, action="entries of a queue"
+    )
+    if not answer.body:
+        raise CommandError(answer.remark or f"no entry {index} in the queue", NOT_FOUND)
+    body = json_object(answer)
+    if body.get("subscriptionData") is not None:
+        call.line(f"Subscription data: \n{java.pretty_json(body['subscriptionData'])}")
+        call.line(_SEPARATOR)
+    if body.get("filterData") is not None:
+        call.line(f"Filter data: \n{body['filterData']}")
+        call.line(_SEPARATOR)
+    call.line(f"Queue data: \nmax: {body.get('maxQueueIndex')}, min: {body.get('minQueueIndex')}")
+    call.line(_SEPARATOR)
+    for number, entry in enumerate(body.get("queueData") or (), index):
+        call.line(f"idx: {number}")
+        call.line(_entry_text(entry))
+        call.line(_SEPARATOR)
+
+
+def _entry_text(entry: Mapping[str, Any]) -> str:
+    def quoted(name: str) -> str:
+        return f"{name}='{'null' if entry.get(name) is None else entry[name]}'"
+
+    return (
+        f"ConsumeQueueData{{physicOffset={entry.get('physicOffset')}, "
+        f"physicSize={entry.get('physicSize')}, tagsCode={entry.get('tagsCode')}, "
+        f"{quoted('extendDataJson')}, {quoted('bitMap')}, "
+        f"eval={java.boolean(bool(entry.get('eval')))}, {quoted('msg')}}}"
+    )
