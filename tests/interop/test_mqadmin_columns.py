@@ -195,6 +195,27 @@ def test_members(both: Both, topic: str, group: str) -> None:
         consumer.stop()
 
 
+def test_looking_into_consumers_and_queues(both: Both, topic: str, group: str) -> None:
+    both.same("queryCq", "-t", topic, "-q", 0, "-i", 0, "-c", 3)
+    both.same("queryCq", "-t", topic, "-q", 0, "-i", 0, "-b", both.broker, "-g", group)
+    consumer = both.driver.start("push", namesrv=both.cluster.address, topic=topic, group=group)
+    try:
+        words = ("consumerConnection", "-n", both.cluster.address, "-g", group)
+        wait_until(lambda: mqadmin(*words).code == 0, "the member is online", interval_s=0.5)
+        both.same("consumerStatus", "-g", group, mask=lambda line: re.sub(r"\S+/\S+$", "F", line))
+        client = both.ours("consumerStatus", "-g", group).splitlines()[1].split()[1]
+        numbers = re.compile(r"\d{17}|[ \d]+\.\d\d|cachedMsgCount=\d+")
+        both.same("consumerStatus", "-g", group, "-i", client,
+                  mask=lambda line: numbers.sub("N", line))  # fmt: skip
+    finally:
+        consumer.stop()
+
+
+def test_timed_sends(both: Both, topic: str) -> None:
+    both.same("checkMsgSendRT", "-t", topic, "-a", 3, "-s", 10,
+              mask=lambda line: re.sub(r"(    |: )[\d.]+$", r"\1T", line))  # fmt: skip
+
+
 def test_producers(both: Both) -> None:
     """A tool is a producer itself while it runs: only the others are compared."""
     lines = both.ours("producer", "-b", both.broker).splitlines()

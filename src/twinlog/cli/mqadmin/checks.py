@@ -215,7 +215,7 @@ def trace_views(message: ReceivedMessage, message_id: str) -> list[tuple[str, ..
     consumption only what came after it, `SubAfter`, is shown.
     """
     host = message.born_host.rpartition(":")[0]
-    views = []
+    views: list[tuple[str, ...]] = []
     for context in message.body.decode("utf-8", "replace").split("\x02"):
         line = context.split("\x01")
         if line[0] == "Pub" and len(line) >= 13 and line[5] == message_id:
