@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
+import click
 import pytest
 
+from twinlog.cli.demo.command import _writable, _write_page
 from twinlog.cli.demo.ledger import Ledger, latency_per_bin, percentile, rate_per_bin
 from twinlog.cli.demo.plot import Series, chart, pieces
 
@@ -89,3 +95,16 @@ def test_lines_of_a_plot_are_broken_where_nothing_was_measured() -> None:
     assert pieces([]) == []
     drawn = chart([Series("a", points, 1)], [], end=10, unit="bytes", label="A")
     assert drawn.count("<polyline") == 2
+
+
+def test_the_page_goes_where_one_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _writable(None) == Path("twinlog-demo.html")
+    assert _writable(tmp_path / "a.html") == tmp_path / "a.html"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(click.UsageError, match="cannot write"):
+        _writable(tmp_path / "a.html")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    written = _write_page(_writable(None), "page")
+    assert written.parent == tmp_path
+    assert written.read_text() == "page"
