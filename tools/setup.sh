@@ -9,6 +9,28 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
     exit 1
 fi
 
+if [ ! -w . ]; then
+    echo "setup: $PWD belongs to another user, who has not run \`make setup\` in it; clone it yourself" >&2
+    exit 1
+fi
+
+may_install() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null
+}
+
+install_package() {
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1"
+}
+
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    if may_install; then
+        install_package python3-venv
+    else
+        echo "setup: Python's venv module is missing; install it, e.g. python3-venv" >&2
+        exit 1
+    fi
+fi
+
 java_major() {
     local line
     line=$( { java -version 2>&1 || true; } | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
@@ -16,14 +38,15 @@ java_major() {
 }
 
 if [ "$(java_major)" -lt 17 ]; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openjdk-17-jre-headless
+    if may_install; then
+        install_package openjdk-17-jre-headless
     else
         echo "setup: Java 17 or newer is needed for Spark; install a JRE, e.g. openjdk-17-jre-headless" >&2
         exit 1
     fi
 fi
 
-[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+# Also when an earlier call was interrupted before pip was there.
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
