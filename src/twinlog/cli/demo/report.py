@@ -23,7 +23,7 @@ h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.1rem;margin:2rem 0 .3rem}
 .good{border-color:var(--good);color:var(--good)}.bad{border-color:var(--bad);color:var(--bad)}
 table{border-collapse:collapse;width:100%}
 td{border-top:1px solid var(--line);padding:.4rem .5rem;vertical-align:top}
-td.n{text-align:right;overflow-wrap:anywhere;font-variant-numeric:tabular-nums;font-weight:600}
+td.n{text-align:right;overflow-wrap:break-word;font-variant-numeric:tabular-nums;font-weight:600}
 td.s{color:var(--soft)}
 @media(min-width:40.1rem){tr td:first-child{white-space:nowrap}td.n{min-width:9.5rem}}
 svg{width:100%;height:auto;display:block;overflow:visible}
