@@ -17,7 +17,6 @@ disk.
 
 from __future__ import annotations
 
-import posixpath
 import struct
 from typing import Final
 
@@ -114,7 +113,7 @@ class ConsumeQueue:
         self.next_offset = queue_offset
 
     def path_of(self, start: int) -> str:
-        return posixpath.join(self.directory, segment_name(start))
+        return f"{self.directory}/{segment_name(start)}"
 
     def write(self, disk: Disk, pool: FilePool) -> int:
         """Write the tail; the number of bytes. Raises OSError with the tail kept as it was."""
