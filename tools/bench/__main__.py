@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import broker_rows
 import client_rows
 import clusters
 import harness
@@ -45,6 +46,7 @@ def all_rows() -> list[harness.Row]:
         *store_rows.ROWS,
         *pair_rows.ROWS,
         *whole_rows.ROWS,
+        *broker_rows.ROWS,
         *client_rows.ROWS,
         *kafka_rows.ROWS,
         *spark_rows.ROWS,

@@ -3,6 +3,9 @@
 //
 //	load send -addr HOST:PORT -topic T -conns 16 -depth 16 -size 128 -seconds 10 [-rate 5000]
 //	load send ... -members 64           batches of 64 messages; -topics 100: T0 to T99 in turn
+//	load send ... -properties 'DELAY=1,a={n}'   {n}: the number of the connection
+//	load send ... -transaction          half messages, each committed when it is acknowledged
+//	load pull ... -sql 'a > 5'          only what the expression lets through is counted
 //	load pull -addr HOST:PORT -topic T -queues 4 -batch 32 -seconds 10 [-again]
 //	load flow -addr HOST:PORT -topic T -rate 5000 -consumers 1 -seconds 10
 //	load echo -addr 127.0.0.1:0
@@ -37,6 +40,9 @@ type options struct {
 	wait        bool
 	again       bool
 	pids        string
+	properties  string
+	transaction bool
+	sql         string
 }
 
 func main() {
@@ -73,6 +79,9 @@ func parse(mode string, arguments []string) *options {
 	flags.Float64Var(&o.rate, "rate", 0, "sends a second by the clock, all connections together; 0: as fast as answered")
 	flags.BoolVar(&o.wait, "wait", true, "the WAIT property: wait for store and replica")
 	flags.BoolVar(&o.again, "again", false, "start over at the end of a queue (pull)")
+	flags.StringVar(&o.properties, "properties", "", "more properties: name=value,name=value (send)")
+	flags.BoolVar(&o.transaction, "transaction", false, "half messages that are committed (send)")
+	flags.StringVar(&o.sql, "sql", "", "SQL92 expression (pull)")
 	flags.StringVar(&o.pids, "pid", "", "processes to watch: name=pid,name=pid")
 	flags.Parse(arguments)
 	return o

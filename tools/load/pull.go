@@ -10,6 +10,7 @@ import (
 const (
 	codeFound       = 0
 	codeNotFound    = 19
+	codeRetry       = 20 // Nothing of what was looked at is wanted: go on behind it.
 	codeOffsetMoved = 21
 )
 
@@ -27,8 +28,8 @@ func pullQueue(o *options, queue int, deadline time.Time, totals *totals) error 
 	reader := responseReader{in: bufio.NewReaderSize(connection, 1<<20)}
 	request := &requestTemplate{
 		code: 11,
-		fields: fmt.Sprintf(`"consumerGroup":"load","topic":%q,"queueId":"%d","maxMsgNums":"%d","sysFlag":"4","commitOffset":"0","suspendTimeoutMillis":"0","subscription":"*","subVersion":"0","expressionType":"TAG"`,
-			o.topic, queue, o.batch),
+		fields: fmt.Sprintf(`"consumerGroup":"load","topic":%q,"queueId":"%d","maxMsgNums":"%d","sysFlag":"4","commitOffset":"0","suspendTimeoutMillis":"0","subVersion":"0",%s`,
+			o.topic, queue, o.batch, subscription(o.sql)),
 	}
 	var seen samples
 	var answer response
@@ -48,6 +49,10 @@ func pullQueue(o *options, queue int, deadline time.Time, totals *totals) error 
 			offset = 0
 			continue
 		}
+		if answer.code == codeRetry && o.sql != "" {
+			offset = answer.next
+			continue
+		}
 		if answer.code != codeFound {
 			return fmt.Errorf("pull answered: %s", answer.header)
 		}
@@ -61,4 +66,12 @@ func pullQueue(o *options, queue int, deadline time.Time, totals *totals) error 
 	}
 	totals.merge(&seen)
 	return nil
+}
+
+// subscription is the fields that say what is wanted: everything, or what `sql` lets through.
+func subscription(sql string) string {
+	if sql == "" {
+		return `"subscription":"*","expressionType":"TAG"`
+	}
+	return fmt.Sprintf(`"subscription":%q,"expressionType":"SQL92"`, sql)
 }

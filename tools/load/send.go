@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -53,19 +55,38 @@ func (s *sender) run(deadline time.Time) error {
 
 func (s *sender) template() *requestTemplate {
 	o := s.options
-	properties, _ := json.Marshal(fmt.Sprintf("KEYS\x01k\x02WAIT\x01%v", o.wait))
+	properties, _ := json.Marshal(fmt.Sprintf("KEYS\x01k\x02WAIT\x01%v%s", o.wait, s.moreProperties()))
+	systemFlag := 0
+	if o.transaction {
+		systemFlag = flagPrepared
+	}
 	template := &requestTemplate{code: 310, body: bodyOf(o.size, s.number)}
 	if o.members > 0 {
 		template.code = 320
 		s.batch = newBatch(o.members, template.body, s.number)
 		template.body = s.batch.bytes
 	}
-	template.fields = fmt.Sprintf(`"a":"load","c":"TBW102","d":"%d","f":"0","h":"0","i":%s,"j":"0","k":"false","m":"%v"`,
-		o.queues, properties, o.members > 0)
+	template.fields = fmt.Sprintf(`"a":"load","c":"TBW102","d":"%d","f":"%d","h":"0","i":%s,"j":"0","k":"false","m":"%v"`,
+		o.queues, systemFlag, properties, o.members > 0)
 	if o.topics <= 1 {
 		template.fields += fmt.Sprintf(`,"b":%q`, o.topic)
 	}
 	return template
+}
+
+// moreProperties is what -properties and -transaction add to the property string.
+func (s *sender) moreProperties() string {
+	o, text := s.options, ""
+	if o.transaction {
+		text = "\x02TRAN_MSG\x01true\x02PGROUP\x01load"
+	}
+	if o.properties != "" {
+		for _, pair := range strings.Split(o.properties, ",") {
+			name, value, _ := strings.Cut(pair, "=")
+			text += "\x02" + name + "\x01" + strings.ReplaceAll(value, "{n}", strconv.Itoa(s.number))
+		}
+	}
+	return text
 }
 
 func bodyOf(size, number int) []byte {
@@ -154,10 +175,17 @@ func (s *sender) freeSlot(out *bufio.Writer) (int32, error) {
 func (s *sender) receive(connection net.Conn) {
 	reader := responseReader{in: bufio.NewReaderSize(connection, 1<<16)}
 	var answer response
+	ending := newEnding(connection)
 	for {
 		if err := reader.read(&answer); err != nil {
 			s.failures <- err
 			return
+		}
+		if s.options.transaction {
+			if err := ending.commit(&answer, reader.in.Buffered() == 0); err != nil {
+				s.failures <- err
+				return
+			}
 		}
 		if answer.opaque < 0 || int(answer.opaque) >= len(s.due) {
 			s.failures <- fmt.Errorf("answer to a request that was never sent: %s", answer.header)

@@ -15,6 +15,7 @@ import (
 // queue and the time change from one send to the next.
 type requestTemplate struct {
 	code   int
+	flag   int
 	fields string // JSON of the fields that do not change, without braces.
 	body   []byte
 	buffer []byte
@@ -25,7 +26,9 @@ func (t *requestTemplate) encode(opaque int32, changing string) []byte {
 	b := append(t.buffer[:0], 0, 0, 0, 0, 0, 0, 0, 0)
 	b = append(b, `{"code":`...)
 	b = strconv.AppendInt(b, int64(t.code), 10)
-	b = append(b, `,"language":"GO","version":399,"flag":0,"serializeTypeCurrentRPC":"JSON","opaque":`...)
+	b = append(b, `,"language":"GO","version":399,"flag":`...)
+	b = strconv.AppendInt(b, int64(t.flag), 10)
+	b = append(b, `,"serializeTypeCurrentRPC":"JSON","opaque":`...)
 	b = strconv.AppendInt(b, int64(opaque), 10)
 	b = append(b, `,"extFields":{`...)
 	b = append(b, changing...)
