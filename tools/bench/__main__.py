@@ -3,7 +3,8 @@
 Environment: ONLY=append,recovery picks rows, ROUNDS=5 and SCALE=0.1 change how much is measured,
 BENCH_DIR is where stores are written (default: the temporary directory), OUT where results go.
 QUICK=1 measures a few rows briefly (under 3 minutes) into a file of its own; DOCS=1 renders
-docs/BENCHMARKS.md and the README's table too. LIST=1 only lists the rows.
+docs/BENCHMARKS.md and the README's table too. LIST=1 only lists the rows, with the seconds that
+each took the last time.
 
 The JSON is written after every row, and a row replaces its older result in it: a run that was
 interrupted is continued with ONLY, and a row that fails costs none of the others.
@@ -11,6 +12,7 @@ interrupted is continued with ONLY, and a row that fails costs none of the other
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -78,11 +80,11 @@ def main() -> int:
     rows = harness.wanted(all_rows(), os.environ.get("ONLY", ""))
     if is_quick and not os.environ.get("ONLY"):
         rows = [row for row in rows if row.name in QUICK_ROWS]
-    if not rows or is_set("LIST"):
-        print("\n".join(row.name for row in all_rows()))
-        return 0 if rows else 2
     out = Path(os.environ.get("OUT", str(harness.ROOT / "bench-results")))
     file = out / ("bench-quick.json" if is_quick else "bench.json")
+    if not rows or is_set("LIST"):
+        list_rows(rows or all_rows(), file)
+        return 0 if rows else 2
     facts = harness.facts()
     facts["versions"] |= clusters.versions()
     committed = report.DOCS / "benchmarks.json"
@@ -98,6 +100,15 @@ def main() -> int:
     for entry in failed:
         print(f"bench: {entry['name']} failed: {entry['error']}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def list_rows(rows: list[harness.Row], file: Path) -> None:
+    """The rows, and how long each took when it was last measured."""
+    document = json.loads(file.read_text()) if file.exists() else {"rows": []}
+    took = {row["name"]: row["taken"]["seconds"] for row in document["rows"]}
+    for row in rows:
+        print(f"{row.name:32} {took.get(row.name, '')}")
+    print(f"{len(rows)} rows, {sum(took.get(row.name, 0) for row in rows) / 60:.1f} minutes")
 
 
 def measure(

@@ -8,12 +8,15 @@ its failure is on record until it succeeds.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 Document = dict[str, Any]
 _MACHINE = ("machine", "cpu", "cpus")  # Figures of different machines are never in one document.
+
+_PATHS = re.compile(r"/(?:root|work|home|tmp)/[^\s'\"]+")
 
 
 def load(path: Path, facts: dict[str, Any]) -> Document:
@@ -35,6 +38,8 @@ def with_row(document: Document, result: dict[str, Any], order: Sequence[str]) -
 
 
 def with_failure(document: Document, failure: dict[str, Any]) -> Document:
+    """On record until the row succeeds. Paths of this machine are not for others to read."""
+    failure = {**failure, "error": _PATHS.sub("...", failure["error"])}
     others = [entry for entry in document["failures"] if entry["name"] != failure["name"]]
     return {**document, "failures": [*others, failure]}
 

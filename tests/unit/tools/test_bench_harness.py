@@ -104,11 +104,11 @@ def test_a_row_replaces_its_older_result_and_its_failure(tmp_path):
     for name in ("c", "a", "gone"):
         document = results.with_row(document, _measured(name), _ORDER)
     document = results.with_failure(document, {"name": "a", "error": "first"})
-    document = results.with_failure(document, {"name": "a", "error": "second"})
+    document = results.with_failure(document, {"name": "a", "error": "in '/tmp/x y'"})
     results.save(document, path)
     document = results.load(path, {**_FACTS, "kernel": "new"})
     assert [row["name"] for row in document["rows"]] == ["a", "c"]
-    assert document["failures"] == [{"name": "a", "error": "second"}]
+    assert document["failures"] == [{"name": "a", "error": "in '... y'"}]
     assert document["facts"]["kernel"] == "new"
     document = results.with_row(document, _measured("a", 2), _ORDER)
     assert document["rows"] == [_measured("a", 2), _measured("c")]
