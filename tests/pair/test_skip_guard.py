@@ -139,6 +139,7 @@ async def test_a_promoted_master_that_starts_again_remembers(brokers: Brokers) -
 
 async def test_a_master_that_stays_master_answers_as_apache(brokers: Brokers) -> None:
     master = await brokers.master(broker_role="ASYNC_MASTER")
+    assert not master.skip_guard.is_armed
     for _ in range(SHARED):
         await brokers.send(master, topic="t")
     await commit(brokers, master, CONSUMED)

@@ -275,8 +275,11 @@ async def create_topics(name_server: str, names: list[str]) -> None:
             (await topics.create_topic(admin, name, read_queues=4)).all_or_raise()
 
 
-def stored_bodies(store: Path) -> Counter[bytes]:
-    return Counter(LogFiles(store).bodies.values())
+def stored_bodies(store: Path, topic: str | None = None) -> Counter[bytes]:
+    log = LogFiles(store)
+    return Counter(
+        log.bodies[offset] for place, offset in log.places.items() if topic in (None, place[0])
+    )
 
 
 async def in_thread(function: Any, *arguments: Any) -> Any:

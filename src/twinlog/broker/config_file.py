@@ -6,7 +6,9 @@ was answered is on disk. Loaded as Apache does: the file, else its backup, else 
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from twinlog.remoting import fastjson
@@ -56,3 +58,15 @@ class ConfigFile:
         """Replace the file, keep what was there as the backup."""
         data = fastjson.dumps_pretty(value)
         write_atomically(self._disk, self.path, data, keep_backup=True)
+
+    def save_text(self, data: bytes) -> None:
+        """The same for text that is written already; may run in a thread."""
+        write_atomically(self._disk, self.path, data, keep_backup=True)
+
+    async def save_parts(self, parts: Iterable[bytes]) -> None:
+        """The same for a large text: a turn of the loop after each part, the disk in a thread."""
+        texts = []
+        for part in parts:
+            texts.append(part)
+            await asyncio.sleep(0)
+        await self._disk.run(self.save_text, b"".join(texts))

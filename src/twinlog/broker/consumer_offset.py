@@ -6,9 +6,11 @@ in Apache. The last commit wins, also a smaller one. A key is `topic@group`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from twinlog.broker import offset_json
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, OffsetTable, merge_offsets
 from twinlog.broker.skip_guard import SkipGuard
@@ -37,6 +39,7 @@ class ConsumerOffsetManager:
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
         self._is_dirty = False
+        self._saving = asyncio.Lock()
         self.table: dict[str, dict[int, int]] = {}
         # Set on a master whose slave follows through the log: told of every commit.
         self.journal: OffsetJournal | None = None
@@ -50,14 +53,12 @@ class ConsumerOffsetManager:
             self.replace(data)
             self._is_dirty = False
 
-    def save(self) -> None:
-        """Write the table if it changed since the last time."""
-        if self._is_dirty:
-            self._is_dirty = False
-            self._file.save(self.to_json())
-
-    def to_json(self) -> dict[str, Any]:
-        return {"offsetTable": self.table}
+    async def save(self) -> None:
+        """Write the table if it changed since the last time; others are served meanwhile."""
+        async with self._saving:
+            if self._is_dirty:
+                self._is_dirty = False
+                await self._file.save_parts(offset_json.pretty_parts(self.table))
 
     def replace(self, data: Any) -> None:
         """Take over a table as a file or a master has it."""

@@ -217,10 +217,17 @@ class MetadataReader:
         """Records in the queue that are not applied."""
         return self._store.max_offset_in_queue(*_QUEUE) - self._position.next_offset
 
-    def save(self) -> None:
-        if self._position != self._saved:
-            write_atomically(self._disk, self._path, msgspec.json.encode(self._position))
-            self._saved = msgspec.structs.replace(self._position)
+    @property
+    def next_offset(self) -> int:
+        """The first record that is not applied."""
+        return self._position.next_offset
+
+    def save(self, next_offset: int) -> None:
+        """Keep the place that was reached before the tables were saved; a cut moves it back."""
+        place = _Position(min(next_offset, self._position.next_offset))
+        if place != self._saved:
+            write_atomically(self._disk, self._path, msgspec.json.encode(place))
+            self._saved = place
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
         if _QUEUE in keys:

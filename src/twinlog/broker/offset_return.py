@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from twinlog.broker import offset_json
 from twinlog.broker.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.metadata_log import OffsetTable
@@ -42,6 +43,7 @@ GATED_CODES = frozenset(
     }
 )
 _WAITING_MAX = 10_000
+_OFFSETS = RequestCode.GET_ALL_CONSUMER_OFFSET
 
 
 class LateCommits:
@@ -159,7 +161,7 @@ class OffsetReturn:
         if info.get("clusterName") != self._config.broker_cluster_name:
             _LOG.warning("offset return: another cluster's broker address=%s", address)
             return 0
-        data = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        data = await self._ask(address, _OFFSETS)
         if data is None:
             return 0
         try:
@@ -179,7 +181,8 @@ class OffsetReturn:
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
             if answer.code != ResponseCode.SUCCESS:
                 return None
-            value = fastjson.loads(bytes(answer.body)) if answer.body else {}
+            loads = offset_json.loads if code == _OFFSETS else fastjson.loads
+            value = loads(bytes(answer.body)) if answer.body else {}
         except (RemotingError, OSError, ValueError) as error:
             _LOG.info("offset return: no answer address=%s reason=%s", address, error)
             return None

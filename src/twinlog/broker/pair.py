@@ -108,12 +108,16 @@ class PairService:
         if not self.offset_return.is_open:
             self._tasks.spawn("offset-return", self._fetch_offsets(name_servers))
 
-    def save(self) -> None:
-        """How far the log's metadata is applied; the tables themselves are saved before."""
+    def mark(self) -> int:
+        """How far the log's metadata is applied."""
         if self._config.is_master:
             self.reader.follow_master()
+        return self.reader.next_offset
+
+    def save(self, place: int) -> None:
+        """Keep what `mark` said; the tables themselves were saved since."""
         make_own_directory(self._disk, self._config.store_path_root_dir)
-        self.reader.save()
+        self.reader.save(place)
 
     def flush(self) -> None:
         """At a clean stop: what moved since the last record goes with the log."""
@@ -263,6 +267,7 @@ class PairService:
             "brokerRole": config.broker_role.value,
             "haAddress": self._ha_address(),
             "idempotentSends": True,
+            **self.synchronize.facts(),
         }
         connection.reply(request, header={"twinlog": __version__}, body=fastjson.dumps(body))
 

@@ -233,6 +233,8 @@ class Broker:
         if self.identity.was_master:
             self.skip_guard.load()
             return
+        if not self.store.commit_log.max_offset:
+            return  # A new store: nobody can have read further.
         ends = self._queue_ends()
         self.offsets.queues_cut(
             {(topic, n): end for topic, queues in ends.items() for n, end in queues.items()}
@@ -272,7 +274,7 @@ class Broker:
         await self.server.close()
         await self.vip_server.close()
         await self.client.close()
-        self._save_offsets()
+        await self._save_offsets()
         self.filters.save()
         await self.tasks.stop()
         await self.store.stop()
@@ -288,7 +290,7 @@ class Broker:
     def _start_timers(self) -> None:
         config = self.config
         every = self._every
-        every("save-offsets", lambda: config.flush_consumer_offset_interval, self._save_offsets)
+        self.tasks.spawn("save-offsets", self._keep_saving_offsets())
         every(
             "check-transactions",
             lambda: config.transaction_check_interval,
@@ -317,12 +319,19 @@ class Broker:
         assert self.guard is not None
         self.guard.files.reload_if_changed()
 
-    def _save_offsets(self) -> None:
+    async def _save_offsets(self) -> None:
         self.transactions.note_progress()
-        self.offsets.save()
+        # Where the log's metadata is applied to now: while the table is written it goes on.
+        place = self.pair.mark()
+        await self.offsets.save()
         if not self.config.is_master:
             self.schedule.save()  # Before the place in the log that says it is applied.
-        self.pair.save()
+        self.pair.save(place)
+
+    async def _keep_saving_offsets(self) -> None:
+        while True:
+            await self.clock.sleep_ms(self.config.flush_consumer_offset_interval)
+            await self._save_offsets()
 
     def _save_delays(self) -> None:
         if self.config.is_master:
@@ -567,6 +576,7 @@ def _build_pair(broker: Broker) -> PairService:
             config,
             client=broker.client,
             is_classic=lambda: broker.pair.is_master_classic,
+            is_twin=lambda: broker.pair.is_master_twin,
             queue_end=broker.store.max_offset_in_queue,
             **tables,
         ),

@@ -34,6 +34,8 @@ _LOG = logging.getLogger("twinlog.broker")
 
 LIFE_MS = 3_600_000
 BROADCAST_LIFE_MS = 600_000
+# An answer may be lost. A client that insists keeps its offsets itself, and knows what it wants.
+TRIES_MAX = 3
 _SEEN_KEY = "twinlog.broker.skip_guard"
 
 QueueEnds = dict[str, dict[int, int]]
@@ -54,6 +56,7 @@ class SkipGuard:
         self._clock = clock
         self._saved = _Saved(0, {})
         self._passed: set[tuple[str, str, int]] = set()
+        self._tries: dict[tuple[str, str, int], int] = {}
         self.is_armed = False
 
     # Life
@@ -109,9 +112,11 @@ class SkipGuard:
         key = (group, topic, queue_id)
         if end is None or key in self._passed or not self._is_alive(LIFE_MS):
             return None
-        if offset <= end or (committed < 0 and offset <= queue_end):
+        tries = self._tries.get(key, 0)
+        if offset <= end or (committed < 0 and offset <= queue_end) or tries >= TRIES_MAX:
             self._passed.add(key)
             return None
+        self._tries[key] = tries + 1
         goal = end if committed < 0 else min(committed, end)
         self._say(group, topic, queue_id, offset, goal)
         return goal

@@ -11,7 +11,8 @@ than ours is only merged.
 Only of a master that is known not to be twinlog are offsets taken as they are, as Apache's slave
 does. Otherwise they never move back this way and never beyond the slave's own log: an answer
 overtakes the log, and a copy that becomes the master must not skip what it has not got. What was
-set back on purpose, and the delay offsets, come through the log.
+set back on purpose, and the delay offsets, come through the log. So does every change: of a twinlog
+master whose tables were taken once only versions are asked for, and the tables now and then.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from twinlog.broker import offset_json
 from twinlog.broker.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.broker.data_version import DataVersion
 from twinlog.broker.metadata_log import OffsetsMoved
@@ -42,6 +44,8 @@ _LOG = logging.getLogger("twinlog.broker")
 
 FIRST_MS = 3_000
 PERIOD_MS = 10_000
+# Cycles in a row in which a twinlog master is only asked whether anything differs.
+SPARED_MAX = 30
 _TIMEOUT_MS = 3_000
 _VIP_OFFSET = 2
 
@@ -71,6 +75,7 @@ class SlaveSynchronize:
         clock: Clock,
         is_classic: Callable[[], bool],
         queue_end: Callable[[str, int], int],
+        is_twin: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._client = client
@@ -81,6 +86,10 @@ class SlaveSynchronize:
         self._clock = clock
         self._is_classic = is_classic
         self._queue_end = queue_end
+        self._is_twin = is_twin
+        self._base: Any = None  # Of which run of which twinlog master all four were taken.
+        self._spared = 0
+        self._boot = str(clock.now_ms())
         self._foreign_address: str | None = None
         self._problems: dict[str, str] = {}
         self._taken: dict[str, DataVersion] = {}
@@ -96,8 +105,15 @@ class SlaveSynchronize:
 
     async def sync_all(self) -> bool:
         """One cycle; True when all four tables were asked for and taken."""
-        if self.master_address is None:
+        master = self.master_address
+        if master is None:
             return False
+        run = await self._run_of(master) if self._is_twin() else None
+        if run is not None and run == self._base and self._spared < SPARED_MAX:
+            self._spared += 1
+            self.last_success_ms = self._clock.now_ms()
+            return True
+        self._spared = 0
         steps: list[tuple[str, Callable[[str], Coroutine[Any, Any, None]]]] = [
             ("topics", self._sync_topics),
             ("consumer offsets", self._sync_consumer_offsets),
@@ -112,8 +128,36 @@ class SlaveSynchronize:
                 return False
             is_complete &= await self._try(name, step, address)
         if is_complete:
+            self._base = run
             self.last_success_ms = self._clock.now_ms()
         return is_complete
+
+    def facts(self) -> dict[str, Any]:
+        """For TWINLOG_INFO: which run of this broker it is, and the versions of its tables."""
+        return {
+            "run": self._boot,
+            "topicsVersion": self._topics.data_version.to_json(),
+            "groupsVersion": self._groups.data_version.to_json(),
+        }
+
+    async def _run_of(self, address: str) -> tuple[str, str] | None:
+        """Which run of a twinlog master it is, when our tables are as its; None when they are not.
+
+        What changed since they were taken comes through the log. So the large tables are not asked
+        for again and again, only what they would say.
+        """
+        try:
+            facts = await self._ask(address, RequestCode.TWINLOG_INFO)
+            known = (("topics", self._topics), ("groups", self._groups))
+            for name, manager in known:
+                version = DataVersion()
+                version.assign(facts[f"{name}Version"])
+                if version not in (manager.data_version, self._taken.get(name)):
+                    self._base = None
+            return address, str(facts["run"])
+        except (RemotingError, OSError, ValueError, TypeError, KeyError, _Refused) as error:
+            _LOG.debug("master not asked for versions address=%s reason=%s", address, error)
+            return None
 
     def _current_master(self) -> str | None:
         return self.master_address
@@ -153,7 +197,8 @@ class SlaveSynchronize:
         answer = await self._client.invoke(address, RemotingCommand.request(code), _TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise _Refused(f"the master answered {answer.code}: {answer.remark}")
-        value = fastjson.loads(bytes(answer.body))
+        loads = offset_json.loads if code == RequestCode.GET_ALL_CONSUMER_OFFSET else fastjson.loads
+        value = loads(bytes(answer.body))
         if not isinstance(value, dict):
             raise _Refused("the master's table is not a JSON object")
         return value
@@ -185,7 +230,7 @@ class SlaveSynchronize:
             self._offsets.merge(OffsetsMoved(back=table))
         else:
             self._offsets.take_forward(table, self._queue_end)
-        self._offsets.save()
+        await self._offsets.save()
 
     async def _sync_delay_offsets(self, address: str) -> None:
         data = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)

@@ -111,7 +111,7 @@ async def test_a_commit_made_on_the_slave_is_not_moved_back(pair: Pair) -> None:
 async def test_a_slave_goes_on_where_it_stopped(pair: Pair) -> None:
     pair.writer.enable()
     await pair.replicate()
-    pair.reader.save()
+    pair.reader.save(pair.reader.next_offset)
     applied = pair.reader.applied_count
     assert applied > 0
     again = pair.slave.reader()
@@ -176,7 +176,7 @@ async def test_a_master_that_becomes_a_slave_does_not_apply_its_own_records(pair
     pair.master.store.write_pending()
     own = pair.master.reader()
     own.follow_master()
-    own.save()
+    own.save(own.next_offset)
     again = pair.master.reader()
     again.load()
     assert again.applied_count == 0

@@ -242,3 +242,12 @@ def test_late_commits_wait_for_a_master_that_takes_them() -> None:
     commits.add("g", "t", 0, 9)
     commits.put_back(taken)
     assert commits.take() == {"t@g": {0: 9, 1: 6}}
+
+
+def test_late_commits_follow_a_log_that_was_cut() -> None:
+    """The old master as a slave: what was consumed of its own tail is not the new one's."""
+    late = LateCommits()
+    late.add("g", "t", 0, 50)
+    late.add("g", "t", 1, 3)
+    late.queues_cut({("t", 0): 20, ("t", 1): 9})
+    assert late.take() == {"t@g": {0: 20, 1: 3}}

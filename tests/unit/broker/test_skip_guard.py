@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, SkipGuard
+from twinlog.broker.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, SkipGuard
 from twinlog.testing.simdisk import SimDisk
 
 
@@ -35,6 +35,13 @@ def test_only_the_first_place_asked_for_decides() -> None:
     assert asks(guard, 5) is None
     assert asks(guard, 6) is None
     assert asks(guard, 1, queue=1) == 0
+
+
+def test_who_insists_is_let_through() -> None:
+    """A client that keeps its offsets itself, in a group that committed once."""
+    guard, _, _ = armed()
+    assert [asks(guard, 9) for _ in range(TRIES_MAX + 1)] == [3] * TRIES_MAX + [None]
+    assert guard.commit("g", "t", 0, 9) == 9
 
 
 def test_what_is_not_known_is_left_alone() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from support.broker_tables import Side
 from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.slave_synchronize import SlaveSynchronize
+from twinlog.broker.slave_synchronize import SPARED_MAX, SlaveSynchronize
 from twinlog.broker.subscription_group import SubscriptionGroupConfig
 from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
 from twinlog.message.model import PutMessage
@@ -76,6 +76,7 @@ class Slave(Side):
         super().__init__(root, role="SLAVE")
         self.master = Master()
         self.is_classic = is_classic
+        self.is_twin = False
         self.sync = SlaveSynchronize(
             self.config,
             client=self.master,  # type: ignore[arg-type]
@@ -86,6 +87,7 @@ class Slave(Side):
             clock=self.clock,
             is_classic=lambda: self.is_classic,
             queue_end=self.store.max_offset_in_queue,
+            is_twin=lambda: self.is_twin,
         )
         self.sync.master_address = MASTER
 
@@ -405,3 +407,50 @@ async def test_an_empty_disk_against_ten_thousand_topics(slave: Slave) -> None:
     )
     assert await slave.sync.sync_all()
     assert told[1:] == [1]
+
+
+def facts(run: str = "1", *, topics: int = 5, groups: int = 5) -> dict[str, Any]:
+    return {"run": run, "topicsVersion": version(topics), "groupsVersion": version(groups)}
+
+
+async def test_a_twinlog_master_is_asked_for_large_tables_once(tmp_path: Path) -> None:
+    """What changes comes through the log: ten thousand topics every ten seconds would not."""
+    slave = Slave(tmp_path, is_classic=False)
+    slave.is_twin = True
+    question = [(MASTER, Code.TWINLOG_INFO)]
+    slave.master.answers[Code.TWINLOG_INFO] = facts()
+    for expected in (question + ORDER, question, question):
+        slave.master.asked.clear()
+        assert await slave.sync.sync_all()
+        assert slave.master.asked == expected
+    # A change that the log did not bring, another run of the master, a master that says nothing.
+    slave.master.answers[Code.GET_ALL_TOPIC_CONFIG] = topics("DefaultCluster", "new", counter=6)
+    for answer in (facts(topics=6), facts("2", topics=6), RemotingError("too late"), {}, [1]):
+        slave.master.answers[Code.TWINLOG_INFO] = answer
+        slave.master.asked.clear()
+        assert await slave.sync.sync_all()
+        assert slave.master.asked == question + ORDER
+    assert "new" in slave.topics.table
+
+
+async def test_the_tables_of_a_twinlog_master_are_taken_again_now_and_then(tmp_path: Path) -> None:
+    slave = Slave(tmp_path, is_classic=False)
+    slave.is_twin = True
+    slave.master.answers[Code.TWINLOG_INFO] = facts()
+    for _ in range(SPARED_MAX + 2):
+        assert await slave.sync.sync_all()
+    assert slave.master.asked.count(ORDER[1]) == 2
+
+
+async def test_a_large_table_is_saved_beside_other_work(slave: Slave) -> None:
+    """200,000 offsets: the loop turns between slices, and the disk is a thread's."""
+    for n in range(50_000):
+        slave.offsets.table[f"topic-{n % 10_000}@group-{n}"] = {0: n, 1: n, 2: n, 3: n}
+    slave.offsets.commit("g", "t", 0, 1)
+    turns = 0
+    saving = asyncio.ensure_future(slave.offsets.save())
+    while not saving.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 50
+    assert len(slave.saved("offsets")["offsetTable"]) == 50_001

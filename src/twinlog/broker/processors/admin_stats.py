@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from twinlog.broker import offset_json
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
@@ -78,7 +79,7 @@ class AdminStatsProcessor:
 
     def all_consumer_offsets(self, connection: ServerConnection, request: Request) -> None:
         """GET_ALL_CONSUMER_OFFSET (43), asked by slaves."""
-        connection.reply(request, body=fastjson.dumps(self._offsets.to_json()))
+        connection.reply(request, body=offset_json.dumps(self._offsets.table))
 
     def all_delay_offsets(self, connection: ServerConnection, request: Request) -> None:
         """GET_ALL_DELAY_OFFSET (45), asked by slaves."""
