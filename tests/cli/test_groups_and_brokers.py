@@ -184,12 +184,15 @@ def test_drain_and_undrain(cluster: LocalTwins) -> None:
 def test_ha_status_is_a_sentence_then_replicas(cluster: LocalTwins) -> None:
     status = cluster.twinlog("ha", "status").ok()
     assert status.out.startswith("broker-a is healthy: 1 slave in sync with ")
-    assert status.rows[2] == ["BROKER", "ROLE", "ADDRESS", "OFFSET", "LAG", "LAG TIME", "RATE",
+    assert status.rows[3] == ["BROKER", "ROLE", "ADDRESS", "OFFSET", "LAG", "LAG TIME", "RATE",
                               "SINCE", "STATE"]  # fmt: skip
     data = cluster.twinlog("ha", "status", "-o", "json").ok().json
     assert data["healthy"] is True
     assert [row["role"] for row in data["replicas"]] == ["ASYNC_MASTER", "SLAVE"]
     assert data["replicas"][1]["lag_bytes"] == 0
+    (metadata,) = data["metadata"]
+    assert (metadata["behind_records"], metadata["problem"]) == (0, "")
+    assert "METADATA BEHIND" in status.out
     assert cluster.twinlog("cluster", "health").ok().out.startswith("the cluster is healthy")
     assert cluster.twinlog("cluster", "health", "--brokers", "3").code == 10
     assert cluster.twinlog("doctor").ok().out.startswith("no problem")

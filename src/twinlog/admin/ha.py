@@ -7,7 +7,7 @@ runtime statistics are compared.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twinlog.admin.brokers import broker_runtime
@@ -36,6 +36,17 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataState:
+    """How far a twinlog slave is with its master's topics, groups and offsets."""
+
+    address: str
+    behind_records: int
+    sync_age_ms: int | None
+    """Since all four tables were last known to be the master's."""
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GroupHAStatus:
     """One master with its slaves."""
 
@@ -46,6 +57,7 @@ class GroupHAStatus:
     role: str
     replicas: tuple[ReplicaState, ...]
     problems: tuple[str, ...]
+    metadata: tuple[MetadataState, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -80,12 +92,45 @@ async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
     try:
         answer = await admin.ask(master, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
     except RequestCodeNotSupportedError:
-        return await _compare_offsets(admin, broker, master, slaves)
+        status = await _compare_offsets(admin, broker, master, slaves)
     except ClientError as error:
         return GroupHAStatus(
             broker.name, master, 0, None, "", (), (f"the master does not answer: {error}",)
         )
-    return parse_ha_status(json_object(answer), broker.name, master, len(slaves))
+    else:
+        status = parse_ha_status(json_object(answer), broker.name, master, len(slaves))
+    return await _with_metadata(admin, status, slaves)
+
+
+async def _with_metadata(
+    admin: Admin, status: GroupHAStatus, slaves: Mapping[int, str]
+) -> GroupHAStatus:
+    """What the slaves say of the master's tables; Apache's say nothing."""
+    found = []
+    for address in slaves.values():
+        try:
+            answer = await admin.ask(address, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
+        except ClientError:
+            continue  # An Apache slave, or one that is gone: the master knows how far it is.
+        own = json_object(answer).get("twinlog") or {}
+        found.append(parse_metadata(own.get("metadata") or {}, address))
+    return replace(status, metadata=tuple(found))
+
+
+def parse_metadata(table: Mapping[str, Any], address: str) -> MetadataState:
+    """The keys of a slave that begin with `metadata`, as its runtime information has them."""
+    prefix = "metadataProblem "
+    age = table.get("metadataSyncAgeMs")
+    return MetadataState(
+        address=address,
+        behind_records=int(table.get("metadataBehindRecords", 0)),
+        sync_age_ms=None if age is None else int(age),
+        problems=tuple(
+            f"does not take the master's {key.removeprefix(prefix)}: {reason}"
+            for key, reason in table.items()
+            if key.startswith(prefix)
+        ),
+    )
 
 
 def parse_ha_status(

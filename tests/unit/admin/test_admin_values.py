@@ -14,7 +14,7 @@ from twinlog.admin.groups import (
     group_config_from_wire,
     parse_consume_stats,
 )
-from twinlog.admin.ha import parse_ha_status
+from twinlog.admin.ha import MetadataState, parse_ha_status, parse_metadata
 from twinlog.admin.topics import is_user_topic, parse_topic_stats
 from twinlog.client.errors import BrokerUnreachableError, UsageError
 from twinlog.client.queues import MessageQueue
@@ -112,3 +112,13 @@ def test_replication_in_one_sentence() -> None:
     assert sentence(slaves=0) == "broker-a has no slave: nothing is replicated"
     assert "no slave is connected" in sentence(slaves=0, role="SYNC_MASTER")
     assert "the last one left: timed out" in sentence(departed=[{"reason": "timed out"}])
+
+
+def test_metadata_of_a_slave() -> None:
+    table = {
+        "metadataBehindRecords": "3", "metadataSyncAgeMs": "1500", "metadataMaster": "h:1",
+        "metadataProblem topics": "the master's topic table is empty; ours is kept",
+    }  # fmt: skip
+    why = "does not take the master's topics: the master's topic table is empty; ours is kept"
+    assert parse_metadata(table, "h:2") == MetadataState("h:2", 3, 1500, (why,))
+    assert parse_metadata({}, "h:2") == MetadataState("h:2", 0, None)

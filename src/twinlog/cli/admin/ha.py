@@ -25,6 +25,10 @@ def _show_rate(value: Any) -> str:
     return "-" if value is None else f"{show_bytes(value)}/s"
 
 
+def _show_age(value: Any) -> str:
+    return "not yet" if value is None else f"{show_seconds(value)} ago"
+
+
 _COLUMNS = [
     Column("broker"),
     Column("role"),
@@ -38,6 +42,15 @@ _COLUMNS = [
     Column("since_ms", "SINCE", show_time),
     Column("state"),
     Column("reason", is_wide=True),
+]
+
+
+_METADATA_COLUMNS = [
+    Column("broker"),
+    Column("slave"),
+    Column("behind_records", "METADATA BEHIND", is_right=True),
+    Column("sync_age_ms", "SAME AS MASTER", _show_age, is_right=True),
+    Column("problem", is_wide=True),
 ]
 
 
@@ -59,9 +72,11 @@ async def ha_report(admin: Admin, cluster: str | None) -> Report:
     groups = await ha_admin.ha_status(admin, cluster=cluster)
     is_healthy = bool(groups) and all(group.is_healthy for group in groups)
     rows = [row for group in groups for row in _rows(group)]
-    return Report(
-        [Table(_COLUMNS, rows, "replicas")], sentence=_sentence(groups), is_healthy=is_healthy
-    )
+    tables = [Table(_COLUMNS, rows, "replicas")]
+    metadata = [row for group in groups for row in _metadata_rows(group)]
+    if metadata:
+        tables.append(Table(_METADATA_COLUMNS, metadata, "metadata"))
+    return Report(tables, sentence=_sentence(groups), is_healthy=is_healthy)
 
 
 def _sentence(groups: list[GroupHAStatus]) -> str:
@@ -107,3 +122,17 @@ def _rows(group: GroupHAStatus) -> list[dict[str, Any]]:
         for replica in group.replicas
     )
     return rows
+
+
+def _metadata_rows(group: GroupHAStatus) -> list[dict[str, Any]]:
+    """Topics, groups and offsets beside the data: how far each slave is with them."""
+    return [
+        {
+            "broker": group.broker_name,
+            "slave": state.address,
+            "behind_records": state.behind_records,
+            "sync_age_ms": state.sync_age_ms,
+            "problem": "; ".join(state.problems),
+        }
+        for state in group.metadata
+    ]
