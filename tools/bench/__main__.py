@@ -24,6 +24,7 @@ from pathlib import Path
 import broker_rows
 import client_rows
 import clusters
+import ha_rows
 import harness
 import kafka_rows
 import pair_rows
@@ -47,6 +48,7 @@ def all_rows() -> list[harness.Row]:
     return [
         *store_rows.ROWS,
         *pair_rows.ROWS,
+        *ha_rows.ROWS,
         *whole_rows.ROWS,
         *broker_rows.ROWS,
         *client_rows.ROWS,

@@ -9,6 +9,7 @@
 //	load pull -addr HOST:PORT -topic T -queues 4 -batch 32 -seconds 10 [-again]
 //	load flow -addr HOST:PORT -topic T -rate 5000 -consumers 1 -seconds 10
 //	load echo -addr 127.0.0.1:0
+//	load proxy -addr 127.0.0.1:0 -target HOST:PORT -delay 2 [-reports FILE]
 //
 // With -pid (a comma list of name=pid or pid) the CPU seconds, memory and bytes written to disk of
 // those processes during the run are reported, each by its name.
@@ -43,11 +44,16 @@ type options struct {
 	properties  string
 	transaction bool
 	sql         string
+	target      string
+	delayMs     float64
+	reports     string
+	replies     string
+	notes       *noteFile
 }
 
 func main() {
-	if len(os.Args) < 2 || !strings.Contains(" send pull flow echo ", " "+os.Args[1]+" ") {
-		fmt.Fprintln(os.Stderr, "usage: load send|pull|flow|echo [flags]; load send -h lists them")
+	if len(os.Args) < 2 || !strings.Contains(" send pull flow echo proxy ", " "+os.Args[1]+" ") {
+		fmt.Fprintln(os.Stderr, "usage: load send|pull|flow|echo|proxy [flags]; load send -h lists them")
 		os.Exit(2)
 	}
 	mode, o := os.Args[1], parse(os.Args[1], os.Args[2:])
@@ -55,7 +61,17 @@ func main() {
 		fmt.Fprintln(os.Stderr, echo(o.address))
 		os.Exit(1)
 	}
+	if mode == "proxy" {
+		fmt.Fprintln(os.Stderr, proxy(o))
+		os.Exit(1)
+	}
+	o.notes = &noteFile{}
+	if err := o.notes.open(o.replies); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	report, failed := measure(mode, o)
+	o.notes.flush()
 	json.NewEncoder(os.Stdout).Encode(report)
 	if failed {
 		os.Exit(1)
@@ -83,6 +99,10 @@ func parse(mode string, arguments []string) *options {
 	flags.BoolVar(&o.transaction, "transaction", false, "half messages that are committed (send)")
 	flags.StringVar(&o.sql, "sql", "", "SQL92 expression (pull)")
 	flags.StringVar(&o.pids, "pid", "", "processes to watch: name=pid,name=pid")
+	flags.StringVar(&o.target, "target", "", "where to connect to (proxy)")
+	flags.Float64Var(&o.delayMs, "delay", 0, "milliseconds each way (proxy)")
+	flags.StringVar(&o.reports, "reports", "", "file for the slave's acknowledgements (proxy)")
+	flags.StringVar(&o.replies, "replies", "", "file for time and log offset of every answer (send)")
 	flags.Parse(arguments)
 	return o
 }

@@ -192,6 +192,9 @@ func (s *sender) receive(connection net.Conn) {
 			return
 		}
 		s.samples.add(time.Now().UnixNano()-s.due[answer.opaque], answer.code)
+		if s.options.replies != "" {
+			s.options.notes.add(time.Now().UnixNano(), offsetOf(answer.header))
+		}
 		if answer.code == 0 {
 			count := int64(max(1, s.options.members))
 			s.totals.messages.Add(count)

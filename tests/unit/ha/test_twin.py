@@ -570,12 +570,15 @@ def test_garbage_never_raises(data: bytes) -> None:
 
 
 def test_boundary_of_whole_records() -> None:
-    log = log_of(4, 5000)
-    cut = record_ends(log)[5] + 17
-    view = memoryview(log)[:cut]
-    assert last_record_boundary(view, is_file_end=False) == record_ends(log)[5]
-    assert last_record_boundary(view, is_file_end=True) == cut
-    assert last_record_boundary(view[:50], is_file_end=False) == 0
+    sizes = [100, 3000, 1500, 90, 400]
+    log = stored(7000, sizes)
+    for cut, whole in ((5090, 5090), (5089, 4690), (4691, 4690), (4600, 4600), (50, 0), (3, 0)):
+        assert last_record_boundary(log[:cut], 7000, is_file_end=False) == whole
+    assert last_record_boundary(log[:777], 7000, is_file_end=True) == 777
+    middle = 100 + 36 + 500
+    forged = log[:middle] + MAGIC + log[middle + 4 :]
+    assert last_record_boundary(forged[:3000], 7000, is_file_end=False) == 100, "not at its place"
+    assert last_record_boundary(log[100:600], 7100, is_file_end=False) == 0, "in pieces"
 
 
 def test_error_codes_are_part_of_the_wire() -> None:

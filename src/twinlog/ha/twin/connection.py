@@ -270,7 +270,7 @@ class TwinConnection(asyncio.Protocol):
         if end == self.core.log_end:
             return body  # The end of the log is always the end of a record.
         is_file_end = end % self._log.segment_size == 0
-        whole = last_record_boundary(memoryview(body), is_file_end=is_file_end)
+        whole = last_record_boundary(body, start, is_file_end=is_file_end)
         if 0 < whole < len(body):
             self.core.shortened(start + whole)
             return memoryview(body)[:whole]
