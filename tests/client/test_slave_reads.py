@@ -37,7 +37,7 @@ async def slave_has_all(admin: Admin, master: str, slave: str) -> bool:
 
 
 @pytest.mark.parametrize("has_name_server", [True, False])
-async def test_consumers_go_on_from_the_slave_and_come_back(
+async def test_item_097_and_101_consumers_go_on_from_the_slave_and_come_back(
     bare_cluster: Any, unique: Unique, has_name_server: bool
 ) -> None:
     """A part of the messages is consumed, the master dies, the rest comes from the slave.
@@ -95,3 +95,4 @@ async def test_consumers_go_on_from_the_slave_and_come_back(
         await eventually_async(send_again, "sends to the master that came back")
         await eventually(lambda: counts[b"after"] >= 1, "and their consumption")
     assert len(counts) == 501
+    assert [body for body, count in counts.items() if count > 1 and body != b"after"] == []
