@@ -46,6 +46,12 @@ if [ "$(java_major)" -lt 17 ]; then
     fi
 fi
 
+# Two targets started side by side in a new clone must not install into each other.
+mkdir -p "$venv"
+if command -v flock >/dev/null; then
+    exec 9>"$venv/.lock"
+    flock 9
+fi
 # Also when an earlier call was interrupted before pip was there.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
