@@ -17,7 +17,8 @@ from storefiles import StoreFiles
 from test_sink import namesrv, rows_of
 
 from support.not_twinlog import not_twinlog
-from twinlog.spark.jobs.mirror import mirror
+from twinlog.spark.jobs.common import Summary
+from twinlog.spark.jobs.mirror import finding_of, mirror
 from twinlog.spark.sending import SinkError, Task, send_rows
 from twinlog.spark.sink import SinkOptions
 
@@ -101,10 +102,11 @@ def test_a_stream_whose_tasks_die_neither_loses_nor_repeats(
         "maxRecordsPerPartition": "25",
     }
 
-    def copy() -> None:
-        mirror(
-            source, namesrv, tmp_path / "check", to_topic=topic, exactly_once=is_once, spark=spark
-        )
+    def copy(*, verify: bool = False) -> Summary:
+        return mirror(
+            source, namesrv, tmp_path / "check", to_topic=topic, exactly_once=is_once,
+            verify=verify, spark=spark,
+        )  # fmt: skip
 
     # The control needs one fault only: a repeat is a repeat.
     for fault in ("rows-sent raise", "rows-sending kill")[: 1 + is_once]:
@@ -114,7 +116,26 @@ def test_a_stream_whose_tasks_die_neither_loses_nor_repeats(
             copy()
         assert not control.exists(), f"the fault {fault} did not happen"
         copy()
+    summary = copy(verify=True)
     wanted = Counter(row["msg_id"] for row in files.rows if row["topic"] == "orders")
     found = Counter(dict(r["properties"])["ORIGIN_UNIQ_KEY"] for r in rows_of(namesrv, topic))
     assert set(found) == set(wanted)
     assert found == wanted if is_once else found > wanted
+    assert (summary.facts["compared"], summary.facts["in_target"]) == (len(wanted), found.total())
+    kinds = {finding["kind"] for finding in summary.findings}
+    assert kinds == (set() if is_once else {"REPEATED_IN_TARGET"})
+    assert summary.exit_code == (0 if is_once else 1)
+
+
+def test_what_a_mirror_finds_has_a_name() -> None:
+    row = {"topic": "T", "msg_id": "1", "keys": None, "tags": "a", "digest": "x"}
+    kinds = {
+        (here, there): finding_of({**row, "here": here, "there": there})["kind"]
+        for here, there in ((1, 0), (2, 1), (1, 2), (0, 1))
+    }
+    assert kinds == {
+        (1, 0): "MISSING_IN_TARGET",
+        (2, 1): "MISSING_IN_TARGET",
+        (1, 2): "REPEATED_IN_TARGET",
+        (0, 1): "ONLY_IN_TARGET",
+    }

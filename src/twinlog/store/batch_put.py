@@ -13,13 +13,17 @@ from typing import Final, NamedTuple
 from twinlog.message.batch import BatchMember
 from twinlog.message.crc import crc32
 from twinlog.message.model import PutMessage
-from twinlog.message.properties import tags_and_keys
+from twinlog.message.properties import tags_and_keys, tags_code_of
 from twinlog.message.record import PropertiesSizeError, shared_head, topic_field
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 from twinlog.store.consume_queue import ENTRY
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _UNIQUE: Final = b"UNIQ_KEY\x01"
+_AGAIN: Final = b"\x02UNIQ_KEY\x01"
+_TAGS: Final = b"\x02TAGS\x01"
+_KEYS: Final = b"\x02KEYS\x01"
+_CODES_MAX: Final = 64
 _SEPARATOR: Final = 2
 _LENGTH: Final = struct.Struct(">h")
 _ENTRY_PACK: Final = ENTRY.pack
@@ -93,8 +97,8 @@ def _length(size: int) -> bytes:
 class _Properties:
     """Tags code and index keys of members, `tags_and_keys` of the merged string.
 
-    Members mostly differ in the unique id that they begin with: what is behind it is looked at once
-    for each different text.
+    Members mostly begin with their unique id, and often differ in nothing else: what is behind it
+    is looked at once for each different text, and without a regular expression.
     """
 
     __slots__ = ("_codes", "_is_plain_tail")
@@ -111,8 +115,32 @@ class _Properties:
                 code = self._codes.get(rest)
                 if code is not None:
                     return code, (properties[9:stop].decode("utf-8", "replace"),)
-                tags_code, keys = tags_and_keys(rest)
-                if not keys:
-                    self._codes[rest] = tags_code
-                    return tags_code, (properties[9:stop].decode("utf-8", "replace"),)
+                if _AGAIN not in rest:
+                    tags, keys = _last(rest, _TAGS), _last(rest, _KEYS)
+                    if tags is not None and keys is not None:
+                        return self._found(properties[9:stop], rest, tags, keys)
         return tags_and_keys(properties + end)
+
+    def _found(
+        self, unique: bytes, rest: bytes, tags: bytes, keys: bytes
+    ) -> tuple[int, tuple[str, ...]]:
+        tags_code = tags_code_of(tags) if tags else 0
+        text = unique.decode("utf-8", "replace")
+        if not keys:
+            if len(self._codes) < _CODES_MAX:
+                self._codes[rest] = tags_code
+            return tags_code, (text,)
+        words = keys.decode("utf-8", "replace")
+        if " " not in words:
+            return tags_code, (text, words)
+        return tags_code, (text, *filter(None, words.split(" ")))
+
+
+def _last(data: bytes, marker: bytes) -> bytes | None:
+    """The value behind the last `marker`; empty without one, None when it has no value."""
+    start = data.rfind(marker)
+    if start < 0:
+        return b""
+    start += 6
+    stop = data.find(b"\x02", start)
+    return (data[start:] if stop < 0 else data[start:stop]) or None

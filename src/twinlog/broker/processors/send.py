@@ -310,18 +310,28 @@ class SendMessageProcessor:
             raise self._refusal(result)
         first_new = mark._replace(number=mark.number + known)
         self._once.stored(first_new, result, is_elsewhere=False)
-        places += [
-            Place(result.queue_offset + index, offset, result.end_offset)
-            for index, offset in enumerate(result.offsets)
-        ]
         route = self._routes.get(message.topic)
         if route is not None:
             route.nums.value += result.message_count
             route.nums.times += 1
             route.size.add(result.end_offset - result.physical_offset)
-        if not request.flag & FLAG_ONEWAY:
+        if request.flag & FLAG_ONEWAY:
+            return
+        waiting: Any = (
+            connection,
+            request.opaque,
+            request.serialize_type,
+            message.queue_id,
+            result.queue_offset,
+            result.offsets,
+        )
+        if known:
+            places += [
+                Place(result.queue_offset + index, offset, result.end_offset)
+                for index, offset in enumerate(result.offsets)
+            ]
             waiting = self._once.reply_later(connection, request, mark, places)
-            self._reply(result, waiting, must_wait)
+        self._reply(result, waiting, must_wait)
 
     def _batch_message(
         self, connection: ServerConnection, request: Request, header: _Header, queue_id: int

@@ -139,10 +139,11 @@ def _compare(
     facts["in_target"] = int(totals["sum(there)"] or 0) if totals is not None else 0
     unequal = counted.where("here != there").limit(FINDINGS_MAX).collect()
     counted.unpersist()
-    return [_finding(row.asDict()) for row in unequal]
+    return [finding_of(row.asDict()) for row in unequal]
 
 
-def _finding(row: dict[str, Any]) -> dict[str, Any]:
+def finding_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What is wrong with a message that is `here` times in the source and `there` in the target."""
     kind = "MISSING_IN_TARGET" if row["there"] < row["here"] else "REPEATED_IN_TARGET"
     if not row["here"]:
         kind = "ONLY_IN_TARGET"
