@@ -161,7 +161,9 @@ class Pair:
         return try_send(self.master.port) == 0
 
     def warm_up(self, seconds: float) -> None:
-        run_load("send", addr=self.master.address, topic="warmup", seconds=seconds, depth=16)
+        run_load(
+            "send", addr=self.master.address, topic="warmup", seconds=seconds, depth=16, size=128
+        )
 
     @property
     def pids(self) -> str:
