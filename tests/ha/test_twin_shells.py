@@ -153,6 +153,33 @@ def test_one_address_cannot_take_all_places_before_it_has_said_who_it_is() -> No
     world.run(main())
 
 
+def test_a_slave_elsewhere_needs_credentials() -> None:
+    """Neither secret nor TLS: served where a classic slave would be, refused elsewhere."""
+    for peers, is_served in ((frozenset[str](), False), (frozenset({"10.0.0.2"}), True)):
+        world = World()
+        master = world.master(FakeLog(data=data(SIZE)), twin=identity(classic_peers=peers))
+        twin = identity(replica_id=1, replica_uid="u1", store_id="")
+        slave = world.slave(FakeLog(), master, twin=twin)
+
+        async def main(
+            master: Node = master, slave: Node = slave, is_served: bool = is_served
+        ) -> None:
+            assert slave.ha.client is not None
+            if is_served:
+                await eventually(lambda: slave.log.max_offset == SIZE)
+                return
+            await eventually(lambda: master.ha.status().departed)
+            await asyncio.sleep(1)
+            assert slave.log.max_offset == 0
+            for reason in (
+                master.ha.status().departed[-1].reason,
+                slave.ha.client.status().last_disconnect_reason,
+            ):
+                assert "no credentials: set twinlogHASecret on both ends" in reason
+
+        world.run(main())
+
+
 def test_status_tells_received_from_durable() -> None:
     world = World()
     master = world.master(FakeLog(data=data(SIZE)), twin=identity())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -82,6 +83,7 @@ _COMPOSE_CONFIG = """  {name}:
       brokerIP2={name}
       storePathRootDir=/var/lib/twinlog/store
       slaveReadEnable=true
+      twinlogHASecret={secret}
 """
 
 
@@ -102,8 +104,11 @@ def compose(host: str, image: str, is_sync: bool) -> None:
     lines.append("configs:\n  namesrv:\n    content: |\n")
     lines.append("      bindAddress=0.0.0.0\n      listenPort=9876\n")
     lines.append("      kvConfigPath=/var/lib/twinlog/kvConfig.json\n")
+    secret = secrets.token_hex(16)
     lines += [
-        _COMPOSE_CONFIG.format(name=name, broker_id=number, role=role, port=port, host=host)
+        _COMPOSE_CONFIG.format(
+            name=name, broker_id=number, role=role, port=port, host=host, secret=secret
+        )
         for name, number, role, port in nodes
     ]
     lines.append("volumes:\n  master-store:\n  slave-store:\n")

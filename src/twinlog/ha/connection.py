@@ -26,6 +26,7 @@ from twinlog.ha.sender import (
     SlaveRefused,
 )
 from twinlog.ha.tls_front import TlsFront, TlsTransport
+from twinlog.ha.twin.connection import is_same_host
 from twinlog.ha.twin.wire import MAGIC as TWIN_MAGIC
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
@@ -176,7 +177,9 @@ class HAConnection(asyncio.Protocol):
             if TWIN_MAGIC.startswith(data):
                 self._first = data
                 return
-            if reason := self._owner.classic_refusal(self.host):
+            assert self._transport is not None
+            is_local = is_same_host(self._transport)
+            if not is_local and (reason := self._owner.classic_refusal(self.host)):
                 _LOG.warning("HA connection refused address=%s reason=%s", self.address, reason)
                 self.close(reason)
                 return

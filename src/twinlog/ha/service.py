@@ -224,6 +224,10 @@ class HAService:
             return ErrorCode.TLS_WANTED, (
                 "this master takes twinlog slaves over TLS only: set twinlogHATLS=true there"
             )
+        assert self.twin is not None
+        is_open = not (connection.is_tls or connection.is_local)
+        if is_open and (reason := self.twin.open_refusal(connection.host)):
+            return ErrorCode.NO_CREDENTIALS, reason
         for other in tuple(self.connections):
             if not isinstance(other, TwinConnection) or other is connection:
                 continue

@@ -108,6 +108,7 @@ class SimNode:
             ha_slave_fallbehind_max=1 << 20,
             in_sync_replicas=world.in_sync_replicas,
             ha_master_address=self.sim.master_address if self.broker_id else None,
+            twinlog_ha_secret="shared",
         )
 
     def boot(self) -> None:

@@ -54,6 +54,12 @@ class TwinOwner(Protocol):
     def confirmed_offset(self) -> int: ...
 
 
+def is_same_host(transport: asyncio.Transport) -> bool:
+    """Both ends have the same address: a peer on this machine, by another name than loopback."""
+    ends = (transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
+    return None not in ends and ends[0][0] == ends[1][0]
+
+
 class TwinConnection(asyncio.Protocol):
     """A twinlog slave. Takes over a connection whose first bytes were the magic."""
 
@@ -84,6 +90,10 @@ class TwinConnection(asyncio.Protocol):
     @property
     def state(self) -> HAConnectionState:
         return self.core.state
+
+    @property
+    def is_local(self) -> bool:
+        return self._transport is not None and is_same_host(self._transport)
 
     @property
     def is_tls(self) -> bool:

@@ -69,10 +69,21 @@ class TwinIdentity:
 
     def classic_refusal(self, host: str) -> str:
         """Why a connection without credentials from `host` is not served; empty when it is."""
-        is_loopback = host.startswith("127.") or host in ("::1", "?")
-        if is_loopback or host in self.classic_peers:
+        if self._is_trusted(host):
             return ""
         return (
             f"a classic HA connection from {host}: it carries no credentials and {host} is not in"
             " twinlogHAClassicPeers"
         )
+
+    def open_refusal(self, host: str) -> str:
+        """The same for the twin dialect, which can do better."""
+        if self.secret or self._is_trusted(host):
+            return ""
+        return (
+            f"the slave at {host} has shown no credentials: set twinlogHASecret on both ends, or"
+            " twinlogHATLS, or name the address in the master's twinlogHAClassicPeers"
+        )
+
+    def _is_trusted(self, host: str) -> bool:
+        return host.startswith("127.") or host in ("::1", "?") or host in self.classic_peers

@@ -85,6 +85,7 @@ class ErrorCode(IntEnum):
     STOPPING = 14
     MASTER_EMPTY = 15
     TLS_WANTED = 16
+    NO_CREDENTIALS = 17
 
 
 class EpochEntry(msgspec.Struct, frozen=True):
