@@ -14,6 +14,7 @@ import pytest
 from interop.cluster import unique
 from support.apache import ApacheBroker, ApacheNamesrv
 from support.raw_log import raw_bodies, raw_origins, raw_records
+from support.twinlog_servers import TwinlogBroker, TwinlogNamesrv
 from twinlog.spark.jobs.mirror import mirror
 from twinlog.spark.sending import SinkError, Task, send_rows
 from twinlog.spark.sink import SinkOptions
@@ -81,3 +82,28 @@ def test_at_least_once_works_and_exactly_once_is_refused_before_anything_is_sent
             source, namesrv, tmp_path / "other", to_topic=refused, exactly_once=True, spark=spark
         )
     assert raw_bodies(broker.store, refused) == Counter()
+
+
+def test_a_cluster_with_one_broker_of_each_make(
+    twinlog_namesrv: Callable[..., TwinlogNamesrv],
+    twinlog_broker: Callable[..., TwinlogBroker],
+    apache_broker: Callable[..., ApacheBroker],
+) -> None:
+    namesrv = twinlog_namesrv()
+    small = {"namesrv": namesrv.address, "mappedFileSizeCommitLog": 1 << 24}
+    brokers = [
+        twinlog_broker(brokerName="broker-a", **small),
+        apache_broker(brokerName="broker-b", **small),
+    ]
+    for broker in brokers:
+        namesrv.wait_for_text(f"address={broker.address}")
+    topic, refused = unique("sink"), unique("refused")
+    options = {"nameServer": namesrv.address, "topic": refused, "exactlyOnce": "true"}
+    with pytest.raises(SinkError, match=rf"broker {brokers[1].address} is not twinlog"):
+        send_rows(SinkOptions.parse(options), batches(), Task(0, "query", 0))
+    assert [raw_bodies(broker.store, refused) for broker in brokers] == [Counter(), Counter()]
+    options = {"nameServer": namesrv.address, "topic": topic}
+    assert send_rows(SinkOptions.parse(options), batches(), Task()) == COUNT
+    found = [raw_bodies(broker.store, topic) for broker in brokers]
+    assert all(found)
+    assert found[0] + found[1] == Counter(b"%d" % n for n in range(COUNT))

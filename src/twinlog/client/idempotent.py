@@ -21,6 +21,7 @@ from twinlog.client.errors import (
     ClientClosedError,
     ClientError,
     IdempotenceLostError,
+    IdempotenceNotSupportedError,
     NoWritableQueueError,
     UsageError,
 )
@@ -28,6 +29,7 @@ from twinlog.client.instance import ClientInstance
 from twinlog.client.message import Message, SendReceipt
 from twinlog.client.outgoing import SendRequest, batch_element
 from twinlog.client.queues import MessageQueue
+from twinlog.client.routes import TopicRoute
 from twinlog.client.selector import choose_by_key
 from twinlog.client.sender import Sender
 from twinlog.message.once import ONCE_NAME, PRODUCER_ID_LENGTH_MAX, Mark, is_producer_id
@@ -155,10 +157,24 @@ class IdempotentLanes:
             queues = route.write_queues(topic, with_master_only=False)
             if not queues:
                 raise NoWritableQueueError(f"topic {topic!r} has no queue that takes messages")
+            await self._require_once(route, queues)
             self._layouts.setdefault(topic, queues)
             for item in self._unrouted.pop(topic, ()):
                 self._place(item)
         return self._layouts[topic]
+
+    async def _require_once(self, route: TopicRoute, queues: list[MessageQueue]) -> None:
+        """All brokers of a topic must drop repeats, or nothing is sent to any of them."""
+        for name in dict.fromkeys(queue.broker_name for queue in queues):
+            broker = route.brokers.get(name)
+            if broker is None or broker.master_address is None:
+                continue
+            try:
+                await self._sender.require_once(broker.master_address, self._timeout_ms)
+            except IdempotenceNotSupportedError:
+                raise
+            except ClientError:
+                continue  # It is away: what is sent to it asks again.
 
     def take_turns(self, topic: str, count: int) -> int:
         """The place among the queues of the next message of a topic; `count` of them are taken."""

@@ -138,24 +138,32 @@ class Sender:
         """Before the first idempotent send to a broker: it must be one that drops repeats."""
         left_ms = request.deadline_ms - self._instance.clock.monotonic_ms()
         try:
+            await self.require_once(address, max(1.0, left_ms))
+        except IdempotenceNotSupportedError as error:
+            self._finish(request, None, error)
+        except ClientError as error:
+            request.attempt += 1
+            self._failed(request, error)
+        else:
+            self._submit(request, address)
+
+    async def require_once(self, address: str, timeout_ms: float) -> None:
+        """Raise IdempotenceNotSupportedError unless the broker there drops repeats."""
+        if address in self._once_brokers:
+            return
+        try:
             answer = await self._instance.transport.call(
-                address, RequestCode.TWINLOG_INFO, timeout_ms=max(1.0, left_ms),
+                address, RequestCode.TWINLOG_INFO, timeout_ms=timeout_ms,
                 action="question whether the broker knows idempotent sends",
             )  # fmt: skip
             if not _knows_once(answer.body):
                 raise RequestCodeNotSupportedError(3, "no idempotentSends in its answer")
         except RequestCodeNotSupportedError as error:
-            unsupported = IdempotenceNotSupportedError(
+            raise IdempotenceNotSupportedError(
                 f"broker {address} is not twinlog (or too old): it would store repeats, so an "
                 f"idempotent producer does not send to it ({error})"
-            )
-            self._finish(request, None, unsupported)
-        except ClientError as error:
-            request.attempt += 1
-            self._failed(request, error)
-        else:
-            self._once_brokers.add(address)
-            self._submit(request, address)
+            ) from error
+        self._once_brokers.add(address)
 
     def _answered(
         self, request: SendRequest, address: str, answer: Request, started_ms: int
