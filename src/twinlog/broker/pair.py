@@ -171,9 +171,18 @@ class PairService:
     def master_found(self, address: str | None, ha_address: str | None) -> None:
         """What the last registration said, None while the name server knows no master."""
         self.synchronize.master_address = address
-        if address is not None:
-            self._master_address = address
-            self._master_ha_address = ha_address
+        if address is None:
+            return
+        is_news = address != self._master_address
+        self._master_address = address
+        self._master_ha_address = ha_address
+        if is_news and not self._config.is_master:
+            # At once: with a configured HA address the slave is connected already, and until the
+            # answer it speaks the dialect that brings no metadata.
+            self._tasks.spawn("ask-master", self._ask_soon())
+
+    async def _ask_soon(self) -> None:
+        await self.ask_is_twin()
 
     async def _find_master(self) -> None:
         """Ask for a master that is unknown or gone, and once of each what it is."""
