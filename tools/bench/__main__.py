@@ -24,6 +24,7 @@ from pathlib import Path
 import broker_rows
 import client_rows
 import clusters
+import failover_rows
 import ha_rows
 import harness
 import kafka_rows
@@ -56,6 +57,7 @@ def all_rows() -> list[harness.Row]:
         *ha_rows.ROWS,
         *whole_rows.ROWS,
         *broker_rows.ROWS,
+        *failover_rows.ROWS,
         *client_rows.ROWS,
         *kafka_rows.ROWS,
         *spark_rows.ROWS,

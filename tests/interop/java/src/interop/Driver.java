@@ -63,6 +63,8 @@ public final class Driver {
             switch (job.command) {
                 case "send" -> Sends.send(job);
                 case "transaction" -> Transactions.send(job);
+                case "probe-pull" -> Probes.pull(job);
+                case "probe-send" -> Probes.send(job);
                 case "request" -> Sends.request(job);
                 case "reply" -> Consumers.reply(job);
                 case "push" -> Consumers.push(job);

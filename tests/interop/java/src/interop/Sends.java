@@ -91,7 +91,8 @@ final class Sends {
     }
 
     private static void async(Job job, DefaultMQProducer producer, int first, int end) throws Exception {
-        Semaphore window = new Semaphore(job.number("window", IN_FLIGHT));
+        int width = job.number("window", IN_FLIGHT);
+        Semaphore window = new Semaphore(width);
         CountDownLatch left = new CountDownLatch(end - first);
         for (int n = first; n < end; n++) {
             int number = n;
@@ -105,7 +106,7 @@ final class Sends {
 
                 @Override
                 public void onException(Throwable e) {
-                    job.report("failed", "n", number, "text", Job.chain(e));
+                    job.report("failed", "n", number, "outstanding", width - window.availablePermits(), "text", Job.chain(e));
                     release();
                 }
 
