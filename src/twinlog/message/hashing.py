@@ -135,6 +135,22 @@ def _hash_array(data: bytes, length: int, prefixes: list[int]) -> list[int]:
     return hashes
 
 
+def topic_prefix_hash(topic: str) -> int:
+    """The hash of what stands before every key of a topic."""
+    return _topic_prefix(topic)
+
+
+def hash_spans(raw: Any, starts: Any, lengths: Any) -> Any:
+    """Hashes, unsigned, of the ASCII texts at `starts` in an array of bytes. Needs numpy."""
+    numpy = _load_numpy()
+    result = numpy.zeros(len(starts), dtype=numpy.uint32)
+    for length in numpy.unique(lengths).tolist():
+        members = numpy.flatnonzero(lengths == length)
+        units = raw[starts[members, None] + numpy.arange(length)]
+        result[members] = units.astype(numpy.uint32) @ _power_array(length)
+    return result
+
+
 @lru_cache(maxsize=256)
 def _power_array(length: int) -> Any:
     numpy = _load_numpy()

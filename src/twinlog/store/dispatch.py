@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from twinlog.message.properties import delay_level, tags_and_keys
 from twinlog.message.record import ScanEntry
 from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE
 from twinlog.runtime.clock import Clock
+from twinlog.store import bulk
+from twinlog.store.bulk import UNQUEUED_BIT, Columns
 from twinlog.store.consume_queue import ENTRY, GAP_ENTRIES_MAX, ConsumeQueue
 from twinlog.store.index_service import PENDING_MAX, IndexService
 from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 
 _LOG = logging.getLogger("twinlog.store")
-_UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
+_ENTRY_FIELDS: Final = [("o", ">i8"), ("s", ">i4"), ("t", ">i8")]
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000  # RocketMQ's, for a level that the table does not have.
 
 
@@ -78,7 +80,7 @@ class Dispatcher:
         for entry in entries:
             offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties = entry
             tags_code, keys = tags_and_keys(properties)
-            if not sys_flag & _UNQUEUED_BIT:
+            if not sys_flag & UNQUEUED_BIT:
                 queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
                 if queue_offset == queue.next_offset or self._place(
                     queue, queue_offset, offset, size
@@ -102,6 +104,51 @@ class Dispatcher:
                 observer(entry)
         self._finish(moved)
         return moved
+
+    def dispatch_columns(self, columns: Columns) -> bool:
+        """The same for many records at once; false, and nothing done, when it is not so simple."""
+        groups = self._groups(columns)
+        if groups is None:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        moved: set[ConsumeQueue] = set()
+        for queue, members in groups:
+            entries = bulk.np.empty(len(members), dtype=_ENTRY_FIELDS)
+            entries["o"] = columns.offsets[members]
+            entries["s"] = columns.sizes[members]
+            entries["t"] = columns.tags_codes[members]
+            if queue.dirty_since_ms < 0:
+                self._queues.mark_dirty(queue, now_ms, int(columns.offsets[members[0]]))
+            last = members[-1]
+            queue.add_many(entries.tobytes(), int(columns.offsets[last] + columns.sizes[last]))
+            moved.add(queue)
+        if self._index is not None:
+            self._index.add_columns(columns)
+        self._finish(moved)
+        return True
+
+    def _groups(self, columns: Columns) -> list[tuple[ConsumeQueue, Any]] | None:
+        """Queues and the numbers of their new records, in the order of the log."""
+        np = bulk.np
+        labels = columns.topic_numbers << 32 | columns.queue_ids
+        order = np.argsort(labels, kind="stable")
+        borders = np.flatnonzero(np.diff(labels[order])) + 1
+        found = []
+        for members in np.split(order, borders):
+            first = members[0]
+            topic, queue_id = columns.topics[columns.topic_numbers[first]], columns.queue_ids[first]
+            queue = self._queues.make(topic, int(queue_id))
+            if queue.is_schedule:
+                return None
+            last = members[-1]
+            if columns.offsets[last] + columns.sizes[last] <= queue.last_physical_end:
+                continue  # It has them all.
+            wanted = queue.next_offset + np.arange(len(members))
+            if not np.array_equal(columns.queue_offsets[members], wanted):
+                return None
+            found.append((queue, members))
+        found.sort(key=lambda pair: int(pair[1][0]))
+        return found
 
     def _finish(self, moved: set[ConsumeQueue]) -> None:
         for queue in moved:

@@ -124,7 +124,10 @@ class IndexFile:
         parts: list[bytes] = []
         if first <= 1 or numpy is None or count < _BATCH_MIN:
             done = count if numpy is None or count < _BATCH_MIN else 1
-            parts += [self._put_one(int(hashes[i]), offsets[i], timestamps[i]) for i in range(done)]
+            parts += [
+                self._put_one(int(hashes[i]), int(offsets[i]), int(timestamps[i]))
+                for i in range(done)
+            ]
         if done < count:
             parts.append(
                 self._put_array(hashes[done:count], offsets[done:count], timestamps[done:count])
@@ -189,8 +192,8 @@ class IndexFile:
         entries["s"] = self._seconds(np.array(timestamps, dtype=np.int64))
         entries["p"][order] = previous_sorted
         self.index_count += count
-        self.end_offset = offsets[-1]
-        self.end_timestamp = timestamps[-1]
+        self.end_offset = int(offsets[-1])
+        self.end_timestamp = int(timestamps[-1])
         data: bytes = entries.tobytes()
         return data
 

@@ -15,6 +15,8 @@ from typing import Final
 from twinlog.message.hashing import index_key_hash, index_key_hashes
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk
+from twinlog.store import bulk
+from twinlog.store.bulk import Columns
 from twinlog.store.index_file import IndexFile, index_file_size
 
 _LOG = logging.getLogger("twinlog.store")
@@ -116,6 +118,24 @@ class IndexService:
                 self.pending.append((topic, keys, offset, time_ms))
             else:
                 self.bare_offset = offset
+
+    def add_columns(self, columns: Columns) -> None:
+        """Keys of many records, hashed already; written at once. Raises OSError."""
+        self.drain()
+        offsets = columns.offsets[columns.key_records]
+        new = offsets > self.end_offset
+        hashes, offsets = columns.key_hashes[new], offsets[new]
+        timestamps = columns.timestamps[columns.key_records[new]]
+        done = 0
+        while done < len(hashes):
+            last = self.last_file
+            if last is None or last.is_full:
+                last = self._add_file()
+            done += last.put_many(hashes[done:], offsets[done:], timestamps[done:])
+        has_keys = bulk.np.zeros(len(columns.offsets), dtype=bool)
+        has_keys[columns.key_records] = True
+        if not has_keys.all():
+            self.bare_offset = int(columns.offsets[~has_keys][-1])
 
     def drain(self) -> None:
         """Write every pending key. Raises OSError; what was not written stays for the next time."""

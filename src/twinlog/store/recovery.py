@@ -27,6 +27,7 @@ from typing import Final
 
 from twinlog.message.record import MAGIC_V1, MAGIC_V2, ScanEntry, ScanStop, scan
 from twinlog.runtime.clock import Clock
+from twinlog.store.bulk import read_columns
 from twinlog.store.checkpoint import RecoveryPoint, StoreCheckpoint
 from twinlog.store.commit_log import CommitLog
 from twinlog.store.dispatch import Dispatcher, QueueGapError, StaleRecordError
@@ -241,6 +242,9 @@ class Recovery:
             at = state.position - segment.start
             size_max = min(size, segment.size - at)
             data = segment.file.pread(size_max, at)
+            if self._dispatch_bulk(data, state):
+                reported_ms = await self._go_on(state, reported_ms)
+                continue
             result = scan(
                 data, 0, state.position,
                 check_crc=self._check_crc,
@@ -266,16 +270,32 @@ class Recovery:
                 size *= 2  # A record larger than the chunk.
                 continue
             size = _CHUNK_SIZE
-            await asyncio.sleep(0)
-            now_ms = self._clock.monotonic_ms()
-            if now_ms - reported_ms >= _PROGRESS_MS:
-                reported_ms = now_ms
-                end = self._log.segments.segments[-1].end
-                _LOG.info(
-                    "recovery at=%d records=%d log_end_max=%d",
-                    state.position, state.record_count, end,
-                )  # fmt: skip
+            reported_ms = await self._go_on(state, reported_ms)
         return state
+
+    async def _go_on(self, state: _Scan, reported_ms: int) -> int:
+        """Let the loop run, and say where we are from time to time."""
+        await asyncio.sleep(0)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - reported_ms < _PROGRESS_MS:
+            return reported_ms
+        _LOG.info(
+            "recovery at=%d records=%d log_end_max=%d",
+            state.position, state.record_count, self._log.segments.segments[-1].end,
+        )  # fmt: skip
+        return now_ms
+
+    def _dispatch_bulk(self, data: bytes, state: _Scan) -> bool:
+        """Take the plain records that `data` begins with all at once; false when there are none."""
+        columns = read_columns(
+            data, state.position, check_crc=self._check_crc, observed=self._dispatcher.observed
+        )
+        if columns is None or not self._dispatcher.dispatch_columns(columns):
+            return False
+        state.position = columns.end
+        state.record_count += len(columns.offsets)
+        state.last_timestamp = int(columns.timestamps[-1])
+        return True
 
     def _dispatch(self, entries: list[ScanEntry], state: _Scan) -> None:
         if not entries:
