@@ -36,6 +36,7 @@ type options struct {
 	members     int
 	topics      int
 	consumers   int
+	first       int
 	seconds     float64
 	rate        float64
 	wait        bool
@@ -90,6 +91,7 @@ func parse(mode string, arguments []string) *options {
 	flags.IntVar(&o.batch, "batch", 32, "messages asked for in one pull")
 	flags.IntVar(&o.members, "members", 0, "messages in one batch; 0: no batches (send)")
 	flags.IntVar(&o.topics, "topics", 1, "topics, named by -topic and a number (send)")
+	flags.IntVar(&o.first, "first", 0, "number of the first topic (send)")
 	flags.IntVar(&o.consumers, "consumers", 1, "readers of the whole topic (flow)")
 	flags.Float64Var(&o.seconds, "seconds", 10, "how long")
 	flags.Float64Var(&o.rate, "rate", 0, "sends a second by the clock, all connections together; 0: as fast as answered")

@@ -109,7 +109,7 @@ func (s *sender) changing(sent int, due time.Time) string {
 func (s *sender) sendUntil(connection net.Conn, deadline time.Time) error {
 	out := bufio.NewWriterSize(connection, 1<<16)
 	request := s.template()
-	sent := s.number
+	sent := s.options.first + s.number
 	step := 1
 	if s.options.topics > 1 {
 		step = s.options.connections // Together the connections walk over all topics.

@@ -331,14 +331,16 @@ def _write(value: Any, put: Callable[[bytes], None], quote_int_keys: bool) -> No
         put(b"[]" if separator == b"[" else b"]")
 
 
-def dumps_pretty(value: Any) -> bytes:
+def dumps_pretty(value: Any, level: int = 0) -> bytes:
     """Text of a configuration file: one TAB per level, maps with integer keys on one line.
+
+    With `level` it is a part of such a text, that many levels deep.
 
     A list has its items on lines of their own, a set (or tuple) has them on one line: so does
     fastjson.
     """
     out: list[bytes] = []
-    _write_pretty(value, out.append, 0)
+    _write_pretty(value, out.append, level)
     return b"".join(out)
 
 
