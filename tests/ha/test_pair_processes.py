@@ -19,6 +19,7 @@ from support.ha_files import LogFiles, assert_identical, assert_queues_dense, nu
 from support.ha_load import SEND_OK, Load, ha_status, send_once
 from support.ha_pair import Pair
 from support.processes import wait_until
+from support.twinlog_servers import TwinlogBroker
 
 
 @pytest.fixture(params=["classic", pytest.param("twin", marks=pytest.mark.chaos)])
@@ -131,6 +132,23 @@ def test_slave_stopped_for_longer_than_housekeeping(proxied: tuple[Pair, FaultPr
         assert "housekeeping" in load.remarks[11]
     finally:
         pair.slave.resume()
+    before = load.count()
+    wait_until(lambda: load.count() > before + 300, "SEND_OK again")
+    finish(pair, load)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_master_stopped_for_longer_than_housekeeping(proxied: tuple[Pair, FaultProxy]) -> None:
+    pair, _ = proxied
+    load = started_load(pair)
+    pair.master.suspend()
+    try:
+        wait_until(lambda: "nothing from the master" in last_reason(pair), "the slave drops it")
+        client = ha_status(pair.slave.address)["haClientRuntimeInfo"]
+        assert client["maxOffset"] > 0
+    finally:
+        pair.master.resume()
     before = load.count()
     wait_until(lambda: load.count() > before + 300, "SEND_OK again")
     finish(pair, load)
@@ -322,22 +340,25 @@ def test_no_leak_over_many_reconnects(proxied: tuple[Pair, FaultProxy]) -> None:
         wait_until(lambda: not live(pair), "gone")
         proxy.heal()
         wait_until(lambda: live(pair), "back")
-        uses.append([use_of(broker.pid) for broker in (pair.master, pair.slave)])
+        uses.append([use_of(broker) for broker in (pair.master, pair.slave)])
     for index in (0, 1):
         descriptors = [use[index][0] for use in uses]
         resident = [use[index][1] for use in uses]
         assert max(descriptors[5:]) <= max(descriptors[:5]) + 2, descriptors
         assert max(resident[5:]) <= max(resident[:5]) + 8 * 1024 * 1024, resident
+        tasks = [use[index][2] for use in uses]
+        assert max(tasks[5:]) <= max(tasks[:5]), tasks
     load.resume()
     before = load.count()
     wait_until(lambda: load.count() > before + 300, "SEND_OK again")
     finish(pair, load)
 
 
-def use_of(pid: int) -> tuple[int, int]:
-    """(open descriptors, resident bytes)"""
-    process = psutil.Process(pid)
-    return process.num_fds(), process.memory_info().rss
+def use_of(broker: TwinlogBroker) -> tuple[int, int, int]:
+    """(open descriptors, resident bytes, tasks)"""
+    process = psutil.Process(broker.pid)
+    tasks = ha_status(broker.address)["twinlog"]["taskCount"]
+    return process.num_fds(), process.memory_info().rss, tasks
 
 
 def live(pair: Pair) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from support.bit_flipper import BitFlipper
 from support.ha_files import LogFiles, assert_identical, assert_queues_dense, numbers_in
-from support.ha_load import SEND_OK, Load, ha_status
+from support.ha_load import SEND_OK, Load, ha_status, send_once
 from support.ha_pair import Pair
 from support.processes import wait_until
 
@@ -133,6 +134,35 @@ def test_reseed_all_moves_everything_aside_and_copies_anew(pair: Pair, tmp_path:
         assert_same_logs(stranger)
     finally:
         stranger.kill()
+
+
+@pytest.mark.parametrize("policy", ["tail", "all"])
+def test_a_wiped_master_stops_its_slave_whose_copy_brings_all_back(pair: Pair, policy: str) -> None:
+    """As docs/OPERATIONS.md says, "A master that came back empty"."""
+    pair.start(twinlogReseed=policy)
+    load = send(pair.master.address, 300)
+    pair.wait_caught_up()
+    end = ha_status(pair.slave.address)["haClientRuntimeInfo"]["maxOffset"]
+    pair.master.kill()
+    shutil.rmtree(pair.master.store)
+    pair.master = pair.master.restart()
+    assert "the master's log is empty" in stay_reason(pair)
+    departed = ha_status(pair.master.address)["twinlog"]["departed"]
+    assert any("the master's log is empty" in entry["reason"] for entry in departed)
+    assert ha_status(pair.slave.address)["haClientRuntimeInfo"]["maxOffset"] == end
+    assert list((pair.slave.store / "twinlog").glob("*-*")) == [], "nothing was cut or moved"
+    answer = send_once(pair.master.address, b"to the empty one")
+    assert answer.code == 11
+    assert "the master's log is empty" in str(answer.remark)
+    assert pair.master.stop() == 0
+    shutil.rmtree(pair.master.store)
+    assert pair.slave.stop() == 0
+    pair.slave, pair.master = pair.master, pair.slave.restart(brokerRole="SYNC_MASTER", brokerId=0)
+    address = f"127.0.0.1:{pair.master.ha_port}"
+    pair.slave = pair.slave.restart(brokerRole="SLAVE", brokerId=1, haMasterAddress=address)
+    pair.wait_in_sync()
+    _, copy = assert_same_logs(pair)
+    assert numbers_in(copy) >= {n for n, code in load.acked.items() if code == SEND_OK}
 
 
 @pytest.mark.parametrize(

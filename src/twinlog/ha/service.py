@@ -342,6 +342,7 @@ class HAService:
             departed=tuple(self._departed),
             client=self.client.status() if self.client is not None else None,
             in_sync_count=sum(replica.is_in_sync for replica in replicas),
+            task_count=self._tasks.count,
         )
 
     def _replica_status(self, connection: HAConnection | TwinConnection) -> ReplicaStatus:

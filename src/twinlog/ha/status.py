@@ -73,6 +73,8 @@ class HAStatus:
     departed: tuple[DepartedStatus, ...] = ()
     client: ClientStatus | None = None
     in_sync_count: int = field(default=0)
+    task_count: int = 0
+    """Background tasks of the broker: reconnects must not add to them."""
 
 
 def time_text(wall_ms: int) -> str:
@@ -92,6 +94,7 @@ def runtime_info(status: HAStatus) -> dict[str, Any]:
         "twinlog": {
             "role": status.role,
             "confirmedOffset": status.confirmed_offset,
+            "taskCount": status.task_count,
             "departed": [_departed_info(departed) for departed in status.departed],
         },
     }
