@@ -205,13 +205,13 @@ class Sql92MessageFilter:
     needs_record = True
 
     def __init__(self, compiled: Sql92Filter) -> None:
-        self._matches = compiled.matches
+        self._matches = compiled.matches_bytes
 
     def matches_tags_code(self, tags_code: int) -> bool:
         return True
 
     def matches_record(self, record: bytes) -> bool:
-        return self._matches(decode_properties(properties_of(record)))
+        return self._matches(properties_of(record))
 
 
 class RetryMessageFilter:

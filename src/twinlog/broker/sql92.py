@@ -77,6 +77,9 @@ class FilterSyntaxError(ValueError):
     """The expression does not parse, or compares what can never be compared."""
 
 
+VERDICT_COUNT_MAX = 4096  # Of one expression: a few hundred kilobytes.
+
+
 class EvaluationError(ValueError):
     """The expression has no value for this message."""
 
@@ -226,7 +229,11 @@ def _junction(nodes: list[_Node], deciding: bool) -> _Node:
 
 @v_args(inline=True)
 class _Compiler(Transformer[Token, _Node]):
-    """Turns the tree into closures, bottom up."""
+    """Turns the tree into closures, bottom up, and notes which properties are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
 
     def string(self, token: Token) -> _Node:
         return _constant(_text(token))
@@ -254,6 +261,7 @@ class _Compiler(Transformer[Token, _Node]):
 
     def property(self, token: Token) -> _Node:
         name = str(token)
+        self.names.add(name)
         return _Node(lambda properties: properties.get(name), is_property=True)
 
     def strings(self, *tokens: Token) -> frozenset[str]:
@@ -339,11 +347,17 @@ def _parser() -> Lark:
 class Sql92Filter:
     """One compiled expression."""
 
-    __slots__ = ("_evaluate", "expression")
+    __slots__ = ("_evaluate", "_find", "_verdicts", "expression")
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
-        self._evaluate = _compile(expression)
+        self._evaluate, names = _compile(expression)
+        pattern = b"|".join(re.escape(name.encode()) for name in sorted(names))
+        # Of a stored property string the pairs that are asked for; as when all are decoded, empty
+        # values do not count and the last of several wins.
+        self._find = re.compile(rb"(?:\A|\x02)(" + pattern + rb")\x01([^\x02]+)").findall
+        # The verdict follows from these pairs alone, and few different ones come again and again.
+        self._verdicts: dict[tuple[tuple[bytes, bytes], ...], bool] = {}
 
     def matches(self, properties: Properties) -> bool:
         """True only when the expression is TRUE: null and errors deliver nothing."""
@@ -352,14 +366,26 @@ class Sql92Filter:
         except EvaluationError:
             return False
 
+    def matches_bytes(self, properties: bytes) -> bool:
+        """The same for a property string as it is stored."""
+        pairs = tuple(self._find(properties))
+        verdict = self._verdicts.get(pairs)
+        if verdict is None:
+            if len(self._verdicts) >= VERDICT_COUNT_MAX:
+                self._verdicts.clear()
+            decoded = {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
+            verdict = self._verdicts[pairs] = self.matches(decoded)
+        return verdict
 
-def _compile(expression: str) -> Evaluator:
+
+def _compile(expression: str) -> tuple[Evaluator, set[str]]:
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise FilterSyntaxError(f"the expression is longer than {EXPRESSION_LENGTH_MAX} characters")
     if _depth(expression) > NESTING_MAX:
         raise FilterSyntaxError(f"brackets and NOT are nested deeper than {NESTING_MAX}")
     try:
-        node = _Compiler().transform(_parser().parse(expression))
+        compiler = _Compiler()
+        node = compiler.transform(_parser().parse(expression))
     except UnexpectedInput as error:
         where = f"line {error.line}, column {error.column}"
         raise FilterSyntaxError(f"cannot parse '{expression}' at {where}") from error
@@ -367,7 +393,7 @@ def _compile(expression: str) -> Evaluator:
         raise error.orig_exc from error
     except LarkError as error:
         raise FilterSyntaxError(f"cannot parse '{expression}': {error}") from error
-    return _as_boolean(node).evaluate
+    return _as_boolean(node).evaluate, compiler.names
 
 
 _NESTING = re.compile(r"'(?:[^']|'')*'|(\()|(\))|(\bnot\b|-(?!-))", re.IGNORECASE)

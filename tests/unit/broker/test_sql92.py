@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
+from twinlog.broker.sql92 import VERDICT_COUNT_MAX, FilterSyntaxError, Sql92Filter
+from twinlog.message.properties import decode_properties
 
 
 def matches(expression: str, **properties: str) -> bool:
@@ -95,3 +96,29 @@ def test_no_text_raises_anything_else(text: str) -> None:
 def test_no_property_value_raises(value: str) -> None:
     for expression in ("a = 1", "a > 1.5", "a = TRUE", "a > b", "a BETWEEN 1 AND 2"):
         assert matches(expression, a=value, b="1") in (True, False)
+
+
+STORED = [
+    b"a\x016\x02color\x01red", b"color\x01red\x02a\x0160\x02", b"a\x01\x02color\x01red", b"",
+    b"a\x011\x02a\x019\x02color\x01red", b"xa\x019\x02color\x01red", b"a\x019\x02color\x01r\x01ed",
+    "color\x01größe\x02a\x019".encode(), b"a\x01x\x02color\x01red", b"color\x01\xff\x02a\x019",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["a > 5 AND color = 'red'", "a IS NULL", "color IN ('größe', 'r\x01ed')", "TRUE", "b IS NULL"],
+)
+def test_a_stored_property_string_gives_the_verdict_of_its_decoded_form(expression: str) -> None:
+    compiled = Sql92Filter(expression)
+    for _ in range(2):
+        for stored in STORED:
+            expected = compiled.matches(decode_properties(stored))
+            assert compiled.matches_bytes(stored) is expected, stored
+
+
+def test_verdicts_that_are_kept_are_bounded() -> None:
+    compiled = Sql92Filter("a > 5")
+    for number in range(2 * VERDICT_COUNT_MAX):
+        assert compiled.matches_bytes(b"a\x01%d" % number) is (number > 5)
+        assert len(compiled._verdicts) <= VERDICT_COUNT_MAX
