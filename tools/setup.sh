@@ -54,5 +54,5 @@ if command -v flock >/dev/null; then
 fi
 # Also when an earlier call was interrupted before pip was there.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
