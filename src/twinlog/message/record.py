@@ -46,6 +46,7 @@ RECORD_SIZE_MIN = 91  # V1, IPv4, everything that may be empty is.
 BLANK_SIZE_MIN = 8  # Always kept free at the end of a segment.
 TOPIC_LENGTH_V2_MAX = 32767
 SECTOR_SIZE = 512  # What a disk writes as a whole.
+_ZERO_SECTOR = bytes(SECTOR_SIZE)
 _MISSING = "a sector of it was never written"
 _HOST_EXTRA = HOST_V6_SIZE - HOST_V4_SIZE
 _V6_FLAGS = {
@@ -132,6 +133,8 @@ def encode_record(
         raise PropertiesSizeError(
             f"properties of {properties_size} bytes, at most {PROPERTIES_SIZE_MAX}"
         )
+    if properties_size > SECTOR_SIZE:
+        check_zeros(properties)
     sys_flag = message.sys_flag
     if len(born_host) == 8 and len(store_host) == 8:
         pack = _PACK_V4
@@ -149,6 +152,16 @@ def encode_record(
         message.prepared_transaction_offset, body_size,
     )  # fmt: skip
     return b"".join((head, body, topic, length, properties))
+
+
+def check_zeros(properties: bytes) -> None:
+    """Refuse a property string in which a whole sector may be zero.
+
+    After a power cut it could not be told from one that was never written, and the log would be cut
+    there: better not to take such a message than to lose it, and those behind it, later.
+    """
+    if _ZERO_SECTOR in properties:
+        raise RecordError(f"properties with {SECTOR_SIZE} zero bytes in a row")
 
 
 def shared_head(

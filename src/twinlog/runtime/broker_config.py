@@ -417,7 +417,7 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
         if self.fetch_namesrv_addr_by_address_server:
             warnings.append("fetchNamesrvAddrByAddressServer: not supported, namesrvAddr is used")
         if self.enable_consume_queue_ext:
-            warnings.append("enableConsumeQueueExt: not written; filters work without it")
+            warnings.append("enableConsumeQueueExt: no effect, filters work without such files")
         return warnings
 
     def _check_role(self) -> list[str]:

@@ -14,7 +14,13 @@ from twinlog.message.batch import BatchMember
 from twinlog.message.crc import crc32
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import tags_and_keys, tags_code_of
-from twinlog.message.record import PropertiesSizeError, shared_head, topic_field
+from twinlog.message.record import (
+    SECTOR_SIZE,
+    PropertiesSizeError,
+    check_zeros,
+    shared_head,
+    topic_field,
+)
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 from twinlog.store.consume_queue import ENTRY
 
@@ -67,6 +73,8 @@ def encode_members(
         body, properties = member.body, member.properties
         end = separated if properties and properties[-1] != _SEPARATOR else tail
         properties_size = len(properties) + len(end)
+        if properties_size > SECTOR_SIZE:
+            check_zeros(properties)
         topic_and_length = middles.get(properties_size)
         if topic_and_length is None:
             topic_and_length = topic + _length(properties_size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class MessageFilter(Protocol):
@@ -19,6 +19,9 @@ class MessageFilter(Protocol):
         ...
 
 
+_HASH_MIN: Final = -(1 << 31)
+
+
 class TagsCodeFilter:
     """A set of tag hash codes: low 32 bits of the tags code, signed."""
 
@@ -28,6 +31,8 @@ class TagsCodeFilter:
         self._codes = codes
 
     def matches_tags_code(self, tags_code: int) -> bool:
+        if tags_code < _HASH_MIN:
+            return True  # A place in `consumequeue_ext`, from a broker that writes it: unknown.
         code = tags_code & 0xFFFFFFFF
         return (code - (1 << 32) if code & 0x80000000 else code) in self._codes
 

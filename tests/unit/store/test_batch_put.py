@@ -8,7 +8,7 @@ import pytest
 from twinlog.message.batch import BatchMember
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import tags_and_keys
-from twinlog.message.record import encode_record
+from twinlog.message.record import RecordError, encode_record
 from twinlog.store.batch_put import encode_members
 from twinlog.store.consume_queue import ENTRY
 
@@ -60,3 +60,12 @@ def test_a_batch_is_stored_as_single_messages(
         offset += len(record)
     assert len(encoded.data) == offset - 1000
     assert len(encoded.entries) == len(MEMBERS) * ENTRY.size
+
+
+def test_a_sector_of_zeros_in_the_properties_of_a_member_is_refused() -> None:
+    """After a power cut it could not be told from one that was never written."""
+    message = PutMessage("T", 0, b"", b"CLUSTER\x01c", born_host=V4, store_host=V4)
+    fine = BatchMember(b"x", b"a\x01" + bytes(511) + b"b")
+    assert encode_members(message, [fine], 0, 0, 1).data
+    with pytest.raises(RecordError, match="512 zero bytes"):
+        encode_members(message, [fine, BatchMember(b"x", b"a\x01" + bytes(512))], 0, 0, 1)

@@ -77,6 +77,11 @@ async def test_a_put_from_a_waiter_is_stored_in_the_next_turn():
         ({"topic": "t" * 128}, PutMessageStatus.MESSAGE_ILLEGAL, "at most 127"),
         ({"topic": ""}, PutMessageStatus.MESSAGE_ILLEGAL, "empty"),
         ({"properties": b"p" * 32768}, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, "at most 32767"),
+        (
+            {"properties": b"p\x01" + bytes(512) + b"v"},
+            PutMessageStatus.MESSAGE_ILLEGAL,
+            "512 zero bytes in a row",
+        ),
     ],
 )
 async def test_messages_over_their_limits_are_refused_and_change_nothing(change, status, text):

@@ -206,3 +206,14 @@ async def test_reads_of_the_log_never_cross_a_segment_or_the_end():
         end = log.max_offset
         assert log.read(end, 100) == b""
         assert len(log.read(end - 10, 100)) == 10
+
+
+def test_a_place_in_the_extension_of_a_queue_may_be_any_tag():
+    """A broker with `enableConsumeQueueExt` leaves it where the hash of the tag would be."""
+    wanted = TagsCodeFilter(frozenset({5, -7}))
+    assert wanted.matches_tags_code(5)
+    assert wanted.matches_tags_code(-7)
+    assert not wanted.matches_tags_code(6)
+    assert not wanted.matches_tags_code(-(1 << 31))
+    for real_offset in (0, 20, (1 << 63) - (1 << 31) - 1):
+        assert wanted.matches_tags_code(real_offset - (1 << 63))
