@@ -46,7 +46,11 @@ ROW_DEADLINE_S = 600.0
 DISK_FREE_MIN = 15e9
 
 # Rows that share a pair follow each other: to start one and warm it up takes a minute.
-_PHASES = (("store", "load"), ("send-async", "latency", "pull", "broker"), ("send-sync",))
+_PHASES = (
+    ("store", "load"),
+    ("send-async", "latency", "pull", "broker"),
+    ("send-sync", "sync-cost"),
+)
 
 
 def all_rows() -> list[harness.Row]:

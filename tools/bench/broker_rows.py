@@ -9,7 +9,7 @@ from clusters import MAKES, PAIRS, QUEUES
 from harness import Context, Metric, Row, Subject
 
 _ROLE = "ASYNC_MASTER"
-_SAMPLE_S = 4.0
+_SAMPLE_S = 3.0
 _FAR = 18  # The last delay level, two hours: nothing is delivered while sends are measured.
 
 

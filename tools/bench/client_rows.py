@@ -24,7 +24,7 @@ from support.toolchain import cpp_client_python
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 
 WINDOW = 256  # Sends on their way at a time, for every client alike.
-_SAMPLE_S = 5.0
+_SAMPLE_S = 3.0
 _DEADLINE_S = 180.0
 # The driver's own are for tests that must start quickly: these are a JVM's and a client's defaults.
 _JAVA_OPTIONS = ("-Xmx2g", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4")

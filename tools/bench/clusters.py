@@ -39,6 +39,7 @@ APACHE_JVM = (
 NAMESRV_JVM = ("-Xms256m", "-Xmx256m")
 WARM_UP_S = 20.0
 QUEUES = 4
+_RECORD_SIZE_MIN = 91
 
 
 def load_generator() -> str:
@@ -238,3 +239,26 @@ def timed(condition: Callable[[], object], started: float, *, deadline_s: float 
             raise RuntimeError(f"not reached within {deadline_s:g} s")
         time.sleep(0.005)
     return time.perf_counter() - started
+
+
+def last_record(file: Path, start: int) -> int:
+    """Offset of the last record, found by following the sizes from `start` on."""
+    last = position = start
+    with file.open("rb") as stream:
+        while True:
+            stream.seek(position)
+            head = stream.read(8)
+            size = struct.unpack(">i", head[:4])[0] if len(head) == 8 else 0
+            if size < _RECORD_SIZE_MIN:
+                return last
+            last, position = position, position + size
+
+
+def size_at(file: Path, offset: int) -> int:
+    try:
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            head = stream.read(4)
+    except FileNotFoundError:
+        return 0
+    return struct.unpack(">i", head)[0] if len(head) == 4 else 0

@@ -28,7 +28,7 @@ _SHAPES = ((128, 16, 16), (1024, 16, 16), (1024, 1, 1))
 
 
 def _seconds(context: Context) -> float:
-    return max(2.0, 5.0 * min(1.0, context.scale))
+    return max(2.0, 3.0 * min(1.0, context.scale))
 
 
 # What waiting for the slave costs
@@ -208,7 +208,7 @@ def _fill(context: Context, make: str, size: int, **config: object) -> Any:
             "send", addr=master.address, topic="fill", size=size, depth=8, seconds=1, queues=QUEUES
         )
         sent += int(report["messages"])
-        last = pair_rows._last_record(file, last)
+        last = clusters.last_record(file, last)
     context.state.update(last=last, sent=sent)
     return master
 
@@ -228,8 +228,8 @@ def _copy(
     )  # fmt: skip
     try:
         file = slave.store / "commitlog" / f"{0:020d}"
-        first = clusters.timed(lambda: pair_rows._size_at(file, 0), started)
-        end = clusters.timed(lambda: pair_rows._size_at(file, last), started)
+        first = clusters.timed(lambda: clusters.size_at(file, 0), started)
+        end = clusters.timed(lambda: clusters.size_at(file, last), started)
         cpu = _cpu_s(master.pid) - cpu
         queues = slave.store / "consumequeue" / "fill"
         dispatched = clusters.timed(lambda: _entries(queues) >= context.state["sent"], started)

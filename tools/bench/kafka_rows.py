@@ -14,7 +14,7 @@ from clusters import QUEUES, Usage, usage_since
 from harness import Context, Metric, Row, Subject
 from kafka import KafkaPair
 
-_SAMPLE_S = 6.0
+_SAMPLE_S = 5.0
 _BATCH_BYTES = 64 * 1024
 _MEMBER_OVERHEAD = 64  # Of a batch's member: lengths and its unique id.
 _WORKER = Path(__file__).with_name("batch_worker.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 import subprocess
 import time
 from collections.abc import Mapping
@@ -13,10 +12,8 @@ import clusters
 from clusters import MAKES, PAIRS, QUEUES
 from harness import Context, Metric, Row, Subject
 
-_SAMPLE_S = 4.0
+_SAMPLE_S = 3.0
 _SECONDS_MAX = {64 * 1024: 2.0}  # Hundreds of megabytes a second, on two disks.
-_CATCH_UP_BYTES = 800_000_000
-_RECORD_SIZE_MIN = 91
 
 
 def _seconds(context: Context) -> float:
@@ -183,76 +180,6 @@ def _anonymous_mb(pid: int) -> float:
     raise RuntimeError(f"no RssAnon of {pid}")
 
 
-def _catch_up(make: str, **slave_config: object) -> Subject:
-    """An empty slave meets a master with a log: to its first byte, then megabytes a second."""
-
-    def run(context: Context) -> Mapping[str, float]:
-        if "master" not in context.state:
-            _fill_master(context, make)
-        master = context.state["master"]
-        last = context.state["last"]
-        directory = context.directory / "slave"
-        shutil.rmtree(directory, ignore_errors=True)
-        started = time.perf_counter()
-        slave = clusters.start_broker(
-            make, directory, wait=False, brokerRole="SLAVE", brokerId=1,
-            haMasterAddress=f"127.0.0.1:{master.ha_port}", **slave_config,
-        )  # fmt: skip
-        try:
-            file = slave.store / "commitlog" / f"{0:020d}"
-            first = clusters.timed(lambda: _size_at(file, 0), started)
-            end = clusters.timed(lambda: _size_at(file, last), started)
-        finally:
-            slave.kill()
-            shutil.rmtree(directory, ignore_errors=True)
-        return {"first_byte": first, "rate": last / 1e6 / max(end - first, 1e-3), "total": end}
-
-    return run
-
-
-def _fill_master(context: Context, make: str) -> None:
-    """A master without a slave whose log, all in one file, has the wanted size."""
-    master = clusters.start_broker(make, context.directory / "master")
-    context.state["master"] = master
-    file = master.store / "commitlog" / f"{0:020d}"
-    wanted = int(_CATCH_UP_BYTES * min(1.0, context.scale))
-    last = 0
-    while last < wanted:
-        clusters.run_load(
-            "send", addr=master.address, topic="fill", size=16 * 1024, depth=8, seconds=1
-        )
-        last = _last_record(file, last)
-    context.state["last"] = last
-
-
-def _last_record(file: Path, start: int) -> int:
-    """Offset of the last record, found by following the sizes from `start` on."""
-    last = position = start
-    with file.open("rb") as stream:
-        while True:
-            stream.seek(position)
-            head = stream.read(8)
-            size = struct.unpack(">i", head[:4])[0] if len(head) == 8 else 0
-            if size < _RECORD_SIZE_MIN:
-                return last
-            last, position = position, position + size
-
-
-def _size_at(file: Path, offset: int) -> int:
-    try:
-        with file.open("rb") as stream:
-            stream.seek(offset)
-            head = stream.read(4)
-    except FileNotFoundError:
-        return 0
-    return struct.unpack(">i", head)[0] if len(head) == 4 else 0
-
-
-def _stop_master(context: Context) -> None:
-    if "master" in context.state:
-        context.state["master"].kill()
-
-
 def _ceiling(context: Context) -> Mapping[str, float]:
     """The load generator against a server that only answers: what it could measure at most."""
     process = subprocess.Popen(
@@ -276,11 +203,6 @@ def _ceiling(context: Context) -> Mapping[str, float]:
 
 
 _SHAPES = ((16, 16), (64, 1), (1, 1))
-_CATCH_UP_METRICS = [
-    Metric("first_byte", "s from the slave's start", "lower"),
-    Metric("rate", "MB/s of commit log", "higher"),
-    Metric("total", "s until it has everything", "lower"),
-]
 
 ROWS = [
     Row(
@@ -306,26 +228,6 @@ ROWS = [
         for connections, depth in _SHAPES
     ),
     _send_row("ASYNC_MASTER+SYNC_FLUSH", 1024, 64, 1),
-    Row(
-        "catch-up",
-        "empty slave, log of 0.8 GB",
-        _CATCH_UP_METRICS,
-        {
-            "twinlog": _catch_up("twinlog", twinlogHADialect="twin"),
-            "apache": _catch_up("apache"),
-        },
-        cleanup=_stop_master,
-    ),
-    Row(
-        "catch-up-classic",
-        "empty slave, log of 0.8 GB, Apache's HA protocol",
-        _CATCH_UP_METRICS,
-        {
-            "twinlog": _catch_up("twinlog", twinlogHADialect="classic"),
-            "apache": _catch_up("apache"),
-        },
-        cleanup=_stop_master,
-    ),
     Row(
         "start-up",
         "start on an empty store",

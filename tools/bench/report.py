@@ -58,7 +58,7 @@ README_ROWS = (
     ("send-sync-1024-1x1", "rate"),
     ("pull-backlog", "rate"),
     ("latency-50", "p99"),
-    ("catch-up", "rate"),
+    ("ha-copy-twin-16384", "rate"),
     ("start-up", "first_send"),
     ("recovery", "first_send"),
     ("kafka-1024-client", "rate"),

@@ -19,7 +19,7 @@ from support.twinlog_servers import TWINLOG
 
 _LOG_BYTES = 1_000_000_000
 _RECORD_OVERHEAD = 230  # Of a 1 KiB message in the log: fields, topic, properties.
-_SAMPLE_S = 5.0
+_SAMPLE_S = 3.0
 _FIXED_RATE = 8_000
 _IDLE_S = 5.0
 _LOAD_S = 3.0
