@@ -54,7 +54,7 @@ def _stress(make: str) -> Subject:
         for name, is_large in (("without", False), ("with", True)):
             directory = context.directory / f"{number}-{name}"
             if is_large:
-                _write_tables(directory / "master" / "store" / "config")
+                _make_store(make, directory / "master")
             pair = Pair(make, "ASYNC_MASTER", directory)
             try:
                 figures |= {f"{key}_{name}": value for key, value in _measure(pair, is_large)}
@@ -116,9 +116,19 @@ def _commits(pair: Pair) -> Iterator[None]:
         thread.join()
 
 
+def _make_store(make: str, directory: Path) -> None:
+    """A log with a message in it, and the tables: ours takes no tables without a log."""
+    broker = clusters.start_broker(make, directory, brokerRole="ASYNC_MASTER")
+    try:
+        wait_until(lambda: clusters.try_send(broker.port) == 0, "a first message")
+    finally:
+        broker.stop()
+    _write_tables(broker.store / "config")
+
+
 def _write_tables(config: Path) -> None:
     """Both makes read these files when they start."""
-    config.mkdir(parents=True)
+    config.mkdir(parents=True, exist_ok=True)
     topics = {
         f"topic-{n:05}": {
             "order": False, "perm": 6, "readQueueNums": QUEUES, "topicFilterType": "SINGLE_TAG",
