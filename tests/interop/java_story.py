@@ -111,6 +111,17 @@ def committed(broker: Any, group: str, topic: str) -> dict[int, int]:
     return found
 
 
+def queue_ends(broker: Any, topic: str) -> dict[int, int]:
+    return {
+        queue: int(
+            ask(
+                broker.address, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": queue}
+            ).ext()["offset"]
+        )
+        for queue in range(QUEUES)
+    }
+
+
 @dataclass
 class Measured:
     """What `make bench` shows beside Apache's own pair."""
@@ -288,6 +299,12 @@ class Story:
     def come_back(self) -> None:
         """The master starts again; how far offsets fall back, and when sends are taken."""
         cast, measured = self.cast, self.measured
+        # What was read from the slave is committed there: that is what a master may fall behind.
+        goal = queue_ends(self.pair.slave, cast.plain)
+        wait_until(
+            lambda: committed(self.pair.slave, cast.many, cast.plain) == goal,
+            "commits on the slave", deadline_s=90,
+        )  # fmt: skip
         before = committed(self.pair.slave, cast.many, cast.plain)
         started = time.monotonic()
         self.pair.restart("master")
