@@ -4,8 +4,10 @@ PYTHONPATH=tools/bench:tests/unit/tools python -c "import test_bench_report as t
 writes the golden page anew; read the difference.
 """
 
+import importlib.util
 import json
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import aims
@@ -13,6 +15,7 @@ import pytest
 import report
 
 ROOT = Path(__file__).parents[3]
+BENCH = ROOT / "tools" / "bench"
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -63,12 +66,27 @@ def test_the_committed_page_and_readme_are_of_the_committed_results():
     assert report.with_table(readme, report.readme_table(document)) == readme
 
 
-def test_every_remark_is_of_a_row_that_was_measured():
-    document = json.loads((ROOT / "docs" / "benchmarks.json").read_text())
-    scale = report.scale_document() or {"curves": []}
-    known = {row["name"] for row in document["rows"]}
-    known |= {f"scale-{curve['name']}" for curve in scale["curves"]}
-    assert set(aims.read().get("remarks", {})) <= known
+def _rows() -> dict[str, set[str]]:
+    """The metrics of every row that `make bench` has, by the name of the row."""
+    spec = importlib.util.spec_from_file_location("bench_main", BENCH / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {row.name: {metric.name for metric in row.metrics} for row in module.all_rows()}
+
+
+def test_aims_remarks_and_the_readme_name_rows_and_metrics_that_exist():
+    rows, remarks = _rows(), aims.read()
+    for pattern, lines in remarks["aims"].items():
+        named = [name for name in rows if fnmatch(name, pattern)]
+        assert named, f"no row is like {pattern}"
+        for name in named:
+            assert {line.split()[0] for line in lines} <= rows[name], name
+    curves = {f"scale-{name}" for name in ("log", "topics", "connections", "consumers")}
+    assert set(remarks.get("remarks", {})) <= {*rows, *curves}
+    for name, metric in report.README_ROWS:
+        assert metric in rows[name], name
 
 
 def test_no_absolute_path_of_a_machine_is_in_the_results():
