@@ -28,6 +28,10 @@ _UNKNOWN_LEVEL_DELAY_MS: Final = 1000  # RocketMQ's, for a level that the table 
 class QueueGapError(Exception):
     """A record's number is ahead of its queue: entries before it are missing."""
 
+    def __init__(self, message: str, physical_offset: int) -> None:
+        super().__init__(message)
+        self.physical_offset = physical_offset
+
 
 class StaleRecordError(Exception):
     """A record's number was given before: bytes of an earlier life of the log."""
@@ -169,7 +173,7 @@ class Dispatcher:
                 return True
             gap = f"record {queue_offset} at {offset}, queue {name} ends at {queue.next_offset}"
             if self.is_strict or queue_offset - queue.next_offset > GAP_ENTRIES_MAX:
-                raise QueueGapError(gap)
+                raise QueueGapError(gap, offset)
             _LOG.error("queue has a gap, filled with blank entries: %s", gap)
             queue.fill_gap(queue_offset)
             return True

@@ -48,6 +48,8 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Until cancelled."""
+        if self._store.index is not None:
+            await self._store.index.prepare()
         next_round = self._clock.monotonic_ms() + _ROUND_INTERVAL_MS
         while True:
             await self._clock.sleep_ms(_TICK_MS)

@@ -54,6 +54,14 @@ def _new_slots(count: int) -> Any:
     return array.array("i", bytes(4 * count))
 
 
+def touched_slots(count: int) -> Any:
+    """Zeroed slots whose memory is there already: 20 MB of page faults, made in a thread."""
+    slots = _new_slots(count)
+    if numpy is not None:
+        slots.fill(0)
+    return slots
+
+
 class IndexFile:
     """Header, slots (of the file that is being written) and entries."""
 
@@ -82,24 +90,37 @@ class IndexFile:
         self.slot_count = values[4]
         self.index_count = max(1, values[5])
 
-    def start(self, timestamp: int, physical_offset: int) -> None:
-        """A new file: it takes over where the full one before it ended."""
+    def start(self, timestamp: int, physical_offset: int, slots: Any = None) -> None:
+        """A new file: it takes over where the full one before it ended.
+
+        `slots` are zeroed ones that somebody has to spare.
+        """
         self.begin_timestamp = self.end_timestamp = timestamp
         self.begin_offset = self.end_offset = physical_offset
-        self._slots = _new_slots(self.slots_max)
+        self._slots = _new_slots(self.slots_max) if slots is None else slots
         self._write_header()
 
     def _load_slots(self) -> Any:
         """Slots of a file that was closed cleanly."""
         if self._slots is None:
-            data = self.file.pread(SLOT_SIZE * self.slots_max, HEADER.size)
-            if numpy is not None:
-                self._slots = numpy.frombuffer(data, dtype=">i4").astype(numpy.int32)
-            else:
-                self._slots = _new_slots(0)
-                self._slots.frombytes(data)
-                self._slots.byteswap()
+            self._slots = self.read_slots()
         return self._slots
+
+    def read_slots(self) -> Any:
+        """The slots on disk; changes nothing, so that a thread may do it."""
+        data = self.file.pread(SLOT_SIZE * self.slots_max, HEADER.size)
+        if numpy is not None:
+            return numpy.frombuffer(data, dtype=">i4").astype(numpy.int32)
+        slots = _new_slots(0)
+        slots.frombytes(data)
+        slots.byteswap()
+        return slots
+
+    def offer_slots(self, slots: Any) -> None:
+        """What `read_slots` gave. Nothing is written to the file before they are loaded, so they
+        are still right when nobody else has loaded them meanwhile."""
+        if self._slots is None:
+            self._slots = slots
 
     @property
     def is_full(self) -> bool:
@@ -345,10 +366,14 @@ class IndexFile:
             self.file.pread(SLOT_SIZE, HEADER.size + SLOT_SIZE * slot), "big", signed=True
         )
 
-    def release_slots(self) -> None:
-        """A full file is only read: its slots are on disk."""
+    def release_slots(self) -> Any:
+        """A full file is only read: its slots are on disk. Returns the memory, zeroed, if any."""
         self.write_slots()
-        self._slots = None
+        slots, self._slots = self._slots, None
+        if numpy is None or slots is None:
+            return None
+        slots.fill(0)
+        return slots
 
 
 def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:

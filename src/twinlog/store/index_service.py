@@ -10,14 +10,14 @@ import logging
 import posixpath
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from twinlog.message.hashing import index_key_hash, index_key_hashes
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk
 from twinlog.store import bulk
 from twinlog.store.bulk import Columns
-from twinlog.store.index_file import IndexFile, index_file_size
+from twinlog.store.index_file import IndexFile, index_file_size, touched_slots
 
 _LOG = logging.getLogger("twinlog.store")
 PENDING_MAX: Final = 1024  # About a millisecond of hashing: so long nothing else is served.
@@ -44,6 +44,7 @@ class IndexService:
             0  # End of the newest full and synced file: checkpoint's third number.
         )
         self._unsynced_full: list[IndexFile] = []
+        self._spare_slots: Any = None  # Memory for the first file of this process.
         # Hashed keys on their way to the file; they stay here when the disk is full.
         self._hashes: list[int] = []
         self._offsets: list[int] = []
@@ -108,6 +109,18 @@ class IndexService:
             self.recover(physical_offset, store_time)
 
     # Appending
+
+    async def prepare(self) -> None:
+        """Read or make the slots of the file that comes next in a thread, before traffic does."""
+        last = self.last_file
+        if last is None or last.is_full:
+            slots = await self._disk.run(touched_slots, self._slots_max)
+            if self.last_file is last:
+                self._spare_slots = slots
+            return
+        slots = await self._disk.run(last.read_slots)
+        if self.last_file is last:
+            last.offer_slots(slots)
 
     def add_many(
         self, topic: str, all_keys: Sequence[tuple[str, ...]], offsets: Sequence[int], time_ms: int
@@ -180,8 +193,9 @@ class IndexService:
             self._disk.make_directories(self._directory)
             self._disk.fsync_directory(posixpath.dirname(self._directory))
         before = self.last_file
+        slots, self._spare_slots = self._spare_slots, None
         if before is not None:
-            before.release_slots()
+            slots = before.release_slots()
             self._unsynced_full.append(before)
         name = self._new_name()
         path = posixpath.join(self._directory, name)
@@ -200,6 +214,7 @@ class IndexService:
         file.start(
             before.end_timestamp if before is not None else 0,
             before.end_offset if before is not None else 0,
+            slots,
         )
         self.files.append(file)
         return file

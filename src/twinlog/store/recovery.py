@@ -132,7 +132,7 @@ class Recovery:
                 self._index.forget_pending()  # They come again.
             self._dispatcher.is_strict = False
             start = self._log.min_offset
-            found = await self._scan(start)
+            found = await self._scan_again(start)
         finally:
             self._dispatcher.is_strict = False
         report.start_offset = start
@@ -141,6 +141,17 @@ class Recovery:
         report.last_store_timestamp = found.last_timestamp
         self._finish(found, point, was_clean, report)
         return report
+
+    async def _scan_again(self, start: int) -> _Scan:
+        """The scan of a rebuild: no entry is missing, so a gap means a record that is not right."""
+        try:
+            return await self._scan(start)
+        except QueueGapError as error:
+            offset = error.physical_offset
+            segment = self._log.segments.find(offset)
+            assert segment is not None
+            why = "its size and its checksum are right"
+            raise self._damaged(segment, offset, str(error), why) from error
 
     def _recover_empty(self, report: RecoveryReport) -> None:
         """No log: nothing that points into one may stay, unless the checkpoint knows of one."""

@@ -3,10 +3,12 @@
 import random
 
 import pytest
+from tests.support.stores import ManualClock
 
 from twinlog.message.hashing import index_key_hash
 from twinlog.store import index_file
 from twinlog.store.index_file import ENTRY, HEADER, IndexFile, index_file_size
+from twinlog.store.index_service import IndexService
 from twinlog.testing.simdisk import SimDisk
 
 T0 = 1_700_000_000_000
@@ -107,3 +109,41 @@ def test_a_chain_that_points_to_itself_ends():
     file.put_many([5, 5], [100, 200], [T0, T0])
     file.file.pwritev([ENTRY.pack(7, 200, 0, 2)], 440 + 40)
     assert file.select(5, 10, 0, 1 << 60) == []
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+async def test_memory_made_ahead_and_used_again_holds_nothing_old(is_prepared):
+    """Three files, the second and third in the memory of the one before."""
+    disk = SimDisk()
+    clock = ManualClock()
+
+    def service():
+        return IndexService(disk, clock, "/index", slots_max=100, index_max=40)
+
+    index = service()
+    if is_prepared:
+        await index.prepare()
+    index.pending = [("T", (f"key-{n}",), 100 * n, T0) for n in range(60)]
+    index.drain()
+    index.write_slots()
+    index.close()
+
+    index = service()  # A restart: the slots of the last file are read ahead.
+    index.load()
+    if is_prepared:
+        await index.prepare()
+    index.pending = [("T", (f"key-{n}",), 100 * n, T0) for n in range(60, 100)]
+    index.drain()
+    assert len(index.files) == 3
+    for number in range(100):
+        assert index.query("T", f"key-{number}", 10, 0, T0 * 2)[0] == [100 * number]
+    assert index.query("T", "key-100", 10, 0, T0 * 2)[0] == []
+
+
+async def test_slots_read_ahead_do_not_replace_newer_ones():
+    file = _file()
+    file.start(0, 0)
+    stale = file.read_slots()
+    file.put_many([5], [1000], [T0])
+    file.offer_slots(stale)
+    assert file.select(5, 10, 0, T0 * 2) == [1000]
