@@ -67,7 +67,29 @@ def check(item: Item, tests: list[str]) -> tuple[Item, str]:
     return item, "passes" if notices_mutant(item, tests) else "passes, MUTANT SURVIVES"
 
 
-def table(results: dict[int, str], tests: dict[int, list[str]]) -> str:
+def row_texts(results: dict[int, str], tests: dict[int, list[str]]) -> dict[int, str]:
+    """The rows of the items that were checked now."""
+    rows = {}
+    for item in ITEMS:
+        if item.number not in results:
+            continue
+        names = "<br>".join(f"`{test.split('::')[1]}`" for test in tests.get(item.number, []))
+        mark = " **D**" if item.is_departure else ""
+        mutant = f"`{item.file}`: {item.fault}"
+        cells = (f"{item.number}{mark}", item.statement, names, results[item.number], mutant)
+        rows[item.number] = f"| {' | '.join(cells)} |"
+    return rows
+
+
+def rows_so_far() -> dict[int, str]:
+    """The rows of items that were checked before, as they stand in the page."""
+    lines = TARGET.read_text().splitlines() if TARGET.exists() else []
+    found = ((re.match(r"\| (\d+)[ |]", line), line) for line in lines)
+    known = {item.number for item in ITEMS}
+    return {int(match[1]): line for match, line in found if match and int(match[1]) in known}
+
+
+def table(rows: dict[int, str]) -> str:
     lines = [
         "# Replication checklist",
         "",
@@ -77,20 +99,15 @@ def table(results: dict[int, str], tests: dict[int, list[str]]) -> str:
         "",
         "| item | statement | test | result | mutant that turns it red |",
         "|---|---|---|---|---|",
+        *(rows[number] for number in sorted(rows)),
     ]
-    for item in ITEMS:
-        names = "<br>".join(f"`{test.split('::')[1]}`" for test in tests.get(item.number, []))
-        mark = " **D**" if item.is_departure else ""
-        mutant = f"`{item.file}`: {item.fault}"
-        cells = (f"{item.number}{mark}", item.statement, names, results[item.number], mutant)
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="run everything and write the table")
-    parser.add_argument("--only", type=int, nargs="*", help="these items, nothing is written")
+    parser.add_argument("--only", type=int, nargs="*", help="these items; the others' rows stay")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     tests = find_tests()
@@ -108,8 +125,7 @@ def main() -> int:
             results[item.number] = result
             print(f"{item.number:3d} {result:24s} {item.fault}", flush=True)
     bad = [number for number, result in results.items() if result != "passes"]
-    if not options.only:
-        TARGET.write_text(table(results, tests))
+    TARGET.write_text(table(rows_so_far() | row_texts(results, tests)))
     print(f"{len(results)} items checked, not as they should be: {bad}")
     return 1 if bad else 0
 
