@@ -120,7 +120,7 @@ def _kept(context: Context, make: str, delay_ms: float = 0, **config: object) ->
         context.state["pair"] = pair
         pair.start_slave()
         pair.wait_sync()
-        seconds = max(3.0, 15 * min(1.0, context.scale))
+        seconds = clusters.warm_up_seconds(make, context.scale)
         clusters.run_load("send", addr=pair.master.address, topic="warmup", seconds=seconds)
     found: ProxiedPair = context.state["pair"]
     return found

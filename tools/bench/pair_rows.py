@@ -12,7 +12,7 @@ import clusters
 from clusters import MAKES, PAIRS, QUEUES
 from harness import Context, Metric, Row, Subject
 
-_SAMPLE_S = 3.0
+_SAMPLE_S = 2.5
 _SECONDS_MAX = {64 * 1024: 2.0}  # Hundreds of megabytes a second, on two disks.
 
 
@@ -121,7 +121,7 @@ def _pull(make: str, source: str) -> Subject:
     def run(context: Context) -> Mapping[str, float]:
         pair = PAIRS.get(make, "ASYNC_MASTER", context.directory, scale=context.scale)
         if "filled" not in context.state:
-            seconds = max(3.0, 10 * min(1.0, context.scale))
+            seconds = max(3.0, 6 * min(1.0, context.scale))
             clusters.run_load(
                 "send", addr=pair.master.address, topic="backlog", size=1024, depth=16,
                 queues=QUEUES, seconds=seconds,

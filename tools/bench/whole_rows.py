@@ -21,8 +21,8 @@ _LOG_BYTES = 1_000_000_000
 _RECORD_OVERHEAD = 230  # Of a 1 KiB message in the log: fields, topic, properties.
 _SAMPLE_S = 3.0
 _FIXED_RATE = 8_000
-_IDLE_S = 5.0
-_LOAD_S = 3.0
+_IDLE_S = 4.0
+_LOAD_S = 2.0
 
 
 def _killed(make: str) -> Subject:
