@@ -44,6 +44,27 @@ def _killed(make: str) -> Subject:
     return run
 
 
+def _rebuilt(make: str) -> Subject:
+    """The same with queues and checkpoint gone: all of it is made again from the log."""
+
+    def run(context: Context) -> Mapping[str, float]:
+        broker = context.state.get("broker")
+        if broker is None:
+            broker = clusters.start_broker(make, context.directory / "broker")
+            context.state["broker"] = broker
+            _fill(broker, int(_LOG_BYTES * min(1.0, context.scale)))
+        broker.kill()
+        shutil.rmtree(broker.store / "consumequeue")
+        (broker.store / "checkpoint").unlink(missing_ok=True)
+        started = time.perf_counter()
+        restarted = type(broker)(*_arguments(make, broker))
+        context.state["broker"] = restarted
+        taken = clusters.timed(lambda: clusters.try_send(restarted.port) == 0, started)
+        return {"first_send": taken}
+
+    return run
+
+
 def _arguments(make: str, broker: Any) -> tuple[Any, ...]:
     """A broker process anew, without waiting for it: the clock runs."""
     options = (broker.java_options,) if make == "apache" else ()
@@ -154,6 +175,13 @@ ROWS = [
         "1 GB log after SIGKILL of the broker",
         [Metric("first_send", "s from process start to the first accepted send", "lower")],
         {make: _killed(make) for make in MAKES},
+        cleanup=_end_broker,
+    ),
+    Row(
+        "rebuild",
+        "1 GB of log after SIGKILL, queues and checkpoint gone",
+        [Metric("first_send", "s from process start to the first accepted send", "lower")],
+        {make: _rebuilt(make) for make in MAKES},
         cleanup=_end_broker,
     ),
     Row(
