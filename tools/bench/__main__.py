@@ -185,4 +185,5 @@ def show(rows: list[dict]) -> None:
 
 
 if __name__ == "__main__":
+    harness.end_in_order()
     sys.exit(main())

@@ -40,6 +40,7 @@ NAMESRV_JVM = ("-Xms256m", "-Xmx256m")
 WARM_UP_S = 20.0
 QUEUES = 4
 _RECORD_SIZE_MIN = 91
+_READY = {"twinlog": "twinlog broker ready", "apache": "boot success"}
 
 
 def load_generator() -> str:
@@ -147,16 +148,27 @@ class Pair:
     def __init__(self, make: str, role: str, directory: Path, **config: object) -> None:
         self._group = ProcessGroup()
         self.make = make
-        self.namesrv = self._group.add(start_namesrv(make, directory / "namesrv"))
+        try:
+            self._start_all(role, directory, config)
+        except BaseException:  # Nothing stays behind, whatever ended it.
+            self.stop()
+            subprocess.run(["rm", "-rf", str(directory)], check=True)
+            raise
+
+    def _start_all(self, role: str, directory: Path, config: Mapping[str, object]) -> None:
+        self.namesrv = self._group.add(start_namesrv(self.make, directory / "namesrv"))
         common = {"namesrv": self.namesrv.address, **config}
-        self.master = start_broker(make, directory / "master", brokerRole=role, **common)
-        self._group.add(self.master)
-        self.slave = start_broker(
-            make, directory / "slave", brokerRole="SLAVE", brokerId=1,
+        self.master = self._start(directory / "master", brokerRole=role, **common)
+        self.slave = self._start(
+            directory / "slave", brokerRole="SLAVE", brokerId=1,
             haMasterAddress=f"127.0.0.1:{self.master.ha_port}", **common,
         )  # fmt: skip
-        self._group.add(self.slave)
-        wait_until(self.accepts_sends, f"{make}: sends are acknowledged", deadline_s=120)
+        wait_until(self.accepts_sends, f"{self.make}: sends are acknowledged", deadline_s=120)
+
+    def _start(self, directory: Path, **config: object) -> Any:
+        broker = self._group.add(start_broker(self.make, directory, wait=False, **config))
+        broker.wait_for_text(_READY[self.make], deadline_s=120)
+        return broker
 
     def accepts_sends(self) -> bool:
         return try_send(self.master.port) == 0

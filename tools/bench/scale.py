@@ -215,4 +215,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    harness.end_in_order()
     sys.exit(main())
