@@ -171,7 +171,10 @@ def _print(verdict: Verdict, report: Path) -> None:
         click.echo(f"  {name:<23} {value}")
     click.echo()
     if verdict.is_good:
-        click.echo("VERDICT: nothing acknowledged was lost, and the replicas are equal.")
+        compared = (
+            "and the replicas are equal" if verdict.audit == "equal" else "replicas not compared"
+        )
+        click.echo(f"VERDICT: nothing acknowledged was lost, {compared}.")
     else:
         click.echo("VERDICT: failed.")
         for reason in verdict.reasons:

@@ -82,7 +82,7 @@ class Traffic:
         self._senders = []
 
     async def stop(self) -> None:
-        self._is_writing = False
+        self._is_writing = self._is_reading_slowly = False
         for sender in self._senders:
             sender.cancel()
         await asyncio.gather(*self._senders, return_exceptions=True)
@@ -131,7 +131,7 @@ class Traffic:
         queue = (message.queue.broker_name, message.queue.queue_id)
         number = int(message.body[:10])
         self._ledger.consume(number, queue, message.queue_offset, self._now())
-        if self._is_reading_slowly and self._is_keeping_up():
+        while self._is_reading_slowly and self._is_keeping_up():
             await asyncio.sleep(0.02)
 
     def _is_keeping_up(self) -> bool:
