@@ -131,7 +131,7 @@ class Traffic:
         queue = (message.queue.broker_name, message.queue.queue_id)
         number = int(message.body[:10])
         self._ledger.consume(number, queue, message.queue_offset, self._now())
-        while self._is_reading_slowly and self._is_keeping_up():
+        while self._is_reading_slowly and self._is_keeping_up():  # noqa: ASYNC110 -- no event.
             await asyncio.sleep(0.02)
 
     def _is_keeping_up(self) -> bool:
