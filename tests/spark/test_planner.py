@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storefiles import BEGIN_MS, StoreFiles
+from storefiles import BEGIN_MS, StoreFiles, unpack_vectors
 from test_decode import read
 
 from twinlog.spark.errors import DataLossError, NotFoundError, OptionError
 from twinlog.spark.offsets import limit_rows
 from twinlog.spark.options import SourceOptions, parse_duration_ms, parse_size
 from twinlog.spark.plan import Limits, Range, windows
-from twinlog.spark.rows import open_transport
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import open_transport, plan_batch, read_window
 from twinlog.spark.stream import StreamPlanner
 
 BASE = {"path": "/store", "subscribe": "orders"}
@@ -290,3 +291,48 @@ def test_stale_and_pre_blank_entries_are_not_rows(tmp_path: Path) -> None:
         file.write(struct.pack(">qiq", 60_000, 120, 0) * 3)  # left behind by a truncation
     rows = read(tmp_path, subscribe="orders")
     assert [(row["queue_offset"], row["body"]) for row in rows] == [(7, b"first on this replica")]
+
+
+def publish(files: StoreFiles, confirmed: int) -> None:
+    """Write what a SYNC_MASTER publishes."""
+    (files.root / "twinlog").mkdir(exist_ok=True)
+    (files.root / "twinlog" / "confirmed").write_bytes(confirmed.to_bytes(8, "big"))
+
+
+def test_isolation_ends_at_the_last_confirmed_record(files: StoreFiles) -> None:
+    row = files.rows[120]
+    publish(files, row["phys_offset"] + row["store_size"])
+    found = read(files.root, subscribe="orders,events")
+    assert sorted(r["phys_offset"] for r in found) == [r["phys_offset"] for r in files.rows[:121]]
+    publish(files, row["phys_offset"] + row["store_size"] - 1)
+    assert len(read(files.root, subscribe="orders,events")) == 120
+    everything = read(files.root, subscribe="orders,events", isolation="dispatched")
+    assert len(everything) == 200
+
+    stream = planner(files, startingOffsets="earliest")
+    start = stream.latest(stream.initial(), limited=True)
+    end = stream.latest(start, limited=True)
+    assert sum(r.rows for w in stream.partitions(start, end) for r in w) == 120
+    publish(files, files.end)
+    end = stream.latest(start, limited=True)
+    assert sum(r.rows for w in stream.partitions(start, end) for r in w) == 200
+
+
+def test_a_key_narrows_the_plan_to_what_the_index_says(tmp_path: Path) -> None:
+    root = unpack_vectors(tmp_path / "store")
+    options = SourceOptions.parse({"path": str(root), "subscribePattern": ".*"})
+    everything = read(root, subscribePattern=".*")
+    wanted = next(row for row in everything if "key1" in (row["keys"] or "").split())
+    for pushed in (Pushed(keys=[{wanted["keys"]}]), Pushed(keys=[{wanted["msg_id"], "nothing"}])):
+        windows_of_key = plan_batch(options, pushed)
+        rows = [
+            row
+            for window in windows_of_key
+            for batch in read_window(options, window, ("phys_offset", "keys"))
+            for row in batch.to_pylist()
+        ]
+        assert {"phys_offset": wanted["phys_offset"], "keys": wanted["keys"]} in rows
+        assert len(rows) < len(everything) // 10
+    shutil.rmtree(root / "index")  # a broker may run without one: then all is read
+    planned = plan_batch(options, Pushed(keys=[{"key1"}]))
+    assert sum(r.rows for window in planned for r in window) == len(everything)

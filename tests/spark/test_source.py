@@ -66,6 +66,8 @@ def test_a_user_schema_prunes_and_filters_are_pushed(spark: Any, tmp_path: Path)
         ]  # fmt: skip
         assert len(plain) > 10
         assert pushed.count() == len(plain)
+        by_key = reader(spark, tmp_path / "s", filterPushdown="true").load().where("keys = 'k17'")
+        assert [row.queue_offset for row in by_key.collect()] == [files.rows[17]["queue_offset"]]
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 

@@ -25,6 +25,7 @@ from twinlog.broker.clients import (
     ProducerManager,
 )
 from twinlog.broker.config_file import ConfigFile
+from twinlog.broker.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.handlers import Handler, handler_table, store_host
@@ -106,6 +107,7 @@ class Broker:
     skip_guard: SkipGuard
     ha: HAService
     once: IdempotentSends
+    confirmed_file: ConfirmedFile
 
     def __init__(
         self,
@@ -203,6 +205,7 @@ class Broker:
         self.recovery = await self.store.load()
         await self.once.recovered(self.recovery)
         self.identity.load()
+        self.confirmed_file.load(self.store.commit_log.max_offset)
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
@@ -268,6 +271,7 @@ class Broker:
         self.pair.flush()
         self.store.write_pending()
         await self.ha.drain()
+        self.confirmed_file.close()
         self.replies.stop()
         self.flush_writes()
         await self.ha.stop()
@@ -302,6 +306,7 @@ class Broker:
         every("client-scan", lambda: CLIENT_SCAN_INTERVAL_MS, self._scan_clients)
         every("lock-sweep", lambda: _LOCK_SWEEP_MS, self._sweep_locks)
         every("forget-producers", lambda: SWEEP_INTERVAL_MS, self.once.sweep)
+        every("confirmed-file", lambda: PUBLISH_INTERVAL_MS, self.confirmed_file.publish)
         every("store-stats", lambda: _STATS_SAMPLE_MS, self._sample_store_stats)
         every("stats", lambda: SAMPLE_INTERVAL_MS, self._sample_stats)
         if self.guard is not None:
@@ -484,6 +489,7 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         is_master_twin=lambda: broker.pair.ask_is_twin(),  # The pair is built later.
         reseed_all=broker.reseed_all,
     )
+    broker.confirmed_file = ConfirmedFile(config, broker.disk, lambda: broker.ha.confirmed_offset)
     broker.store.reput.on_damage = broker.ha.damage_found
     broker.replies = PutReplies(
         config,

@@ -10,6 +10,7 @@ import shutil
 import struct
 import time
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from twinlog.message.hashing import jhash
@@ -32,7 +33,8 @@ QUEUES = 6
 TOPICS = ("orders", "events")
 START_MS = 1_790_000_000_000
 HOST = bytes([10, 0, 0, 1]) + struct.pack(">i", 10911)
-TEXT = b"The quick brown fox jumps over the lazy dog while the log grows. "
+BODIES = 2048  # different ones, so that a codec of Parquet has about as much to do as in real life
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 "
 
 
 def generate(root: Path, body_size: int, total_bytes: int) -> dict[str, int]:
@@ -45,10 +47,10 @@ def generate(root: Path, body_size: int, total_bytes: int) -> dict[str, int]:
     (root / "config").mkdir()
     table = {"broker-a": {"perm": 1, "writeQueueNums": 1}}
     (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
-    writer = _Writer(root)
+    writer = _Writer(root, _bodies(body_size))
     number = 0
     while writer.end < total_bytes:
-        writer.put(number, body_size)
+        writer.put(number)
         number += 1
     writer.close()
     found = {"rows": number, "bytes": writer.end}
@@ -56,23 +58,32 @@ def generate(root: Path, body_size: int, total_bytes: int) -> dict[str, int]:
     return found
 
 
+def _bodies(size: int) -> list[bytes]:
+    """Return JSON documents of about `size` bytes, each another one."""
+    rng = Random(7)
+    found = []
+    for number in range(BODIES):
+        head = f'{{"id":{number},"user":"u{rng.randrange(10**6)}","note":"'
+        room = max(0, int(size * rng.uniform(0.8, 1.2)) - len(head) - 2)
+        found.append((head + "".join(rng.choices(LETTERS, k=room)) + '"}').encode())
+    return found
+
+
 class _Writer:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, bodies: list[bytes]) -> None:
         self.root, self.end = root, 0
         self.queues = {(t, q): bytearray() for t in TOPICS for q in range(QUEUES)}
         self.segment = bytearray()
         self.codes = {tag: jhash(tag) for tag in "abcd"}
+        self.bodies = bodies
 
-    def put(self, number: int, body_size: int) -> None:
+    def put(self, number: int) -> None:
         topic, queue_id = TOPICS[number % 2], number // 2 % QUEUES
         tag = "abcd"[number % 4]
         properties = encode_properties(
             {"KEYS": f"k{number}", "TAGS": tag, "UNIQ_KEY": f"{number:032X}", "CLUSTER": "bench"}
         )
-        pad = TEXT * (body_size // len(TEXT) + 1)
-        body = (b'{"id":%d,"amount":%d,"note":"' % (number, number % 991) + pad)[
-            : body_size - 2
-        ] + b'"}'
+        body = self.bodies[number % BODIES]
         now = START_MS + number // 50
         message = PutMessage(
             topic=topic, queue_id=queue_id, body=body, properties=properties,

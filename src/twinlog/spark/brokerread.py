@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,6 +52,7 @@ log = logging.getLogger("twinlog.spark")
 GROUP = "TOOLS_CONSUMER"  # a group every broker has: reading must not create one
 CHUNK = 256  # queue offsets asked for by one worker at a time
 IN_FLIGHT = 16
+TAIL_ROWS = 32  # looked at at once for the end of what is confirmed; a broker gives no more
 ROWS_PER_TASK_MIN = 20_000
 T = TypeVar("T")
 
@@ -142,10 +151,61 @@ class BrokerTransport:
         queues = [MessageQueue(*key) for key in keys]
         ends = await asyncio.gather(*(calls.max_offset(self.client, q) for q in queues))
         begins = await asyncio.gather(*(calls.min_offset(self.client, q) for q in queues))
+        if self.options.isolation == "confirmed":
+            ends = await self._confirmed_ends(keys, begins, ends)
         found = {}
         for key, begin, end in zip(keys, begins, ends, strict=True):
             found[key] = (min(max(0, begin), end), end)
         return found
+
+    async def _confirmed_ends(
+        self, keys: Sequence[QueueKey], begins: Sequence[int], ends: Sequence[int]
+    ) -> list[int]:
+        """Lower the ends to what the replicas of a SYNC_MASTER have confirmed."""
+        limits = {name: await self._confirmed(name) for name in {key[1] for key in keys}}
+        found = list(ends)
+        for number, key in enumerate(keys):
+            limit = limits[key[1]]
+            if limit is not None:
+                low = max(0, begins[number])
+                found[number] = await self._confirmed_end(key, low, ends[number], limit)
+        return found
+
+    async def _confirmed_end(self, key: QueueKey, begin: int, end: int, limit: int) -> int:
+        """Step back over the tail that is not confirmed yet; it is what is under way."""
+        while end > begin:
+            low = max(begin, end - TAIL_ROWS)
+            answer = await self._pull(MessageQueue(*key), low, end - low)
+            if not answer.body:
+                return end  # deleted meanwhile: the read will tell
+            data = LogSlice.over(answer.body, 0)
+            places = np.array(chain(data), np.int64)
+            tops = data.ints(">i8", places + 28) + data.ints(">i4", places)
+            good = int(np.searchsorted(tops, limit, "right"))
+            if good or low == begin:
+                # A broker may answer with fewer: what lies after them is looked at next time.
+                return min(end, low + good)
+            end = low
+        return end
+
+    async def _confirmed(self, broker: str) -> int | None:
+        """Ask a SYNC_MASTER of ours how far its replicas are; None where that has no answer."""
+        target = calls.readable(self.client, broker, 0)
+        if target.is_slave:
+            return None  # what a slave has is on two machines
+        try:
+            answer = await self.client.transport.call(
+                target.address, RequestCode.GET_BROKER_HA_STATUS, {},
+                timeout_ms=self.client.settings.request_timeout_ms, action="confirmed offset",
+            )  # fmt: skip
+        except BrokerError:
+            return None  # Apache's 4.9 does not know the request
+        except TransportError as error:
+            self.client.connection_failed(target.address, error)
+            return None
+        own = fastjson.loads(answer.body).get("twinlog") or {}
+        confirmed = int(own.get("confirmedOffset") or 0)
+        return confirmed if own.get("role") == "SYNC_MASTER" and confirmed > 0 else None
 
     async def _know(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -166,6 +226,10 @@ class BrokerTransport:
         asked = (calls.query_consumer_offset(self.client, group, MessageQueue(*k)) for k in keys)
         answers = await asyncio.gather(*asked)
         return {k: n for k, n in zip(keys, answers, strict=True) if n is not None}
+
+    def with_keys(self, ranges: list[Range], keys: Collection[str]) -> list[Range]:
+        """Read all: a broker answers a question about a key with its newest messages only."""
+        return ranges
 
     def commit_group(self, group: str, offsets: Offsets) -> None:
         """Report progress, for lag tools."""

@@ -38,7 +38,9 @@ from twinlog.spark.vector import (
     I64,
     U8,
     Properties,
+    SameNames,
     gather_bytes,
+    repeated,
     split_properties,
     strided,
     times_us,
@@ -49,6 +51,16 @@ HEX_BYTES = 64
 HOST_CACHE_MAX = 65536
 MAGICS = (MAGIC_V1, MAGIC_V2)
 SIZE_MAGIC = struct.Struct(">iI")
+HEAD = np.dtype(
+    [
+        ("size", ">i4"), ("magic", ">u4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
+        ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born", ">i8"),
+        # What follows has moved where a host is IPv6.
+        ("born_host", ">i8"), ("store", ">i8"), ("store_host", ">i8"), ("reconsume", ">i4"),
+        ("prepared", ">i8"), ("body_size", ">i4"),
+    ]
+)  # fmt: skip
+ANY_V6 = BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,16 @@ class LogSlice:
             view = self._views[kind] = strided(self.view, kind)
         found: I64 = view[positions].astype(np.int64)
         return found
+
+    def heads(self, positions: I64) -> npt.NDArray[Any]:
+        """Copy the first 88 bytes of every record: one visit for all numbers of a record."""
+        view = self._views.get("heads")
+        if view is None:
+            count = max(0, len(self.view) - HEAD.itemsize + 1)
+            kind = f"V{HEAD.itemsize}"  # copied whole; a type with fields is copied field by field
+            view = np.ndarray(shape=(count,), dtype=kind, buffer=self.view, strides=(1,))
+            self._views["heads"] = view
+        return view[positions].view(HEAD)
 
     @classmethod
     def over(cls, source: object, base: int) -> LogSlice:
@@ -90,6 +112,7 @@ class Layout:
     """Where the parts of every record are."""
 
     log: LogSlice
+    heads: npt.NDArray[Any]
     starts: I64
     sizes: I64
     sys_flags: I64
@@ -108,6 +131,11 @@ class Layout:
         """Return the layout of some of the rows."""
         fields = [getattr(self, name)[chosen] for name in LAYOUT_ARRAYS]
         return Layout(self.log, *fields)
+
+    @property
+    def is_plain(self) -> bool:
+        """Say whether no host is IPv6, so that `heads` holds for every field."""
+        return not (self.sys_flags & ANY_V6).any()
 
     def int_at(self, kind: str, positions: I64) -> I64:
         """Read one integer of every row."""
@@ -139,17 +167,21 @@ def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Lay
     """
     end = len(log.view)
     _demand(log, starts, (starts >= 0) & (starts + SMALLEST_RECORD <= end), "it passes the end")
-    sizes = log.ints(">i4", starts)
-    magics = log.ints(">u4", starts + 4)
-    is_v2 = magics == MAGIC_V2
-    _demand(log, starts, is_v2 | (magics == MAGIC_V1), "it has no message magic")
+    heads = log.heads(starts)
+    sizes = heads["size"].astype(np.int64)
+    is_v2 = heads["magic"] == MAGIC_V2
+    _demand(log, starts, is_v2 | (heads["magic"] == MAGIC_V1), "it has no message magic")
     _demand(log, starts, (sizes >= SMALLEST_RECORD) & (starts + sizes <= end), "its size is wrong")
-    sys_flags = log.ints(">i4", starts + 36)
-    store_time_at = starts + np.where(sys_flags & BORNHOST_V6_FLAG, 68, 56)
-    body_at = store_time_at + np.where(sys_flags & STOREHOSTADDRESS_V6_FLAG, 44, 32)
+    sys_flags = heads["sys_flag"].astype(np.int64)
     limits = starts + sizes
-    _demand(log, starts, body_at + 3 <= limits, "its hosts pass its end")
-    body_sizes = log.ints(">i4", body_at - 4)
+    if (sys_flags & ANY_V6).any():
+        store_time_at = starts + np.where(sys_flags & BORNHOST_V6_FLAG, 68, 56)
+        body_at = store_time_at + np.where(sys_flags & STOREHOSTADDRESS_V6_FLAG, 44, 32)
+        _demand(log, starts, body_at + 3 <= limits, "its hosts pass its end")
+        body_sizes = log.ints(">i4", body_at - 4)
+    else:
+        store_time_at, body_at = starts + 56, starts + 88
+        body_sizes = heads["body_size"].astype(np.int64)
     topic_at = body_at + body_sizes
     good = (body_sizes >= 0) & (topic_at + 3 + is_v2 <= limits)
     _demand(log, starts, good, "its body passes its end")
@@ -161,7 +193,7 @@ def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Lay
     good = (properties_sizes >= 0) & (properties_at + properties_sizes == limits)
     _demand(log, starts, good, "its lengths do not add up to its size")
     layout = Layout(
-        log, starts, sizes, sys_flags, store_time_at, body_at, body_sizes,
+        log, heads, starts, sizes, sys_flags, store_time_at, body_at, body_sizes,
         topic_at, topic_sizes, properties_at, properties_sizes,
     )  # fmt: skip
     if expected is not None:
@@ -177,11 +209,12 @@ def _topic_sizes(log: LogSlice, at: I64, is_v2: npt.NDArray[np.bool_]) -> I64:
 
 
 def _compare(layout: Layout, expected: Expected) -> None:
+    heads = layout.heads
     pairs = (
         ("size", layout.sizes, expected.sizes),
-        ("physical offset", layout.int_at(">i8", layout.starts + 28), expected.physical_offsets),
-        ("queue id", layout.int_at(">i4", layout.starts + 12), expected.queue_ids),
-        ("queue offset", layout.int_at(">i8", layout.starts + 20), expected.queue_offsets),
+        ("physical offset", heads["physical_offset"], expected.physical_offsets),
+        ("queue id", heads["queue_id"], expected.queue_ids),
+        ("queue offset", heads["queue_offset"], expected.queue_offsets),
     )
     for name, found, wanted in pairs:
         if wanted is None or (found == wanted).all():
@@ -196,7 +229,7 @@ def _compare(layout: Layout, expected: Expected) -> None:
 
 def bad_crcs(layout: Layout) -> npt.NDArray[np.bool_]:
     """Mark the rows whose body does not have the stored checksum."""
-    stored = layout.int_at(">i4", layout.starts + 8)
+    stored = layout.heads["crc"]
     view = memoryview(layout.log.data)
     ends = (layout.body_at + layout.body_sizes).tolist()
     found = [body_crc(view[at:end]) for at, end in zip(layout.body_at.tolist(), ends, strict=True)]
@@ -204,7 +237,7 @@ def bad_crcs(layout: Layout) -> npt.NDArray[np.bool_]:
     return wrong
 
 
-def tail_properties(layout: Layout) -> Properties:
+def tail_properties(layout: Layout) -> Properties | SameNames:
     """Split the properties of all rows."""
     texts = gather_bytes(
         layout.log.data, layout.properties_at, layout.properties_sizes, pa.string()
@@ -260,10 +293,23 @@ def _host_text(packed: bytes) -> str:
 
 def hosts(layout: Layout, positions: I64, v6_flag: int) -> pa.Array:
     """Return host:port of every row; each distinct host of a batch is formatted once."""
+    if layout.is_plain:
+        packed_hosts = layout.heads["born_host" if v6_flag == BORNHOST_V6_FLAG else "store_host"]
+        return _plain_hosts(packed_hosts.astype(np.int64))
     sizes = np.where(layout.sys_flags & v6_flag, 20, 8)
     packed = gather_bytes(layout.log.data, positions, sizes, pa.binary()).dictionary_encode()
     texts = [_host_text(value) for value in packed.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(packed.indices)
+
+
+def _plain_hosts(packed: I64) -> pa.Array:
+    """Return host:port of IPv4 hosts that are packed into integers."""
+    first = int(packed[0]).to_bytes(8, "big", signed=True)
+    if (packed == packed[0]).all():
+        return repeated(_host_text(first), len(packed))
+    coded = pa.array(packed).dictionary_encode()
+    values = [value.to_bytes(8, "big", signed=True) for value in coded.dictionary.to_pylist()]
+    return pa.array([_host_text(value) for value in values], pa.string()).take(coded.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +328,9 @@ class Decoder:
         arrays = [self._column(name, layout, split) for name in self.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))
 
-    def _column(self, name: str, layout: Layout, split: Properties | None) -> pa.Array:
+    def _column(self, name: str, layout: Layout, split: Properties | SameNames | None) -> pa.Array:
         if name == "broker":
-            return pa.repeat(pa.scalar(self.broker, pa.string()), len(layout))
+            return repeated(self.broker, len(layout))
         if name == "body":
             return bodies(layout, decompress=self.decompress)
         if split is not None and name == "properties":
@@ -293,29 +339,28 @@ class Decoder:
             return split.column(PROPERTY_COLUMNS[name])
         if name in COMPUTED:
             return COMPUTED[name](layout)
-        kind, position = FIXED[name]
-        values = layout.int_at(kind, position(layout))
-        return pa.array(values.astype(np.int32) if kind == ">i4" else values)
+        if name in HEAD_COLUMNS:
+            field = HEAD_COLUMNS[name]
+            kind = np.int32 if HEAD[field].itemsize == 4 else np.int64
+            return pa.array(layout.heads[field].astype(kind))
+        kind_text, before_body = MOVED[name]
+        values = layout.int_at(kind_text, layout.body_at - before_body)
+        return pa.array(values.astype(np.int32) if kind_text == ">i4" else values)
 
 
 COMPUTED: dict[str, Callable[[Layout], pa.Array]] = {
     "topic": topics,
-    "born_ts": lambda rows: times_us(rows.int_at(">i8", rows.starts + 40)),
+    "born_ts": lambda rows: times_us(rows.heads["born"].astype(np.int64)),
     "store_ts": lambda rows: times_us(rows.int_at(">i8", rows.store_time_at)),
     "born_host": lambda rows: hosts(rows, rows.starts + 48, BORNHOST_V6_FLAG),
     "store_host": lambda rows: hosts(rows, rows.store_time_at + 8, STOREHOSTADDRESS_V6_FLAG),
 }
-FIXED: dict[str, tuple[str, Callable[[Layout], I64]]] = {
-    "store_size": (">i4", lambda rows: rows.starts),
-    "body_crc": (">i4", lambda rows: rows.starts + 8),
-    "queue_id": (">i4", lambda rows: rows.starts + 12),
-    "flag": (">i4", lambda rows: rows.starts + 16),
-    "queue_offset": (">i8", lambda rows: rows.starts + 20),
-    "phys_offset": (">i8", lambda rows: rows.starts + 28),
-    "sys_flag": (">i4", lambda rows: rows.starts + 36),
-    "prepared_tx_offset": (">i8", lambda rows: rows.body_at - 12),
-    "reconsume_times": (">i4", lambda rows: rows.body_at - 16),
-}
+HEAD_COLUMNS = {
+    "store_size": "size", "body_crc": "crc", "queue_id": "queue_id", "flag": "flag",
+    "queue_offset": "queue_offset", "phys_offset": "physical_offset", "sys_flag": "sys_flag",
+}  # fmt: skip
+# Columns whose place depends on the hosts: type, distance before the body.
+MOVED = {"prepared_tx_offset": (">i8", 12), "reconsume_times": (">i4", 16)}
 
 
 def cut_batches(sizes: I64, *, rows_max: int, bytes_max: int) -> list[tuple[int, int]]:

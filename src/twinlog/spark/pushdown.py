@@ -1,4 +1,4 @@
-"""Filters that narrow a plan: topic, queue, queue offset, store time. Pure.
+"""Filters that narrow a plan: topic, queue, queue offset, store time, key. Pure.
 
 A filter here only makes the plan smaller; Spark still applies every filter to the rows, so a
 filter that is ignored costs time, never rows.
@@ -33,7 +33,7 @@ class Pushed:
     offset_high: int | None = None
     time_low_ms: int | None = None
     time_high_ms: int | None = None
-    keys: set[str] = field(default_factory=set)
+    keys: list[set[str]] = field(default_factory=list)  # a row has a key of each of these sets
 
     def take(self, item: Any) -> None:
         """Use one filter of Spark's."""
@@ -45,6 +45,8 @@ class Pushed:
             self.topics = values if self.topics is None else self.topics & values
         elif kind in ("EqualTo", "In") and column == "queue_id":
             self.queue_ids = values if self.queue_ids is None else self.queue_ids & values
+        elif kind in ("EqualTo", "In") and column in ("keys", "msg_id"):
+            self.keys.append({value for value in values if isinstance(value, str)})
         elif column == "queue_offset" and isinstance(value, int):
             self._take_offset(kind, value)
         elif column == "store_ts" and (moment := _ms(value)) is not None:

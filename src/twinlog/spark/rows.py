@@ -53,7 +53,10 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
             start = {key: max(low, archived.get(key, low)) for key, low in start.items()}
         start, end = pushed.narrow(start, end, transport)
         policy = LossPolicy(options.fail_on_data_loss)
-        parts += transport.plan(ranges_between(start, end, bounds, policy))
+        ranges = ranges_between(start, end, bounds, policy)
+        for values in pushed.keys:
+            ranges = transport.with_keys(ranges, values)
+        parts += transport.plan(ranges)
     finally:
         transport.close()
     return parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinlog.message.hashing import jhash
+from twinlog.spark import keyindex
 from twinlog.spark.decode import (
     SMALLEST_RECORD,
     Decoder,
@@ -76,13 +77,14 @@ class StoreTransport:
     def bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return first and end offset of queues."""
         self.store.log.refresh()
+        confirmed = self.store.confirmed() if self.options.isolation == "confirmed" else None
         present = self.store.queues()
         found = {}
         for key in keys:
             topic, broker, queue_id = key
             if broker == self.broker and queue_id in present.get(topic, ()):
                 queue = self.store.queue(topic, queue_id)
-                end = queue.end(self.store.log)
+                end = queue.end(self.store.log, confirmed=confirmed)
                 found[key] = (min(end, queue.begin(self.store.log.min_offset)), end)
         return found
 
@@ -194,6 +196,10 @@ class StoreTransport:
         reader = WindowReader(self.store, self.options, self.broker, self.policy)
         return reader.batches(window, columns)
 
+    def with_keys(self, ranges: list[Range], keys: Collection[str]) -> list[Range]:
+        """Ask the store's index."""
+        return keyindex.narrow(self.store, ranges, keys)
+
     def commit_group(self, group: str, offsets: Offsets) -> None:
         """Refuse: files are only read."""
         raise OptionError("BAD_OPTION", "commitGroup needs nameServer, not path")
@@ -252,10 +258,13 @@ class WindowReader:
         return present
 
     def _layouts(self, rows: _Rows) -> Iterator[Layout]:
+        # Rows are in physical order: those of a segment lie between two cuts.
         bases = self.store.log.bases
-        homes = np.searchsorted(bases, rows.offsets, "right") - 1
-        for home in np.unique(homes).tolist():
-            chosen = rows.rows(homes == home)
+        cuts = [0, *np.searchsorted(rows.offsets, bases[1:], "left").tolist(), len(rows)]
+        for home, (first, last) in enumerate(itertools.pairwise(cuts)):
+            if first == last:
+                continue
+            chosen = rows.between(first, last)
             try:
                 segment = self.store.log.segment(home)
             except DataLossError as error:

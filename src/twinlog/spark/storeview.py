@@ -184,11 +184,7 @@ class QueueView:
                     self.directory / f"{base:020d}", ENTRY, count, offset=position - base
                 )
             except (FileNotFoundError, ZeroDivisionError) as error:
-                raise DataLossError(
-                    "OFFSET_EXPIRED",
-                    f"{self.topic} queue {self.queue_id}: entries {low} to {high} are not "
-                    "in the consume queue any more",
-                ) from error
+                raise self._gone(low, high) from error
             parts.append(part)
             if len(part) < count:
                 break
@@ -196,9 +192,27 @@ class QueueView:
         return np.concatenate(parts) if parts else np.empty(0, ENTRY)
 
     def entry(self, queue_offset: int) -> Any:
-        """Read one entry."""
-        found = self.entries(queue_offset, queue_offset + 1)
-        return found[0] if len(found) else np.zeros(1, ENTRY)[0]
+        """Read one entry; one that its file does not reach is zeros.
+
+        Raises:
+            DataLossError: its file is gone.
+        """
+        position = queue_offset * ENTRY_SIZE
+        base = position // self.file_size * self.file_size if self.file_size else 0
+        try:
+            with open(self.directory / f"{base:020d}", "rb", buffering=0) as file:
+                file.seek(position - base)
+                data = file.read(ENTRY_SIZE)
+        except FileNotFoundError as error:
+            raise self._gone(queue_offset, queue_offset + 1) from error
+        return np.frombuffer(data.ljust(ENTRY_SIZE, b"\0"), ENTRY)[0]
+
+    def _gone(self, low: int, high: int) -> DataLossError:
+        return DataLossError(
+            "OFFSET_EXPIRED",
+            f"{self.topic} queue {self.queue_id}: entries {low} to {high} are not in the consume "
+            "queue any more",
+        )
 
     def begin(self, log_min: int) -> int:
         """Queue offset of the first entry whose record the log still has."""
@@ -352,6 +366,17 @@ class StoreView:
         """Return the epoch that an offset belongs to; 0 where none is recorded."""
         found = [epoch for epoch, start in self.epochs() if start < physical_offset]
         return found[-1] if found else 0
+
+    def confirmed(self) -> int | None:
+        """Return how far replicas have confirmed the log; None where nobody publishes it.
+
+        Only a SYNC_MASTER of ours does. What a slave has is on two machines already.
+        """
+        try:
+            data = (self.root / "twinlog" / "confirmed").read_bytes()
+        except FileNotFoundError:
+            return None
+        return int.from_bytes(data[:8], "big") if len(data) >= 8 else None
 
     def log_end(self) -> int:
         """Return the end of the last whole record of the log, dispatched or not."""

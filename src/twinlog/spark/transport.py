@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -104,6 +104,9 @@ class Transport(Protocol):
 
     def read(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a window."""
+
+    def with_keys(self, ranges: list[Range], keys: Collection[str]) -> list[Range]:
+        """Leave out rows that cannot have one of these values in `keys` or `msg_id`."""
 
     def commit_group(self, group: str, offsets: Offsets) -> None:
         """Report progress to a consumer group, for lag tools."""

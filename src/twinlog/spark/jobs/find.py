@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from twinlog.message.hashing import index_key_hash
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.record import RecordError
 from twinlog.spark.archive.manifest import Manifest
@@ -26,6 +25,7 @@ from twinlog.spark.decode import Decoder, LogSlice, lay_out
 from twinlog.spark.errors import NotFoundError, OptionError, RecordCorruptError
 from twinlog.spark.jobs.analyse import table_of
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of
+from twinlog.spark.keyindex import index_offsets
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window
@@ -34,9 +34,6 @@ from twinlog.spark.storeview import StoreView
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HEADER_SIZE = 40
-ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-ENTRIES_PER_SLOT = 4  # RocketMQ's default ratio, also when both numbers are changed together
 DEFAULT_LIMIT = 32
 BODY_SHOWN = 200
 
@@ -170,26 +167,6 @@ def _scan_log(store: StoreView, topics: Sequence[str], key: str) -> Iterator[int
             by_key = pc.match_substring(batch.column("keys"), key).fill_null(False)
             hits = pc.or_(by_key, pc.equal(batch.column("msg_id"), key).fill_null(False))
             yield from batch.filter(hits).column("phys_offset").to_pylist()
-
-
-def index_offsets(directory: Path, topic: str, key: str) -> Iterator[int]:
-    """Follow the chains of a key through all index files, newest first."""
-    wanted = index_key_hash(topic, key)
-    names = sorted((p for p in directory.glob("*") if p.name.isdigit()), reverse=True)
-    for path in names:
-        slots = (path.stat().st_size - HEADER_SIZE) // (4 + ENTRIES_PER_SLOT * ENTRY.itemsize)
-        with path.open("rb") as file:
-            head = file.read(HEADER_SIZE)
-            count = int.from_bytes(head[36:40], "big")
-            file.seek(HEADER_SIZE + 4 * (wanted % max(1, slots)))
-            number = int.from_bytes(file.read(4), "big", signed=True)
-            steps = 0
-            while 0 < number <= count and steps <= count:
-                file.seek(HEADER_SIZE + 4 * slots + ENTRY.itemsize * number)
-                entry = np.frombuffer(file.read(ENTRY.itemsize), ENTRY)[0]
-                if int(entry["hash"]) == wanted:
-                    yield int(entry["offset"])
-                number, steps = int(entry["previous"]), steps + 1
 
 
 def _matches(row: dict[str, Any], wanted: Wanted) -> bool:
