@@ -111,7 +111,9 @@ def files(tmp_path: Path) -> StoreFiles:
 def planner(files: StoreFiles, **options: str) -> StreamPlanner:
     given = {"path": str(files.root), "subscribe": "orders,events", **options}
     parsed = SourceOptions.parse(given)
-    return StreamPlanner(parsed, open_transport(parsed), now=lambda: 0.0)
+    return StreamPlanner(
+        parsed, open_transport(parsed), now=lambda: 0.0, pause=lambda seconds: None
+    )
 
 
 def offsets(data: dict[str, Any]) -> str:
@@ -336,3 +338,22 @@ def test_a_key_narrows_the_plan_to_what_the_index_says(tmp_path: Path) -> None:
     shutil.rmtree(root / "index")  # a broker may run without one: then all is read
     planned = plan_batch(options, Pushed(keys=[{"key1"}]))
     assert sum(r.rows for window in planned for r in window) == len(everything)
+
+
+def test_queues_that_are_a_moment_behind_are_waited_for(files: StoreFiles) -> None:
+    stream = planner(files, startingOffsets="earliest")
+    start = stream.latest(stream.initial(), limited=True)
+    end = stream.latest(start, limited=True)
+    queue = files.root / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    whole = queue.read_bytes()
+    queue.write_bytes(whole[: 20 * 20] + bytes(len(whole) - 20 * 20))
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            queue.write_bytes(whole)
+
+    stream.pause = pause
+    assert sum(r.rows for w in stream.partitions(start, end) for r in w) == 200
+    assert len(waited) == 3

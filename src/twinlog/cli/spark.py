@@ -81,14 +81,42 @@ def with_source_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _use_conf(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> None:
+    _use(conf=given)
+
+
+def _use_py_files(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> None:
+    _use(py_files=given)
+
+
+def _use(**given: tuple[str, ...]) -> None:
+    from twinlog.spark.errors import PipelineError
+    from twinlog.spark.session import use
+
+    try:
+        use(**given)
+    except PipelineError as error:
+        raise click.BadParameter(error.message) from error
+
+
 def with_session_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the flags about Spark itself and the output."""
     command = click.option("--quiet", is_flag=True, help="No progress.")(command)
+    command = click.option(
+        "--conf", multiple=True, expose_value=False, callback=_use_conf, metavar="KEY=VALUE",
+        help="A setting of Spark; may be given again.",
+    )(command)  # fmt: skip
+    command = click.option(
+        "--py-files", multiple=True, expose_value=False, callback=_use_py_files, metavar="FILE",
+        help="A wheel or zip that workers elsewhere get, such as twinlog's; may be given again.",
+    )(command)  # fmt: skip
     return click.option(
         "--master",
         default="local[2]",
         show_default=True,
-        help="Spark master, such as spark://host:7077.",
+        help="Spark master, such as spark://host:7077; sc://host:15002 for Spark Connect.",
     )(command)
 
 

@@ -1,12 +1,18 @@
-"""Spark sessions for jobs and tests: quiet, small, with one line when Java is missing."""
+"""Spark sessions for jobs and tests: quiet, small, with one line when Java is missing.
+
+A master may be `local[2]`, `local-cluster[2,1,1024]`, `spark://host:7077` or, for Spark Connect,
+`sc://host:15002` (or `connect local[2]`: a Connect server of its own).
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +22,39 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_LEAST = 17
+CONNECT = "connect "
 LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
+
+
+# What the command line says about every session that this process starts.
+_settings: dict[str, str] = {}
+_py_files: list[str] = []
+
+
+def use(*, conf: Iterable[str] = (), py_files: Iterable[str] = ()) -> None:
+    """Add settings (KEY=VALUE) and Python files to the sessions that jobs of this process start.
+
+    Raises:
+        PipelineError: a setting is no KEY=VALUE, or a file does not exist.
+    """
+    for item in conf:
+        key, separator, value = item.partition("=")
+        if not separator or not key:
+            raise PipelineError("BAD_OPTION", f"--conf {item!r} must be KEY=VALUE")
+        _settings[key] = value
+    for path in py_files:
+        if not os.path.exists(path):
+            raise PipelineError("BAD_OPTION", f"--py-files {path}: there is no such file")
+        _py_files.append(path)
+
+
+def shipped(path: str, directory: str) -> str:
+    """Return a file that Spark puts on the workers' path: it knows .zip, a wheel is one."""
+    if not path.endswith(".whl"):
+        return path
+    target = os.path.join(directory, Path(path).stem + ".zip")
+    shutil.copyfile(path, target)
+    return target
 
 
 def check_java() -> None:
@@ -39,31 +77,51 @@ def check_java() -> None:
         raise PipelineError("NO_JAVA", f"{java} does not run: {error}") from error
 
 
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING} -XX:+UseSerialGC",
+}
+
+
 def local_session(
     name: str, *, master: str = "local[2]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Start a session whose workers run this Python and write no progress bars."""
-    check_java()
+    is_remote = master.startswith("sc://")
+    if not is_remote:
+        check_java()
     # Workers must run the Python that has the package; the first `python3` of PATH may not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING} -XX:+UseSerialGC",
-        **(conf or {}),
-    }
-    builder = SparkSession.builder.master(master).appName(f"twinlog {name}")
-    for key, value in settings.items():
+    builder = SparkSession.builder.appName(f"twinlog {name}")
+    if is_remote or master.startswith(CONNECT):
+        builder = builder.remote(master.removeprefix(CONNECT))
+    else:
+        builder = builder.master(master)
+    quiet = {} if is_remote else QUIET
+    for key, value in {**quiet, **(conf or {}), **_settings}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    if not is_remote and not master.startswith(CONNECT):
+        session.sparkContext.setLogLevel("ERROR")
+    _ship(session)
     return session
+
+
+def _ship(session: SparkSession) -> None:
+    """Give the workers the Python files of the command line."""
+    if not _py_files:
+        return
+    directory = tempfile.mkdtemp(prefix="twinlog-spark-")  # Spark serves the files from there
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    for path in _py_files:
+        session.addArtifacts(shipped(path, directory), pyfile=True)

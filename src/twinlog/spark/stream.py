@@ -28,6 +28,10 @@ from twinlog.spark.options import LATEST, SourceOptions
 from twinlog.spark.positions import describe_start, ranges_between, resolve_start
 from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Transport, Window, log, select_queues
 
+# A slave that took over has the records of its master, but its queues may be a moment behind them.
+BEHIND_TRIES = 25
+BEHIND_SECONDS = 0.2
+
 
 class StreamPlanner:
     """Answers Spark's questions about a stream."""
@@ -38,8 +42,9 @@ class StreamPlanner:
         transport: Transport,
         *,
         now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.options, self.transport, self.now = options, transport, now
+        self.options, self.transport, self.now, self.pause = options, transport, now, pause
         self.policy = LossPolicy(options.fail_on_data_loss)
         self.target: Offsets | None = None
         self.waiting_since: float | None = None
@@ -53,18 +58,30 @@ class StreamPlanner:
         keys = select_queues(self.options, self.transport.queues())
         return self.transport.bounds(keys)
 
+    def _heads_reaching(
+        self, offsets: Offsets, read: Callable[[], dict[QueueKey, tuple[int, int]]]
+    ) -> dict[QueueKey, tuple[int, int]]:
+        """Read the bounds, again for some seconds while a queue ends before what was read of it."""
+        bounds = read()
+        for _ in range(BEHIND_TRIES):
+            if all(bounds[key][1] >= end for key, end in offsets.items() if key in bounds):
+                break
+            self.pause(BEHIND_SECONDS)
+            bounds = read()
+        return bounds
+
     def fix_target(self) -> None:
         """AvailableNow: what is there now is all that this run reads."""
         self.target = {key: end for key, (_, end) in self.heads().items()}
 
     def latest(self, start: Mapping[str, Any], *, limited: bool) -> dict[str, Any]:
         """Return the end of the next batch; `start` itself when there is nothing to do."""
-        bounds = self.heads()
         if is_symbol(start):
-            pinned = resolve_start(self.options, self.transport, bounds, LATEST)
+            pinned = resolve_start(self.options, self.transport, self.heads(), LATEST)
             return to_json(pinned, self.transport.marks(pinned))
         begin, marks = from_json(start)
         self._check_marks(marks)
+        bounds = self._heads_reaching(begin, self.heads)
         end = self._ends(begin, bounds)
         fresh = {key: number for key, number in end.items() if key not in begin}
         if limited:
@@ -133,5 +150,5 @@ class StreamPlanner:
         low, _ = from_json(start)
         high, marks = from_json(end)
         self._check_marks(marks)
-        bounds = self.transport.bounds(high)
+        bounds = self._heads_reaching(high, lambda: self.transport.bounds(high))
         return self.transport.plan(ranges_between(low, high, bounds, self.policy))
