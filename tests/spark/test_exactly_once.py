@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,7 +25,9 @@ from twinlog.spark.faults import VARIABLE
 from twinlog.spark.jobs.archive import archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-POINTS = ("staged", "before-rename", "renamed", "published")
+# In the process that plans the query, in a worker, in the process that commits a batch.
+PLANNING = ("latest", "pinned", "planned")
+POINTS = (*PLANNING, "staged", "before-rename", "renamed", "published")
 
 
 def raw_rows(out: Path) -> Counter[tuple[str, int, int]]:
@@ -41,6 +45,7 @@ def all_rows(files: StoreFiles) -> Counter[tuple[str, int, int]]:
 
 
 CRASHES = [
+    pytest.param([("pinned", "kill"), ("planned", "kill"), ("latest", "raise")], id="planner"),
     pytest.param([("staged", "kill"), ("before-rename", "raise")], id="before"),
     pytest.param([("renamed", "kill"), ("published", "kill")], id="after"),
     pytest.param(
@@ -58,6 +63,8 @@ def test_a_crash_at_any_point_neither_loses_nor_repeats(
     files = StoreFiles(tmp_path / "store")
     out = tmp_path / "archive"
     for point, action in crashes:
+        if point == "pinned":  # only a query without a checkpoint passes there
+            shutil.rmtree(out / "_checkpoint", ignore_errors=True)
         files.fill(60)
         control.write_text(f"{point} {action}")
         with pytest.raises(Exception, match=r"."):
@@ -87,6 +94,50 @@ def test_the_check_sees_repeats_when_the_rule_is_off(
     found = raw_rows(out)
     assert set(found) == set(all_rows(files))
     assert set(found.values()) == {2}
+
+
+def test_retention_that_deletes_segments_under_way(
+    spark: Any, control: Path, tmp_path: Path
+) -> None:
+    """Between plan and read: an error that names them, or skipped and recorded; never silent."""
+    files = StoreFiles(tmp_path / "store", segment_size=4096)
+    files.fill(60)
+    out, go = tmp_path / "archive", control.with_name("control.go")
+    options = {"path": str(tmp_path / "store")}
+    archive(out, options, spark=spark)
+    files.fill(200)
+
+    def expire() -> None:
+        while control.exists():
+            time.sleep(0.02)
+        for path in sorted((files.root / "commitlog").iterdir())[:5]:
+            path.unlink()
+        go.touch()
+
+    for is_strict in (True, False):
+        control.write_text("planned wait")
+        go.unlink(missing_ok=True)
+        retention = threading.Thread(target=expire)
+        retention.start()
+        try:
+            if is_strict:
+                with pytest.raises(Exception, match="OFFSET_EXPIRED"):
+                    archive(out, options, spark=spark)
+                assert sum(raw_rows(out).values()) == 60
+            else:
+                summary = archive(out, {**options, "failOnDataLoss": "false"}, spark=spark)
+        finally:
+            retention.join()
+            go.unlink(missing_ok=True)
+    found = raw_rows(out)
+    lost = all_rows(files) - found
+    assert found - all_rows(files) == Counter()
+    assert lost
+    assert sum(lost.values()) == sum(skip[4] - skip[3] for skip in summary.facts["skipped"])
+    begin = min(int(path.name) for path in (files.root / "commitlog").iterdir())
+    gone = [r for r in files.rows[60:] if r["phys_offset"] < begin]
+    assert set(lost) == {(r["topic"], r["queue_id"], r["queue_offset"]) for r in gone}
+    Manifest(out).batches()
 
 
 SCRIPT = """
@@ -119,6 +170,8 @@ def test_sigkill_of_the_driver_at_any_point(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(out), options]
     environment = {**os.environ, VARIABLE: str(control)}
     for point in POINTS:
+        if point == "pinned":
+            shutil.rmtree(out / "_checkpoint", ignore_errors=True)
         files.fill(100)
         control.write_text(f"{point} wait")
         process = subprocess.Popen(command, env=environment, start_new_session=True)

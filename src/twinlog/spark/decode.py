@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinlog.message.compression import CompressionError, inflate_body
-from twinlog.message.crc import body_crc
+from twinlog.message.crc import CRC_MASK, crc32
 from twinlog.message.record import MAGIC_V1, MAGIC_V2
 from twinlog.message.sysflag import BORNHOST_V6_FLAG, COMPRESSED_FLAG, STOREHOSTADDRESS_V6_FLAG
 from twinlog.spark.columns import COLUMNS, PROPERTY_COLUMNS, arrow_schema
@@ -232,8 +232,9 @@ def bad_crcs(layout: Layout) -> npt.NDArray[np.bool_]:
     stored = layout.heads["crc"]
     view = memoryview(layout.log.data)
     ends = (layout.body_at + layout.body_sizes).tolist()
-    found = [body_crc(view[at:end]) for at, end in zip(layout.body_at.tolist(), ends, strict=True)]
-    wrong: npt.NDArray[np.bool_] = np.array(found, np.int64) != stored
+    crc = crc32
+    found = [crc(view[at:end]) for at, end in zip(layout.body_at.tolist(), ends, strict=True)]
+    wrong: npt.NDArray[np.bool_] = (np.array(found, np.int64) & CRC_MASK) != stored
     return wrong
 
 

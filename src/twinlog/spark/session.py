@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 JAVA_LEAST = 17
 CONNECT = "connect "
-LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
+LOGGING = Path(__file__).absolute().with_name("log4j2.properties").as_uri()
 
 
 # What the command line says about every session that this process starts.

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from twinlog.message.crc import crc32
@@ -21,6 +20,12 @@ from twinlog.spark.columns import arrow_schema
 
 DAY_MS = 86_400_000
 CRC_CHUNK = 1 << 20
+ROW_GROUP_BYTES = 32 << 20  # held back per file: a row group per Arrow batch would be too small
+# What readers prune by; minimum and maximum of bodies would only cost.
+STATISTICS_COLUMNS = [
+    "topic", "broker", "queue_id", "queue_offset", "phys_offset", "born_ts", "store_ts", "keys",
+    "msg_id", "tags",
+]  # fmt: skip
 DICTIONARY_COLUMNS = [
     "topic", "broker", "tags", "born_host", "store_host", "properties.key_value.key",
 ]  # fmt: skip
@@ -56,21 +61,40 @@ class _Open:
     rows: int = 0
     store_ms: list[int] = field(default_factory=list)
     queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows; they are written when there are enough for a row group."""
+        self.note(batch)
+        self.held.append(batch)
+        self.held_bytes += batch.nbytes
+        if self.held_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that are held as one row group."""
+        if self.held:
+            table = pa.Table.from_batches(self.held)
+            self.writer.write_table(table, row_group_size=table.num_rows)
+        self.held, self.held_bytes = [], 0
 
     def note(self, batch: pa.RecordBatch) -> None:
         """Take down the extremes of a batch."""
         self.rows += batch.num_rows
-        times = pc.min_max(batch.column("store_ts").cast(pa.int64())).as_py()
-        known = [*self.store_ms, times["min"] // 1000, times["max"] // 1000]
+        times = batch.column("store_ts").cast(pa.int64()).to_numpy()
+        known = [*self.store_ms, int(times.min()) // 1000, int(times.max()) // 1000]
         self.store_ms = [min(known), max(known)]
-        keys = pa.Table.from_batches([batch.select(["broker", "queue_id", "queue_offset"])])
-        found = keys.group_by(["broker", "queue_id"]).aggregate(
-            [("queue_offset", "min"), ("queue_offset", "max")]
-        )
-        for row in found.to_pylist():
-            key = (row["broker"], row["queue_id"])
-            known = [*self.queues.get(key, ()), row["queue_offset_min"], row["queue_offset_max"]]
-            self.queues[key] = [min(known), max(known)]
+        brokers = batch.column("broker").dictionary_encode()
+        owners = brokers.indices.to_numpy()
+        ids, offsets = (batch.column(n).to_numpy() for n in ("queue_id", "queue_offset"))
+        for number, broker in enumerate(brokers.dictionary.to_pylist()):
+            own = owners == number
+            for queue in np.unique(ids[own]).tolist():
+                found = offsets[own & (ids == queue)]
+                key = (broker, queue)
+                known = [*self.queues.get(key, ()), int(found.min()), int(found.max())]
+                self.queues[key] = [min(known), max(known)]
 
 
 class PartitionedWriter:
@@ -86,8 +110,7 @@ class PartitionedWriter:
         """Add a batch of all columns."""
         for key, part in split_by_day(batch):
             target = self.open.get(key) or self._start(key)
-            target.note(part)
-            target.writer.write_batch(part)
+            target.add(part)
 
     def _start(self, key: tuple[str, int]) -> _Open:
         path = self.root / "_staging" / f"{self.prefix}-{len(self.open)}.{self.suffix}"
@@ -96,6 +119,7 @@ class PartitionedWriter:
             arrow_schema(),
             compression=self.compression,
             use_dictionary=DICTIONARY_COLUMNS,
+            write_statistics=STATISTICS_COLUMNS,
         )
         self.open[key] = _Open(writer, path)
         return self.open[key]
@@ -104,6 +128,7 @@ class PartitionedWriter:
         """Close and sync all files."""
         staged = []
         for number, ((topic, day), target) in enumerate(self.open.items()):
+            target.flush()
             target.writer.close()
             with target.path.open("rb") as file:
                 os.fsync(file.fileno())

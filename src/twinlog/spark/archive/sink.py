@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from twinlog.spark.archive.manifest import Batch, Manifest, check_next, merge_ranges, sync_directory
@@ -47,6 +48,12 @@ from twinlog.spark.transport import Skip
 GAP = "GAP rows were not there any more when the batch was planned"
 
 
+def by_topic(window: tuple[Range, ...]) -> list[tuple[Range, ...]]:
+    """Cut a window by topic: rows that go to one file are decoded together and not copied again."""
+    names = sorted({r.topic for r in window})
+    return [tuple(r for r in window if r.topic == name) for name in names]
+
+
 class RangePartition(WindowPartition):
     """A window, with what the manifest keeps of the batch's end."""
 
@@ -61,7 +68,15 @@ class RangesReader(StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[WindowPartition]:
         """Plan one batch."""
         marks = {} if is_symbol(end) else dict(end.get("marks", {}))
-        return [RangePartition(w, marks) for w in self.planner.partitions(start, end)]
+        planned = [RangePartition(w, marks) for w in self.planner.partitions(start, end)]
+        point("planned" if planned else "pinned")
+        return planned
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch."""
+        found = super().latestOffset(start, limit)
+        point("latest")
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the window itself."""
@@ -137,9 +152,10 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         skipped: list[Skip] = []
         count = 0
         try:
-            for batch in read_window(options, window, ALL_COLUMNS, skipped):
-                count += batch.num_rows
-                writer.write(batch)
+            for part in by_topic(window):
+                for batch in read_window(options, part, ALL_COLUMNS, skipped):
+                    count += batch.num_rows
+                    writer.write(batch)
             self._check_count(window, count, skipped, options)
             done.staged += writer.finish()
         except BaseException:
