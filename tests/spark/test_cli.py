@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from storefiles import StoreFiles, unpack_vectors
 
 from twinlog.cli.spark import JOBS, condition_of, kebab
 from twinlog.cli.spark import spark as group
+from twinlog.spark.session import check_python
 
 
 def call(*arguments: object) -> Result:
@@ -57,6 +60,48 @@ def test_no_java_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert last(result)["error"] == "NO_JAVA"
 
 
+def test_a_python_for_workers_that_does_not_run_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StoreFiles(tmp_path / "store").fill(4)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "no-python"))
+    result = call("stats", tmp_path / "store", "--quiet")
+    assert (result.exit_code, last(result)["error"]) == (2, "NO_PYTHON")
+    assert result.stderr.count("\n") == 1
+    assert "a Python that has twinlog" in result.stderr
+
+
+def test_without_pyspark_python_the_workers_get_the_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    check_python()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_settings_and_files_of_a_session_are_checked(tmp_path: Path) -> None:
+    StoreFiles(tmp_path / "store").fill(4)
+    wrong = call("stats", tmp_path / "store", "--conf", "spark.executor.memory")
+    assert wrong.exit_code == 2
+    assert "KEY=VALUE" in wrong.output
+    missing = call("stats", tmp_path / "store", "--py-files", tmp_path / "none.whl")
+    assert missing.exit_code == 2
+    assert "no such file" in missing.output
+
+
+def test_an_unreadable_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    StoreFiles(tmp_path / "store").fill(4)
+
+    def refuse(path: Any, *arguments: Any, **more: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("twinlog.spark.storeview.os.listdir", refuse)
+    result = call("verify", tmp_path / "store", "--quiet")
+    assert (result.exit_code, last(result)["error"]) == (3, "STORE_NOT_FOUND")
+    assert "cannot be read" in result.stderr
+
+
 def test_a_wrong_store_option_or_call_is_told_before_spark_starts(tmp_path: Path) -> None:
     StoreFiles(tmp_path / "store").fill(4)
     missing = call("audit", tmp_path / "store", tmp_path / "none")
@@ -74,3 +119,14 @@ def test_our_errors_are_found_in_the_text_of_spark() -> None:
     )
     assert condition_of(text) == ("TOPIC_NOT_FOUND", "there is no topic 'x'", 3)
     assert condition_of("something else\nmore") == ("SPARK_FAILED", "something else", 2)
+
+
+def test_the_guide_lists_every_option_and_column() -> None:
+    from twinlog.spark.columns import ALL_COLUMNS
+    from twinlog.spark.options import READ_OPTIONS
+
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "SPARK.md").read_text("utf-8")
+    options = guide[guide.index("## Options") : guide.index("## Jobs")]
+    columns = guide[guide.index("## Columns") : guide.index("## Options")]
+    assert [name for name in READ_OPTIONS if f"`{name}`" not in options] == []
+    assert [name for name in ALL_COLUMNS if f"`{name}`" not in columns] == []

@@ -163,6 +163,34 @@ def test_properties_split_like_the_message_codec_on_random_bytes() -> None:
         assert split.column("a").to_pylist() == [row.get("a") for row in wanted]
 
 
+@pytest.mark.parametrize("closing", ["", "\x02"])
+def test_rows_that_are_alike_split_like_the_message_codec(closing: str) -> None:
+    from random import Random
+
+    rng = Random(11)
+    seen = set()
+    for _ in range(300):
+        names = [
+            "".join(rng.choice("abAB\u00e9") for _ in range(rng.randrange(1, 20)))
+            for _ in range(rng.randrange(1, 5))
+        ]
+        texts = []
+        for _ in range(rng.randrange(1, 9)):
+            if rng.random() < 0.05:
+                names = names[::-1]  # as long and as many, but not the same
+            pairs = [
+                f"{n}\x01{'v' * rng.randrange(0 if rng.random() < 0.02 else 1, 9)}" for n in names
+            ]
+            texts.append("\x02".join(pairs) + closing)
+        split = split_properties(pa.array(texts, pa.string()))
+        seen.add(type(split).__name__)
+        wanted = [decode_properties(text.encode()) for text in texts]
+        assert [dict(row) for row in split.map_column().to_pylist()] == wanted
+        for name in {*names, "absent"}:
+            assert split.column(name).to_pylist() == [row.get(name) for row in wanted]
+    assert seen == {"SameNames", "Properties"}
+
+
 def test_more_names_than_bits_still_finds_repeats() -> None:
     names = [f"n{number}" for number in range(100)]
     text = "".join(f"{name}\x01first\x02" for name in names) + "n7\x01last"

@@ -145,3 +145,37 @@ def test_an_unknown_column_names_the_nearest(spark: Any, tmp_path: Path) -> None
     StoreFiles(tmp_path / "s").fill(4)
     with pytest.raises(Exception, match="queue_offset"):
         reader(spark, tmp_path / "s").schema("queue_ofset BIGINT").load().count()
+
+
+def test_a_corrupt_record_and_an_expired_range_are_told_by_spark(
+    spark: Any, tmp_path: Path
+) -> None:
+    from test_decode import damage
+    from test_planner import expire
+
+    files = StoreFiles(tmp_path / "s", segment_size=4096)
+    files.fill(100)
+    victim = files.rows[50]["phys_offset"]
+    damage(files.root, victim, 33, 0x40)
+    with pytest.raises(Exception, match=rf"RECORD_CORRUPT.*physical offset {victim}.*bytes there"):
+        reader(spark, files.root).load().count()
+    damage(files.root, victim, 33, 0x40)
+    expire(files, 1)
+    start = '{"orders":{"broker-a":{"0":0}}}'
+    with pytest.raises(Exception, match=r"OFFSET_EXPIRED.*orders broker broker-a queue 0"):
+        reader(spark, files.root, startingOffsets=start).load().count()
+
+
+def test_a_checkpoint_of_another_cluster_is_told_by_spark(spark: Any, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "s")
+    files.fill(40)
+    check = tmp_path / "check"
+    options = {"startingOffsets": "earliest"}
+    assert sum(len(batch) for batch in run_stream(spark, files.root, check, **options)) == 40
+    files.write_topics("broker-b")
+    with pytest.raises(Exception, match="another cluster"):
+        run_stream(spark, files.root, check, **options)
+    other = StoreFiles(tmp_path / "other")
+    other.fill(80, topics=("events", "orders"))
+    with pytest.raises(Exception, match="LOG_DIVERGED"):
+        run_stream(spark, other.root, check, **options)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 import struct
 import time
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from twinlog.client import Message, blocking
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import encode_properties
@@ -172,21 +174,31 @@ def read_plainly(store: Path, rows_max: int = 200_000) -> tuple[float, int]:
     return time.perf_counter() - begin, rows
 
 
-def archive_store(spark: SparkSession, store: Path, out: Path) -> float:
-    """Archive a store exactly once; return seconds."""
-    shutil.rmtree(out, ignore_errors=True)
+def read_topic(spark: SparkSession, name_server: str, topic: str) -> float:
+    """Read all columns of a topic over the network; return seconds."""
+    reader = spark.read.format("twinlog").option("nameServer", name_server)
+    frame = reader.option("subscribe", topic).load()
     begin = time.perf_counter()
-    archive(out, {"path": str(store)}, spark=spark)
+    _noop(frame)
     return time.perf_counter() - begin
 
 
-def write_parquet_by_rows(spark: SparkSession, store: Path, out: Path) -> float:
+def archive_store(spark: SparkSession, store: Path, out: Path, **options: str) -> float:
+    """Archive a store exactly once; return seconds."""
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.perf_counter()
+    archive(out, {"path": str(store), **options}, spark=spark)
+    return time.perf_counter() - begin
+
+
+def write_parquet_by_rows(spark: SparkSession, store: Path, out: Path, **options: str) -> float:
     """Write the same rows through the JVM with Spark's streaming Parquet sink; return seconds."""
     shutil.rmtree(out, ignore_errors=True)
     begin = time.perf_counter()
     rows = spark.readStream.format("twinlog").option("path", str(store))
     query = (
-        rows.option("subscribePattern", ".*").option("startingOffsets", "earliest").load()
+        rows.option("subscribePattern", ".*").option("startingOffsets", "earliest")
+        .options(**options).load()
         .writeStream.format("parquet").option("path", str(out)).option("compression", "zstd")
         .option("checkpointLocation", str(out / "_checkpoint")).trigger(availableNow=True).start()
     )  # fmt: skip
@@ -197,3 +209,55 @@ def write_parquet_by_rows(spark: SparkSession, store: Path, out: Path) -> float:
 def audit_stores(spark: SparkSession, master: Path, slave: Path) -> dict[str, Any]:
     """Audit a pair; return the facts of the summary."""
     return audit(master, slave, spark=spark, settle=0).facts
+
+
+def batch_seconds(spark: SparkSession, store: Path, work: Path, rows: int = 2000) -> list[float]:
+    """Stream a store in small batches into nothing; return what each batch took, sorted."""
+    check = work / "check"
+    shutil.rmtree(check, ignore_errors=True)
+    stream = spark.readStream.format("twinlog").option("path", str(store))
+    query = (
+        stream.option("subscribePattern", ".*").option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(rows)).load()
+        .writeStream.format("noop").option("checkpointLocation", str(check))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    batches: list[Any] = [p for p in query.recentProgress if p["numInputRows"]]
+    return sorted(p["durationMs"]["triggerExecution"] / 1000 for p in batches[2:])
+
+
+def live_latency(
+    spark: SparkSession, store: Path, name_server: str, work: Path, seconds: float = 12.0
+) -> tuple[float, float]:
+    """Stream the files of a broker that is written to; return median ages: oldest, newest row."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    ages: list[tuple[float, float]] = []
+
+    def note(frame: DataFrame, batch: int) -> None:
+        low, high = frame.agg(
+            F.min(F.unix_millis("born_ts")), F.max(F.unix_millis("born_ts"))
+        ).collect()[0]
+        if low is not None:
+            now = time.time() * 1000
+            ages.append(((now - low) / 1000, (now - high) / 1000))
+
+    with blocking.Producer("bench-live", name_server=name_server) as producer:
+        producer.send(Message("live", b"the topic is there"))
+    stream = spark.readStream.format("twinlog").option("path", str(store))
+    query = (
+        stream.option("subscribe", "live").schema("born_ts TIMESTAMP").load()
+        .writeStream.foreachBatch(note).option("checkpointLocation", str(work / "live")).start()
+    )  # fmt: skip
+    with blocking.Producer("bench-live", name_server=name_server) as producer:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            producer.send_many([Message("live", b"x" * 100) for _ in range(20)])
+            time.sleep(0.02)
+    query.stop()
+    settled = ages[len(ages) // 3 :]
+    return (
+        statistics.median(old for old, _ in settled),
+        statistics.median(new for _, new in settled),
+    )

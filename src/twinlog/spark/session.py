@@ -89,6 +89,23 @@ QUIET = {
 }
 
 
+def check_python() -> None:
+    """Choose the Python of the workers: the one that has the package, unless the user chose.
+
+    Raises:
+        PipelineError: PYSPARK_PYTHON names nothing that runs.
+    """
+    # The first `python3` of PATH, which is what Spark takes, may not have the package.
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        chosen = os.environ.setdefault(variable, sys.executable)
+        if shutil.which(chosen) is None:
+            raise PipelineError(
+                "NO_PYTHON",
+                f"{variable}={chosen} does not run: set it to a Python that has twinlog[spark], "
+                "or leave it unset",
+            )
+
+
 def local_session(
     name: str, *, master: str = "local[2]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -96,9 +113,7 @@ def local_session(
     is_remote = master.startswith("sc://")
     if not is_remote:
         check_java()
-    # Workers must run the Python that has the package; the first `python3` of PATH may not.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    check_python()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 

@@ -107,6 +107,8 @@ class LogView:
             raise DataLossError(
                 "OFFSET_EXPIRED", f"segment {path.name} of the log was removed by retention"
             ) from error
+        except PermissionError as error:
+            raise NotFoundError("STORE_NOT_FOUND", f"{path} cannot be read: {error}") from error
 
     def read(self, physical_offset: int, size: int) -> bytes:
         """Read bytes of one segment; fewer than asked when there are no more in it."""

@@ -68,7 +68,8 @@ class RangesReader(StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[WindowPartition]:
         """Plan one batch."""
         marks = {} if is_symbol(end) else dict(end.get("marks", {}))
-        planned = [RangePartition(w, marks) for w in self.planner.partitions(start, end)]
+        windows = self.planner.partitions(start, end)
+        planned: list[WindowPartition] = [RangePartition(window, marks) for window in windows]
         point("planned" if planned else "pinned")
         return planned
 
