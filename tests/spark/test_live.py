@@ -13,6 +13,10 @@ from support.pair_story import Pair, running_pair
 from support.processes import wait_until
 from twinlog.client import ClientError, Message, SendStatus, blocking
 from twinlog.spark.jobs.audit import audit
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import plan_batch, read_window
+from twinlog.spark.storeview import StoreView
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 GROUP = "spark-progress"
@@ -113,6 +117,45 @@ def test_what_the_stream_wrote_is_what_was_acknowledged(spark: Any, tmp_path: Pa
         assert set(extra.values()) <= {1}
 
 
+def bodies_of(**options: str) -> Counter[bytes]:
+    """What a batch read of the topic gives, without Spark."""
+    parsed = SourceOptions.parse({"subscribe": "orders", **options})
+    return Counter(
+        body
+        for window in plan_batch(parsed, Pushed())
+        for batch in read_window(parsed, window, ("body",))
+        for body in batch.column("body").to_pylist()
+    )
+
+
+def check_isolation(pair: Pair, load: Load) -> None:
+    """A SYNC_MASTER says what its replica has; both transports read that far, and no further."""
+    wanted = Counter(load.acknowledged | {b"first"})
+
+    def published() -> int:
+        return StoreView(pair.master.store).confirmed() or 0
+
+    end = StoreView(pair.master.store).log_end()
+    wait_until(lambda: published() >= end, "the confirmed offset is published")
+    assert StoreView(pair.slave.store).confirmed() is None
+    for options in ({"path": str(pair.master.store)}, {"nameServer": pair.name_server}):
+        found = bodies_of(**options)
+        assert wanted - found == Counter(), options
+        assert set(found - wanted) <= load.doubtful
+    pair.slave.kill()
+    with blocking.Producer("alone", name_server=pair.name_server) as producer:
+        receipt = producer.send(Message("orders", b"on one machine only"))
+    assert receipt.status is not SendStatus.SEND_OK
+    for options in ({"path": str(pair.master.store)}, {"nameServer": pair.name_server}):
+        assert b"on one machine only" not in bodies_of(**options)
+        wait_until(
+            lambda options=options: (
+                b"on one machine only" in bodies_of(isolation="dispatched", **options)
+            ),
+            "isolation=dispatched reads it",
+        )
+
+
 def test_an_audit_of_a_pair_that_is_written_to_finds_nothing(spark: Any, tmp_path: Path) -> None:
     with running_pair(tmp_path, mappedFileSizeCommitLog=1 << 22) as pair:
         with blocking.Producer("first", name_server=pair.name_server) as producer:
@@ -126,3 +169,5 @@ def test_an_audit_of_a_pair_that_is_written_to_finds_nothing(spark: Any, tmp_pat
                 assert summary.findings == []
                 ends.append(summary.facts["master_end"])
             assert sorted(set(ends)) == ends  # it was written to all the time
+        pair.wait_in_sync()
+        check_isolation(pair, load)

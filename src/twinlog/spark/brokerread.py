@@ -175,18 +175,27 @@ class BrokerTransport:
         """Step back over the tail that is not confirmed yet; it is what is under way."""
         while end > begin:
             low = max(begin, end - TAIL_ROWS)
-            answer = await self._pull(MessageQueue(*key), low, end - low)
+            good = await self._confirmed_rows(key, low, end, limit)
+            if good:
+                return low + good
+            end = low
+        return end
+
+    async def _confirmed_rows(self, key: QueueKey, low: int, high: int, limit: int) -> int:
+        """Count the rows from `low` on that end at or before the physical offset `limit`."""
+        at = low
+        while at < high:
+            answer = await self._pull(MessageQueue(*key), at, high - at)
             if not answer.body:
-                return end  # deleted meanwhile: the read will tell
+                return high - low  # deleted meanwhile: the read will tell
             data = LogSlice.over(answer.body, 0)
             places = np.array(chain(data), np.int64)
             tops = data.ints(">i8", places + 28) + data.ints(">i4", places)
             good = int(np.searchsorted(tops, limit, "right"))
-            if good or low == begin:
-                # A broker may answer with fewer: what lies after them is looked at next time.
-                return min(end, low + good)
-            end = low
-        return end
+            at += good
+            if good < len(tops):
+                break
+        return at - low
 
     async def _confirmed(self, broker: str) -> int | None:
         """Ask a SYNC_MASTER of ours how far its replicas are; None where that has no answer."""
