@@ -1,0 +1,57 @@
+"""The files of an archive, written without a session: every row once, as its manifest says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from storefiles import StoreFiles
+from test_exactly_once import all_rows, raw_rows
+
+from twinlog.spark.archive import parquet
+from twinlog.spark.archive.manifest import Manifest
+from twinlog.spark.archive.parquet import PartitionedWriter
+from twinlog.spark.archive.sink import ArchiveWriter, Done
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.pushdown import Pushed
+from twinlog.spark.rows import plan_batch
+
+
+def publish(files: StoreFiles, out: Path) -> None:
+    """One batch of the archive, as tasks and commit make it."""
+    source = {"path": str(files.root), "subscribe": "orders,events", "verifyCrc": "true"}
+    writer = ArchiveWriter({"path": str(out), "source": json.dumps(source)})
+    options = SourceOptions.parse({**source, "maxRecordsPerPartition": "150"})
+    done = Done("query", 0, [], [], {}, [])
+    for number, window in enumerate(plan_batch(options, Pushed())):
+        writer._window(window, PartitionedWriter(out, f"w{number}", "1", "zstd"), done)
+    writer.commit([done], 0)
+    writer.commit([done], 0)  # told again by Spark: nothing happens
+
+
+def test_every_row_is_in_one_file_of_its_topic(tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "store")
+    files.fill(400)
+    publish(files, tmp_path / "out")
+    assert raw_rows(tmp_path / "out") == all_rows(files)
+    for file in Manifest(tmp_path / "out").files():
+        table = pq.read_table(file.path(tmp_path / "out"), partitioning=None)
+        assert set(table["topic"].to_pylist()) == {file.topic}
+        offsets = zip(table["queue_id"].to_pylist(), table["queue_offset"].to_pylist(), strict=True)
+        by_queue: dict[int, list[int]] = {}
+        for queue, offset in offsets:
+            by_queue.setdefault(queue, []).append(offset)
+        assert file.queues == [["broker-a", q, o[0], o[-1]] for q, o in sorted(by_queue.items())]
+        assert all(o == sorted(o) for o in by_queue.values())
+
+
+def test_rows_are_written_in_groups_of_a_good_size(tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "store")
+    files.fill(400)
+    publish(files, tmp_path / "out")
+    for file in Manifest(tmp_path / "out").files():
+        assert pq.ParquetFile(file.path(tmp_path / "out")).num_row_groups == 1
+    assert parquet.ROW_GROUP_BYTES > 8 << 20
+    assert Counter(f.topic for f in Manifest(tmp_path / "out").files())["orders"] >= 2
