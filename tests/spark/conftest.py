@@ -32,7 +32,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def spark(control: Path) -> Iterator[Any]:
+def spark(control: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local session; starting one costs more than most tests."""
     from twinlog.spark.session import local_session
 
@@ -41,6 +41,7 @@ def spark(control: Path) -> Iterator[Any]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "1",
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),  # not where others clean up
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     }
     session = local_session("tests", conf=quick)
