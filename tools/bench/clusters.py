@@ -2,7 +2,9 @@
 
 Apache: 2 GB heap and the collector flags of its own start script, defaults otherwise. twinlog: its
 defaults. Both keep 1 GiB log files and run on loopback. Pairs of both makes stay up side by side
-while rows of one kind are measured, because a JVM needs a long warm-up; the idle one costs little.
+while rows of one kind are measured, because a JVM needs a long warm-up; the one that is not
+measured is stopped (SIGSTOP) meanwhile, since the timers of an idle JVM cost the other a part of
+the machine.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -148,6 +151,7 @@ class Pair:
     def __init__(self, make: str, role: str, directory: Path, **config: object) -> None:
         self._group = ProcessGroup()
         self.make = make
+        self.is_frozen = False
         try:
             self._start_all(role, directory, config)
         except BaseException:  # Nothing stays behind, whatever ended it.
@@ -182,6 +186,19 @@ class Pair:
     def pids(self) -> str:
         return f"master={self.master.pid},slave={self.slave.pid}"
 
+    def freeze(self) -> None:
+        for process in (self.namesrv, self.master, self.slave):
+            os.kill(process.pid, signal.SIGSTOP)
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        if not self.is_frozen:
+            return
+        for process in (self.namesrv, self.master, self.slave):
+            os.kill(process.pid, signal.SIGCONT)
+        self.is_frozen = False
+        wait_until(self.accepts_sends, f"{self.make}: sends are acknowledged", deadline_s=60)
+
     def stop(self) -> None:
         self._group.kill_all()
 
@@ -210,6 +227,10 @@ class Pairs:
             config = {"flushDiskType": flush} if flush else {}
             pair = self._pairs[make] = Pair(make, plain, place, **config)
             pair.warm_up(warm_up_seconds(make, scale))
+        for other in self._pairs.values():
+            if other.make != make and not other.is_frozen:
+                other.freeze()
+        self._pairs[make].thaw()
         return self._pairs[make]
 
     def stop(self) -> None:
