@@ -56,11 +56,15 @@ class Both:
         return result.out
 
     def same(
-        self, verb: str, *arguments: object, mask: Callable[[str], str] | None = None
+        self,
+        verb: str,
+        *arguments: object,
+        mask: Callable[[str], str] | None = None,
+        has_header: bool = True,
     ) -> list[str]:
         """Both print the same, but for the order of rows that come out of Java's hash tables."""
         theirs, mine = (masked(tool(verb, *arguments), mask) for tool in (self.apache, self.ours))
-        assert mine[:1] == theirs[:1]
+        assert not has_header or mine[:1] == theirs[:1]
         assert sorted(mine) == sorted(theirs)
         return mine
 
@@ -250,8 +254,8 @@ def test_messages(both: Both, topic: str) -> None:
     both.same("queryMsgByUniqueKey", "-t", topic, "-i", unique_id)
     both.same("queryMsgById", "-i", offset_id)
     both.same("queryMsgByOffset", "-t", topic, "-b", "broker-a", "-i", 0, "-o", 0)
-    both.same("printMsg", "-t", topic)
-    both.same("printMsg", "-t", topic, "-s", "a", "-d", "false")
+    both.same("printMsg", "-t", topic, has_header=False)
+    both.same("printMsg", "-t", topic, "-s", "a", "-d", "false", has_header=False)
     both.same("consumeMessage", "-t", topic, "-b", "broker-a", "-i", 0, "-c", 2)
 
 
