@@ -1,8 +1,7 @@
-"""Access control at the door: what a request needs, and whether its sender has it.
+"""What a request of a broker needs; `remoting/acl_guard.py` asks whether its sender has it.
 
-Answers to PlainAccessValidator.parse. The rules are in `remoting/acl.py`, their files in
-`remoting/acl_file.py`. A request that is denied is answered with 1 and the reason; the connection
-stays; a one-way request is dropped.
+Answers to PlainAccessValidator.parse. A request that is denied is answered with 1 and the reason;
+the connection stays; a one-way request is dropped.
 
 Stricter than 4.9 where 4.9 forgets: batch sends and replies need PUB like other sends, and the
 requests that change the rules themselves need an admin account.
@@ -12,40 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twinlog.broker.errors import BrokerError
 from twinlog.broker.names import RETRY_PREFIX, retry_topic
 from twinlog.remoting import fastjson
-from twinlog.remoting.acl import REFUSAL, AccessDenied, Permission, Resource
-from twinlog.remoting.acl_file import AclFiles
-from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.acl import Permission, Resource
+from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.server import ServerConnection
 
 Resources = list[Resource]
 # Requests that only an admin account may send. 17, 25, 200, 207, 215 are 4.9's list; 50 to 53
 # change the rules themselves, which 4.9 lets every account do.
 ADMIN_CODES = frozenset({17, 25, 50, 51, 52, 53, 200, 207, 215})
-
-
-class AccessGuard:
-    """Lets a request through, or raises BrokerError."""
-
-    def __init__(self, files: AclFiles) -> None:
-        self.files = files
-
-    def check(self, connection: ServerConnection, request: Request) -> None:
-        try:
-            self.files.rules.check(
-                code=request.code,
-                version=request.version,
-                ext=request.ext(),
-                body=request.body,
-                remote_address=connection.remote_address[0],
-                resources=needed_resources(request),
-                needs_admin=request.code in ADMIN_CODES,
-            )
-        except AccessDenied as denial:
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"{REFUSAL}{denial}") from None
 
 
 def needed_resources(request: Request) -> Resources:

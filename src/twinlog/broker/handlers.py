@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from twinlog.broker.acl_guard import AccessGuard
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
 from twinlog.broker.processors.admin_config import AdminConfigProcessor
@@ -27,6 +26,7 @@ from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.rng import Rng
 from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.message.ids import pack_host
+from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection

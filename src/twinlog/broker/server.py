@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from twinlog.broker.acl_guard import AccessGuard
+from twinlog.broker.acl_guard import ADMIN_CODES, needed_resources
 from twinlog.broker.clients import (
     CLIENT_SCAN_INTERVAL_MS,
     ConsumerGroupInfo,
@@ -57,6 +57,7 @@ from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
 from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
+from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -439,7 +440,11 @@ def _build_guard(broker: Broker) -> AccessGuard | None:
     """Access control, if it is on. Its files are where Apache looks for them."""
     if not broker.config.acl_enable:
         return None
-    return AccessGuard(rule_files(broker.disk, broker.config.rocketmq_home))
+    return AccessGuard(
+        rule_files(broker.disk, broker.config.rocketmq_home),
+        admin_codes=ADMIN_CODES,
+        needed_resources=needed_resources,
+    )
 
 
 def _build_tables(broker: Broker) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from twinlog.namesrv.acl_guard import AccessGuard
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigError, KVConfigManager
 from twinlog.namesrv.routes import BrokerIdentity, RouteInfoManager, RouteTableFullError
 from twinlog.remoting import fastjson
+from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.bodies.common import DataVersion, KVTable, TopicList
 from twinlog.remoting.bodies.registration import (
     RegisterBrokerBody,

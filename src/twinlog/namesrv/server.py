@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from twinlog.namesrv.acl_guard import AccessGuard
+from twinlog.namesrv.acl_guard import ADMIN_CODES
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import KVConfigManager
 from twinlog.namesrv.processor import NamesrvProcessor
 from twinlog.namesrv.routes import RouteInfoManager
 from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
+from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.command import Request
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
@@ -36,8 +37,10 @@ class Namesrv:
         self.kv = KVConfigManager(disk, config.kv_config_path)
         self._clock = clock
         self._limits = limits
-        is_guarded = config.acl_enable
-        self.guard = AccessGuard(rule_files(disk, config.rocketmq_home)) if is_guarded else None
+        self.guard: AccessGuard | None = None
+        if config.acl_enable:
+            files = rule_files(disk, config.rocketmq_home)
+            self.guard = AccessGuard(files, admin_codes=ADMIN_CODES)
         self.processor = NamesrvProcessor(
             config=config,
             routes=self.routes,
