@@ -7,6 +7,7 @@ REAL_TOPIC and REAL_QID, until the schedule service puts it where it belongs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from twinlog.broker.names import SCHEDULE_TOPIC
 from twinlog.message.model import PutMessage
@@ -36,3 +37,17 @@ def delayed(
     message.properties = encode_properties(properties)
     message.keys = index_keys_of(properties)
     return message
+
+
+def park_delayed(message: PutMessage, level: int) -> None:
+    """The same for a message whose properties name this level and no destination yet."""
+    message.properties += destination(message.topic, message.queue_id)
+    message.topic = SCHEDULE_TOPIC
+    message.queue_id = level - 1
+
+
+@lru_cache(maxsize=4096)
+def destination(topic: str, queue_id: int) -> bytes:
+    """What goes behind the properties of a parked message: where it belongs."""
+    properties = {PROPERTY_REAL_TOPIC: topic, PROPERTY_REAL_QUEUE_ID: str(queue_id)}
+    return b"\x02" + encode_properties(properties)

@@ -79,6 +79,7 @@ def _rows(
         rng=rng,
         store_host=store_host(config),
         once=SendOnce(broker.once, broker.replies),
+        remember_half=broker.transactions.remember,
     )
     send_back = SendBackProcessor(
         config,

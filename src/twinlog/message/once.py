@@ -43,6 +43,8 @@ def is_producer_id(text: str) -> bool:
 
 def read_mark(properties: str) -> Mark | None:
     """The mark in a property string; None when there is none or it is not one of ours."""
+    if ONCE_NAME not in properties:
+        return None
     padded = f"\x02{properties}"
     start = padded.rfind(f"\x02{ONCE_NAME}")
     if start < 0:

@@ -49,7 +49,9 @@ def deliver_time(properties: bytes, store_timestamp: int, levels: Mapping[int, i
         return None
     if level is None or level <= 0:
         return None
-    delay_ms = levels.get(min(level, max(levels, default=0)), _UNKNOWN_LEVEL_DELAY_MS)
+    delay_ms = levels.get(level)
+    if delay_ms is None:
+        delay_ms = levels.get(min(level, max(levels, default=0)), _UNKNOWN_LEVEL_DELAY_MS)
     return store_timestamp + delay_ms
 
 

@@ -11,7 +11,7 @@ from twinlog.message import sysflag
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.model import Record
 from twinlog.message.record import RecordError, decode_record
-from twinlog.remoting.codes import ResponseCode
+from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import ResumeCheckHalfMessageRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
@@ -49,7 +49,8 @@ class EndTransactionProcessor:
                 code = ResponseCode.SUCCESS if is_stored else ResponseCode.SYSTEM_ERROR
                 connection.reply(request, code, remark=reason or None)
 
-            self._transactions.commit(header, stored)
+            is_oneway = request.flag & FLAG_ONEWAY
+            self._transactions.commit(header, None if is_oneway else stored)
         elif header.commit_or_rollback == sysflag.TRANSACTION_ROLLBACK_TYPE:
             self._transactions.rollback(header)
             connection.reply(request, remark=UNSET_REMARK)

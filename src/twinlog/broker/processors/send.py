@@ -7,10 +7,12 @@ is not common (new topic, retry, delay, transaction, refusal) leaves that path.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from twinlog.broker import names, perm
-from twinlog.broker.delay import DelayLevels, delayed
+from twinlog.broker.delay import DelayLevels, delayed, park_delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.idempotence import Place
 from twinlog.broker.processors.send_once import SendOnce
@@ -25,7 +27,7 @@ from twinlog.broker.stats import (
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
-from twinlog.broker.transaction.half import half_message
+from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
 from twinlog.message.model import PutMessage
@@ -33,6 +35,7 @@ from twinlog.message.once import Mark
 from twinlog.message.properties import (
     PROPERTY_CLUSTER,
     PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_REAL_TOPIC,
     PROPERTY_TRANSACTION_PREPARED,
     decode_properties,
 )
@@ -49,8 +52,17 @@ from twinlog.store.status import AppendResult, PutMessageStatus
 _Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _PUT_OK = PutMessageStatus.PUT_OK
 VERSION_MAX_RECONSUME_TIMES = 121  # Since 3.4.9 the producer's own limit counts.
+# What a message that goes elsewhere says about that. The leading separator makes the search fast.
+_REDIRECTING = re.compile("\x02(DELAY|TRAN_MSG|REAL_TOPIC|REAL_QID)\x01([^\x02]+)").findall
+_UNDELAYED_TYPES = (sysflag.TRANSACTION_NOT_TYPE, sysflag.TRANSACTION_COMMIT_TYPE)
+_WAITS = b"\x02WAIT\x01true"
+_WAITS_NOT = b"\x02WAIT\x01false"
 _UNIT_FLAG = 1
 _UNIT_SUB_FLAG = 2
+
+# Called with a half message as it was put, its place, its real topic and queue, and whether its
+# end waits for durability.
+HalfListener = Callable[[PutMessage, AppendResult, str, int, bool], None]
 
 
 class _Route:
@@ -85,6 +97,7 @@ class SendMessageProcessor:
         rng: Rng,
         store_host: bytes,
         once: SendOnce,
+        remember_half: HalfListener,
     ) -> None:
         self._config = config
         self._store = store
@@ -96,10 +109,12 @@ class SendMessageProcessor:
         self._stats = stats
         self._store_stats = store_stats
         self._delay_levels = delay_levels
+        self._level_max = max(delay_levels, default=0)
         self._clock = clock
         self._rng = rng
         self._store_host = store_host
         self._once = once
+        self._remember_half = remember_half
         self._cluster_piece = f"{PROPERTY_CLUSTER}\x01{config.broker_cluster_name}"
         self._routes: dict[str, _Route] = {}
         topics.subscribe(self._topics_changed)
@@ -155,12 +170,15 @@ class SendMessageProcessor:
                 mark = self._once.mark_of(header.properties, topic, queue_id)
                 if mark is not None and self._is_repeat(connection, request, mark, must_wait):
                     return
-                message = self._redirect(message, request, header)
+                self._redirect(message, request, header, must_wait)
             result = self._put(message)
             if result.status is not _PUT_OK:
                 raise self._refusal(result)
-            if mark is not None:
-                self._once.stored(mark, result, is_elsewhere=message.topic != topic)
+            if is_rare:
+                if mark is not None:
+                    self._once.stored(mark, result, is_elsewhere=message.topic != topic)
+                if message.topic == names.HALF_TOPIC and not route.is_retry:
+                    self._remember_half(message, result, topic, queue_id, must_wait)
         except (BrokerError, HeaderError) as refusal:
             self._refuse(connection, request, refusal)
             return
@@ -199,14 +217,16 @@ class SendMessageProcessor:
         self._once.answer_repeat(connection, request, mark, places, must_wait)
         return True
 
-    def _redirect(self, message: PutMessage, request: Request, header: _Header) -> PutMessage:
+    def _redirect(
+        self, message: PutMessage, request: Request, header: _Header, must_wait: bool
+    ) -> None:
         """Retry sends, delayed and half messages go to a topic of the broker's own."""
         if message.topic.startswith(names.RETRY_PREFIX):
             self._redirect_to_dead_letters(message, request, header)
-        properties = decode_properties((header.properties or "").encode())
-        properties[PROPERTY_CLUSTER] = self._config.broker_cluster_name
-        level = _delay_level(properties)
-        is_half = properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
+        text = header.properties or ""
+        found = dict(_REDIRECTING(f"\x02{text}"))
+        level = _delay_level(found)
+        is_half = found.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
         if is_half and not (message.reconsume_times > 0 and level > 0):
             if self._config.reject_transaction_message:
                 remark = (
@@ -214,13 +234,29 @@ class SendMessageProcessor:
                     "is forbidden"
                 )
                 raise BrokerError(ResponseCode.NO_PERMISSION, remark)
-            return half_message(message, properties)
-        if level > 0 and sysflag.transaction_type(message.sys_flag) in (
-            sysflag.TRANSACTION_NOT_TYPE,
-            sysflag.TRANSACTION_COMMIT_TYPE,
-        ):
-            return delayed(message, properties, level, self._delay_levels)
-        return message
+        elif level <= 0 or sysflag.transaction_type(message.sys_flag) not in _UNDELAYED_TYPES:
+            return
+        else:
+            is_half = False
+        if PROPERTY_REAL_TOPIC in found or level > self._level_max:
+            self._park_again(message, text, level, is_half)
+            return
+        if "WAIT\x01" in text:
+            # Not among what is stored of an ordinary message; of a parked one Apache keeps it.
+            message.properties += _WAITS if must_wait else _WAITS_NOT
+        if is_half:
+            park_half(message)
+        else:
+            park_delayed(message, level)
+
+    def _park_again(self, message: PutMessage, text: str, level: int, is_half: bool) -> None:
+        """A message that was parked before, or by a level that there is not: properties anew."""
+        properties = decode_properties(text.encode())
+        properties[PROPERTY_CLUSTER] = self._config.broker_cluster_name
+        if is_half:
+            half_message(message, properties)
+        else:
+            delayed(message, properties, level, self._delay_levels)
 
     def _redirect_to_dead_letters(
         self, message: PutMessage, request: Request, header: _Header

@@ -6,6 +6,7 @@ EndTransactionProcessor. Bytes are Apache's: a store with open transactions may 
 
 from __future__ import annotations
 
+from twinlog.broker.delay import destination
 from twinlog.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from twinlog.message import sysflag
 from twinlog.message.hashing import jhash
@@ -23,6 +24,8 @@ from twinlog.message.properties import (
 from twinlog.message.record import encode_record
 
 OP_TAG = "d"  # The one tag of op messages: "this half message is done".
+_OP_PROPERTIES = encode_properties({PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: OP_TAG})
+_OP_TAGS_CODE = jhash(OP_TAG)
 
 
 def half_message(message: PutMessage, properties: dict[str, str]) -> PutMessage:
@@ -35,6 +38,14 @@ def half_message(message: PutMessage, properties: dict[str, str]) -> PutMessage:
     message.properties = encode_properties(properties)
     message.keys = index_keys_of(properties)
     return message
+
+
+def park_half(message: PutMessage) -> None:
+    """The same for a message whose properties name no destination yet."""
+    message.properties += destination(message.topic, message.queue_id)
+    message.topic = HALF_TOPIC
+    message.queue_id = 0
+    message.sys_flag = sysflag.with_transaction_type(message.sys_flag, sysflag.TRANSACTION_NOT_TYPE)
 
 
 def real_queue(half: Record) -> tuple[str, int] | None:
@@ -57,18 +68,25 @@ def committed_message(half: Record, topic: str, queue_id: int) -> PutMessage:
     return message
 
 
+def commit_half(half: PutMessage, topic: str, queue_id: int, physical_offset: int) -> None:
+    """The same for a half message as it was put, at this place; tags and keys are its own."""
+    half.topic = topic
+    half.queue_id = queue_id
+    half.sys_flag = sysflag.with_transaction_type(half.sys_flag, sysflag.TRANSACTION_COMMIT_TYPE)
+    half.prepared_transaction_offset = physical_offset
+
+
 def op_message(half_offset: int, *, host: bytes, now_ms: int) -> PutMessage:
     """The note that the half message with this queue offset is decided."""
-    properties = {PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: OP_TAG}
     return PutMessage(
         topic=OP_HALF_TOPIC,
         queue_id=0,
         body=str(half_offset).encode(),
-        properties=encode_properties(properties),
+        properties=_OP_PROPERTIES,
         born_timestamp=now_ms,
         born_host=host,
         store_host=host,
-        tags_code=jhash(OP_TAG),
+        tags_code=_OP_TAGS_CODE,
     )
 
 

@@ -52,6 +52,14 @@ class PendingHalves:
         current = self._moved.get(half_offset, half_offset)
         return current if current in self._places else None
 
+    def is_at(self, half_offset: int, physical_offset: int) -> bool:
+        """Whether this half message is undecided, and its record is where `physical_offset` says.
+
+        Not so for one that a check has moved.
+        """
+        place = self._places.get(half_offset)
+        return place is not None and place[0] == physical_offset
+
     def place(self, half_offset: int) -> HalfPlace:
         return self._places[half_offset]
 

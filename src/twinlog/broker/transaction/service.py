@@ -21,6 +21,7 @@ from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.broker.transaction import half as halves
 from twinlog.broker.transaction.pending import HalfPlace, PendingHalves
+from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -28,6 +29,7 @@ from twinlog.message.properties import (
     PROPERTY_TRANSACTION_CHECK_TIMES,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     PROPERTY_WAIT_STORE_MSG_OK,
+    property_value,
 )
 from twinlog.message.record import RecordError, decode_record
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -45,6 +47,7 @@ _READ = 512  # Entries of a queue in one step.
 _LONG_MAX = (1 << 63) - 1
 _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
+_GROUP = PROPERTY_PRODUCER_GROUP.encode()
 
 
 class TransactionalMessageService:
@@ -73,6 +76,7 @@ class TransactionalMessageService:
         self._clock = clock
         self._host = host
         self._pending = PendingHalves()
+        self._recent = RecentHalves()
         self._is_running = False
 
     @property
@@ -122,8 +126,8 @@ class TransactionalMessageService:
         while True:
             start = self._pending.next_offset
             entries = queue_entries(self._store, HALF_TOPIC, 0, start, _READ)
-            for index, (physical_offset, size, _) in enumerate(entries):
-                self._pending.add(start + index, HalfPlace(physical_offset, size))
+            for offset, (physical_offset, size, _) in enumerate(entries, start):
+                self._pending.add(offset, HalfPlace(physical_offset, size))
             if not entries:
                 return
 
@@ -188,26 +192,53 @@ class TransactionalMessageService:
 
     # The end of a transaction
 
-    def commit(self, header: EndTransactionRequestHeader, answered: PutCallback) -> None:
+    def remember(
+        self, message: PutMessage, result: AppendResult, topic: str, queue_id: int, must_wait: bool
+    ) -> None:
+        """A half message was put, meant for this queue: its end is expected soon."""
+        half = RecentHalf(message, topic, queue_id, result.queue_offset, must_wait)
+        self._recent.add(result.physical_offset, half)
+
+    def commit(self, header: EndTransactionRequestHeader, answered: PutCallback | None) -> None:
         """Put the message where it was meant to go. Raises BrokerError that says why not."""
-        offset, record = self._find(header)
-        target = halves.real_queue(record)
-        if target is None:
-            raise BrokerError(
-                ResponseCode.SYSTEM_ERROR, "The half message does not say where it belongs"
-            )
-        result = self._store.put(halves.committed_message(record, *target))
+        half = self._find_recent(header)
+        if half is not None:
+            offset, message, must_wait = half.half_offset, half.message, half.must_wait
+            halves.commit_half(message, half.topic, half.queue_id, header.commit_log_offset)
+        else:
+            offset, record = self._find(header)
+            target = halves.real_queue(record)
+            if target is None:
+                remark = "The half message does not say where it belongs"
+                raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+            message = halves.committed_message(record, *target)
+            wait = record.property_map.get(PROPERTY_WAIT_STORE_MSG_OK, "true")
+            must_wait = wait.lower() == "true"
+        result = self._store.put(message)
         if result.status is not PutMessageStatus.PUT_OK:
             raise _refused(result)
         self._note_done(offset)
-        self._stats.count_put(target[0], 1, result.end_offset - result.physical_offset)
-        must_wait = record.property_map.get(PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
-        self._replies.add(result, answered, must_wait)
+        self._stats.count_put(message.topic, 1, result.end_offset - result.physical_offset)
+        if answered is not None:
+            self._replies.add(result, answered, must_wait)
 
     def rollback(self, header: EndTransactionRequestHeader) -> None:
         """Drop the half message. Raises BrokerError that says why not."""
-        offset, _ = self._find(header)
-        self._note_done(offset)
+        half = self._find_recent(header)
+        self._note_done(half.half_offset if half is not None else self._find(header)[0])
+
+    def _find_recent(self, header: EndTransactionRequestHeader) -> RecentHalf | None:
+        """The half message that ends, if it is at hand and the end is right in every respect."""
+        half = self._recent.take(header.commit_log_offset)
+        if (
+            half is not None
+            and half.half_offset == header.tran_state_table_offset
+            # Also false for one whose append failed, or that a check has moved.
+            and self._pending.is_at(half.half_offset, header.commit_log_offset)
+            and property_value(half.message.properties, _GROUP) == header.producer_group.encode()
+        ):
+            return half
+        return None
 
     def _find(self, header: EndTransactionRequestHeader) -> tuple[int, Record]:
         data = self._store.message_by_offset(header.commit_log_offset)
@@ -234,8 +265,7 @@ class TransactionalMessageService:
         return offset, current
 
     def _note_done(self, half_offset: int) -> None:
-        now = self._clock.now_ms()
-        message = halves.op_message(half_offset, host=self._host, now_ms=now)
+        message = halves.op_message(half_offset, host=self._host, now_ms=self._clock.now_ms())
         result = self._store.put(message)
         if result.status is PutMessageStatus.PUT_OK:
             self._pending.op_stored(result.queue_offset, half_offset)

@@ -1,0 +1,154 @@
+"""Transactions whose half message is still at hand: the same as when it is read from the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.captured import Peer, world
+from twinlog.broker.names import HALF_TOPIC
+from twinlog.broker.server import Broker
+from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
+from twinlog.message import sysflag
+from twinlog.message.model import PutMessage, Record
+from twinlog.message.record import decode_record
+from twinlog.remoting.codec import encode_command
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+
+FOREVER = {"file_reserved_time": 1_000_000}  # A half message of 2023 is not too old.
+PROPERTIES = {
+    "java": "KEYS\x01k1 k2\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01U{n}\x02WAIT\x01true\x02TAGS\x01blue"
+    "\x02PGROUP\x01tellers\x02",
+    "without WAIT": "TRAN_MSG\x01true\x02PGROUP\x01tellers\x02UNIQ_KEY\x01U{n}",
+    "not waiting": "PGROUP\x01other\x02PGROUP\x01tellers\x02TRAN_MSG\x01TRUE\x02WAIT\x01false",
+    "parked before": "TRAN_MSG\x01true\x02PGROUP\x01tellers\x02REAL_TOPIC\x01X\x02REAL_QID\x017",
+}
+
+
+async def send(peer: Peer, number: int, properties: str) -> Request:
+    ext = {
+        "a": "tellers", "b": "accounts", "c": "TBW102", "d": "4", "e": str(number % 4), "f": "4",
+        "g": "1700000000000", "h": "3", "i": properties.replace("{n}", str(number)), "j": "0",
+        "k": "false", "m": "false",
+    }  # fmt: skip
+    command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"body %d" % number)
+    answer = await peer.ask(encode_command(command))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return answer
+
+
+def end(half: Request, **changes: str) -> bytes:
+    ext = half.ext()
+    fields = {
+        "producerGroup": "tellers", "tranStateTableOffset": ext["queueOffset"],
+        "commitLogOffset": str(int(ext["msgId"][-16:], 16)), "commitOrRollback": "8",
+        "fromTransactionCheck": "false", "msgId": "U", "transactionId": "U", **changes,
+    }  # fmt: skip
+    return encode_command(RemotingCommand.request(RequestCode.END_TRANSACTION, fields))
+
+
+def forget(broker: Broker) -> None:
+    """As after a restart: half messages are in the log only."""
+    broker.transactions._recent = RecentHalves()
+
+
+def last_record(broker: Broker, queue_id: int) -> Record:
+    number = broker.store.max_offset_in_queue("accounts", queue_id) - 1
+    found = broker.store.get_message("accounts", queue_id, number, 1)
+    return decode_record(b"".join(found.buffers))
+
+
+@pytest.mark.parametrize("properties", PROPERTIES.values(), ids=PROPERTIES)
+async def test_committed_from_memory_is_what_is_committed_from_the_log(properties: str) -> None:
+    async with world(end=0, tables=False) as broker:
+        peer = Peer(broker.server)
+        committed = []
+        for is_at_hand in (False, True):  # That at hand is not at 0, the default place.
+            half = await send(peer, 1, properties)
+            assert len(broker.transactions._recent) == 1
+            if not is_at_hand:
+                forget(broker)
+            assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
+            record = last_record(broker, 1)
+            assert record.prepared_transaction_offset == int(half.ext()["msgId"][-16:], 16)
+            committed.append(record)
+        assert broker.transactions.pending_count == 0
+        theirs, ours = committed
+        assert ours.property_map == theirs.property_map
+        assert ours.property_map["REAL_TOPIC"] == "accounts"
+        assert ours.property_map.get("WAIT") == (
+            None
+            if "WAIT" not in properties
+            else "true"
+            if "WAIT\x01true" in properties
+            else "false"
+        )
+        assert sysflag.transaction_type(ours.sys_flag) == sysflag.TRANSACTION_COMMIT_TYPE
+        for name in (
+            "body",
+            "topic",
+            "queue_id",
+            "flag",
+            "sys_flag",
+            "born_timestamp",
+            "born_host",
+        ):
+            assert getattr(ours, name) == getattr(theirs, name)
+        keys = broker.store.query_message("accounts", "k1", 9, 0, 1 << 62)
+        assert len(keys.buffers) == (2 if "KEYS" in properties else 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"producerGroup": "others"}, "producer group wrong"),
+        ({"tranStateTableOffset": "7"}, "state table offset wrong"),
+        ({"commitLogOffset": "3"}, "Find prepared transaction message failed"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["8", "12"], ids=["commit", "rollback"])
+async def test_a_wrong_end_is_refused_and_the_right_one_still_counts(
+    changes: dict[str, str], words: str, kind: str
+) -> None:
+    async with world(end=0, tables=False) as broker:
+        peer = Peer(broker.server)
+        half = await send(peer, 1, PROPERTIES["java"])
+        answer = await peer.ask(end(half, commitOrRollback=kind, **changes))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert words in (answer.remark or "")
+        assert broker.transactions.pending_count == 1
+        assert (await peer.ask(end(half, commitOrRollback=kind))).code == ResponseCode.SUCCESS
+        assert broker.transactions.pending_count == 0
+        again = await peer.ask(end(half, commitOrRollback=kind))
+        assert "ended before" in (again.remark or "")
+        count = broker.store.max_offset_in_queue("accounts", 1)
+        assert count == (1 if kind == "8" else 0)
+
+
+async def test_one_that_a_check_has_moved_is_committed_with_its_new_place() -> None:
+    async with world(end=0, tables=False, transaction_time_out=0, **FOREVER) as broker:
+        peer = Peer(broker.server)
+        half = await send(peer, 1, PROPERTIES["java"])
+        broker.transactions.check()
+        broker.store.write_pending()
+        assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
+        assert last_record(broker, 1).property_map["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+def test_the_oldest_are_dropped_when_they_are_too_many() -> None:
+    recent = RecentHalves(size_max=10_000)
+    for number in range(30):
+        message = PutMessage(HALF_TOPIC, 0, bytes(1000))
+        recent.add(number, RecentHalf(message, "T", 0, number, True))
+    assert len(recent) == 6
+    assert recent.take(23) is None
+    assert recent.take(24) is not None
+    assert recent.take(24) is None
+    recent.add(29, RecentHalf(PutMessage(HALF_TOPIC, 0, b""), "T", 0, 99, True))
+    replaced = recent.take(29)
+    assert replaced is not None
+    assert replaced.half_offset == 99
+    for number in range(25, 29):
+        recent.take(number)
+    assert len(recent) == 0
+    assert recent._size == 0
