@@ -20,7 +20,6 @@ from twinlog.broker.names import RETRY_PREFIX
 from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
 from twinlog.broker.subscription import SubscriptionData
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
-from twinlog.message.record import properties_of
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.store.filter import MessageFilter, TagsCodeFilter
@@ -199,21 +198,6 @@ class ConsumerFilterManager:
         return {"filterDataByTopic": table}
 
 
-class Sql92MessageFilter:
-    """SQL92 over the properties of a record."""
-
-    needs_record = True
-
-    def __init__(self, compiled: Sql92Filter) -> None:
-        self._matches = compiled.matches_bytes
-
-    def matches_tags_code(self, tags_code: int) -> bool:
-        return True
-
-    def matches_record(self, record: bytes) -> bool:
-        return self._matches(properties_of(record))
-
-
 class RetryMessageFilter:
     """What a group wants of its retry topic (ExpressionForRetryMessageFilter).
 
@@ -221,7 +205,7 @@ class RetryMessageFilter:
     subscribes by tags, or not at all, lets everything through.
     """
 
-    needs_record = True
+    needs_properties = True
 
     def __init__(self, filters: ConsumerFilterManager, group: str) -> None:
         self._filters = filters
@@ -230,10 +214,10 @@ class RetryMessageFilter:
     def matches_tags_code(self, tags_code: int) -> bool:
         return True
 
-    def matches_record(self, record: bytes) -> bool:
-        properties = decode_properties(properties_of(record))
-        known = self._filters.find(properties.get(PROPERTY_RETRY_TOPIC, ""), self._group)
-        return known is None or known.compiled.matches(properties)
+    def matches_properties(self, properties: bytes) -> bool:
+        decoded = decode_properties(properties)
+        known = self._filters.find(decoded.get(PROPERTY_RETRY_TOPIC, ""), self._group)
+        return known is None or known.compiled.matches(decoded)
 
 
 def retry_filter(filters: ConsumerFilterManager, topic: str) -> MessageFilter | None:
@@ -246,7 +230,7 @@ def retry_filter(filters: ConsumerFilterManager, topic: str) -> MessageFilter | 
 def message_filter(data: SubscriptionData, compiled: Sql92Filter | None) -> MessageFilter | None:
     """What the store asks; None when everything is wanted."""
     if compiled is not None:
-        return Sql92MessageFilter(compiled)
+        return compiled
     if data.is_all or data.class_filter_mode:
         return None
     return TagsCodeFilter(data.code_set)

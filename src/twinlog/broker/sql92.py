@@ -19,6 +19,8 @@ from typing import Any
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import LarkError, UnexpectedInput, VisitError
 
+from twinlog.message.properties import decode_properties
+
 EXPRESSION_LENGTH_MAX = 8192  # A subscription travels in every heartbeat; longer is a mistake.
 NESTING_MAX = 64  # Evaluation recurses: deep brackets must not reach the interpreter's limit.
 
@@ -345,19 +347,21 @@ def _parser() -> Lark:
 
 
 class Sql92Filter:
-    """One compiled expression."""
+    """One compiled expression; what the store asks of each record (store/filter.py)."""
 
     __slots__ = ("_evaluate", "_find", "_verdicts", "expression")
+
+    needs_properties = True
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
         self._evaluate, names = _compile(expression)
         pattern = b"|".join(re.escape(name.encode()) for name in sorted(names))
-        # Of a stored property string the pairs that are asked for; as when all are decoded, empty
-        # values do not count and the last of several wins.
-        self._find = re.compile(rb"(?:\A|\x02)(" + pattern + rb")\x01([^\x02]+)").findall
+        # Of a stored property string the pairs that are asked for, each with the separator before
+        # it: what a pattern begins with is searched for fast. Empty values do not count.
+        self._find = re.compile(rb"\x02(?:" + pattern + rb")\x01[^\x02]+").findall
         # The verdict follows from these pairs alone, and few different ones come again and again.
-        self._verdicts: dict[tuple[tuple[bytes, bytes], ...], bool] = {}
+        self._verdicts: dict[bytes, bool] = {}
 
     def matches(self, properties: Properties) -> bool:
         """True only when the expression is TRUE: null and errors deliver nothing."""
@@ -366,15 +370,20 @@ class Sql92Filter:
         except EvaluationError:
             return False
 
-    def matches_bytes(self, properties: bytes) -> bool:
-        """The same for a property string as it is stored."""
-        pairs = tuple(self._find(properties))
+    def matches_tags_code(self, tags_code: int) -> bool:
+        """The properties decide."""
+        return True
+
+    def matches_properties(self, properties: bytes) -> bool:
+        """The same as `matches` for a property string as it is stored."""
+        pairs = b"".join(self._find(b"\x02" + properties))
         verdict = self._verdicts.get(pairs)
-        if verdict is None:
-            if len(self._verdicts) >= VERDICT_COUNT_MAX:
-                self._verdicts.clear()
-            decoded = {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
-            verdict = self._verdicts[pairs] = self.matches(decoded)
+        return self._judge(pairs) if verdict is None else verdict
+
+    def _judge(self, pairs: bytes) -> bool:
+        if len(self._verdicts) >= VERDICT_COUNT_MAX:
+            self._verdicts.clear()
+        verdict = self._verdicts[pairs] = self.matches(decode_properties(pairs))
         return verdict
 
 

@@ -72,6 +72,8 @@ _PACK_V4 = _HEADS[0].pack
 _HEAD_SIZE = _HEADS[0].size
 # What a scan needs of an IPv4 head: size, magic, CRC, queue, offsets, flag, store time, body size.
 _SCAN_HEAD = struct.Struct(">iIii4xqqi16xq8x12xi")
+# What leads to the properties: magic, flag, body size, the last of a record with IPv4 hosts.
+_PLACES = struct.Struct(">4xI28xi44xi").unpack_from
 _SIZE_MAGIC = struct.Struct(">iI")
 _FLAG = struct.Struct(">i")
 _U16 = struct.Struct(">H")
@@ -229,16 +231,19 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: boo
     return Record(*values[:14], body, topic, properties)  # type: ignore[call-arg]
 
 
-def properties_of(record: bytes) -> bytes:
-    """The property string of one whole, valid record, without decoding the rest."""
-    (sys_flag,) = _I32.unpack_from(record, 36)
-    body_at = _HEADS[sys_flag & HOSTS_V6_MASK].size
-    (body_size,) = _I32.unpack_from(record, body_at - 4)
-    topic_at = body_at + body_size
-    if record[7] == MAGIC_V1 & 0xFF:
-        return record[topic_at + 3 + record[topic_at] :]
-    (topic_size,) = _U16.unpack_from(record, topic_at)
-    return record[topic_at + 4 + topic_size :]
+def properties_at(data: bytes, start: int, end: int) -> bytes:
+    """The property string of the whole, valid record [start, end), without decoding the rest."""
+    magic, sys_flag, body_size = _PLACES(data, start)
+    if sys_flag & HOSTS_V6_MASK:
+        body_at = start + _HEADS[sys_flag & HOSTS_V6_MASK].size
+        (body_size,) = _I32.unpack_from(data, body_at - 4)
+        topic_at = body_at + body_size
+    else:
+        topic_at = start + 88 + body_size
+    if magic == MAGIC_V1:
+        return data[topic_at + 3 + data[topic_at] : end]
+    (topic_size,) = _U16.unpack_from(data, topic_at)
+    return data[topic_at + 4 + topic_size : end]
 
 
 def _decode_topic(view: memoryview, position: int, end: int, magic: int) -> tuple[str, int]:

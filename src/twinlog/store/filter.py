@@ -6,16 +6,16 @@ from typing import Final, Protocol
 
 
 class MessageFilter(Protocol):
-    """Two questions: one about the 20-byte entry, one about the record behind it."""
+    """One question: about the entry of a queue, or about the properties of the record behind it."""
 
-    needs_record: bool  # False: `matches_record` is never asked (tag filters).
+    needs_properties: bool
 
     def matches_tags_code(self, tags_code: int) -> bool:
         """Whether the entry may be wanted. A false yes is allowed, a false no is not."""
         ...
 
-    def matches_record(self, record: bytes) -> bool:
-        """Whether the stored record is wanted (SQL92 over its properties)."""
+    def matches_properties(self, properties: bytes) -> bool:
+        """Whether a record with this property string is wanted; asked if they are needed."""
         ...
 
 
@@ -25,7 +25,7 @@ _HASH_MIN: Final = -(1 << 31)
 class TagsCodeFilter:
     """A set of tag hash codes: low 32 bits of the tags code, signed."""
 
-    needs_record = False
+    needs_properties = False
 
     def __init__(self, codes: frozenset[int]) -> None:
         self._codes = codes
@@ -36,5 +36,5 @@ class TagsCodeFilter:
         code = tags_code & 0xFFFFFFFF
         return (code - (1 << 32) if code & 0x80000000 else code) in self._codes
 
-    def matches_record(self, record: bytes) -> bool:
+    def matches_properties(self, properties: bytes) -> bool:
         return True

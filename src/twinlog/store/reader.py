@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from twinlog.message.record import properties_at
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.store.commit_log import CommitLog
@@ -30,8 +31,9 @@ _QUERY_ROUNDS: Final = 3
 _SPAN_SIZE_MAX: Final = 1 << 20
 _SPAN_WASTE: Final = 8
 _STRIDE_MAX: Final = 32 << 10  # Records of a queue that lie further apart are read one by one.
-_WINDOW_RECORDS: Final = 32
+_WINDOW_RECORDS_MIN: Final = 8
 _WINDOW_SIZE_MAX: Final = 256 << 10
+_Limits = tuple[int, int]  # (bytes, messages) of one answer.
 
 
 def store_timestamp_of(head: bytes) -> int:
@@ -90,7 +92,7 @@ class StoreReader:
             next_begin_offset=offset + scan.examined,
             min_offset=minimum,
             max_offset=maximum,
-            buffers=self.read_records(scan.found),
+            buffers=scan.buffers or self.read_records(scan.found),
             message_count=len(scan.found),
             size=scan.size,
             suggest_pulling_from_slave=(
@@ -232,40 +234,33 @@ class StoreReader:
 class _RecordWindow:
     """Records of one queue, read for a filter: several by one call when they lie close together."""
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, entries: bytes) -> None:
         self._log = log
-        self._data = b""
-        self._start = 0
-        self._last_offset = -1
+        self._entries = entries
+        self._last = len(entries) // ENTRY_SIZE - 1
 
-    def read(self, offset: int, size: int) -> bytes:
-        """The record; what follows it is read along as far as the last stride promises more."""
-        at = offset - self._start
-        if not 0 <= at <= len(self._data) - size:
-            stride = offset + size - self._last_offset if self._last_offset >= 0 else 0
-            is_dense = 0 < stride <= _STRIDE_MAX
-            wanted = min(_WINDOW_SIZE_MAX, stride * _WINDOW_RECORDS) if is_dense else size
-            self._data = self._log.read(offset, max(size, wanted))
-            self._start, at = offset, 0
-        self._last_offset = offset
-        return self._data[at : at + size]
+    def read(self, number: int, offset: int, size: int, count: int) -> bytes:
+        """The record of entry `number`, and of the next `count` those that are near enough."""
+        count = max(_WINDOW_RECORDS_MIN, count)
+        while count > 1:
+            last = min(self._last, number + count - 1)
+            last_offset, last_size, _ = ENTRY.unpack_from(self._entries, last * ENTRY_SIZE)
+            span = last_offset + last_size - offset
+            if size <= span <= min(_WINDOW_SIZE_MAX, count * _STRIDE_MAX):
+                return self._log.read(offset, span)
+            count //= 2
+        return self._log.read(offset, size)
 
 
 class _QueueScan:
     """One walk over entries: RocketMQ's limits, filter and status."""
 
     def __init__(self, config: BrokerConfig, log: CommitLog, memory_threshold: int) -> None:
+        self._config = config
         self._log = log
-        self._memory_threshold = memory_threshold
-        self._in_memory = (
-            config.max_transfer_bytes_on_message_in_memory,
-            config.max_transfer_count_on_message_in_memory,
-        )
-        self._on_disk = (
-            config.max_transfer_bytes_on_message_in_disk,
-            config.max_transfer_count_on_message_in_disk,
-        )
+        self._recent_from = log.max_offset - memory_threshold
         self.found: list[tuple[int, int]] = []
+        self.buffers: list[bytes] = []  # Of those found, where a filter had to read them.
         self.size = 0
         self.examined = 0
         self.last_offset = log.max_offset
@@ -278,33 +273,76 @@ class _QueueScan:
         message_filter: MessageFilter | None,
         bytes_max: int | None,
     ) -> None:
+        config = self._config
+        recent = (
+            config.max_transfer_bytes_on_message_in_memory if bytes_max is None else bytes_max,
+            min(count_max, config.max_transfer_count_on_message_in_memory),
+        )
+        old = (
+            config.max_transfer_bytes_on_message_in_disk if bytes_max is None else bytes_max,
+            min(count_max, config.max_transfer_count_on_message_in_disk),
+        )
+        if message_filter is not None and message_filter.needs_properties:
+            self._run_by_properties(data, message_filter, recent, old)
+        else:
+            self._run_by_tags(data, message_filter, recent, old)
+
+    def _run_by_tags(
+        self, data: bytes, message_filter: MessageFilter | None, recent: _Limits, old: _Limits
+    ) -> None:
         log_min, log_max = self._log.min_offset, self._log.max_offset
-        disk_below = log_max - self._memory_threshold
-        found = self.found
-        window = _RecordWindow(self._log)
+        recent_from, found, total = self._recent_from, self.found, 0
+        offset, number = self.last_offset, 0
         for offset, size, tags_code in ENTRY.iter_unpack(data):
-            self.last_offset = offset
             if found:
-                limit, count_limit = self._in_memory if offset >= disk_below else self._on_disk
-                if bytes_max is not None:
-                    limit = bytes_max
-                if len(found) >= count_max or len(found) >= count_limit or self.size + size > limit:
-                    return
-            self.examined += 1
+                limit, count_limit = recent if offset >= recent_from else old
+                if len(found) >= count_limit or total + size > limit:
+                    break
+            number += 1
             if message_filter is not None and not message_filter.matches_tags_code(tags_code):
                 continue
             if offset < log_min or offset + size > log_max or size == PRE_BLANK_SIZE:
                 if not found:
                     self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue
-            if (
-                message_filter is not None
-                and message_filter.needs_record
-                and not message_filter.matches_record(window.read(offset, size))
-            ):
-                continue
             found.append((offset, size))
-            self.size += size
+            total += size
+        self._ended(offset, number, total)
+
+    def _run_by_properties(
+        self, data: bytes, message_filter: MessageFilter, recent: _Limits, old: _Limits
+    ) -> None:
+        log_min, log_max = self._log.min_offset, self._log.max_offset
+        recent_from, found, total = self._recent_from, self.found, 0
+        offset, number = self.last_offset, 0
+        matches = message_filter.matches_properties
+        window = _RecordWindow(self._log, data)
+        records, first, end = b"", 0, 0  # What was read, its offset and that of its end.
+        for offset, size, _ in ENTRY.iter_unpack(data):
+            if found:
+                limit, count_limit = recent if offset >= recent_from else old
+                if len(found) >= count_limit or total + size > limit:
+                    break
+            number += 1
+            if offset < log_min or offset + size > log_max or size == PRE_BLANK_SIZE:
+                if not found:
+                    self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                continue
+            if offset < first or offset + size > end:
+                records = window.read(number - 1, offset, size, recent[1] - len(found))
+                first, end = offset, offset + len(records)
+            at = offset - first
+            if matches(properties_at(records, at, at + size)):
+                found.append((offset, size))
+                self.buffers.append(records[at : at + size])
+                total += size
+        self._ended(offset, number, total)
+
+    def _ended(self, last_offset: int, examined: int, size: int) -> None:
+        self.last_offset = last_offset
+        self.examined = examined
+        self.size = size
+        if self.found:
             self.status = GetMessageStatus.FOUND
 
 

@@ -114,11 +114,11 @@ def test_a_stored_property_string_gives_the_verdict_of_its_decoded_form(expressi
     for _ in range(2):
         for stored in STORED:
             expected = compiled.matches(decode_properties(stored))
-            assert compiled.matches_bytes(stored) is expected, stored
+            assert compiled.matches_properties(stored) is expected, stored
 
 
 def test_verdicts_that_are_kept_are_bounded() -> None:
     compiled = Sql92Filter("a > 5")
     for number in range(2 * VERDICT_COUNT_MAX):
-        assert compiled.matches_bytes(b"a\x01%d" % number) is (number > 5)
+        assert compiled.matches_properties(b"a\x01%d" % number) is (number > 5)
         assert len(compiled._verdicts) <= VERDICT_COUNT_MAX

@@ -1,9 +1,10 @@
 """Reads: statuses, limits, filters, by time, by key, by offset."""
 
 import pytest
-from tests.support.stores import ManualClock, make_store, message, running_store, small_config
+from tests.support.stores import HOST, ManualClock, make_store, message, running_store, small_config
 
 from twinlog.message.hashing import jhash
+from twinlog.message.properties import decode_properties
 from twinlog.message.record import decode_record
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.store.filter import TagsCodeFilter
@@ -121,21 +122,38 @@ async def test_tag_filter_examines_and_skips():
         assert result.next_begin_offset == 40
 
 
-async def test_record_filter_sees_the_record():
-    class Even:
-        needs_record = True
+class _Even:
+    """Wants the messages whose property `n` is even."""
 
-        def matches_tags_code(self, tags_code):
-            return True
+    needs_properties = True
 
-        def matches_record(self, record):
-            return int(decode_record(record).body[:8]) % 2 == 0
+    def matches_tags_code(self, tags_code):
+        return True
 
+    def matches_properties(self, properties):
+        return int(decode_properties(properties)["n"]) % 2 == 0
+
+
+@pytest.mark.parametrize("host", [HOST, bytes(15) + b"\x01" + HOST[4:]], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize("others", [0, 1, 40], ids=["dense", "near", "far"])
+@pytest.mark.parametrize("topic", ["T", "T" * 127])
+async def test_property_filter_sees_the_properties(topic, others, host):
+    """Wherever the records lie: side by side, between others, or so that each is read alone."""
     async with _store() as store:
-        for number in range(6):
-            store.put(message(number))
+        for number in range(40):
+            wanted = message(number, topic=topic)
+            wanted.properties += b"\x02n\x01%d" % number
+            wanted.born_host = host
+            store.put(wanted)
+            for _ in range(others):
+                store.put(message(0, size=1000, topic="U"))
         store.write_pending()
-        assert _numbers(store.get_message("T", 0, 0, 32, message_filter=Even())) == [0, 2, 4]
+        result = store.get_message(topic, 0, 0, 12, message_filter=_Even())
+        assert _numbers(result) == list(range(0, 24, 2))
+        assert result.next_begin_offset == 23
+        result = store.get_message(topic, 0, 23, 32, message_filter=_Even())
+        assert _numbers(result) == list(range(24, 40, 2))
+        assert result.next_begin_offset == 40
 
 
 async def test_negative_tags_codes_match():
