@@ -1,11 +1,12 @@
 """RocketMQ's C++ client (inside PyPI's `rocketmq`), run by the interpreter of its own venv.
 
-    cpp_client.py NAMESRV send TOPIC MODE COUNT PREFIX
+    cpp_client.py NAMESRV send TOPIC MODE COUNT PREFIX [FIRST_DELAY_LEVEL]
     cpp_client.py NAMESRV consume TOPIC GROUP EXPRESSION CLUSTERING|BROADCASTING|ORDERLY
     cpp_client.py NAMESRV pull TOPIC GROUP EXPRESSION
 
-A message with the tag `refuse` is refused the first time. Speaks JSON lines on standard output; a
-consumer runs until standard input is closed.
+With a delay level each message has the next higher one. A message with the tag `refuse` is refused
+the first time. ACCESS_KEY and SECRET_KEY of the environment are the account. Speaks JSON lines on
+standard output; a consumer runs until standard input is closed.
 """
 
 from __future__ import annotations
@@ -53,15 +54,29 @@ def report_sent(number: int, result: object) -> None:
     report("sent", n=number, status=status, msgId=result.msg_id, offset=result.offset)  # type: ignore[attr-defined]
 
 
-def send(namesrv: str, topic: str, mode: str, count: str, prefix: str) -> None:
+def sign(client: object) -> None:
+    if "ACCESS_KEY" in os.environ:
+        account = os.environ["ACCESS_KEY"], os.environ["SECRET_KEY"]
+        client.set_session_credentials(*account, "ALIYUN")  # type: ignore[attr-defined]
+
+
+def send(
+    namesrv: str, topic: str, mode: str, count: str, prefix: str, first_level: str = "0"
+) -> None:
     producer = Producer(f"cpp_{prefix}", timeout=10_000)
     producer.set_namesrv_addr(namesrv)
+    sign(producer)
     producer.start()
     left = threading.Semaphore(0)
     for number in range(int(count)):
         built = message(topic, prefix, number)
+        if int(first_level):
+            built.set_delay_time_level(int(first_level) + number)
         if mode == "sync":
-            report_sent(number, producer.send_sync(built))
+            try:
+                report_sent(number, producer.send_sync(built))
+            except Exception as error:
+                report("failed", n=number, text=str(error))
         elif mode == "ordered":
             report_sent(number, producer.send_orderly(built, number % 4))
         elif mode == "oneway":
@@ -96,6 +111,7 @@ def consume(namesrv: str, topic: str, group: str, expression: str, model: str) -
         return SUCCESS
 
     consumer.set_namesrv_addr(namesrv)
+    sign(consumer)
     # Not `subscribe`: what it makes of an exception in the handler is an acknowledgement.
     ffi_check(dll.Subscribe(consumer._handle, topic.encode(), expression.encode()))
     consumer._register_callback(take)

@@ -61,23 +61,25 @@ class ForeignClient:
             self.popen.wait()
 
 
-def cpp(arguments: list[str], log: Path) -> ForeignClient:
+def cpp(arguments: list[str], log: Path, env: dict[str, str]) -> ForeignClient:
     # Its log goes to HOME and would grow without end there.
     argv = [str(cpp_client_python()), str(HERE / "cpp_client.py"), *arguments]
-    return ForeignClient(argv, log, {"HOME": str(log.parent), "ROCKETMQ_CLIENT_LOG_LEVEL": "4"})
+    own = {"HOME": str(log.parent), "ROCKETMQ_CLIENT_LOG_LEVEL": "4"}
+    return ForeignClient(argv, log, {**own, **env})
 
 
-def javascript(arguments: list[str], log: Path) -> ForeignClient:
+def javascript(arguments: list[str], log: Path, env: dict[str, str]) -> ForeignClient:
     argv = [tool("node"), str(HERE / "node" / "client.js"), *arguments]
-    return ForeignClient(argv, log, {"NODE_PATH": str(node_project() / "node_modules")})
+    return ForeignClient(argv, log, {"NODE_PATH": str(node_project() / "node_modules"), **env})
 
 
-Start = Callable[[list[str], Path], ForeignClient]
+Start = Callable[[list[str], Path, dict[str, str]], ForeignClient]
 
 
 @contextmanager
-def running(start: Start, log: Path, *arguments: str) -> Iterator[ForeignClient]:
-    client = start(list(arguments), log)
+def running(start: Start, log: Path, *arguments: str, **env: str) -> Iterator[ForeignClient]:
+    """The client with these arguments; ACCESS_KEY and SECRET_KEY in `env` are its account."""
+    client = start(list(arguments), log, env)
     try:
         yield client
     finally:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from interop.cluster import BROKER_CONFIG, SUBJECT, Cluster, start_cluster, unique
+from interop.cluster import BROKER_CONFIG, SUBJECT, Cluster, names, start_cluster, unique
+from interop.foreign import Start, cpp, javascript, running
 from support.apache import write_home
 from support.java_driver import Driver
 from support.processes import process_group, wait_until
@@ -83,6 +84,31 @@ def test_who_may_send(guarded: Cluster, java: Driver) -> None:
         failed = send(java, guarded, topic, **credentials)["failed"]
         assert len(failed) == 1, (topic, credentials)
         assert reason in failed[0]["text"]
+
+
+@pytest.mark.parametrize("start", [cpp, javascript], ids=["cpp", "javascript"])
+def test_foreign_clients_sign_what_they_send(
+    guarded: Cluster, java: Driver, tmp_path: Path, start: Start
+) -> None:
+    mode = ["sync"] if start is cpp else []
+    accounts = {
+        "missing": {},
+        "wrong": {"ACCESS_KEY": "writeonly", "SECRET_KEY": "wrong678"},
+        "right": {"ACCESS_KEY": "writeonly", "SECRET_KEY": "87654321"},
+    }
+    for name, account in accounts.items():
+        words = ["send", "mayBoth", *mode, "3", name]
+        log = tmp_path / f"{name}.log"
+        with running(start, log, guarded.address, *words, **account) as producer:
+            producer.wait_for("done")
+        assert len(producer.of("sent")) == (3 if name == "right" else 0), name
+        assert len(producer.of("failed")) == (0 if name == "right" else 3), name
+    consumer = ["consume", "mayBoth", "mayRead", "*", "CLUSTERING"]
+    reader = {"ACCESS_KEY": "readonly", "SECRET_KEY": "56785678"}
+    with running(start, tmp_path / "read.log", guarded.address, *consumer, **reader) as seen:
+        wait_until(lambda: {f"right-{n}" for n in range(3)} <= set(names(seen.of("message"))),
+                   "what was sent")  # fmt: skip
+    assert {name.split("-")[0] for name in names(seen.of("message"))} <= {"right", "m"}
 
 
 def test_who_may_read(guarded: Cluster, java: Driver) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.cluster import Cluster, expected_names, names, unique
+from interop.cluster import DELAY_LEVELS, Cluster, expected_names, names, unique
 from interop.foreign import ForeignClient, Start, cpp, javascript, running
 from support.java_driver import Driver
 from support.processes import wait_until
@@ -59,6 +59,47 @@ def test_cpp_oneway(cluster: Cluster, java: Driver, tmp_path: Path) -> None:
         messages = consumer.wait_for("message", 21)
     consumer.stop()
     assert sorted(names(messages)) == sorted(["first-0", *expected_names("m", 20)])
+
+
+@pytest.mark.parametrize("start", CLIENTS)
+def test_what_a_foreign_client_delays_comes_when_its_level_says(
+    cluster: Cluster, java: Driver, tmp_path: Path, start: Start
+) -> None:
+    topic = unique("delayed")
+    delays_ms = [int(text.removesuffix("s")) * 1000 for text in DELAY_LEVELS.split()]
+    java.run("send", namesrv=cluster.address, topic=topic, prefix="first")
+    consumer = java.start("push", namesrv=cluster.address, topic=topic, group=unique("group"))
+    consumer.wait_for("message", 1)
+    arguments = [*send_arguments(start, topic, "sync", len(delays_ms)), "1"]
+    with running(start, tmp_path / "send.log", cluster.address, *arguments) as producer:
+        producer.wait_for("done")
+        messages = consumer.wait_for("message", 1 + len(delays_ms))
+    consumer.stop()
+    waited = {event["name"]: event["seen"] - event["born"] for event in messages}
+    assert set(waited) == {"first-0", *expected_names("m", len(delays_ms))}
+    for number, delay_ms in enumerate(delays_ms):
+        assert waited[f"m-{number}"] >= delay_ms, f"level {number + 1}"
+
+
+@pytest.mark.parametrize("start", CLIENTS)
+def test_foreign_consumer_sees_of_transactions_what_was_committed(
+    cluster: Cluster, java: Driver, tmp_path: Path, start: Start
+) -> None:
+    """Neither of the two can send half messages: Java decides, at once and when it is asked."""
+    topic = unique("decided")
+    java.run("send", namesrv=cluster.address, topic=topic, prefix="first")
+    plans = ["rollback", "check-rollback", "never", "commit", "check-commit"]
+    producer = java.start(
+        "transaction", namesrv=cluster.address, topic=topic, group=unique("producers"),
+        count=10, plans=",".join(plans),
+    )  # fmt: skip
+    producer.wait_for("done")
+    arguments = ["consume", topic, unique("group"), "*", "CLUSTERING"]
+    with running(start, tmp_path / "consume.log", cluster.address, *arguments) as consumer:
+        wanted = {"first-0", *(f"m-{n}" for n in (3, 4, 8, 9))}
+        wait_until(lambda: set(names(consumer.of("message"))) >= wanted, "what was committed")
+    producer.stop()
+    assert set(names(consumer.of("message"))) == wanted
 
 
 @pytest.mark.parametrize("start", CLIENTS)

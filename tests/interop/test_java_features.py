@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interop.cluster import Cluster, names, unique
+from interop.cluster import DELAY_LEVELS, Cluster, names, unique
 from support.java_driver import Driver
 from support.processes import wait_until
 
@@ -62,19 +62,18 @@ def test_delayed_messages_come_when_their_level_says(cluster: Cluster, client: D
     client.run("send", namesrv=cluster.address, topic=topic, prefix="now")
     consumer = client.start("push", namesrv=cluster.address, topic=topic, group=group)
     consumer.wait_for("message", 1)
-    for level in (1, 2, 7, 99):
+    delays_ms = [int(text.removesuffix("s")) * 1000 for text in DELAY_LEVELS.split()]
+    levels = {**dict(enumerate(delays_ms, 1)), 99: delays_ms[-1]}  # No such level: the highest.
+    for level in levels:
         result = client.run(
             "send", namesrv=cluster.address, topic=topic, prefix=f"level{level}", delay=level
         )
         assert result["sent"][0]["status"] == "SEND_OK"
-    messages = consumer.wait_for("message", 5)
+    messages = consumer.wait_for("message", 1 + len(levels))
     consumer.stop()
     waited = {event["name"]: event["seen"] - event["born"] for event in messages}
-    assert waited["level1-0"] >= 1000
-    assert waited["level2-0"] >= 2000
-    assert waited["level7-0"] >= 3000
-    # A level that does not exist is the highest one.
-    assert waited["level99-0"] >= 3000
+    for level, delay_ms in levels.items():
+        assert waited[f"level{level}-0"] >= delay_ms, level
     assert {event["topic"] for event in messages} == {topic}
 
 
@@ -99,6 +98,18 @@ def test_transactions_are_committed_rolled_back_and_asked_for(
 
     # Undecided ones are asked for until transactionCheckMax (3), then given up.
     wait_until(lambda: min(checks().get(f"m-{n}", 0) for n in (4, 9)) >= 3, "three checks")
+
+    def given_up() -> set[str]:
+        found = client.run(
+            "pull", namesrv=cluster.address, topic=topic_of_these, group=unique("lookers"),
+        )  # fmt: skip
+        seen = {event["msgId"]: event["name"] for event in found["message"]}
+        return {seen[event["msgId"]] for event in producer.of("sent") if event["msgId"] in seen}
+
+    # The topic comes with the first that is given up.
+    topic_of_these = "TRANS_CHECK_MAX_TIME_TOPIC"
+    wait_until(lambda: has_route(client, cluster, topic_of_these), "the topic of those given up")
+    wait_until(lambda: given_up() == {"m-4", "m-9"}, "those never decided, in their topic")
     messages = consumer.stop()["message"]
     producer.stop()
     assert sorted(names(messages)) == sorted(["first-0", "m-0", "m-2", "m-5", "m-7"])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from interop.cluster import Cluster, unique
+from support.apache import mqadmin, start_mqadmin
 from support.java_driver import Driver, Job
-from support.processes import wait_until
+from support.processes import ProcessGroup, wait_until
 
 Verb = Callable[..., str]
 
@@ -204,3 +206,59 @@ def test_trace_of_a_message(verb: Verb, java: Driver, cluster: Cluster) -> None:
 
     wait_until(found, "its trace", interval_s=0.5)
     job.stop()
+
+
+def test_sends_to_a_cluster_are_timed(
+    verb: Verb, group: ProcessGroup, cluster: Cluster, tmp_path: Path
+) -> None:
+    """It sends to a topic with the name of the broker and goes on until it is ended."""
+    before = stored(verb, "broker-a")
+    timing = group.add(
+        start_mqadmin("clusterRT", "-n", cluster.address, "-a", "5", "-i", "1", home=tmp_path)
+    )
+
+    def rows() -> list[list[str]]:
+        lines = [line.split() for line in timing.output().splitlines()]
+        return [line for line in lines if line[:2] == ["DefaultCluster", "broker-a"]]
+
+    timing.wait_ready(rows, "a row of the broker")
+    timing.kill()
+    assert rows()[0][3:] == ["5", "0"], "successes and failures"
+    assert stored(verb, "broker-a") >= before + 5
+
+
+def stored(verb: Verb, topic: str) -> int:
+    lines = [line.split() for line in verb("topicStatus", "-t", topic).splitlines()]
+    return sum(int(line[3]) - int(line[2]) for line in lines if line and line[0] == "broker-a")
+
+
+def test_a_monitor_reports_what_a_group_has_not_consumed(
+    java: Driver, group: ProcessGroup, cluster: Cluster, tmp_path: Path
+) -> None:
+    """It looks at the groups that have members; one that refuses in order stays where it is."""
+    name = unique("monitored")
+    java.run("send", namesrv=cluster.address, topic=name, count=7)
+    stuck = java.start(
+        "push", namesrv=cluster.address, topic=name, group=f"stuck_{name}", order="true", fail=999
+    )
+    stuck.wait_for("message", 1)
+    monitor = group.add(start_mqadmin("startMonitoring", "-n", cluster.address, home=tmp_path))
+
+    def report() -> list[str]:
+        wanted = f"UndoneMsgs [consumerGroup=stuck_{name}, topic={name}, "
+        return [line for line in monitor.output().splitlines() if wanted in line]
+
+    monitor.wait_ready(report, "a report of the group", deadline_s=150)
+    monitor.kill()
+    java.write(stuck.id, "stop", {})
+    assert "undoneMsgsTotal=7," in report()[0]
+
+
+def test_every_verb_is_here(tmp_path: Path) -> None:
+    """What mqadmin lists, against what the tests of this directory call."""
+    listed = re.findall(r"^   ([a-zA-Z]+) ", mqadmin(home=tmp_path), re.MULTILINE)
+    assert len(listed) > 50
+    here = Path(__file__).parent
+    texts = [(here / name).read_text() for name in ("test_mqadmin.py", "test_acl.py")]
+    called = set(re.findall(r'"([a-zA-Z]+)"', "".join(texts)))
+    assert set(listed) - called == set()

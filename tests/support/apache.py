@@ -146,14 +146,26 @@ def start_apache_broker(
     return broker
 
 
+def mqadmin_line(*arguments: str, home: Path, level: str) -> list[str]:
+    """Command line of mqadmin 4.9.7 that logs from `level` on."""
+    write_home(home, level)
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    return java(main, *arguments, home=home, options=QUICK_JVM)
+
+
+def start_mqadmin(*arguments: str, home: Path) -> Process:
+    """Start a verb that runs until it is ended; what its client logs goes to its output as well."""
+    argv = mqadmin_line(*arguments, home=home, level="INFO")
+    argv.insert(1, "-Drocketmq.client.logUseSlf4j=true")
+    return Process(f"mqadmin {arguments[0]}", argv, log=home / "output.log", cwd=home)
+
+
 def mqadmin(*arguments: str, home: Path, deadline_s: float = 120.0) -> str:
     """Run a verb of Apache's mqadmin 4.9.7; standard output, or AssertionError with all of it.
 
     Apache's tool exits with 0 when it failed, so a stack trace or the word of a failure counts.
     """
-    write_home(home, level="ERROR")
-    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    argv = java(main, *arguments, home=home, options=QUICK_JVM)
+    argv = mqadmin_line(*arguments, home=home, level="ERROR")
     done = subprocess.run(
         argv, capture_output=True, text=True, check=False, cwd=home, timeout=deadline_s
     )

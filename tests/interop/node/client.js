@@ -1,6 +1,9 @@
 'use strict';
 // The JavaScript client (npm's ali-ons) as a program:
-//   client.js NAMESRV send TOPIC COUNT PREFIX | consume TOPIC GROUP EXPRESSION MODEL
+//   client.js NAMESRV send TOPIC COUNT PREFIX [FIRST_DELAY_LEVEL]
+//   client.js NAMESRV consume TOPIC GROUP EXPRESSION MODEL
+// With a delay level each message has the next higher one.
+// ACCESS_KEY and SECRET_KEY of the environment are the account.
 // A message with the tag `refuse` is refused the first time.
 // JSON lines on standard output; a consumer runs until standard input is closed.
 const { Consumer, Producer, Message } = require('ali-ons');
@@ -10,17 +13,23 @@ const httpclient = { request() { throw new Error('no HTTP here'); } };
 const report = (event, fields) => process.stdout.write(JSON.stringify({ event, ...fields }) + '\n');
 const quiet = { info() {}, warn() {}, debug() {}, error(...args) { process.stderr.write(args.join(' ') + '\n'); } };
 const common = nameSrv => ({
-  httpclient, nameSrv, accessKeyId: 'none', accessKeySecret: 'none', logger: quiet,
+  httpclient, nameSrv, logger: quiet,
+  accessKeyId: process.env.ACCESS_KEY, accessKeySecret: process.env.SECRET_KEY,
 });
 
-async function send(nameSrv, topic, count, prefix) {
+async function send(nameSrv, topic, count, prefix, firstLevel) {
   const producer = new Producer({ ...common(nameSrv), producerGroup: `js_${prefix}` });
   await producer.ready();
   for (let n = 0; n < Number(count); n++) {
     const message = new Message(topic, 'ab'[n % 2], `${prefix}-${n}:`);
     message.keys = [ `${prefix}${n}` ];
-    const result = await producer.send(message);
-    report('sent', { n, status: result.sendStatus, msgId: result.msgId, offset: result.queueOffset });
+    if (firstLevel) message.delayTimeLevel = Number(firstLevel) + n;
+    try {
+      const result = await producer.send(message);
+      report('sent', { n, status: result.sendStatus, msgId: result.msgId, offset: result.queueOffset });
+    } catch (error) {
+      report('failed', { n, text: String(error) });
+    }
   }
   report('done');
   await ended();
