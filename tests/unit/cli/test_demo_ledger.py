@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from twinlog.cli.demo.command import _writable, _write_page
 from twinlog.cli.demo.ledger import Ledger, latency_per_bin, percentile, rate_per_bin
 from twinlog.cli.demo.plot import Series, chart, pieces
+from twinlog.cli.demo.verdict import Findings, Moments, judge
 
 QUEUE = ("broker-a", 0)
 
@@ -101,10 +101,22 @@ def test_the_page_goes_where_one_may_write(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     assert _writable(None) == Path("twinlog-demo.html")
     assert _writable(tmp_path / "a.html") == tmp_path / "a.html"
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(click.UsageError, match="cannot write"):
-        _writable(tmp_path / "a.html")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(click.UsageError, match="cannot write: No such file"):
+        _writable(tmp_path / "none" / "a.html")
+    monkeypatch.chdir("/proc")  # Nobody may write there, not even root.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     written = _write_page(_writable(None), "page")
     assert written.parent == tmp_path
     assert written.read_text() == "page"
+
+
+def test_an_archive_that_was_refused_says_why_and_counts_nothing() -> None:
+    findings = Findings(missing_on_slave=0, audit_differences=0, audit_result="equal")
+    findings.archive_refusal = "the record at 4096 is damaged"
+    reasons = judge(ledger_with(range(3)), Moments(), findings).reasons
+    assert "nothing was archived: the record at 4096 is damaged" in reasons
+    assert not any("lacks" in reason for reason in reasons)
+    findings.archive_missing = 2
+    reasons = judge(ledger_with(range(3)), Moments(), findings).reasons
+    assert "the archive lacks 2 acknowledged messages" in reasons

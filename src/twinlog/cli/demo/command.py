@@ -75,12 +75,17 @@ def _writable(report: Path | None) -> Path | None:
     None: a temporary file, for the directory is somebody else's (a clone that another user made).
     """
     path = report or Path(REPORT_NAME)
-    target = path if path.exists() else path.parent
-    if os.access(target, os.W_OK):
-        return path
-    if report is not None:
-        raise click.UsageError(f"--report {report}: cannot write to {target}")
-    return None
+    try:
+        # Tried, not asked: access(2) knows neither capabilities nor file systems for reading only.
+        if path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        if report is not None:
+            raise click.UsageError(f"--report {report}: cannot write: {error.strerror}") from error
+        return None
+    return path
 
 
 def _write_page(path: Path | None, text: str) -> Path:

@@ -48,7 +48,9 @@ async def run_pipeline(
         "--quiet",
     )
     if code:
-        findings.problems.append(f"archive ended with {code}: {text}")
+        # What the job refuses to archive is the finding here: damage must not enter the archive.
+        findings.archive_refusal = text.removeprefix("twinlog: ")
+        say(f"archive refused: {findings.archive_refusal}")
     else:
         findings.archived_rows, findings.archive_missing = await asyncio.to_thread(
             _compare, archive, acknowledged

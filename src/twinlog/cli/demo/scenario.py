@@ -186,6 +186,16 @@ class Demo:
         self._traffic.check()
         await self._until(self._observer.is_at_rest, CATCH_UP_SECONDS_MAX, "the pair to be at rest")
         self.moments.caught_up = first_caught_up(self.lag, self.moments.restart)
+        self._say_what_the_slave_repaired()
+
+    def _say_what_the_slave_repaired(self) -> None:
+        """Replicas that are equal after a sabotage need a word: the slave compared and mended."""
+        assert self.cluster is not None
+        aside = (self.cluster.brokers[1].store_path / "twinlog").glob("cut-*")
+        size = sum(path.stat().st_size for path in aside)
+        if size:
+            self.say(f"the slave's log differed from its master's: it moved {size:,} bytes aside"
+                     " and copied them again")  # fmt: skip
 
     async def _in_thread(self, function: Callable[..., object], *arguments: object) -> None:
         """Start processes off the loop. An interrupt does not end a thread: `_stop` waits for it,

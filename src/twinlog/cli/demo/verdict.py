@@ -33,7 +33,8 @@ class Findings:
     audit_result: str = "not run"
     audit_differences: int = -1
     archived_rows: int = -1
-    archive_missing: int = -1
+    archive_missing: int = -1  # -1: there is no archive; `archive_refusal` says why
+    archive_refusal: str = "not run"
     problems: list[str] = field(default_factory=list)
 
 
@@ -84,7 +85,11 @@ def judge(ledger: Ledger, moments: Moments, findings: Findings) -> Verdict:
     if findings.is_pipeline_expected and findings.audit_differences != 0:
         reasons.append(f"audit of master against slave: {findings.audit_result}")
     if findings.is_pipeline_expected and findings.archive_missing != 0:
-        reasons.append(f"the archive lacks {findings.archive_missing} acknowledged messages")
+        reasons.append(
+            f"the archive lacks {findings.archive_missing} acknowledged messages"
+            if findings.archive_missing > 0
+            else f"nothing was archived: {findings.archive_refusal}"
+        )
     if ledger.seconds_without_reads(moments.kill, moments.restart) is None:
         reasons.append("nothing was read from the slave while the master was away")
     if ledger.first_write_after(moments.restart) is None:
