@@ -3,41 +3,84 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
-from twinlog.cli.main import COMMANDS
+from twinlog.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)]*)?\)")
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+IN_BLOCK = re.compile(r"^(?:\$ )?(twinlog [a-z].*)", re.MULTILINE)
+IN_TEXT = re.compile(r"`(twinlog [a-z][^`\n]*)`")
 
 
 def page_id(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link into the page may name: its headings, as they are shown on the web."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text).strip().lower().replace(" ", "-") for text in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = [match.group(1) for match in LINK.finditer(page.read_text(encoding="utf-8"))]
-    missing = [
-        target
-        for target in targets
-        if "://" not in target and not (page.parent / target).resolve().exists()
-    ]
+    missing = []
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor[1:] not in anchors(path)):
+            missing.append(target + anchor)
     assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_commands_and_targets_exist(page: Path) -> None:
+def test_make_targets_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
     used = set(re.findall(r"`make ([a-z][a-z-]*)|^\$ make ([a-z][a-z-]*)", text, re.MULTILINE))
     assert {name for pair in used for name in pair if name} <= targets
-    commands = set(re.findall(r"^\$ twinlog ([a-z][a-z-]*)", text, re.MULTILINE))
-    assert commands <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(BLOCK.findall(text))
+    for line in IN_BLOCK.findall(blocks) + IN_TEXT.findall(BLOCK.sub("", text)):
+        command, _, comment = line.partition(" # ")
+        if not comment.startswith("exit "):  # Shown for its error.
+            assert wrong_words(shlex.split(command)[1:]) == [], line
+
+
+def wrong_words(words: list[str]) -> list[str]:
+    """Verbs and options that the program does not know."""
+    here: click.Command = cli
+    options: set[str] = {"-h", "--help"}
+    for number, word in enumerate(words):
+        options |= {name for each in here.params for name in (*each.opts, *each.secondary_opts)}
+        if word.startswith("-") or not isinstance(here, click.Group):
+            break
+        inner = here.get_command(click.Context(here), word)
+        if inner is None:
+            # A group that is a command, too, may be given what follows as its arguments.
+            return words[number:] if not here.invoke_without_command else []
+        here = inner
+    options |= {name for each in here.params for name in (*each.opts, *each.secondary_opts)}
+    return [word for word in words if word.startswith("-") and word.split("=")[0] not in options]
+
+
+def test_wrong_verbs_and_options_are_seen() -> None:
+    assert wrong_words(["topic", "create", "orders", "-q", "8"]) == []
+    assert wrong_words(["topic", "create", "orders", "--queus", "8"]) == ["--queus"]
+    assert wrong_words(["topic", "lst"]) == ["lst"]
 
 
 def test_paths_of_tests_in_the_documents_exist() -> None:
