@@ -21,12 +21,13 @@ DEMO = [sys.executable, "-m", "twinlog.cli.main", "demo", "--apache-client", "--
 
 
 @pytest.mark.timeout(420)
-def test_the_java_client_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", [0, 100], ids=["fast", "paced"])
+def test_the_java_client_loses_nothing_that_was_acknowledged(tmp_path: Path, rate: int) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     report = tmp_path / "report.html"
     done = subprocess.run(
-        [*DEMO, "--seconds", "3", "--json", "--report", str(report)],
+        [*DEMO, "--seconds", "3", "--rate", str(rate), "--json", "--report", str(report)],
         env={**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache_directory())},
         capture_output=True,
         text=True,

@@ -74,6 +74,9 @@ class JavaTraffic:
         self._now.restart()
         self._tell("write")
 
+    def rush(self, *, is_on: bool) -> None:
+        self._tell("rush" if is_on else "calm")
+
     def hurry(self) -> None:
         self._tell("hurry")
 

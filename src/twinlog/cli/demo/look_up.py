@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinlog.message.compression import CompressionError, inflate_body
 from twinlog.message.record import (
     MAGIC_BLANK,
     RecordError,
@@ -37,9 +38,10 @@ def messages_in_store(store: Path, topic: str) -> Iterator[Found]:
                 break
             try:
                 record = decode_record(data, position, check_crc=True)
-            except RecordError:
+                body = inflate_body(record.body, record.sys_flag)
+            except (RecordError, CompressionError):
                 position += size
                 continue
             if record.topic == topic and record.physical_offset == start + position:
-                yield Found(int(record.body[:10]), record.physical_offset, size)
+                yield Found(int(body[:10]), record.physical_offset, size)
             position += size

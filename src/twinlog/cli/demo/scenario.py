@@ -21,6 +21,7 @@ from twinlog.cli.demo.traffic import TOPIC, Load, Stopwatch, Traffic
 from twinlog.cli.demo.verdict import Findings, Moments, Verdict, judge
 from twinlog.cli.local_cluster import ClusterPlan, LocalCluster
 
+IN_FLIGHT_MIN = 64  # Open sends at the kill.
 OUTAGE_SECONDS = 6.0
 OUTAGE_SECONDS_MAX = 40.0
 DRAIN_SECONDS_MAX = 60.0
@@ -108,10 +109,14 @@ class Demo:
     async def _before_the_kill(self) -> None:
         self.phase = "traffic"
         self.say(f"traffic for {self.options.seconds:.0f} s, {self.options.load.size} bytes each")
-        while self.now() < self.options.seconds or self.ledger.in_flight < 64:
+        assert self._traffic is not None
+        while self.now() < self.options.seconds:
+            await self._sample(0.25)
+        self._traffic.rush(is_on=True)
+        while self.ledger.in_flight < IN_FLIGHT_MIN:
             if self.now() > self.options.seconds + 30:
                 raise DemoFailure(f"only {self.ledger.in_flight} sends were ever open at once")
-            await self._sample(0.25)
+            await self._sample(0.005)
         if not self.ledger.acknowledged:
             raise DemoFailure(f"no send was acknowledged: {self.ledger.unknown}")
 
@@ -126,6 +131,7 @@ class Demo:
         # No await between the signal and the time that is written down.
         os.kill(process.pid, 9)
         self.moments.kill = self.now()
+        self._traffic.rush(is_on=False)
         self._traffic.hurry()
         self.phase = "no master"
         self.findings.unread_at_kill = self.ledger.unread

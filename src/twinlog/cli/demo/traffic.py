@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class Traffic:
         # Until the master dies the readers lag behind on purpose: what they have not read by then
         # is what only the slave can give them.
         self._is_reading_slowly = True
+        self._rush = asyncio.Event()
+        self._rushed = 0  # Messages that left before their time, which `rate` does not count.
 
     async def start(self) -> None:
         self._producer = Producer("demo-writers", name_server=self._name_server)
@@ -68,6 +71,13 @@ class Traffic:
             self._consumers.append(consumer)
         self._is_writing = True
         self._senders = [asyncio.ensure_future(self._send_forever()) for _ in range(SENDERS)]
+
+    def rush(self, *, is_on: bool) -> None:
+        """Send as fast as it goes whatever the rate: at the kill many sends must be open."""
+        if is_on:
+            self._rush.set()
+        else:
+            self._rush.clear()
 
     def hurry(self) -> None:
         """From now on read as fast as the messages come."""
@@ -101,10 +111,13 @@ class Traffic:
                 await asyncio.sleep(RETRY_PAUSE_SECONDS)
 
     async def _pace(self, number: int) -> None:
-        if self._load.rate:
-            ahead = number / self._load.rate - self._now()
-            if ahead > 0:
-                await asyncio.sleep(ahead)
+        if not self._load.rate:
+            return
+        ahead = (number - self._rushed) / self._load.rate - self._now()
+        if ahead > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._rush.wait(), ahead)
+                self._rushed += 1
 
     async def _send(self, number: int) -> bool:
         assert self._producer is not None

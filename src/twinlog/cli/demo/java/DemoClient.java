@@ -52,6 +52,7 @@ public final class DemoClient {
     private final int rate;
     private volatile boolean writing = true;
     private volatile boolean slow = true;
+    private volatile boolean rushing = false;
 
     private DemoClient(String[] arguments) {
         nameServer = arguments[0];
@@ -112,6 +113,8 @@ public final class DemoClient {
         while (command != null && !command.equals("stop")) {
             if (command.equals("write")) {
                 writer.start();
+            } else if (command.equals("rush") || command.equals("calm")) {
+                rushing = command.equals("rush");
             } else if (command.equals("hurry")) {
                 slow = false;
             } else if (command.equals("stop-writing")) {
@@ -137,11 +140,11 @@ public final class DemoClient {
 
     private void write() {
         long started = System.nanoTime();
+        long rushed = 0;
         for (long number = 0; writing; number++) {
             try {
-                if (rate > 0) {
-                    long ahead = number * 1_000_000_000L / rate - (System.nanoTime() - started);
-                    TimeUnit.NANOSECONDS.sleep(ahead);
+                if (rate > 0 && !waitForTurn(started + (number - rushed) * 1_000_000_000L / rate)) {
+                    rushed++;
                 }
                 permits.acquire();
             } catch (InterruptedException e) {
@@ -153,6 +156,16 @@ public final class DemoClient {
                 permits.release();
             }
         }
+    }
+
+    /** False: it leaves before its time, because there is a rush. In steps, so that a rush is noticed. */
+    private boolean waitForTurn(long due) throws InterruptedException {
+        long ahead = due - System.nanoTime();
+        while (ahead > 0 && writing && !rushing) {
+            TimeUnit.NANOSECONDS.sleep(Math.min(ahead, 10_000_000L));
+            ahead = due - System.nanoTime();
+        }
+        return ahead <= 0;
     }
 
     private void send(long number) {
