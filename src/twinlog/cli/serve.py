@@ -21,7 +21,7 @@ from twinlog.runtime import log_config
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.runtime.descriptors import raise_descriptor_limit
 from twinlog.runtime.log_config import LogSettings
-from twinlog.runtime.memory import return_large_buffers
+from twinlog.runtime.memory import give_back, return_large_buffers
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
@@ -99,7 +99,6 @@ def run_service(
     """
     if not __debug__:
         fail("assertions are part of the safety net: do not run with -O")
-    return_large_buffers()
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(make, known_errors))
@@ -134,6 +133,9 @@ async def _serve(
     except expected as error:
         click.echo(f"twinlog: cannot start: {error}", err=True)
         return EXIT_FAILED
+    # Not before: a recovery reads gigabytes through buffers that are better kept.
+    return_large_buffers()
+    give_back()
     click.echo(service.ready_line, err=True)
     notify_ready()
     await lifetime.ended()

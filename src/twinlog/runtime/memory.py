@@ -17,7 +17,7 @@ _TRIM_THRESHOLD = 8 * 1024 * 1024
 
 
 def return_large_buffers() -> bool:
-    """Ask for it, once, at the start of a process. False: this C library cannot be asked."""
+    """Ask for it, once, when a server is ready. False: this C library cannot be asked."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from twinlog.message.crc import CRC_MASK, crc32
-from twinlog.message.hashing import hash_spans, topic_prefix_hash
+from twinlog.message.hashing import by_size, hash_spans, powers_of, rows_at, topic_prefix_hash
 from twinlog.message.record import MAGIC_V1, RECORD_SIZE_MIN
 from twinlog.message.sysflag import HOSTS_V6_MASK
 
@@ -32,6 +32,13 @@ _PAIR_END: Final = 2
 _NAME_END: Final = 1
 _SPACE: Final = 0x20
 _PADDING: Final = b"\x02" * 16  # So that a name may be read at the start of the last piece.
+# The fields of a record with IPv4 hosts up to its body.
+_HEAD_SIZE: Final = 88
+_HEAD_FIELDS: Final = {
+    "size": (">i4", 0), "magic": (">u4", 4), "crc": (">i4", 8), "queue_id": (">i4", 12),
+    "queue_offset": (">i8", 20), "offset": (">i8", 28), "sys_flag": (">i4", 36),
+    "timestamp": (">i8", 56), "body_size": (">i4", 84),
+}  # fmt: skip
 _WORD: Final = {name: int.from_bytes(name, "big") for name in (b"TAGS", b"KEYS", b"UNIQ_KEY")}
 
 
@@ -81,12 +88,12 @@ def read_columns(
     names, numbers = topics
     tags_codes, key_records, key_hashes, key_sizes = found
     prefixes = np.array([topic_prefix_hash(name) for name in names], dtype=np.uint32)
-    powers = _powers(key_sizes)
-    values = (prefixes[numbers[key_records]] * powers + key_hashes).astype(np.uint32)
+    values = prefixes[numbers[key_records]] * powers_of(key_sizes) + key_hashes
     end = int(heads["offset"][-1] + heads["size"][-1])
     return Columns(
         end, heads["offset"], heads["size"], heads["queue_id"], heads["queue_offset"],
-        heads["timestamp"], names, numbers, tags_codes, key_records, _never_negative(values),
+        heads["timestamp"], names, numbers, tags_codes, key_records,
+        _never_negative(values.astype(np.uint32)),
     )  # fmt: skip
 
 
@@ -112,25 +119,26 @@ def _column(raw: Any, kind: str, at: Any) -> Any:
 
 def _heads(raw: Any, starts: Any, physical_offset: int) -> dict[str, Any]:
     """Fixed fields, the places of what follows them, and whether all of it fits together."""
-    size = _column(raw, ">i4", starts)
-    end = starts + size
-    sys_flag = _column(raw, ">i4", starts + 36)
-    offset = _column(raw, ">i8", starts + 28)
-    body_size = _column(raw, ">i4", starts + 84)
-    topic_at = starts + 88 + body_size
+    fixed = rows_at(raw, starts, _HEAD_SIZE)
+    head = {
+        name: np.ndarray(
+            len(starts), dtype=kind, buffer=fixed, offset=at, strides=(_HEAD_SIZE,)
+        ).astype(np.int64)
+        for name, (kind, at) in _HEAD_FIELDS.items()
+    }
+    end = starts + head["size"]
+    body_size = head["body_size"]
+    topic_at = starts + _HEAD_SIZE + body_size
     topic_size = _column(raw, ">u1", topic_at)
     properties_at = topic_at + 3 + topic_size
     properties_size = _column(raw, ">u2", properties_at - 2)
-    plain = _column(raw, ">u4", starts + 4) == MAGIC_V1
-    plain &= sys_flag & (HOSTS_V6_MASK | UNQUEUED_BIT) == 0
+    plain = head["magic"] == MAGIC_V1
+    plain &= head["sys_flag"] & (HOSTS_V6_MASK | UNQUEUED_BIT) == 0
     plain &= (body_size >= 0) & (topic_at + 3 <= end) & (topic_size > 0) & (topic_size <= 127)
     plain &= (properties_size > 0) & (properties_at + properties_size == end)
-    plain &= offset == starts + physical_offset
+    plain &= head["offset"] == starts + physical_offset
     return {
-        "plain": plain, "start": starts, "end": end, "size": size, "offset": offset,
-        "crc": _column(raw, ">i4", starts + 8), "queue_id": _column(raw, ">i4", starts + 12),
-        "queue_offset": _column(raw, ">i8", starts + 20),
-        "timestamp": _column(raw, ">i8", starts + 56),
+        **head, "plain": plain, "start": starts, "end": end,
         "topic_at": topic_at, "topic_size": topic_size, "properties_at": properties_at,
     }  # fmt: skip
 
@@ -140,10 +148,10 @@ def _first_false(flags: Any) -> int:
 
 
 def _crc_matches(data: bytes, heads: dict[str, Any], count: int) -> Any:
-    view = memoryview(data)
-    begin = heads["start"][:count] + 88
+    begin = heads["start"][:count] + _HEAD_SIZE
     end = heads["topic_at"][:count]
-    sums = [crc32(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    bodies = map(memoryview(data).__getitem__, map(slice, begin.tolist(), end.tolist()))
+    sums = list(map(crc32, bodies))
     is_right = (np.array(sums, dtype=np.int64) & CRC_MASK) == heads["crc"][:count]
     return is_right | (begin == end)
 
@@ -152,13 +160,13 @@ def _topics(raw: Any, heads: dict[str, Any]) -> tuple[list[str], Any] | None:
     """Distinct topics, and the number of each record's; None when one is not ASCII."""
     names: list[str] = []
     numbers = np.zeros(len(heads["start"]), dtype=np.int64)
-    for size in np.unique(heads["topic_size"]).tolist():
-        members = np.flatnonzero(heads["topic_size"] == size)
-        matrix = raw[heads["topic_at"][members, None] + 1 + np.arange(size)]
+    for size, members in by_size(heads["topic_size"]):
+        matrix = rows_at(raw, heads["topic_at"][members] + 1, size)
         if (matrix >= 0x80).any():
             return None
-        rows = np.ascontiguousarray(matrix).view(f"S{size}").ravel()
-        distinct, places = np.unique(rows, return_inverse=True)
+        rows = matrix.view(f"S{size}").ravel()
+        is_one = bool((matrix == matrix[0]).all())
+        distinct, places = (rows[:1], 0) if is_one else np.unique(rows, return_inverse=True)
         # numpy takes zeros at the end for padding: such a topic is left to the other path.
         texts = [bytes(text) for text in distinct]
         if any(len(text) != size for text in texts):
@@ -172,9 +180,7 @@ def _properties(
     data: bytes, heads: dict[str, Any], observed: bytes
 ) -> tuple[Any, Any, Any, Any] | None:
     """(tags codes; of each key its record, its hash, its size), None: look at each record."""
-    spans = zip(heads["properties_at"].tolist(), heads["end"].tolist(), strict=True)
-    texts = [data[a:b] for a, b in spans]
-    blob = b"\x02" + b"\x02".join(texts) + _PADDING
+    blob = _joined(data, heads["properties_at"], heads["end"])
     if not blob.isascii() or b"\0" in blob or (observed and observed in blob):
         return None
     raw = np.frombuffer(blob, dtype=np.uint8)
@@ -188,7 +194,7 @@ def _properties(
         if spans_of is None:
             return None
         found[name] = spans_of
-    if _has_space(raw, *found[b"KEYS"][1:]):
+    if b" " in blob and _has_space(raw, *found[b"KEYS"][1:]):
         return None
     tags_codes = np.zeros(len(sizes), dtype=np.int64)
     records, starts, lengths = found[b"TAGS"]
@@ -199,11 +205,26 @@ def _properties(
     return tags_codes, records, hash_spans(raw, starts, lengths), lengths
 
 
+def _joined(data: bytes, starts: Any, ends: Any) -> bytes:
+    """The properties of all records, each behind a separator."""
+    size = int(ends[0] - starts[0])
+    if (ends - starts == size).all():
+        # Of one producer they often are of one size: no step for each.
+        matrix = np.full((len(starts), size + 1), _PAIR_END, dtype=np.uint8)
+        matrix[:, 1:] = rows_at(np.frombuffer(data, dtype=np.uint8), starts, size)
+        joined: bytes = matrix.tobytes()
+        return joined + _PADDING
+    texts = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return b"\x02" + b"\x02".join(texts) + _PADDING
+
+
 def _values(
     raw: Any, starts: Any, ends: Any, name: bytes, record_starts: Any
 ) -> tuple[Any, Any, Any] | None:
     """Records, starts and sizes of a property's values; None when the rules need a closer look."""
     size = len(name)
+    maybe = np.flatnonzero(raw[starts] == name[0])
+    starts, ends = starts[maybe], ends[maybe]
     is_named = _column(raw, f">u{size}", starts) == _WORD[name]
     is_named &= raw[starts + size] == _NAME_END
     value_starts, value_ends = starts[is_named] + size + 1, ends[is_named]
@@ -218,13 +239,6 @@ def _has_space(raw: Any, starts: Any, lengths: Any) -> bool:
     spaces = np.flatnonzero(raw == _SPACE)
     before = np.searchsorted(spaces, starts)
     return bool((before != np.searchsorted(spaces, starts + lengths)).any())
-
-
-def _powers(sizes: Any) -> Any:
-    """31 to the power of each size, in 32 bits."""
-    distinct, places = np.unique(sizes, return_inverse=True)
-    powers = [pow(31, size, 1 << 32) for size in distinct.tolist()]
-    return np.array(powers, dtype=np.uint32)[places]
 
 
 def _never_negative(values: Any) -> Any:

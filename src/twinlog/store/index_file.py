@@ -79,7 +79,8 @@ class IndexFile:
         self.is_unsynced = False
         self._entries_at = HEADER.size + SLOT_SIZE * slots_max
         self._slots: Any = None
-        self._dirty_pages: set[int] = set()
+        # One for each page of slots: whether it changed since it was written.
+        self._dirty_pages = bytearray(slots_max // _PAGE_SLOTS + 1)
 
     # Loading
 
@@ -168,7 +169,7 @@ class IndexFile:
         if self.begin_timestamp > 0:
             seconds = min(max(0, (timestamp - self.begin_timestamp) // 1000), SECONDS_MAX)
         slots[slot] = number
-        self._dirty_pages.add(slot // _PAGE_SLOTS)
+        self._dirty_pages[slot // _PAGE_SLOTS] = 1
         if number <= 1:
             self.begin_offset = offset
             self.begin_timestamp = timestamp
@@ -206,7 +207,7 @@ class IndexFile:
         is_last[:-1] = is_first[1:]
         slots[slot_sorted[is_last]] = number_sorted[is_last]
         self.slot_count += int(np.count_nonzero(before == 0))
-        self._dirty_pages.update(np.unique(slot_sorted // _PAGE_SLOTS).tolist())
+        np.frombuffer(self._dirty_pages, dtype=np.uint8)[slot // _PAGE_SLOTS] = 1
         entries = np.empty(count, dtype=_ENTRY_FIELDS)
         entries["h"] = key_hash
         entries["o"] = offsets
@@ -233,12 +234,13 @@ class IndexFile:
 
     def write_slots(self) -> None:
         """Write the slots that changed, neighbours together."""
-        if not self._dirty_pages:
+        dirty = [page for page, is_dirty in enumerate(self._dirty_pages) if is_dirty]
+        if not dirty:
             return
-        for first, last in _runs(sorted(self._dirty_pages)):
+        for first, last in _runs(dirty):
             data = self._slot_bytes(first * _PAGE_SLOTS, (last + 1) * _PAGE_SLOTS)
             self.file.pwritev((data,), HEADER.size + SLOT_SIZE * _PAGE_SLOTS * first)
-        self._dirty_pages.clear()
+        self._dirty_pages[:] = bytes(len(self._dirty_pages))
         self.is_unsynced = True
 
     # Recovery
@@ -319,10 +321,8 @@ class IndexFile:
         data = self.file.pread(SLOT_SIZE * self.slots_max, HEADER.size)
         page = SLOT_SIZE * _PAGE_SLOTS
         counted = self._slot_bytes(0, self.slots_max)
-        self._dirty_pages = {
-            at // page for at in range(0, len(data), page)
-            if data[at : at + page] != counted[at : at + page]
-        }  # fmt: skip
+        for at in range(0, len(data), page):
+            self._dirty_pages[at // page] = data[at : at + page] != counted[at : at + page]
 
     def _slot_bytes(self, first: int, end: int) -> bytes:
         part = self._slots[first:end]

@@ -40,7 +40,7 @@ from twinlog.store.resync import HEAD_SIZE, find_record
 from twinlog.store.segment import Segment, data_ranges
 
 _LOG = logging.getLogger("twinlog.store")
-_CHUNK_SIZE: Final = 4 << 20
+_CHUNK_SIZE: Final = 8 << 20  # What array operations cost each time is shared by many records.
 _PROGRESS_MS: Final = 2000
 _FILES_NORMAL: Final = 3  # RocketMQ checks the last three files after a clean stop.
 
