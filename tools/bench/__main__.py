@@ -95,6 +95,7 @@ def is_set(name: str) -> bool:
 
 
 def main() -> int:
+    harness.explain_if_asked(__doc__)
     is_quick = is_set("QUICK")
     rows = harness.wanted(all_rows(), os.environ.get("ONLY", ""))
     if is_quick and not os.environ.get("ONLY"):
@@ -104,6 +105,7 @@ def main() -> int:
     if not rows or is_set("LIST"):
         list_rows(rows or all_rows(), file)
         return 0 if rows else 2
+    harness.compile_all()
     facts = harness.facts()
     facts["versions"] |= clusters.versions()
     committed = report.DOCS / "benchmarks.json"

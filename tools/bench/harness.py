@@ -7,6 +7,7 @@ so that a machine that gets slower meets all of them.
 
 from __future__ import annotations
 
+import compileall
 import importlib.metadata
 import os
 import platform
@@ -80,6 +81,20 @@ def wanted(rows: Sequence[Row], only: str) -> list[Row]:
     """Rows whose name contains one of the comma-separated parts of `only`; all when it is empty."""
     parts = [part.strip() for part in only.split(",") if part.strip()]
     return [row for row in rows if not parts or any(part in row.name for part in parts)]
+
+
+def explain_if_asked(text: str | None) -> None:
+    """Settings come from the environment: an argument is a question, or a mistake."""
+    if len(sys.argv) > 1:
+        print((text or "").strip())
+        if sys.argv[1:] in (["--help"], ["-h"]):
+            sys.exit(0)
+        sys.exit(f"\nno arguments are taken: {' '.join(sys.argv[1:])}")
+
+
+def compile_all() -> None:
+    """As an installation would: users do not pay for compiling at each start of a server."""
+    compileall.compile_dir(ROOT / "src" / "twinlog", quiet=1)
 
 
 def end_in_order() -> None:

@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from harness import Metric
 GIB = 1 << 30
 RATE = 4_000
 SECONDS = 4.0
+CURVE_DEADLINE_S = 1800.0
 _FILL_MEMBERS = 56  # Of 1 KiB: a batch of about 64 KiB.
 _RECORD_SIZE = 1024 + 200
 
@@ -191,6 +193,7 @@ def measure(curve: Curve, scale: float) -> dict[str, Any]:
 
 
 def main() -> int:
+    harness.explain_if_asked(__doc__)
     only = [part for part in os.environ.get("ONLY", "").split(",") if part]
     wanted = [curve for curve in CURVES if not only or curve.name in only]
     if not wanted:
@@ -201,9 +204,18 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     file = out / "scale.json"
     document = json.loads(file.read_text()) if file.exists() else {"curves": []}
+    harness.compile_all()
+    failed = []
     for curve in wanted:
         print(f"bench-scale: {curve.title}", file=sys.stderr, flush=True)
-        found = measure(curve, scale)
+        try:
+            with harness.deadline(CURVE_DEADLINE_S, curve.name):
+                found = measure(curve, scale)
+        except Exception as error:
+            # Its older result stays, and the other curves are measured.
+            traceback.print_exc()
+            failed.append(f"{curve.name} failed: {type(error).__name__}: {error}"[:2000])
+            continue
         kept = {entry["name"]: entry for entry in document["curves"]} | {curve.name: found}
         document["curves"] = [kept[each.name] for each in CURVES if each.name in kept]
         file.write_text(json.dumps(document, indent=1) + "\n")
@@ -211,7 +223,9 @@ def main() -> int:
     if os.environ.get("DOCS", "") not in ("", "0"):
         report.write_scale(document)
     print(f"bench-scale: written to {file}")
-    return 0
+    for line in failed:
+        print(f"bench-scale: {line}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

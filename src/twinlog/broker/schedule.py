@@ -31,7 +31,9 @@ from twinlog.message.properties import (
 )
 from twinlog.message.record import RecordError, decode_record
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.store.filter import TAGS_HASH_MIN
 from twinlog.store.message_store import MessageStore
+from twinlog.store.reader import store_timestamp_of
 from twinlog.store.status import PutMessageStatus
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -163,7 +165,10 @@ class ScheduleMessageService:
         self._correct_offset(level)
         entries = queue_entries(self._store, SCHEDULE_TOPIC, queue_id, level.offset, _BATCH)
         now = self._clock.now_ms()
-        for physical_offset, size, deliver_at in entries:
+        for physical_offset, size, tags_code in entries:
+            deliver_at = tags_code
+            if tags_code < TAGS_HASH_MIN:
+                deliver_at = self._stored_at(physical_offset, size) + level.delay_ms
             # A clock that was set back must not keep messages for longer than their level says.
             wait = min(deliver_at - now, level.delay_ms)
             if wait > 0:
@@ -173,6 +178,11 @@ class ScheduleMessageService:
                 return
         if entries:
             self._schedule(level, 0)
+
+    def _stored_at(self, physical_offset: int, size: int) -> int:
+        """For entries whose time is in a file that only Apache reads; 0: the record is gone."""
+        data = self._store.message_by_offset(physical_offset, size)
+        return 0 if data is None else store_timestamp_of(data)
 
     def _correct_offset(self, level: _Level) -> None:
         queue_id = level.level - 1

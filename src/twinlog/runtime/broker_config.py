@@ -417,7 +417,10 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
         if self.fetch_namesrv_addr_by_address_server:
             warnings.append("fetchNamesrvAddrByAddressServer: not supported, namesrvAddr is used")
         if self.enable_consume_queue_ext:
-            warnings.append("enableConsumeQueueExt: no effect, filters work without such files")
+            warnings.append(
+                "enableConsumeQueueExt: such files are neither written nor read; filters and"
+                " delayed messages work without them, also where Apache wrote them"
+            )
         return warnings
 
     def _check_role(self) -> list[str]:

@@ -19,7 +19,9 @@ class MessageFilter(Protocol):
         ...
 
 
-_HASH_MIN: Final = -(1 << 31)
+# Below it a tags code is no hash but a place in `consumequeue_ext`, from an Apache broker that
+# writes such files; we do not read them.
+TAGS_HASH_MIN: Final = -(1 << 31)
 
 
 class TagsCodeFilter:
@@ -31,8 +33,8 @@ class TagsCodeFilter:
         self._codes = codes
 
     def matches_tags_code(self, tags_code: int) -> bool:
-        if tags_code < _HASH_MIN:
-            return True  # A place in `consumequeue_ext`, from a broker that writes it: unknown.
+        if tags_code < TAGS_HASH_MIN:
+            return True  # Unknown: the consumer looks at the tag itself.
         code = tags_code & 0xFFFFFFFF
         return (code - (1 << 32) if code & 0x80000000 else code) in self._codes
 

@@ -197,3 +197,17 @@ def test_columns_of_plain_records() -> None:
     assert read_columns(b"".join(records), 1001, check_crc=True) is None
     assert read_columns(b"".join(records[:60]), 1000, check_crc=True) is None
     assert read_columns(b"".join(records), 1000, check_crc=True, observed=b"TagA") is None
+
+
+def test_topics_of_one_length_are_told_apart() -> None:
+    records, position, topics = [], 0, []
+    for number in range(90):
+        message = odd_message(random.Random(number), number)
+        message.sys_flag, message.born_host, message.properties = 0, HOST, b"a\x01b"
+        message.topic = ("Orders", "Ordes2", "T")[number % 3]
+        topics.append(message.topic)
+        records.append(encode_record(message, number, position, 5))
+        position += len(records[-1])
+    columns = read_columns(b"".join(records), 0, check_crc=True)
+    assert columns is not None
+    assert [columns.topics[number] for number in columns.topic_numbers] == topics

@@ -1,6 +1,8 @@
 """The harness of `make bench`: rows picked, subjects in turn, medians, ratios, results merged."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import aims
 import harness
 import pytest
 import results
+import scale
 
 
 def _row(subjects, **options):
@@ -139,3 +142,39 @@ def test_aims_are_held_against_ratios_and_medians():
 def test_an_aim_that_cannot_be_checked_is_an_error(aim):
     with pytest.raises(ValueError, match=r"remarks\.toml"):
         aims.verdicts(_result(1.0, 1.0), {"aims": {"*": [aim]}})
+
+
+@pytest.mark.parametrize("program", ["", "scale.py"], ids=["bench", "bench-scale"])
+def test_an_argument_is_answered_and_measures_nothing(program):
+    argv = [sys.executable, str(harness.ROOT / "tools" / "bench" / program)]
+    asked = subprocess.run([*argv, "--help"], capture_output=True, text=True, timeout=60)
+    assert asked.returncode == 0
+    assert "ONLY=" in asked.stdout
+    wrong = subprocess.run([*argv, "--quick"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 1
+    assert "no arguments are taken: --quick" in wrong.stderr
+
+
+def test_a_curve_that_fails_loses_none_of_the_others(tmp_path, monkeypatch, capsys):
+    def breaks(directory, factor):
+        yield {"x": 1, "cpu": 2.0}
+        raise RuntimeError("the broker is gone")
+
+    def works(directory, factor):
+        yield from ({"x": x, "cpu": 2.0 + x} for x in (1, 10))
+
+    metrics = [harness.Metric("cpu", "us", "lower")]
+    curves = [
+        scale.Curve("first", "first", "x", metrics, breaks),
+        scale.Curve("second", "second", "x", metrics, works),
+    ]
+    older = {"curves": [{"name": "first", "points": [{"x": 5}]}]}
+    (tmp_path / "scale.json").write_text(json.dumps(older))
+    monkeypatch.setattr(scale, "CURVES", curves)
+    monkeypatch.setattr(sys, "argv", ["scale.py"])
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.delenv("ONLY", raising=False)
+    assert scale.main() == 1
+    kept = json.loads((tmp_path / "scale.json").read_text())["curves"]
+    assert {entry["name"]: len(entry["points"]) for entry in kept} == {"first": 1, "second": 2}
+    assert "first failed: RuntimeError: the broker is gone" in capsys.readouterr().err
