@@ -31,13 +31,16 @@ import struct
 from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from twinlog.message.crc import crc32
 from twinlog.message.ids import HOST_V4_SIZE, HOST_V6_SIZE
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.sysflag import BORNHOST_V6_FLAG, HOSTS_V6_MASK, STOREHOSTADDRESS_V6_FLAG
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
+
+if TYPE_CHECKING:
+    from twinlog.runtime.disk import FileBytes
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -231,7 +234,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: boo
     return Record(*values[:14], body, topic, properties)  # type: ignore[call-arg]
 
 
-def properties_at(data: bytes, start: int, end: int) -> bytes:
+def properties_at(data: FileBytes, start: int, end: int) -> bytes:
     """The property string of the whole, valid record [start, end), without decoding the rest."""
     magic, sys_flag, body_size = _PLACES(data, start)
     if sys_flag & HOSTS_V6_MASK:

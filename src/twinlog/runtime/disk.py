@@ -3,6 +3,10 @@
 Writes use pwrite, never a writable mapping: a full disk is then an error of the call (ENOSPC) and
 not a signal that kills the process. Synchronising is explicit; a failed fdatasync is final, because
 Linux marks the pages clean and the next call would claim success for data that is gone.
+
+Reads use pread, or a read-only mapping where a little is wanted of much (`map`). A disk that cannot
+be read any more then ends the process, as it does Apache's; a file that is shorter than it was
+mapped does, too, so only files that keep their length are mapped.
 """
 
 from __future__ import annotations
@@ -11,16 +15,18 @@ import asyncio
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import Buffer
 
 _T = TypeVar("_T")
+FileBytes: TypeAlias = bytes | mmap.mmap  # Bytes of a file: read, or as it is mapped.
 
 
 def _load_libc() -> ctypes.CDLL | None:
@@ -67,6 +73,10 @@ class DiskFile(Protocol):
     path: str
 
     def pread(self, size: int, offset: int) -> bytes: ...
+
+    def map(self) -> FileBytes | None:
+        """The whole file for reading, until it is closed; None where it cannot be mapped."""
+        ...
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all buffers or raise; a short write is continued."""
@@ -221,12 +231,21 @@ def _next_written(fd: int, offset: int) -> int | None:
 class PosixFile:
     """A file descriptor."""
 
-    __slots__ = ("_executor", "_fd", "path")
+    __slots__ = ("_executor", "_fd", "_map", "path")
 
     def __init__(self, path: str, fd: int, executor: ThreadPoolExecutor) -> None:
         self.path = path
         self._fd = fd
         self._executor = executor
+        self._map: mmap.mmap | None = None
+
+    def map(self) -> mmap.mmap | None:
+        if self._map is None:
+            try:
+                self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+            except (OSError, ValueError):  # No room for it, or an empty file.
+                return None
+        return self._map
 
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
@@ -300,6 +319,9 @@ class PosixFile:
         return self._fd
 
     def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from twinlog.message.record import BLANK_SIZE_MIN, blank_record
 from twinlog.runtime.clock import Clock
-from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.disk import Disk, FileBytes, write_atomically
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
 from twinlog.store.missing_log import check_log_is_there
@@ -339,6 +339,16 @@ class CommitLog:
         """Bytes from `offset` on, at most `size_max`, never across a segment or the end."""
         segment, size = self._readable(offset, size_max)
         return segment.file.pread(size, offset - segment.start) if size > 0 else b""
+
+    def map_at(self, offset: int) -> tuple[FileBytes, int] | None:
+        """The segment that holds `offset` and its first offset; None when it cannot be mapped.
+
+        To be dropped before the turn ends: a segment may be removed. What lies behind the end of
+        the log in it means nothing.
+        """
+        segment, _ = self._readable(offset, 0)
+        data = segment.file.map()
+        return None if data is None else (data, segment.start)
 
     def file_range(self, offset: int, size_max: int) -> tuple[int, int, int]:
         """(file descriptor, position, size) of the same bytes, for sendfile."""

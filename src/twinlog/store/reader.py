@@ -13,6 +13,7 @@ from typing import Final
 from twinlog.message.record import properties_at
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.broker_config import BrokerConfig
+from twinlog.runtime.disk import FileBytes
 from twinlog.store.commit_log import CommitLog
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
 from twinlog.store.errors import OffsetOutOfRangeError
@@ -232,14 +233,23 @@ class StoreReader:
 
 
 class _RecordWindow:
-    """Records of one queue, read for a filter: several by one call when they lie close together."""
+    """Records of one queue for a filter, which wants a few bytes of each.
+
+    In the mapped segment; where that cannot be, several are read by one call when they lie close
+    together.
+    """
 
     def __init__(self, log: CommitLog, entries: bytes) -> None:
         self._log = log
         self._entries = entries
         self._last = len(entries) // ENTRY_SIZE - 1
 
-    def read(self, number: int, offset: int, size: int, count: int) -> bytes:
+    def find(self, number: int, offset: int, size: int, count: int) -> tuple[FileBytes, int]:
+        """Bytes with the record of entry `number`, at least, and the offset of the first."""
+        mapped = self._log.map_at(offset)
+        return mapped if mapped is not None else (self._read(number, offset, size, count), offset)
+
+    def _read(self, number: int, offset: int, size: int, count: int) -> bytes:
         """The record of entry `number`, and of the next `count` those that are near enough."""
         count = max(_WINDOW_RECORDS_MIN, count)
         while count > 1:
@@ -317,7 +327,8 @@ class _QueueScan:
         offset, number = self.last_offset, 0
         matches = message_filter.matches_properties
         window = _RecordWindow(self._log, data)
-        records, first, end = b"", 0, 0  # What was read, its offset and that of its end.
+        records: FileBytes = b""
+        first = end = 0  # Offsets of the begin and end of `records`.
         for offset, size, _ in ENTRY.iter_unpack(data):
             if found:
                 limit, count_limit = recent if offset >= recent_from else old
@@ -329,8 +340,9 @@ class _QueueScan:
                     self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue
             if offset < first or offset + size > end:
-                records = window.read(number - 1, offset, size, recent[1] - len(found))
-                first, end = offset, offset + len(records)
+                wanted = recent[1] - len(found)
+                records, first = window.find(number - 1, offset, size, wanted)
+                end = first + len(records)
             at = offset - first
             if matches(properties_at(records, at, at + size)):
                 found.append((offset, size))

@@ -1,6 +1,6 @@
 """One file of a set whose name is the offset of its first byte. Answers to RocketMQ's MappedFile.
 
-Not mapped: written with pwrite, so that a full disk is an error of the call. The length is the
+Never mapped for writing: pwrite makes a full disk an error of the call. The length is the
 configured one from creation on; what is not written is zero.
 """
 

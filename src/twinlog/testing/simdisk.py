@@ -101,6 +101,9 @@ class SimFile:
         self._begin("pread")
         return bytes(self._inode.live[offset : offset + size])
 
+    def map(self) -> None:
+        """Not mapped: every read is a call that can be made to fail."""
+
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         self._begin("pwritev", is_change=True)
         data = b"".join(bytes(buffer) for buffer in buffers)

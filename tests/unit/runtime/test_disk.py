@@ -1,6 +1,9 @@
 """The real disk: where data is, and what is only reserved."""
 
 import os
+from pathlib import Path
+
+import pytest
 
 from twinlog.runtime.disk import PosixDisk
 
@@ -39,4 +42,25 @@ def test_next_data_of_a_sparse_file(tmp_path):
     assert seen == 150
     assert os.stat(file.path).st_size == 8 << 20
     file.close()
+    disk.close()
+
+
+def test_a_mapped_file_shows_what_is_written_later_and_is_closed_with_the_file(
+    tmp_path: Path,
+) -> None:
+    disk = PosixDisk()
+    empty = disk.open(str(tmp_path / "empty"), create=True)
+    assert empty.map() is None
+    file = disk.open(str(tmp_path / "file"), create=True)
+    file.allocate(8192)
+    data = file.map()
+    assert data is not None
+    assert data[:4] == bytes(4)
+    file.pwritev([b"late"], 4096)
+    assert data[4096:4100] == b"late"
+    assert file.map() is data
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        data[0]
+    empty.close()
     disk.close()

@@ -7,6 +7,7 @@ from twinlog.message.hashing import jhash
 from twinlog.message.properties import decode_properties
 from twinlog.message.record import decode_record
 from twinlog.runtime.broker_config import BrokerRole
+from twinlog.runtime.disk import PosixDisk
 from twinlog.store.filter import TagsCodeFilter
 from twinlog.store.status import GetMessageStatus
 from twinlog.testing.simdisk import SimDisk
@@ -137,9 +138,10 @@ class _Even:
 @pytest.mark.parametrize("host", [HOST, bytes(15) + b"\x01" + HOST[4:]], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("others", [0, 1, 40], ids=["dense", "near", "far"])
 @pytest.mark.parametrize("topic", ["T", "T" * 127])
-async def test_property_filter_sees_the_properties(topic, others, host):
+@pytest.mark.parametrize("disk", [SimDisk, PosixDisk], ids=["read", "mapped"])
+async def test_property_filter_sees_the_properties(tmp_path, disk, topic, others, host):
     """Wherever the records lie: side by side, between others, or so that each is read alone."""
-    async with _store() as store:
+    async with running_store(small_config(str(tmp_path / "store")), disk()) as store:
         for number in range(40):
             wanted = message(number, topic=topic)
             wanted.properties += b"\x02n\x01%d" % number
