@@ -30,6 +30,7 @@ class Demand(enum.IntFlag):
     NONE = 0
     FLUSH = 1
     REPLICATE = 2
+    BOTH = 3
 
 
 class _Entry(Generic[ReplyT]):
@@ -58,13 +59,9 @@ class DurabilityQueue(Generic[ReplyT]):
     """Replies that wait for flush, replication or both."""
 
     def __init__(self) -> None:
-        # One line per demand: within a line both order of offsets and order of deadlines hold,
-        # so releasing looks only at heads.
-        self._lines: dict[Demand, deque[_Entry[ReplyT]]] = {
-            Demand.FLUSH: deque(),
-            Demand.REPLICATE: deque(),
-            Demand.FLUSH | Demand.REPLICATE: deque(),
-        }
+        # One line per demand, with its number: within a line both order of offsets and order of
+        # deadlines hold, so releasing looks only at heads.
+        self._lines: tuple[deque[_Entry[ReplyT]], ...] = (deque(), deque(), deque(), deque())
         self._count = 0
 
     def __len__(self) -> int:
@@ -90,19 +87,27 @@ class DurabilityQueue(Generic[ReplyT]):
     def advance(self, flushed: int, confirmed: int) -> Decided[ReplyT]:
         """Take out what the watermarks have passed."""
         decided: Decided[ReplyT] = []
-        for demand, line in self._lines.items():
-            reached = _reached(demand, flushed, confirmed)
-            while line and line[0].end_offset <= reached:
-                entry = line.popleft()
-                self._count -= entry.count
-                decided.append((entry.reply, PutMessageStatus.PUT_OK, entry.end_offset))
+        _, flush, replicate, both = self._lines
+        if flush:
+            self._release(flush, flushed, decided)
+        if replicate:
+            self._release(replicate, confirmed, decided)
+        if both:
+            self._release(both, min(flushed, confirmed), decided)
         return decided
+
+    def _release(self, line: deque[_Entry[ReplyT]], reached: int, decided: Decided[ReplyT]) -> None:
+        while line and line[0].end_offset <= reached:
+            entry = line.popleft()
+            self._count -= entry.count
+            decided.append((entry.reply, PutMessageStatus.PUT_OK, entry.end_offset))
 
     def expire(self, now_ms: int, flushed: int, confirmed: int) -> Decided[ReplyT]:
         """Take out what ran out of time, with the status of what was missing."""
         decided = self.advance(flushed, confirmed)
-        for demand, line in self._lines.items():
-            kept: deque[_Entry[ReplyT]] = deque()
+        for demand in (Demand.FLUSH, Demand.REPLICATE, Demand.BOTH):
+            line = self._lines[demand]
+            kept: list[_Entry[ReplyT]] = []
             for entry in line:
                 status = _overdue(demand, entry, now_ms, flushed, confirmed)
                 if status is None:
@@ -110,24 +115,17 @@ class DurabilityQueue(Generic[ReplyT]):
                 else:
                     self._count -= entry.count
                     decided.append((entry.reply, status, entry.end_offset))
-            self._lines[demand] = kept
+            line.clear()
+            line.extend(kept)
         return decided
 
     def fail_all(self) -> list[ReplyT]:
         """Empty the queue because what waits can no longer be promised (shutdown, broken log)."""
-        replies = [entry.reply for line in self._lines.values() for entry in line]
-        for line in self._lines.values():
+        replies = [entry.reply for line in self._lines for entry in line]
+        for line in self._lines:
             line.clear()
         self._count = 0
         return replies
-
-
-def _reached(demand: Demand, flushed: int, confirmed: int) -> int:
-    if demand == Demand.FLUSH:
-        return flushed
-    if demand == Demand.REPLICATE:
-        return confirmed
-    return min(flushed, confirmed)
 
 
 def _overdue(

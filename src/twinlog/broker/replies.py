@@ -140,7 +140,7 @@ class PutReplies:
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
             status, reason = self._replication.check_sync(end_offset)
             if status is None:
-                demand |= Demand.REPLICATE
+                demand = Demand.BOTH if demand is Demand.FLUSH else Demand.REPLICATE
             elif status is not PutMessageStatus.PUT_OK:
                 # A status that is certain wins over whatever the flush will say.
                 return Demand.NONE, reason or status.name

@@ -30,6 +30,7 @@ from twinlog.ha.twin.connection import is_same_host
 from twinlog.ha.twin.wire import MAGIC as TWIN_MAGIC
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.direct_write import DirectWriter
 from twinlog.runtime.limits import HA_RUN_SIZE_MAX
 from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, NOT_OFFERED
 
@@ -86,6 +87,7 @@ class HAConnection(asyncio.Protocol):
         self._log = log
         self._clock = clock
         self._transport: asyncio.Transport | None = None
+        self._writer: DirectWriter | None = None
         self._is_classic = False
         self._first = b""
         self._is_pump_scheduled = False
@@ -101,6 +103,7 @@ class HAConnection(asyncio.Protocol):
         # uvloop's transports are not of asyncio's classes.
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
+        self._writer = DirectWriter(stream)
         peer = stream.get_extra_info("peername") or ("?", 0)
         self.host = str(peer[0])
         self.address = f"{peer[0]}:{peer[1]}"
@@ -198,6 +201,7 @@ class HAConnection(asyncio.Protocol):
         front = TlsFront(self._transport, context, self)
         self._transport.set_protocol(front)
         self._transport = front.transport
+        self._writer = None  # The socket's bytes are no longer ours.
         front.data_received(data)
 
     def _run_events(self) -> None:
@@ -262,7 +266,8 @@ class HAConnection(asyncio.Protocol):
     def _send(self, transport: asyncio.Transport, run: Run, now_ms: int) -> None:
         body = self._log.read(run.offset, run.size) if run.size else b""
         assert len(body) == run.size, f"log gave {len(body)} of {run.size} bytes at {run.offset}"
-        transport.writelines(run.pieces(body))
+        writer = self._writer if self._writer is not None else transport
+        writer.writelines(run.pieces(body))
         self.flow.add(run.wire_size, now_ms)
 
     def _guard(self, function: Callable[..., None], *arguments: object) -> None:

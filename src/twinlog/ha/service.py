@@ -111,7 +111,10 @@ class HAService:
             self._new_connection, self.settings.bind_address, self.settings.listen_port
         )
         self.listen_port = self._server.sockets[0].getsockname()[1]
-        self._unsubscribe = self._store.appended.subscribe(self._log_extended)
+        # A send that waits for a slave waits for the slave's work, not for the master's own.
+        self._unsubscribe = self._store.appended.subscribe(
+            self._log_extended, is_first=self.settings.is_sync
+        )
         self._tick()
         if self.client is not None:
             self._tasks.spawn("ha-client", self.client.run())

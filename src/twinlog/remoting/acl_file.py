@@ -10,8 +10,6 @@ import logging
 import posixpath
 from typing import Any
 
-import yaml
-
 from twinlog.remoting.acl import AclConfigError, AclRules, merge_rules, parse_rules
 from twinlog.runtime.disk import Disk, write_atomically
 
@@ -68,6 +66,8 @@ class AclFiles:
         return {path: (self._disk.modified_ms(path), self._disk.file_size(path)) for path in paths}
 
     def _read(self, path: str) -> Any:
+        import yaml  # Where there is no file, nobody waits for it to load.
+
         try:
             return yaml.safe_load(self._disk.read_bytes(path))
         except yaml.YAMLError as error:
@@ -115,6 +115,8 @@ class AclFiles:
         parse_rules(data, source=self.main_path)
         counter = int((data.get("dataVersion") or [{"counter": 0}])[0].get("counter", 0))
         data["dataVersion"] = [{"counter": counter + 1, "timestamp": now_ms}]
+        import yaml
+
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
         write_atomically(self._disk, self.main_path, text.encode(), keep_backup=True)
         self.load()

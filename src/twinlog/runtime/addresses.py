@@ -6,8 +6,6 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
-import psutil
-
 
 def is_wildcard(address: str) -> bool:
     """True for an address that means every interface."""
@@ -19,6 +17,8 @@ def is_wildcard(address: str) -> bool:
 
 def local_address() -> str:
     """The address that others can reach, as Apache guesses it; loopback when there is none."""
+    import psutil  # Only without brokerIP1: a start with it is that much sooner.
+
     found = [
         item.address.partition("%")[0]
         for items in psutil.net_if_addrs().values()

@@ -262,9 +262,10 @@ class PosixFile:
         return b"".join(parts)
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        if len(buffers) == 1 and type(data := buffers[0]) is bytes:
-            # A turn of the loop is one piece: the common case.
-            size = len(data)
+        if len(buffers) == 1:
+            # A turn of the loop, and a frame of the master: the common case.
+            data = buffers[0]
+            size = len(data) if type(data) is bytes else memoryview(data).nbytes
             if os.pwrite(self._fd, data, offset) == size:
                 return size
         total = 0
@@ -273,7 +274,7 @@ class PosixFile:
         return total
 
     def _pwritev_some(self, buffers: Sequence[Buffer], offset: int) -> int:
-        size = sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
         written = os.pwritev(self._fd, buffers, offset)
         if written < size:
             rest = memoryview(b"".join(buffers))

@@ -53,18 +53,16 @@ class Watermark:
     applied by `expire`, which the owner calls from a timer.
     """
 
-    __slots__ = ("_deadline_min", "_subscribers", "_value", "_waiters", "name")
+    __slots__ = ("_deadline_min", "_first", "_subscribers", "_waiters", "name", "value")
 
     def __init__(self, name: str, value: int = 0) -> None:
         self.name = name
-        self._value = value
+        self.value = value
+        """Read by everyone, many times a message, hence no property; set only in here."""
         self._waiters: deque[_Waiter] = deque()
         self._deadline_min: int | None = None
+        self._first: list[Callable[[int], None]] = []
         self._subscribers: list[Callable[[int], None]] = []
-
-    @property
-    def value(self) -> int:
-        return self._value
 
     @property
     def waiter_count(self) -> int:
@@ -77,10 +75,12 @@ class Watermark:
 
     def advance(self, value: int) -> None:
         """Move forward to `value` and release those who waited for it. A lower value is a bug."""
-        assert value >= self._value, f"{self.name} would go back from {self._value} to {value}"
-        if value == self._value:
+        assert value >= self.value, f"{self.name} would go back from {self.value} to {value}"
+        if value == self.value:
             return
-        self._value = value
+        self.value = value
+        for subscriber in self._first:
+            subscriber(value)
         waiters = self._waiters
         while waiters and waiters[0].offset <= value:
             waiter = waiters.popleft()
@@ -93,7 +93,7 @@ class Watermark:
     def reset(self, value: int, reason: str) -> None:
         """Set any value (truncation, another epoch): all who wait are told that it failed."""
         self.fail_above(-1, reason)
-        self._value = value
+        self.value = value
 
     def wait(
         self, offset: int, deadline_ms: int, callback: WaiterCallback, argument: Any = None
@@ -102,7 +102,7 @@ class Watermark:
 
         Called at once, before this returns, when it already has.
         """
-        if offset <= self._value:
+        if offset <= self.value:
             callback(argument, Outcome.REACHED, "")
             return
         waiter = _Waiter(offset, deadline_ms, callback, argument)
@@ -137,13 +137,19 @@ class Watermark:
         for waiter in failed:
             waiter.callback(waiter.argument, Outcome.FAILED, reason)
 
-    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Call `callback(value)` after each advance; returns the function that ends it."""
-        self._subscribers.append(callback)
+    def subscribe(
+        self, callback: Callable[[int], None], *, is_first: bool = False
+    ) -> Callable[[], None]:
+        """Call `callback(value)` after each advance; returns the function that ends it.
+
+        `is_first`: before the waiters are called. Such a callback neither subscribes nor waits.
+        """
+        subscribers = self._first if is_first else self._subscribers
+        subscribers.append(callback)
 
         def unsubscribe() -> None:
-            if callback in self._subscribers:
-                self._subscribers.remove(callback)
+            if callback in subscribers:
+                subscribers.remove(callback)
 
         return unsubscribe
 

@@ -25,7 +25,7 @@ np: Any = None
 with contextlib.suppress(ImportError):
     import numpy as np
 
-BULK_MIN: Final = 64  # Below this the loop is cheaper.
+BULK_MIN: Final = 192  # Measured: below this the loop is cheaper.
 UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
 _I32: Final = struct.Struct(">i")
 _PAIR_END: Final = 2

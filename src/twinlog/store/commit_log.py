@@ -72,6 +72,9 @@ class CommitLog:
         self._next: Segment | None = None
         self._preparing_start = -1
         self._retired: list[Segment] = []
+        # What the last turn wrote, and where: replication sends it without reading it back.
+        self._written = b""
+        self._written_start = -1
 
     # Loading
 
@@ -99,6 +102,7 @@ class CommitLog:
         self._last = segments[-1] if segments else None
         self.segment_end = self._last.end if self._last else 0
         self.tail = self._pieces_start = offset
+        self._written_start = -1
         self.appended.reset(offset, "the log was truncated")
         self.flushed.reset(offset, "the log was truncated")
         assert self._last is None or self._last.start <= offset <= self._last.end
@@ -198,6 +202,7 @@ class CommitLog:
         assert last is not None
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         last.file.pwritev((data,), self._pieces_start - last.start)
+        self._written, self._written_start = data, self._pieces_start
         self._pieces_start += len(data)
         pieces.clear()
 
@@ -218,6 +223,7 @@ class CommitLog:
         """
         end = self.appended.value
         self.pieces.clear()
+        self._written_start = -1
         try:
             while (last := self._last) is not None and last.start > end:
                 zero_data(last.file, 0, last.size)
@@ -337,6 +343,10 @@ class CommitLog:
 
     def read(self, offset: int, size_max: int) -> bytes:
         """Bytes from `offset` on, at most `size_max`, never across a segment or the end."""
+        if offset == self._written_start:
+            data = self._written
+            if len(data) <= size_max and offset + len(data) == self.appended.value:
+                return data
         segment, size = self._readable(offset, size_max)
         return segment.file.pread(size, offset - segment.start) if size > 0 else b""
 

@@ -111,11 +111,11 @@ class Dispatcher:
         self._finish(moved)
         return moved
 
-    def dispatch_columns(self, columns: Columns) -> bool:
-        """The same for many records at once; false, and nothing done, when it is not so simple."""
+    def dispatch_columns(self, columns: Columns) -> set[ConsumeQueue] | None:
+        """The same for many records at once; None, and nothing done, when it is not so simple."""
         groups = self._groups(columns)
         if groups is None:
-            return False
+            return None
         now_ms = self._clock.monotonic_ms()
         moved: set[ConsumeQueue] = set()
         for queue, members in groups:
@@ -131,7 +131,7 @@ class Dispatcher:
         if self._index is not None:
             self._index.add_columns(columns)
         self._finish(moved)
-        return True
+        return moved
 
     def _groups(self, columns: Columns) -> list[tuple[ConsumeQueue, Any]] | None:
         """Queues and the numbers of their new records, in the order of the log."""
@@ -157,8 +157,10 @@ class Dispatcher:
         return found
 
     def _finish(self, moved: set[ConsumeQueue]) -> None:
+        # First all of them: a full disk ends the second loop, and the next try finds them done.
         for queue in moved:
             queue.max_offset = queue.next_offset
+        for queue in moved:
             if len(queue.tail) > TAIL_SIZE_MAX:
                 self._queues.write(queue)
         if self._index is not None and len(self._index.pending) > PENDING_MAX:

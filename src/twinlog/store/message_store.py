@@ -114,7 +114,7 @@ class MessageStore:
             config, self.commit_log, self.queue_table, self.index, memory_size
         )
         self.reput = ReputService(
-            self.commit_log, self.dispatcher, self.dispatched, self._queues_moved
+            self.commit_log, self.dispatcher, self.dispatched, self._queues_moved, clock
         )
         self.flush_service = FlushService(
             self.commit_log,

@@ -301,7 +301,7 @@ class Recovery:
         columns = read_columns(
             data, state.position, check_crc=self._check_crc, observed=self._dispatcher.observed
         )
-        if columns is None or not self._dispatcher.dispatch_columns(columns):
+        if columns is None or self._dispatcher.dispatch_columns(columns) is None:
             return False
         state.position = columns.end
         state.record_count += len(columns.offsets)

@@ -90,6 +90,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self._selector = _Selector()
         self._clock_resolution = 1e-9
         self._graveyard: list[asyncio.Handle] = []
+        self._graveyard_of_timers: list[object] = []
         self.bare_context = contextvars.Context()
         self.set_exception_handler(self._note_failure)
 
@@ -129,6 +130,12 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         host.is_paused = False
         self._graveyard += host.parked
         host.parked = []
+        for handle in tuple(self._scheduled):
+            # The base class runs a timer in the step in which it is due, unsorted.
+            identity = handle._context.get(_IDENTITY)
+            if identity is not None and identity[0] is host:
+                self._graveyard_of_timers.append((handle._callback, handle._args))
+                handle.cancel()
         self.network.host_died(host, tells_peers=not power_loss)
 
     def revive(self, host: SimHost) -> None:
@@ -232,4 +239,5 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self._ready.clear()
         self._scheduled.clear()
         self._graveyard.clear()
+        self._graveyard_of_timers.clear()
         self.close()

@@ -60,3 +60,15 @@ async def test_reached_can_be_awaited() -> None:
     stop()
     mark.advance(6)
     assert seen == [5]
+
+
+def test_who_subscribed_first_is_called_before_the_waiters() -> None:
+    mark, order = Watermark("appended"), []
+    mark.subscribe(lambda value: order.append(("later", value)))
+    end = mark.subscribe(lambda value: order.append(("first", value)), is_first=True)
+    mark.wait(5, 1000, lambda *_: order.append(("waiter", mark.value)))
+    mark.advance(7)
+    assert order == [("first", 7), ("waiter", 7), ("later", 7)]
+    end()
+    mark.advance(8)
+    assert order[3:] == [("later", 8)]

@@ -22,7 +22,7 @@ from twinlog.message.properties import tags_and_keys
 from twinlog.message.record import encode_record
 from twinlog.runtime.disk import PosixDisk
 from twinlog.store import bulk, recovery
-from twinlog.store.bulk import read_columns
+from twinlog.store.bulk import BULK_MIN, read_columns
 from twinlog.store.errors import StoreDamagedError
 from twinlog.store.recovery import RecoveryReport
 
@@ -183,7 +183,7 @@ async def test_damage_is_found_at_the_same_place(
 
 def test_columns_of_plain_records() -> None:
     records, position = [], 1000
-    for number in range(100):
+    for number in range(2 * BULK_MIN):
         message = odd_message(random.Random(number * 7 + 1), number)
         message.sys_flag, message.born_host, message.topic = 0, HOST, "T"
         message.properties = b"UNIQ_KEY\x01%032X\x02TAGS\x01TagA" % number
@@ -192,10 +192,10 @@ def test_columns_of_plain_records() -> None:
     columns = read_columns(b"".join(records), 1000, check_crc=True)
     assert columns is not None
     assert columns.end == position
-    assert columns.queue_offsets.tolist() == list(range(100))
+    assert columns.queue_offsets.tolist() == list(range(2 * BULK_MIN))
     assert set(columns.tags_codes.tolist()) == {2598919}
     assert read_columns(b"".join(records), 1001, check_crc=True) is None
-    assert read_columns(b"".join(records[:60]), 1000, check_crc=True) is None
+    assert read_columns(b"".join(records[: BULK_MIN - 1]), 1000, check_crc=True) is None
     assert read_columns(b"".join(records), 1000, check_crc=True, observed=b"TagA") is None
 
 

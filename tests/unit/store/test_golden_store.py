@@ -21,6 +21,7 @@ from tests.support.stores import (
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.runtime.watermark import Outcome
 from twinlog.store.consume_queue import ENTRY, PRE_BLANK
+from twinlog.store.reput import GATHER_MS
 from twinlog.store.status import GetMessageStatus, PutMessageStatus
 
 RECORDS = expected_records()
@@ -193,6 +194,7 @@ async def test_slave_fed_with_raw_bytes_builds_what_apaches_slave_built(tmp_path
         for start in range(SLAVE_START, LOG_END, SEGMENT_SIZE):
             data = apache_file(f"commitlog/{start:020d}")[: max(0, LOG_END - start)]
             for at in range(0, len(data), chunk):
+                store._clock.advance(GATHER_MS)
                 log.append_raw(start + at, data[at : at + chunk])
                 await asyncio.sleep(0)
         assert await store.dispatched.reached(LOG_END, 1 << 62) is Outcome.REACHED

@@ -12,6 +12,7 @@ from twinlog.runtime.broker_config import BrokerRole, FlushDiskType
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
+from twinlog.store.reput import GATHER_MS
 from twinlog.store.status import GetMessageStatus, PutMessageStatus
 from twinlog.testing.simdisk import SimDisk
 
@@ -319,6 +320,7 @@ async def test_damage_on_a_slave_stops_dispatch_until_the_log_is_truncated():
         assert "CRC" in seen[0][1]
         assert store.max_offset_in_queue("T", 0) == 1
         store.commit_log.truncate_to(ends[0], reason="damaged")
+        store._clock.advance(GATHER_MS)
         store.commit_log.append_raw(ends[0], data[ends[0] :])
         await asyncio.sleep(0)
         assert store.dispatched.value == ends[-1]
@@ -490,3 +492,23 @@ async def test_a_log_that_began_and_has_no_byte_may_begin_elsewhere():
 def record_bytes(offset, count):
     """Records as a master would send them from `offset` on; only their size matters here."""
     return b"".join(bytes([0, 0, 0, 100]) + b"\xda\xa3\x20\xa7" + b"x" * 92 for _ in range(count))
+
+
+async def test_the_bytes_of_the_last_turn_are_read_as_from_the_file():
+    async with _store() as store:
+        log = store.commit_log
+        first = store.put(message(0))
+        log.write_pending()
+        assert log.read(0, 1 << 20) == b"", "written is not appended"
+        store.appended.advance(first.end_offset)
+        kept = log.read(0, 1 << 20)
+        assert kept == log.segments.find(0).file.pread(first.end_offset, 0)
+        assert log.read(0, 10) == kept[:10]
+        second = store.put(message(1))
+        store.write_pending()
+        assert log.read(0, first.end_offset) == kept
+        whole = log.read(0, 1 << 20)
+        assert whole[first.end_offset :] == log.read(first.end_offset, 1 << 20)
+        log.truncate_to(first.end_offset, reason="test")
+        log.append_raw(first.end_offset, bytes(second.end_offset - first.end_offset))
+        assert set(log.read(first.end_offset, 1 << 20)) == {0}, "those bytes are gone"

@@ -29,6 +29,7 @@ from twinlog.ha.twin.sender import (
 from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.direct_write import DirectWriter
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
@@ -85,6 +86,7 @@ class TwinConnection(asyncio.Protocol):
         self._log = log
         self._clock = clock
         self._transport: asyncio.Transport | None = None
+        self._writer: DirectWriter | TlsTransport | None = None
         self._is_pump_scheduled = False
 
     @property
@@ -104,6 +106,7 @@ class TwinConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
+        self._writer = stream if isinstance(stream, TlsTransport) else DirectWriter(stream)
         stream.set_write_buffer_limits(high=wire.BODY_SIZE_MAX, low=0)
 
     def data_received(self, data: bytes) -> None:
@@ -266,7 +269,8 @@ class TwinConnection(asyncio.Protocol):
             return
         start, end = span
         body = self._read(start, end)
-        transport.writelines(self.core.frame(start, body, self._owner.confirmed_offset))
+        assert self._writer is not None
+        self._writer.writelines(self.core.frame(start, body, self._owner.confirmed_offset))
         self.flow.add(len(body) + wire.HEADER_SIZE, now_ms)
         if self.core.next_offset < self.core.log_end:
             self._schedule_pump()

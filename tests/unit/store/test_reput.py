@@ -1,0 +1,154 @@
+"""A slave's dispatch: when it runs, how much it takes at once, what a full disk does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from support.stores import make_store, message, small_config
+from twinlog.message.model import PutMessage
+from twinlog.runtime.broker_config import BrokerRole
+from twinlog.store import bulk, dispatch
+from twinlog.store.dispatch import Dispatcher
+from twinlog.store.message_store import MessageStore
+from twinlog.store.reput import GATHER_MS, RETRY_MS
+from twinlog.testing.manual_clock import ManualClock
+from twinlog.testing.simdisk import SimDisk
+
+SEGMENT_SIZE = 8 << 20
+
+
+async def log_of(messages: list[PutMessage]) -> tuple[bytes, list[int]]:
+    """The bytes of a master's log, and where its records end."""
+    store = make_store(small_config("/master", mapped_file_size_commit_log=SEGMENT_SIZE), SimDisk())
+    await store.load()
+    store.open_for_puts()
+    ends = [store.put(one).end_offset for one in messages]
+    store.write_pending()
+    data = store.commit_log.read(0, ends[-1])
+    await store.stop()
+    return data, ends
+
+
+@asynccontextmanager
+async def slave(clock: ManualClock) -> AsyncIterator[MessageStore]:
+    config = small_config(
+        "/slave",
+        mapped_file_size_commit_log=SEGMENT_SIZE,
+        max_index_num=100_000,
+        broker_role=BrokerRole.SLAVE,
+        broker_id=1,
+    )
+    store = make_store(config, SimDisk(), clock)
+    await store.load()
+    store.open_for_puts()
+    try:
+        yield store
+    finally:
+        await store.stop()
+
+
+async def test_after_a_pause_at_once_and_in_a_stream_together() -> None:
+    data, ends = await log_of([message(number) for number in range(4)])
+    clock = ManualClock()
+    async with slave(clock) as store:
+        steps: list[int] = []
+        store.dispatched.subscribe(steps.append)
+        start = 0
+        for end in ends[:3]:
+            store.commit_log.append_raw(start, data[start:end])
+            start = end
+            await asyncio.sleep(0)
+        assert steps == ends[:1]
+        clock.advance(GATHER_MS)
+        assert steps == [ends[0], ends[2]]
+        clock.advance(GATHER_MS)
+        store.commit_log.append_raw(start, data[start:])
+        await asyncio.sleep(0)
+        assert steps == [ends[0], ends[2], ends[3]]
+
+
+async def test_what_fills_a_step_does_not_wait() -> None:
+    data, ends = await log_of([message(number, size=1000) for number in range(600)])
+    async with slave(ManualClock()) as store:
+        store.commit_log.append_raw(0, data[: ends[0]])
+        await asyncio.sleep(0)
+        assert store.dispatched.value == ends[0]
+        store.commit_log.append_raw(ends[0], data[ends[0] :])
+        await asyncio.sleep(0)
+        assert store.dispatched.value > ends[0]
+
+
+@pytest.mark.parametrize("has_odd", [False, True])
+async def test_records_taken_together_give_what_one_by_one_gives(
+    has_odd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [message(number, queue_id=number % 3) for number in range(6000)]
+    if has_odd:
+        messages[700].properties += b"\x02KEYS\x01a b c"
+        messages[1900].topic = "Th\u00e9me"
+    data, _ = await log_of(messages)
+    seen: list[Any] = []
+    taken: list[int] = []
+    plain = Dispatcher.dispatch_columns
+
+    def counted(self: Dispatcher, columns: Any) -> Any:
+        taken.append(len(columns.offsets))
+        return plain(self, columns)
+
+    monkeypatch.setattr(Dispatcher, "dispatch_columns", counted)
+    for has_numpy in (True, False):
+        with monkeypatch.context() as patch:
+            if not has_numpy:
+                patch.setattr(bulk, "np", None)
+            seen.append(await dispatched(data))
+    assert seen[0] == seen[1]
+    assert sum(taken) > 500
+
+
+async def dispatched(data: bytes) -> Any:
+    """Queues and index of a slave that got `data` in pieces."""
+    clock = ManualClock()
+    async with slave(clock) as store:
+        for start in range(0, len(data), 50_000):
+            store.commit_log.append_raw(start, data[start : start + 50_000])
+            await asyncio.sleep(0)
+        while store.dispatched.value < len(data):
+            clock.advance(GATHER_MS)
+            await asyncio.sleep(0)
+        assert store.index is not None
+        store.index.drain()
+        index = store.index.files[0]
+        entries = index.file.pread(index.index_count * 20, 40 + 4 * index.slots_max)
+        queues = {
+            queue.key: (queue.max_offset, store.queue_table.pool and bytes(queue.tail))
+            for queue in store.queue_table
+        }
+        return queues, entries, index.index_count, index.end_offset
+
+
+async def test_a_disk_that_was_full_is_tried_again_without_a_new_record(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, ends = await log_of([message(0), message(1)])
+    clock = ManualClock()
+    async with slave(clock) as store:
+        with monkeypatch.context() as patch:
+
+            def full(*_: object) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patch.setattr(dispatch, "TAIL_SIZE_MAX", 0)
+            patch.setattr(store.queue_table, "write", full)
+            store.commit_log.append_raw(0, data)
+            await asyncio.sleep(0)
+            assert store.dispatched.value == 0
+            assert "No space left" in caplog.text
+        clock.advance(RETRY_MS)
+        assert store.dispatched.value == ends[-1]
+        assert store.max_offset_in_queue("T", 0) == 2
