@@ -8,11 +8,19 @@ SEEDS ?= 2000
 
 .PHONY: demo setup bench bench-scale test interop sim mutants chaos fuzz lint fmt clean
 
-setup: $(STAMP)
+COMPILED := $(VENV)/.compiled
+PYX := $(shell find src -name '*.pyx')
+
+setup: $(STAMP) $(COMPILED)
 
 $(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
 	PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh
 	@touch $(STAMP)
+
+# The optional compiled parts, beside their sources; without a C compiler one line says so.
+$(COMPILED): $(STAMP) $(PYX) tools/compile.py
+	$(BIN)/python tools/compile.py
+	@touch $(COMPILED)
 
 test: setup
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not interop and not chaos" $(ARGS)
@@ -74,3 +82,4 @@ fmt: setup
 
 clean:
 	rm -rf $(VENV) build dist
+	find src -name "*.so" -delete

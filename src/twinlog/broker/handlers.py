@@ -81,6 +81,8 @@ def _rows(
         once=SendOnce(broker.once, broker.replies),
         remember_half=broker.transactions.remember,
     )
+    if broker.guard is None:
+        broker.server.lane = broker.vip_server.lane = send.lane(broker.pair.offset_return)
     send_back = SendBackProcessor(
         config,
         store=broker.store,

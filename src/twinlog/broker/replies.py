@@ -14,6 +14,7 @@ from twinlog.broker.durability import Demand, DurabilityQueue
 from twinlog.broker.store_stats import StoreStats
 from twinlog.remoting.codec import SendResponseTemplate, encode_response
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.compiled import load
 from twinlog.runtime.config import BrokerConfig, BrokerRole, FlushDiskType
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.status import AppendResult, PutMessageStatus
@@ -80,9 +81,14 @@ class PutReplies:
         self._stats = stats
         self._flush_writes = flush_writes
         self._host_hex = store_host.hex().upper()
-        self._encode = SendResponseTemplate(
+        template = SendResponseTemplate(
             store_host=store_host, region=config.region_id, trace_on=config.trace_on
-        ).encode
+        )
+        self._encode = template.encode
+        compiled = load("twinlog.broker._send_lane")
+        self._release_plain: Callable[[list[SendReply]], None] = (
+            self._write_plain if compiled is None else compiled.ReplyWriter(template.pieces).write
+        )
         self.trace_header = {
             "MSG_REGION": config.region_id,
             "TRACE_ON": "true" if config.trace_on else "false",
@@ -106,20 +112,30 @@ class PutReplies:
     def add(self, result: AppendResult, waiting: _Waiting, must_wait: bool) -> None:
         """Answer `waiting` when what was put as `result` is as safe as the mode says."""
         if not self._plain and not self._safe and not self._turn:
-            self._turn_started_ms = self._clock.monotonic_ms()
-            self._appended_mark.wait(result.end_offset, _NO_DEADLINE_MS, self._appended)
+            self.begin(result.end_offset)
         if must_wait:
-            config = self._config
-            must_wait = (
-                config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-                or config.broker_role is BrokerRole.SYNC_MASTER
-            )
+            must_wait = self.must_wait_more
         if type(waiting) is not tuple or waiting[2] != _JSON or type(waiting[5]) is not int:
             self._turn.append((result.end_offset, waiting, must_wait))
         elif must_wait:
             self._safe.append((result.end_offset, waiting))
         else:
             self._plain.append(waiting)
+
+    @property
+    def must_wait_more(self) -> bool:
+        """Whether the mode promises more than the append."""
+        config = self._config
+        return (
+            config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            or config.broker_role is BrokerRole.SYNC_MASTER
+        )
+
+    def begin(self, end_offset: int) -> None:
+        """The first put of a turn ends at `end_offset`; unless there was one already."""
+        if not self._plain and not self._safe and not self._turn:
+            self._turn_started_ms = self._clock.monotonic_ms()
+            self._appended_mark.wait(end_offset, _NO_DEADLINE_MS, self._appended)
 
     def add_stored(self, end_offset: int, waiting: PutCallback, must_wait: bool) -> None:
         """Answer for what was put before: at once when it is as safe as the mode says."""
@@ -196,7 +212,7 @@ class PutReplies:
                 self._answer(entry[1], PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
         return [entry for entry in turn if entry[0] <= reached]
 
-    def _release_plain(self, plain: list[SendReply]) -> None:
+    def _write_plain(self, plain: list[SendReply]) -> None:
         """The common case: one format per reply, one call per run of a connection's replies."""
         encode = self._encode
         current: Any = None
@@ -204,11 +220,11 @@ class PutReplies:
         for connection, opaque, _, queue_id, queue_offset, offset in plain:
             if connection is not current:
                 if frames:
-                    current.write_frames(frames)
+                    current.write_run(b"".join(frames), len(frames))
                 current, frames = connection, []
             frames.append(encode(opaque, queue_id, queue_offset, offset))  # type: ignore[arg-type]
         if frames:
-            current.write_frames(frames)
+            current.write_run(b"".join(frames), len(frames))
 
     def _release_turn(self, turn: list[_Entry], now: int) -> None:
         """What comes seldom: each for itself."""

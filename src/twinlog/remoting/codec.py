@@ -298,16 +298,19 @@ class SendResponseTemplate:
         self, *, store_host: bytes, region: str = "DefaultRegion", trace_on: bool = True
     ) -> None:
         extra = _encode_json({"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region})
-        self._template = (
-            b'{"code":0,"extFields":{"queueId":"%d",'
-            + extra[1:-1].replace(b"%", b"%%")
-            + b',"msgId":"'
-            + store_host.hex().upper().encode()
-            + b'%016X","queueOffset":"%d"},"flag":1,'
-            + _OWN_TAIL
-            + b'"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
-            + str(OWN_VERSION).encode()
-            + b"}"
+        # What stands around queue id, physical offset, queue offset and opaque.
+        self.pieces = (
+            b'{"code":0,"extFields":{"queueId":"',
+            b'",' + extra[1:-1] + b',"msgId":"' + store_host.hex().upper().encode(),
+            b'","queueOffset":"',
+            b'"},"flag":1,' + _OWN_TAIL + b'"opaque":',
+            b',"serializeTypeCurrentRPC":"JSON","version":' + str(OWN_VERSION).encode() + b"}",
+        )
+        head, before_id, before_offset, before_opaque, end = (
+            piece.replace(b"%", b"%%") for piece in self.pieces
+        )
+        self._template = b"".join(
+            (head, b"%d", before_id, b"%016X", before_offset, b"%d", before_opaque, b"%d", end)
         )
         # Five numbers of at most 20 digits: all the openings there can be.
         size_max = len(self._template) + 5 * 20

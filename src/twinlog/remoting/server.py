@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from twinlog.remoting import codec
 from twinlog.remoting.command import Request
-from twinlog.remoting.connection import Connection, WriteTurn
+from twinlog.remoting.connection import Connection, Lane, WriteTurn
 from twinlog.remoting.errors import RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
@@ -46,6 +46,7 @@ class ServerConnection(Connection):
             opaques=server.opaques,
         )
         self._server = server
+        self._lane = server.lane
         self._channel: TlsChannel | None = None
         self._is_first_read = True
         self._partial = 0
@@ -190,6 +191,7 @@ class RemotingServer:
         self.tls = tls if tls is not None else PLAIN_TEXT
         self.name = name
         self.opaques = OpaqueCounter()
+        self.lane: Lane | None = None  # For connections made from then on.
         self.turn = WriteTurn(asyncio.get_running_loop())
         self.connections: set[ServerConnection] = set()
         self.partial_bytes = 0

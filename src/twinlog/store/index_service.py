@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from twinlog.message.hashing import index_key_hash, index_key_hashes
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import Disk
 from twinlog.store import bulk
 from twinlog.store.bulk import Columns
 from twinlog.store.index_file import IndexFile, index_file_size, touched_slots
 
 _LOG = logging.getLogger("twinlog.store")
+_compiled = load("twinlog.message._hashing")
 PENDING_MAX: Final = 1024  # About a millisecond of hashing: so long nothing else is served.
 _NAME_LENGTH: Final = 17
 
@@ -175,6 +177,9 @@ class IndexService:
         floor = self._offsets[-1] if self._offsets else self.end_offset
         pending, self.pending = self.pending, []
         offsets, timestamps = self._offsets, self._timestamps
+        if _compiled is not None:
+            _compiled.hash_pending(pending, floor, self._hashes, offsets, timestamps)
+            return
         topics: list[str] = []
         all_keys: list[str] = []
         for topic, keys, offset, timestamp in pending:

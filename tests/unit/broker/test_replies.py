@@ -38,8 +38,8 @@ class Peer:
     def write(self, frame: bytes) -> None:
         self.data += frame
 
-    def write_frames(self, frames: list[bytes]) -> None:
-        self.data += b"".join(frames)
+    def write_run(self, data: bytes, count: int) -> None:
+        self.data += data
 
     def write_pieces(self, pieces: Any) -> None:
         self.data += b"".join(pieces)

@@ -15,6 +15,7 @@ from twinlog.broker import names, perm
 from twinlog.broker.delay import DelayLevels, delayed, park_delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.idempotence import Place
+from twinlog.broker.offset_return import OffsetReturn
 from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.rng import Rng
@@ -30,8 +31,10 @@ from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
 from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
+from twinlog.message.crc import crc32
+from twinlog.message.ids import HOST_V4_SIZE
 from twinlog.message.model import PutMessage
-from twinlog.message.once import Mark
+from twinlog.message.once import ONCE_PROPERTY, Mark
 from twinlog.message.properties import (
     PROPERTY_CLUSTER,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -41,10 +44,12 @@ from twinlog.message.properties import (
 )
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.connection import Lane
 from twinlog.remoting.errors import CommandError, HeaderError
 from twinlog.remoting.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.compiled import load
 from twinlog.runtime.config import BrokerConfig
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
@@ -118,6 +123,24 @@ class SendMessageProcessor:
         self._cluster_piece = f"{PROPERTY_CLUSTER}\x01{config.broker_cluster_name}"
         self._routes: dict[str, _Route] = {}
         topics.subscribe(self._topics_changed)
+
+    def lane(self, gate: OffsetReturn) -> Lane | None:
+        """The compiled twin of this path, where there is one."""
+        compiled = load("twinlog.broker._send_lane")
+        if compiled is None or len(self._store_host) != HOST_V4_SIZE:
+            return None
+        lane: Lane = compiled.SendLane(
+            store=self._store,
+            replies=self._replies,
+            routes=self._routes,
+            gate=gate,
+            config=self._config,
+            crc32=crc32,
+            cluster_piece=self._cluster_piece,
+            store_host=self._store_host,
+            rare_name=ONCE_PROPERTY,
+        )
+        return lane
 
     def send(self, connection: ServerConnection, request: Request) -> None:
         """SEND_MESSAGE (10)."""

@@ -1,0 +1,703 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: embedsignature=True
+"""The send path, compiled: from the frames of one read to records, entries and waiting replies.
+
+Does what SendMessageProcessor, MessageStore.put and PutReplies.add do, for the sends that nearly
+all are: JSON header, code 310, one message, plain ASCII, a topic that was sent to before, IPv4,
+nothing that redirects it. Everything else is left to them, message by message: this file refuses
+nothing and answers nothing. They are the reference; a test compares the two byte by byte.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.unicode cimport PyUnicode_DecodeASCII
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.string cimport memcmp, memcpy
+
+from twinlog.message.record import HOSTS_V6_MASK as _HOSTS_V6_MASK
+from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
+
+cdef enum:
+    PROPERTIES_MAX = 32767
+    SCRATCH_SIZE = 34000
+    NAMES = 15               # Fields `a` to `o` of a V2 header.
+    REQUIRED = 8             # The first of them.
+    HEAD_SIZE = 88           # Of a record, up to its body.
+    ENTRY_SIZE = 20
+    UNQUEUED_BIT = 4
+
+cdef int32_t HOSTS_V6_MASK = _HOSTS_V6_MASK
+cdef int64_t MAGIC_V1 = _MAGIC_V1
+
+cdef struct Span:
+    const char* at
+    Py_ssize_t size
+    bint has_escape
+
+cdef struct Header:
+    int64_t code
+    int64_t flag
+    int64_t opaque
+    Span fields[NAMES]
+
+
+# JSON, as far as headers of clients go
+
+cdef inline const char* _space(const char* at, const char* end) noexcept:
+    while at < end and (at[0] == 32 or at[0] == 10 or at[0] == 13 or at[0] == 9):
+        at += 1
+    return at
+
+
+cdef inline const char* _string(const char* at, const char* end, Span* span) noexcept:
+    """The string that opens at `at`; what follows it, or NULL."""
+    cdef uint8_t c
+    if at >= end or at[0] != 34:
+        return NULL
+    at += 1
+    span.at = at
+    span.has_escape = False
+    while at < end:
+        c = <uint8_t> at[0]
+        if c == 34:
+            span.size = at - span.at
+            return at + 1
+        if c < 32 or c >= 128:
+            return NULL
+        if c == 92:
+            span.has_escape = True
+            at += 1
+        at += 1
+    return NULL
+
+
+cdef inline bint _number(const char* at, Py_ssize_t size, int64_t* value) noexcept:
+    """Digits as every writer of headers writes them: no sign but minus, no leading zero."""
+    cdef bint is_negative = False
+    cdef int64_t total = 0
+    cdef Py_ssize_t i
+    if size > 0 and at[0] == 45:
+        is_negative = True
+        at += 1
+        size -= 1
+    if size < 1 or size > 18 or (at[0] == 48 and (size > 1 or is_negative)):
+        return False
+    for i in range(size):
+        if at[i] < 48 or at[i] > 57:
+            return False
+        total = total * 10 + (at[i] - 48)
+    value[0] = -total if is_negative else total
+    return True
+
+
+cdef inline const char* _top_number(const char* at, const char* end, int64_t* value) noexcept:
+    cdef const char* start = at
+    while at < end and (at[0] == 45 or (at[0] >= 48 and at[0] <= 57)):
+        at += 1
+    return at if _number(start, at - start, value) else NULL
+
+
+cdef inline const char* _rest(Span* name, const char* at, const char* end) noexcept:
+    """The value of a field that does not matter here, in the one form that clients write."""
+    cdef Span value
+    cdef int64_t number
+    if name.size == 7 and memcmp(name.at, b"version", 7) == 0:
+        at = _top_number(at, end, &number)
+        return at if at != NULL and number == <int32_t> number else NULL
+    if name.size == 8 and memcmp(name.at, b"language", 8) == 0:
+        at = _string(at, end, &value)
+        return at if at != NULL and not value.has_escape else NULL
+    if name.size == 23 and memcmp(name.at, b"serializeTypeCurrentRPC", 23) == 0:
+        at = _string(at, end, &value)
+        return at if at != NULL and value.size == 4 and memcmp(value.at, b"JSON", 4) == 0 else NULL
+    return NULL
+
+
+cdef const char* _ext_fields(const char* at, const char* end, Header* header) noexcept:
+    cdef Span name, value
+    cdef int number
+    if at >= end or at[0] != 123:
+        return NULL
+    at = _space(at + 1, end)
+    while True:
+        at = _string(at, end, &name)
+        if at == NULL or name.has_escape:
+            return NULL
+        at = _space(at, end)
+        if at >= end or at[0] != 58:
+            return NULL
+        at = _string(_space(at + 1, end), end, &value)
+        if at == NULL:
+            return NULL
+        if name.size == 1:
+            number = name.at[0] - 97
+            if 0 <= number < NAMES:
+                header.fields[number] = value
+        at = _space(at, end)
+        if at >= end:
+            return NULL
+        if at[0] == 125:
+            return at + 1
+        if at[0] != 44:
+            return NULL
+        at = _space(at + 1, end)
+
+
+cdef bint _parse(const char* at, Py_ssize_t size, Header* header) noexcept:
+    """Read a header; False: not one of those that this file takes."""
+    cdef const char* end = at + size
+    cdef Span name
+    cdef bint has_ext = False
+    cdef int number
+    header.code = header.flag = header.opaque = 0
+    for number in range(NAMES):
+        header.fields[number].at = NULL
+    at = _space(at, end)
+    if at >= end or at[0] != 123:
+        return False
+    at = _space(at + 1, end)
+    while True:
+        at = _string(at, end, &name)
+        if at == NULL or name.has_escape:
+            return False
+        at = _space(at, end)
+        if at >= end or at[0] != 58:
+            return False
+        at = _space(at + 1, end)
+        if name.size == 4 and memcmp(name.at, b"code", 4) == 0:
+            at = _top_number(at, end, &header.code)
+        elif name.size == 4 and memcmp(name.at, b"flag", 4) == 0:
+            at = _top_number(at, end, &header.flag)
+        elif name.size == 6 and memcmp(name.at, b"opaque", 6) == 0:
+            at = _top_number(at, end, &header.opaque)
+        elif name.size == 9 and memcmp(name.at, b"extFields", 9) == 0:
+            if has_ext:
+                return False
+            has_ext = True
+            at = _ext_fields(at, end, header)
+        else:
+            at = _rest(&name, at, end)
+        if at == NULL:
+            return False
+        at = _space(at, end)
+        if at >= end:
+            return False
+        if at[0] == 125:
+            return has_ext and _space(at + 1, end) == end
+        if at[0] != 44:
+            return False
+        at = _space(at + 1, end)
+
+
+cdef inline bint _has_required(Header* header) noexcept:
+    cdef int number
+    for number in range(REQUIRED):
+        if header.fields[number].at == NULL:
+            return False
+    return True
+
+
+cdef inline int _hex(char c) noexcept:
+    if 48 <= c <= 57:
+        return c - 48
+    if 97 <= c <= 102:
+        return c - 87
+    if 65 <= c <= 70:
+        return c - 55
+    return -1
+
+
+cdef Py_ssize_t _unescape(Span* span, char* out) noexcept:
+    """The text of a JSON string into `out`; -1: a character that is not ASCII."""
+    cdef const char* at = span.at
+    cdef const char* end = at + span.size
+    cdef char* start = out
+    cdef char c
+    cdef int high, low
+    while at < end:
+        c = at[0]
+        if c != 92:
+            out[0] = c
+            out += 1
+            at += 1
+            continue
+        if end - at < 2:
+            return -1
+        c = at[1]
+        at += 2
+        if c == 117:  # u
+            if end - at < 4 or at[0] != 48 or at[1] != 48:
+                return -1
+            high = _hex(at[2])
+            low = _hex(at[3])
+            if high < 0 or low < 0 or high > 7:
+                return -1
+            out[0] = <char> (high * 16 + low)
+            at += 4
+        elif c == 34 or c == 92 or c == 47:
+            out[0] = c
+        elif c == 110:
+            out[0] = 10
+        elif c == 116:
+            out[0] = 9
+        elif c == 114:
+            out[0] = 13
+        elif c == 98:
+            out[0] = 8
+        elif c == 102:
+            out[0] = 12
+        else:
+            return -1
+        out += 1
+    return out - start
+
+
+# Bytes in network order
+
+cdef inline char* _put4(char* at, int64_t value) noexcept:
+    at[0] = <char> (value >> 24)
+    at[1] = <char> (value >> 16)
+    at[2] = <char> (value >> 8)
+    at[3] = <char> value
+    return at + 4
+
+
+cdef inline char* _put8(char* at, int64_t value) noexcept:
+    return _put4(_put4(at, value >> 32), value)
+
+
+# Properties
+
+cdef struct Scanned:
+    Py_ssize_t size          # Of what is stored, in the buffer that was given.
+    int32_t tags_code
+    bint must_wait
+    Span unique
+    Span keys
+
+
+cdef inline bint _is_true(const char* at, Py_ssize_t size) noexcept:
+    return (
+        size == 4
+        and (at[0] | 32) == 116 and (at[1] | 32) == 114
+        and (at[2] | 32) == 117 and (at[3] | 32) == 101
+    )
+
+
+cdef inline int32_t _java_hash(const char* at, Py_ssize_t size) noexcept:
+    cdef uint32_t value = 0
+    cdef Py_ssize_t i
+    for i in range(size):
+        value = value * 31 + <uint8_t> at[i]
+    return <int32_t> value
+
+
+cdef bint _scan(
+    const char* at, Py_ssize_t size, bytes cluster, bytes rare_name, char* out, Scanned* scanned
+) noexcept:
+    """What `scan_properties` does; False: something rare is in the text."""
+    cdef const char* end = at + size
+    cdef const char* piece
+    cdef const char* equals
+    cdef char* start = out
+    cdef Py_ssize_t name_size, value_size
+    cdef const char* value
+    scanned.tags_code = 0
+    scanned.must_wait = True
+    scanned.unique.size = scanned.keys.size = 0
+    while at < end:
+        piece = at
+        equals = NULL
+        while at < end and at[0] != 2:
+            if at[0] == 1 and equals == NULL:
+                equals = at
+            elif at[0] == 0:
+                return False
+            at += 1
+        if equals != NULL and equals > piece and at - equals > 1:
+            name_size = equals - piece
+            value = equals + 1
+            value_size = at - value
+            if name_size == 4 and memcmp(piece, b"WAIT", 4) == 0:
+                scanned.must_wait = _is_true(value, value_size)
+            elif name_size == 7 and memcmp(piece, b"CLUSTER", 7) == 0:
+                pass
+            else:
+                if name_size == 4 and memcmp(piece, b"TAGS", 4) == 0:
+                    scanned.tags_code = _java_hash(value, value_size)
+                elif name_size == 4 and memcmp(piece, b"KEYS", 4) == 0:
+                    scanned.keys.at = value
+                    scanned.keys.size = value_size
+                elif name_size == 8 and memcmp(piece, b"UNIQ_KEY", 8) == 0:
+                    scanned.unique.at = value
+                    scanned.unique.size = value_size
+                elif name_size == 5 and memcmp(piece, b"DELAY", 5) == 0:
+                    return False
+                elif name_size == 8 and memcmp(piece, b"TRAN_MSG", 8) == 0:
+                    return False
+                elif name_size == PyBytes_GET_SIZE(rare_name) and memcmp(
+                    piece, PyBytes_AS_STRING(rare_name), name_size
+                ) == 0:
+                    return False
+                memcpy(out, piece, at - piece)
+                out += at - piece
+                out[0] = 2
+                out += 1
+        at += 1
+    memcpy(out, PyBytes_AS_STRING(cluster), PyBytes_GET_SIZE(cluster))
+    scanned.size = out + PyBytes_GET_SIZE(cluster) - start
+    return scanned.size <= PROPERTIES_MAX
+
+
+cdef object _keys(Scanned* scanned):
+    """The keys that the index gets, or None."""
+    cdef object unique = None
+    cdef object keys
+    if scanned.unique.size:
+        unique = PyUnicode_DecodeASCII(scanned.unique.at, scanned.unique.size, NULL)
+    if not scanned.keys.size:
+        return None if unique is None else (unique,)
+    keys = PyUnicode_DecodeASCII(scanned.keys.at, scanned.keys.size, NULL)
+    if " " in keys:
+        words = tuple([word for word in keys.split(" ") if word])
+        if unique is None:
+            return words or None
+        return (unique, *words)
+    return (keys,) if unique is None else (unique, keys)
+
+
+cdef class SendLane:
+    """The sends at the beginning of what a connection read."""
+
+    cdef object _store
+    cdef object _replies
+    cdef object _routes
+    cdef object _gate
+    cdef object _config
+    cdef object _crc32
+    cdef bytes _cluster
+    cdef bytes _store_host
+    cdef bytes _rare_name
+    cdef char _text[SCRATCH_SIZE]
+    cdef char _properties[SCRATCH_SIZE]
+
+    def __init__(
+        self, *, store, replies, routes, gate, config, crc32, cluster_piece, store_host, rare_name
+    ):
+        self._store = store
+        self._replies = replies
+        self._routes = routes
+        self._gate = gate
+        self._config = config
+        self._crc32 = crc32
+        self._cluster = cluster_piece.encode()
+        self._store_host = store_host
+        self._rare_name = rare_name.encode()
+        if len(self._cluster) > 1000 or len(store_host) != 8:
+            raise ValueError("cluster name or host that the compiled send path does not take")
+
+    def take(self, connection, list frames):
+        """Put the first frames, as far as they are sends of the common kind; how many."""
+        cdef Header header
+        cdef Scanned scanned
+        cdef Span* span
+        cdef tuple frame
+        cdef bytes raw, body, born_host
+        cdef bytes record
+        cdef bytearray tail
+        cdef char* at
+        cdef const char* topic_at
+        cdef Py_ssize_t size, body_size, topic_size, text_size, count = 0, taken_bytes = 0
+        cdef Py_ssize_t limit, tail_size
+        cdef int64_t queue_id, sys_flag, born_ms, flag, times, number
+        cdef int64_t offset, segment_end, timestamp, queue_offset, turn, body_max, route_limit = 0
+        cdef int64_t run_count = 0, run_bytes = 0, crc
+        cdef int64_t route_flag = 0
+        cdef bint is_safe_mode
+        cdef object store = self._store
+        cdef object log, route, run_route = None, queue, topic = None, queues, index, keys
+        cdef object waiting, plain, safe, replies = self._replies
+        cdef object key
+        cdef bytes topic_bytes = None
+
+        frame = frames[0]
+        raw = frame[1]
+        if frame[0] != 0 or not _parse(PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw), &header):
+            return 0
+        if header.code != 310:
+            return 0
+        born_host = connection.remote_host
+        if (
+            store._refusal is not None
+            or PyBytes_GET_SIZE(born_host) != 8
+            or replies.is_overloaded
+            or self._config.start_accept_send_request_time_stamp
+            or not self._gate.is_open
+            or connection.is_closed
+            or connection.is_congested
+        ):
+            return 0
+        log = store.commit_log
+        queues = store._queues_by_key
+        index = store.index
+        body_max = store.config.max_message_size
+        segment_end = log.segment_end
+        is_safe_mode = replies.must_wait_more
+        limit = len(frames)
+        plain = replies._plain
+        safe = replies._safe
+        timestamp = turn = 0
+        while True:
+            # Whether it is of the common kind: nothing is changed before that is known.
+            if header.code != 310 or header.flag != 0:
+                break
+            body = frame[2]
+            body_size = PyBytes_GET_SIZE(body)
+            if body_size > body_max:
+                break
+            if not _has_required(&header):
+                break
+            span = &header.fields[12]  # m: batch
+            if span.at != NULL and not (span.size == 5 and memcmp(span.at, b"false", 5) == 0):
+                break
+            span = &header.fields[10]  # k: unit mode
+            if span.at != NULL and not (span.size == 5 and memcmp(span.at, b"false", 5) == 0):
+                break
+            span = &header.fields[11]  # l: max reconsume times, not used here
+            if span.at != NULL and not (
+                _number(span.at, span.size, &number) and number == <int32_t> number
+            ):
+                break
+            times = 0
+            span = &header.fields[9]
+            if span.at != NULL and not _number(span.at, span.size, &times):
+                break
+            if not (
+                _number(header.fields[3].at, header.fields[3].size, &number)
+                and _number(header.fields[4].at, header.fields[4].size, &queue_id)
+                and _number(header.fields[5].at, header.fields[5].size, &sys_flag)
+                and _number(header.fields[6].at, header.fields[6].size, &born_ms)
+                and _number(header.fields[7].at, header.fields[7].size, &flag)
+            ):
+                break
+            if (
+                number != <int32_t> number or flag != <int32_t> flag or times != <int32_t> times
+                or sys_flag != <int32_t> sys_flag or sys_flag & UNQUEUED_BIT
+                or header.opaque != <int32_t> header.opaque
+                or header.fields[0].has_escape or header.fields[1].has_escape
+                or header.fields[2].has_escape
+            ):
+                break
+            topic_at = header.fields[1].at
+            topic_size = header.fields[1].size
+            if topic_size < 1 or topic_size > 127:
+                break
+            if topic_bytes is None or PyBytes_GET_SIZE(topic_bytes) != topic_size or memcmp(
+                PyBytes_AS_STRING(topic_bytes), topic_at, topic_size
+            ) != 0:
+                topic = PyUnicode_DecodeASCII(topic_at, topic_size, NULL)
+                route = self._routes.get(topic)
+                if route is None or route.is_retry:
+                    break
+                topic_bytes = PyBytes_FromStringAndSize(topic_at, topic_size)
+                route_limit = route.queue_limit
+                route_flag = route.sys_flag
+            if queue_id < 0 or queue_id >= route_limit:
+                break
+            span = &header.fields[8]
+            if span.at == NULL:
+                text_size = 0
+            elif span.size > PROPERTIES_MAX:
+                break
+            else:
+                text_size = _unescape(span, self._text)
+                if text_size < 0:
+                    break
+            if not _scan(
+                self._text, text_size, self._cluster, self._rare_name, self._properties, &scanned
+            ):
+                break
+            queue = queues.get((topic, queue_id))
+            if queue is None or queue.is_schedule:
+                break
+            sys_flag = (sys_flag | route_flag) & ~HOSTS_V6_MASK
+            if sys_flag & UNQUEUED_BIT:
+                break
+
+            # From here on it is taken.
+            if not store._is_write_scheduled:
+                store._begin_turn()
+                timestamp = 0
+            if timestamp == 0:
+                timestamp = store._turn_timestamp
+                turn = store._turn
+            size = HEAD_SIZE + body_size + 1 + topic_size + 2 + scanned.size
+            offset = log.tail
+            if offset + size + 8 > segment_end:
+                break
+            queue_offset = queue.next_offset
+            crc = <int64_t> (self._crc32(body) & 0x7FFFFFFF) if body_size else 0
+            record = PyBytes_FromStringAndSize(NULL, size)
+            at = PyBytes_AS_STRING(record)
+            at = _put4(at, size)
+            at = _put4(at, MAGIC_V1)
+            at = _put4(at, crc)
+            at = _put4(at, queue_id)
+            at = _put4(at, flag)
+            at = _put8(at, queue_offset)
+            at = _put8(at, offset)
+            at = _put4(at, sys_flag)
+            at = _put8(at, born_ms)
+            memcpy(at, PyBytes_AS_STRING(born_host), 8)
+            at = _put8(at + 8, timestamp)
+            memcpy(at, PyBytes_AS_STRING(self._store_host), 8)
+            at = _put4(at + 8, times)
+            at = _put8(at, 0)
+            at = _put4(at, body_size)
+            memcpy(at, PyBytes_AS_STRING(body), body_size)
+            at += body_size
+            at[0] = <char> topic_size
+            memcpy(at + 1, topic_at, topic_size)
+            at += 1 + topic_size
+            at[0] = <char> (scanned.size >> 8)
+            at[1] = <char> scanned.size
+            memcpy(at + 2, self._properties, scanned.size)
+            log.pieces.append(record)
+            log.tail = offset + size
+            if queue.turn != turn:
+                store._touch(queue, offset)
+            tail = queue.tail
+            tail_size = PyByteArray_GET_SIZE(tail)
+            PyByteArray_Resize(tail, tail_size + ENTRY_SIZE)
+            at = PyByteArray_AS_STRING(tail) + tail_size
+            _put8(_put4(_put8(at, offset), size), scanned.tags_code)
+            queue.next_offset = queue_offset + 1
+            queue.last_physical_end = offset + size
+            if index is not None:
+                keys = _keys(&scanned)
+                if keys is None:
+                    index.bare_offset = offset
+                else:
+                    index.pending.append((topic, keys, offset, timestamp))
+            if route is not run_route:
+                if run_count:
+                    _count(run_route, run_count, run_bytes)
+                run_route = route
+                run_count = run_bytes = 0
+            run_count += 1
+            run_bytes += size
+            if count == 0:
+                replies.begin(offset + size)
+            waiting = (connection, header.opaque, 0, queue_id, queue_offset, offset)
+            if scanned.must_wait and is_safe_mode:
+                safe.append((offset + size, waiting))
+            else:
+                plain.append(waiting)
+            taken_bytes += body_size
+            count += 1
+            if count == limit:
+                break
+            frame = frames[count]
+            raw = frame[1]
+            if frame[0] != 0 or not _parse(PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw), &header):
+                break
+        if count:
+            _count(run_route, run_count, run_bytes)
+            connection.count_requests(count, taken_bytes)
+        return count
+
+
+cdef object _count(object route, int64_t count, int64_t size):
+    """Statistics of a run of sends to one topic."""
+    item = route.nums
+    item.value += count
+    item.times += count
+    item = route.size
+    item.value += size
+    item.times += count
+
+
+# Replies
+
+cdef inline char* _decimal(char* at, int64_t value) noexcept:
+    cdef char digits[20]
+    cdef int size = 0
+    cdef uint64_t rest
+    if value < 0:
+        at[0] = 45
+        at += 1
+        rest = <uint64_t> 0 - <uint64_t> value
+    else:
+        rest = <uint64_t> value
+    while True:
+        digits[size] = <char> (48 + rest % 10)
+        size += 1
+        rest //= 10
+        if rest == 0:
+            break
+    while size:
+        size -= 1
+        at[0] = digits[size]
+        at += 1
+    return at
+
+
+cdef inline char* _hexadecimal(char* at, uint64_t value) noexcept:
+    cdef int shift = 60
+    cdef int digit
+    while shift >= 0:
+        digit = (value >> shift) & 15
+        at[0] = <char> (48 + digit if digit < 10 else 55 + digit)
+        at += 1
+        shift -= 4
+    return at
+
+
+cdef inline char* _piece(char* at, bytes piece) noexcept:
+    memcpy(at, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
+    return at + PyBytes_GET_SIZE(piece)
+
+
+cdef class ReplyWriter:
+    """Answers to sends that are stored: SendResponseTemplate for a whole list of them."""
+
+    cdef bytes _head, _id, _offset, _opaque, _end
+    cdef Py_ssize_t _size_max
+
+    def __init__(self, tuple pieces):
+        """`pieces` stand around queue id, physical offset, queue offset and opaque."""
+        self._head, self._id, self._offset, self._opaque, self._end = pieces
+        self._size_max = sum(map(len, pieces)) + 8 + 3 * 20 + 16
+
+    def write(self, list plain):
+        """Hand each connection its answers: one piece of bytes for those that follow each other."""
+        cdef Py_ssize_t first = 0, last, total = len(plain)
+        cdef object connection
+        cdef bytes room
+        cdef char* start
+        cdef char* at
+        while first < total:
+            connection = (<tuple> plain[first])[0]
+            last = first + 1
+            while last < total and (<tuple> plain[last])[0] is connection:
+                last += 1
+            room = PyBytes_FromStringAndSize(NULL, (last - first) * self._size_max)
+            start = at = PyBytes_AS_STRING(room)
+            for number in range(first, last):
+                at = self._frame(at, <tuple> plain[number])
+            connection.write_run(PyBytes_FromStringAndSize(start, at - start), last - first)
+            first = last
+
+    cdef char* _frame(self, char* frame, tuple waiting) except NULL:
+        cdef char* at = _piece(frame + 8, self._head)
+        at = _decimal(at, waiting[3])
+        at = _piece(at, self._id)
+        at = _hexadecimal(at, waiting[5])
+        at = _piece(at, self._offset)
+        at = _decimal(at, waiting[4])
+        at = _piece(at, self._opaque)
+        at = _decimal(at, waiting[1])
+        at = _piece(at, self._end)
+        _put4(frame, at - frame - 4)
+        _put4(frame + 4, at - frame - 8)
+        return at

@@ -1,0 +1,283 @@
+"""The compiled send path against the Python one: the same bytes in, the same bytes out, each way.
+
+Two brokers in the same state get the same reads; one has its compiled parts, the other has not.
+Answers, commit log, consume queues, index entries and statistics must be equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.captured import open_without_ports
+from twinlog.broker.replies import PutReplies
+from twinlog.broker.server import Broker, build_broker
+from twinlog.message.hashing import index_key_hash
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime import compiled
+from twinlog.runtime.config import BrokerConfig, BrokerRole
+from twinlog.testing.manual_clock import ManualClock
+from twinlog.testing.simdisk import SimDisk
+
+pytestmark = pytest.mark.skipif(
+    compiled.load("twinlog.broker._send_lane") is None, reason="the compiled parts are not built"
+)
+SEGMENT_SIZE = 4096  # So that records often meet the end of a file.
+
+
+class FrozenClock(ManualClock):
+    """Time stands still: what sleeps stays out of the comparison, until its loop is closed."""
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        await asyncio.Event().wait()
+
+
+class Wire(asyncio.Transport):
+    """Takes everything that is written."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__({"peername": (host, 40000), "sockname": (host, 10911)})
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        pass
+
+    close = abort
+
+
+class World:
+    """A broker without ports, and one connection to it."""
+
+    def __init__(self, broker: Broker, host: str) -> None:
+        self.broker = broker
+        self.wire = Wire(host)
+        self.connection = ServerConnection(broker.server, broker._dispatch)
+        self.connection.connection_made(self.wire)
+
+    async def read(self, data: bytes) -> None:
+        self.connection.data_received(data)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    def state(self) -> dict[str, Any]:
+        store = self.broker.store
+        log = store.commit_log
+        starts = range(0, log.max_offset, SEGMENT_SIZE)
+        records = b"".join(log.read(start, log.max_offset - start) for start in starts)
+        assert store.index is not None
+        return {
+            "answers": self.wire.written,
+            "log": records,
+            "queues": {
+                queue.key: (bytes(queue.tail), queue.next_offset, queue.max_offset)
+                for queue in store.queue_table
+            },
+            "index": [
+                (index_key_hash(topic, key), offset, time)
+                for topic, keys, offset, time in store.index.pending
+                for key in keys
+            ],
+            "bare": store.index.bare_offset,
+            "stats": {
+                (name, key): (item.value, item.times)
+                for name, items in self.broker.stats._items.items()
+                for key, item in items.items()
+            },
+            "in flight": self.connection._requests_in_flight,
+        }
+
+
+async def open_world(monkeypatch: Any, *, is_compiled: bool, host: str, **values: Any) -> World:
+    monkeypatch.setenv("TWINLOG_PURE", "0" if is_compiled else "1")
+    config = BrokerConfig(
+        **{
+            "store_path_root_dir": "/store",
+            "mapped_file_size_commit_log": SEGMENT_SIZE,
+            "max_message_size": 1000,
+            "max_hash_slot_num": 100,
+            "max_index_num": 400,
+            **values,
+        }
+    )
+    broker = build_broker(config, rng=random.Random(1), disk=SimDisk(), clock=FrozenClock())
+    await open_without_ports(broker)
+    world = World(broker, host)
+    assert (world.connection._lane is not None) == is_compiled
+    await world.read(frame(ext()))  # The topic exists from now on.
+    return world
+
+
+def ext(**changes: Any) -> dict[str, Any]:
+    return {
+        "a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000001",
+        "h": "0", "i": "", "j": "0", "k": "false", "m": "false", **changes,
+    }  # fmt: skip
+
+
+def frame(fields: dict[str, Any], body: bytes = b"b", **changes: Any) -> bytes:
+    head = {
+        "code": 310, "flag": 0, "language": "JAVA", "opaque": 7, "version": 399,
+        "serializeTypeCurrentRPC": "JSON", "extFields": fields, **changes,
+    }  # fmt: skip
+    text = json.dumps({k: v for k, v in head.items() if v is not ...}, ensure_ascii=False).encode()
+    return struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
+
+
+async def compare(monkeypatch: Any, reads: list[bytes], host: str = "127.0.0.1", **values: Any):
+    states = []
+    for is_compiled in (True, False):
+        world = await open_world(monkeypatch, is_compiled=is_compiled, host=host, **values)
+        for data in reads:
+            await world.read(data)
+        states.append(world.state())
+    assert states[0] == states[1]
+    return states[0]
+
+
+_PIECES = st.sampled_from(
+    [
+        "KEYS\x01k1", "KEYS\x01k1 k2  k3", "KEYS\x01 ",
+        "UNIQ_KEY\x01C0A8000100002A9F1234567800000001",
+        "TAGS\x01TagA", "TAGS\x01Tag\u00e9", "WAIT\x01false", "WAIT\x01TRUE", "WAIT\x01x",
+        "CLUSTER\x01other", "a\x01b", "a\x01b\x01c", "\x01b", "a\x01", "a", "", "DELAY\x011",
+        "DELAY\x01x", "TRAN_MSG\x01true", "TRAN_MSG\x01false", "TWINLOG_ONCE\x01x",
+        "q\x01\"\\/\n\t", "n\x01\x00", "long\x01" + "v" * 300, "key\u4e2d\x01v", "MSG_REGION\x01r",
+    ]
+)  # fmt: skip
+_NUMBER = st.sampled_from(
+    ["0", "1", "3", "4", "8", "-1", "-0", "007", "+1", "", " 1", "1.0", "2147483648", "x",
+     "99999999999999999999", 0, 2, None, True]
+)  # fmt: skip
+
+
+@st.composite
+def _frames(draw: Any) -> bytes:
+    fields = ext(
+        e=draw(st.sampled_from(["0", "1", "2", "3"])),
+        i="\x02".join(draw(st.lists(_PIECES, max_size=5))),
+    )
+    body = draw(st.binary(max_size=60))
+    changes: dict[str, Any] = {"opaque": draw(st.integers(0, 2**31 - 1))}
+    if draw(st.integers(0, 2)) == 0:
+        name = draw(st.sampled_from("abcdefghijklmno"))
+        fields[name] = draw(_NUMBER)
+    if draw(st.integers(0, 4)) == 0:
+        del fields[draw(st.sampled_from(sorted(fields)))]
+    if draw(st.integers(0, 5)) == 0:
+        fields["b"] = draw(
+            st.sampled_from(["T2", "new", "%RETRY%pg", "a b", "T\u00e9", "", "t" * 127, "t" * 128])
+        )
+    if draw(st.integers(0, 5)) == 0:
+        name, value = draw(
+            st.sampled_from(
+                [
+                    ("code", 10), ("code", 11), ("code", 320), ("flag", 2), ("flag", 1),
+                    ("opaque", -1), ("opaque", 2**31), ("opaque", 2**40), ("version", "x"),
+                    ("language", 3), ("language", None), ("remark", "r"), ("remark", {"a": 1}),
+                    ("extFields", None), ("extFields", {}), ("other", 1), ("version", ...),
+                    ("code", ...), ("opaque", ...), ("serializeTypeCurrentRPC", ...),
+                ]
+            )
+        )  # fmt: skip
+        changes[name] = value
+    if draw(st.integers(0, 9)) == 0:
+        body = bytes(draw(st.sampled_from([0, 900, 1000, 1001])))
+    return frame(fields, body, **changes)
+
+
+@given(st.lists(st.lists(_frames(), min_size=1, max_size=6), min_size=1, max_size=4))
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_reads_give_the_same(monkeypatch: Any, reads: list[list[bytes]]) -> None:
+    asyncio.run(compare(monkeypatch, [b"".join(frames) for frames in reads]))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
+async def test_common_sends(monkeypatch: Any, host: str, role: BrokerRole) -> None:
+    text = "KEYS\x01k\x02TAGS\x01A\x02UNIQ_KEY\x01C0A8\x02WAIT\x01true"
+    reads = [
+        b"".join(frame(ext(e=str(n % 4), i=text), bytes(n), opaque=n) for n in range(16))
+        for _ in range(4)
+    ]
+    state = await compare(monkeypatch, reads, host, broker_role=role)
+    assert len(state["log"]) > SEGMENT_SIZE
+    assert sum(queue[1] for queue in state["queues"].values()) == 65
+
+
+async def test_common_sends_are_taken(monkeypatch: Any) -> None:
+    """Else the comparison would compare the Python path with itself."""
+    world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1")
+    frames = world.connection._splitter.feed(
+        b"".join(frame(ext(i="KEYS\x01k\x02WAIT\x01true"), opaque=n) for n in range(5))
+        + frame(ext(i="DELAY\x011"))
+    )
+    assert world.connection._lane is not None
+    assert world.connection._lane.take(world.connection, frames) == 5
+
+
+async def test_replies_in_runs(monkeypatch: Any) -> None:
+    """Answers of two connections in turn, with numbers of every length."""
+    written: list[list[bytes]] = []
+    for is_compiled in (True, False):
+        world = await open_world(monkeypatch, is_compiled=is_compiled, host="127.0.0.1")
+        other = World(world.broker, "127.0.0.2")
+        replies: PutReplies = world.broker.replies
+        sends: list[Any] = []
+        for number in range(40):
+            connection = (world if number % 5 < 3 else other).connection
+            connection.count_requests(1, 0)
+            sends.append((connection, 2**number % 2**31, 0, number, 3**number, 7**number % 2**63))
+        replies._release_plain(sends)
+        world.connection.flush()
+        other.connection.flush()
+        written.append([world.wire.written, other.wire.written])
+    assert written[0] == written[1]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=9),
+            st.lists(st.text(max_size=30), max_size=3).map(tuple),
+            st.integers(0, 2**40),
+            st.integers(0, 2**41),
+        ),
+        max_size=5,
+    ),
+    st.integers(-1, 2**39),
+)
+def test_hashes_of_pending_keys(pending: list[Any], floor: int) -> None:
+    hashes: list[int] = []
+    offsets: list[int] = []
+    times: list[int] = []
+    module = compiled.load("twinlog.message._hashing")
+    assert module is not None
+    module.hash_pending(pending, floor, hashes, offsets, times)
+    expected = [
+        (index_key_hash(topic, key), offset, time)
+        for topic, keys, offset, time in pending
+        if offset > floor
+        for key in keys
+    ]
+    assert list(zip(hashes, offsets, times, strict=True)) == expected
