@@ -23,16 +23,17 @@ _KINDS = {
     "UNIQ_KEY": _UNIQUE,
     "KEYS": _KEYS,
     "CLUSTER": _CLUSTER,
-    # What sends a message somewhere else than where it says: handled with the whole map.
+    # What sends a message somewhere else than where it says, or did so before.
     "DELAY": _RARE,
     "TRAN_MSG": _RARE,
+    "REAL_TOPIC": _RARE,
     # An idempotent send: asked for in the table of producers.
     ONCE_PROPERTY: _RARE,
 }
 _kind_of = _KINDS.get
 
-# (stored properties, tags code, index keys, must wait for durability, is rare)
-Scanned = tuple[bytes, int, tuple[str, ...], bool, bool]
+# (stored properties, tags code, index keys, must wait for durability, what is rare by name)
+Scanned = tuple[bytes, int, tuple[str, ...], bool, dict[str, str] | None]
 
 
 def scan_properties(text: str, cluster_piece: str) -> Scanned:
@@ -45,7 +46,7 @@ def scan_properties(text: str, cluster_piece: str) -> Scanned:
     tags_code = 0
     unique = keys = ""
     must_wait = True
-    is_rare = False
+    rare: dict[str, str] | None = None
     for piece in text.split("\x02"):
         name, _, value = piece.partition("\x01")
         if not value or not name:
@@ -65,10 +66,12 @@ def scan_properties(text: str, cluster_piece: str) -> Scanned:
             keys = value
             keep(piece)
         elif kind == _RARE:
-            is_rare = True
+            if rare is None:
+                rare = {}
+            rare[name] = value
             keep(piece)
     keep(cluster_piece)
-    return "\x02".join(kept).encode(), tags_code, _index_keys(unique, keys), must_wait, is_rare
+    return "\x02".join(kept).encode(), tags_code, _index_keys(unique, keys), must_wait, rare
 
 
 def _index_keys(unique: str, keys: str) -> tuple[str, ...]:

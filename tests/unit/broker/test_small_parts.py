@@ -96,11 +96,11 @@ def test_expired_locks_are_forgotten_and_groups_do_not_share() -> None:
 
 def test_scan_takes_wait_out_and_puts_cluster_in() -> None:
     text = "KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02WAIT\x01true\x02TAGS\x01TagA"
-    stored, code, keys, must_wait, is_rare = scan_properties(text, CLUSTER)
+    stored, code, keys, must_wait, rare = scan_properties(text, CLUSTER)
     assert stored == b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01TagA\x02CLUSTER\x01c"
     assert (code, keys) == (jhash("TagA"), ("U", "k1", "k2"))
     assert must_wait
-    assert not is_rare
+    assert rare is None
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,11 @@ def test_scan_reads_wait_as_java_does(value: str, must_wait: bool) -> None:
     assert scan_properties(f"WAIT\x01{value}", CLUSTER)[3] is must_wait
 
 
-@pytest.mark.parametrize("text", ["DELAY\x013", "TRAN_MSG\x01true"])
-def test_scan_marks_what_goes_elsewhere(text: str) -> None:
-    assert scan_properties(text, CLUSTER)[4]
-    assert not scan_properties("MY_" + text, CLUSTER)[4]
+@pytest.mark.parametrize("text", ["DELAY\x013", "TRAN_MSG\x01true", "REAL_TOPIC\x01T"])
+def test_scan_tells_what_goes_elsewhere(text: str) -> None:
+    name, value = text.split("\x01")
+    assert scan_properties(f"{name}\x01other\x02{text}", CLUSTER)[4] == {name: value}
+    assert scan_properties("MY_" + text, CLUSTER)[4] is None
 
 
 def test_delayed_message_is_parked_with_its_destination() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.names import CHECK_MAX_TIME_TOPIC
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
-from twinlog.broker.replies import RESPONSE_CODES
+from twinlog.broker.replies import RESPONSE_CODES, PutCallback
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.message import sysflag
 from twinlog.message.ids import parse_offset_message_id
@@ -42,15 +42,9 @@ class EndTransactionProcessor:
             connection.reply(request, ResponseCode.SLAVE_NOT_AVAILABLE, remark=UNSET_REMARK)
             return
         if header.commit_or_rollback == sysflag.TRANSACTION_COMMIT_TYPE:
-
-            def stored(status: PutMessageStatus, reason: str) -> None:
-                # Stored on this broker is committed; what replicas know is another matter.
-                is_stored = status in RESPONSE_CODES
-                code = ResponseCode.SUCCESS if is_stored else ResponseCode.SYSTEM_ERROR
-                connection.reply(request, code, remark=reason or None)
-
             is_oneway = request.flag & FLAG_ONEWAY
-            self._transactions.commit(header, None if is_oneway else stored)
+            answered = None if is_oneway else _answer_when_stored(connection, request)
+            self._transactions.commit(header, answered)
         elif header.commit_or_rollback == sysflag.TRANSACTION_ROLLBACK_TYPE:
             self._transactions.rollback(header)
             connection.reply(request, remark=UNSET_REMARK)
@@ -81,3 +75,13 @@ class EndTransactionProcessor:
             return None if data is None else decode_record(data)
         except (ValueError, RecordError):
             return None
+
+
+def _answer_when_stored(connection: ServerConnection, request: Request) -> PutCallback:
+    def stored(status: PutMessageStatus, reason: str) -> None:
+        # Stored on this broker is committed; what replicas know is another matter.
+        is_stored = status in RESPONSE_CODES
+        code = ResponseCode.SUCCESS if is_stored else ResponseCode.SYSTEM_ERROR
+        connection.reply(request, code, remark=reason or None)
+
+    return stored

@@ -7,7 +7,6 @@ is not common (new topic, retry, delay, transaction, refusal) leaves that path.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -57,8 +56,6 @@ from twinlog.store.status import AppendResult, PutMessageStatus
 _Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _PUT_OK = PutMessageStatus.PUT_OK
 VERSION_MAX_RECONSUME_TIMES = 121  # Since 3.4.9 the producer's own limit counts.
-# What a message that goes elsewhere says about that. The leading separator makes the search fast.
-_REDIRECTING = re.compile("\x02(DELAY|TRAN_MSG|REAL_TOPIC|REAL_QID)\x01([^\x02]+)").findall
 _UNDELAYED_TYPES = (sysflag.TRANSACTION_NOT_TYPE, sysflag.TRANSACTION_COMMIT_TYPE)
 _WAITS = b"\x02WAIT\x01true"
 _WAITS_NOT = b"\x02WAIT\x01false"
@@ -170,7 +167,7 @@ class SendMessageProcessor:
             if header.batch:
                 self._send_batch(connection, request, header, route, queue_id)
                 return
-            properties, tags_code, keys, must_wait, is_rare = scan_properties(
+            properties, tags_code, keys, must_wait, rare = scan_properties(
                 header.properties, self._cluster_piece
             )
             message = PutMessage(
@@ -189,15 +186,16 @@ class SendMessageProcessor:
                 keys,
             )
             mark = None
-            if is_rare or route.is_retry:
-                mark = self._once.mark_of(header.properties, topic, queue_id)
-                if mark is not None and self._is_repeat(connection, request, mark, must_wait):
-                    return
-                self._redirect(message, request, header, must_wait)
+            if rare is not None or route.is_retry:
+                if rare is not None and ONCE_PROPERTY in rare:
+                    mark = self._once.mark_of(header.properties, topic, queue_id)
+                    if mark is not None and self._is_repeat(connection, request, mark, must_wait):
+                        return
+                self._redirect(message, request, header, must_wait, rare or {})
             result = self._put(message)
             if result.status is not _PUT_OK:
                 raise self._refusal(result)
-            if is_rare:
+            if rare is not None:
                 if mark is not None:
                     self._once.stored(mark, result, is_elsewhere=message.topic != topic)
                 if message.topic == names.HALF_TOPIC and not route.is_retry:
@@ -241,15 +239,18 @@ class SendMessageProcessor:
         return True
 
     def _redirect(
-        self, message: PutMessage, request: Request, header: _Header, must_wait: bool
+        self,
+        message: PutMessage,
+        request: Request,
+        header: _Header,
+        must_wait: bool,
+        rare: dict[str, str],
     ) -> None:
         """Retry sends, delayed and half messages go to a topic of the broker's own."""
         if message.topic.startswith(names.RETRY_PREFIX):
             self._redirect_to_dead_letters(message, request, header)
-        text = header.properties or ""
-        found = dict(_REDIRECTING(f"\x02{text}"))
-        level = _delay_level(found)
-        is_half = found.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
+        level = _delay_level(rare)
+        is_half = rare.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
         if is_half and not (message.reconsume_times > 0 and level > 0):
             if self._config.reject_transaction_message:
                 remark = (
@@ -261,7 +262,8 @@ class SendMessageProcessor:
             return
         else:
             is_half = False
-        if PROPERTY_REAL_TOPIC in found or level > self._level_max:
+        text = header.properties or ""
+        if PROPERTY_REAL_TOPIC in rare or level > self._level_max:
             self._park_again(message, text, level, is_half)
             return
         if "WAIT\x01" in text:
