@@ -11,9 +11,9 @@ import pytest
 from support.local_brokers import Brokers, until
 from support.processes import free_port
 from twinlog.broker.server import Broker
-from twinlog.broker.topic_config import TopicConfig
 from twinlog.namesrv.server import Namesrv
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand
 

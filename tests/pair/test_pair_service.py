@@ -12,9 +12,9 @@ import pytest
 from support.local_brokers import Brokers, until
 from twinlog.broker.server import Broker
 from twinlog.broker.subscription_group import SubscriptionGroupConfig
-from twinlog.broker.topic_config import TopicConfig
 from twinlog.ha.twin.link import TwinLink
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.errors import RemotingError
 

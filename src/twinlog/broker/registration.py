@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable, Iterable
-from typing import Any
+
+import msgspec
 
 from twinlog.broker import perm
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.message.crc import body_crc
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl import REFUSAL
+from twinlog.remoting.bodies.common import DataVersion
+from twinlog.remoting.bodies.registration import (
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    encode_registration,
+)
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -163,7 +170,7 @@ class Registration:
             timeout_ms=_UNREGISTER_TIMEOUT_MS,
         )
 
-    async def _register(self, table: dict[str, Any], *, must_update_order: bool) -> None:
+    async def _register(self, table: dict[str, TopicConfig], *, must_update_order: bool) -> None:
         if not self._is_enabled:
             return
         body = self._body(table)
@@ -188,32 +195,22 @@ class Registration:
         if must_update_order and good:
             self._update_order(next(iter(good.values())))
 
-    def _body(self, table: dict[str, Any]) -> bytes:
-        """RegisterBrokerBody; compressed it is one zlib stream of lengths and texts."""
-        topics = {name: self._advertised(topic.to_json()) for name, topic in table.items()}
-        version = self._topics.data_version.to_json()
-        if not self._config.compressed_register:
-            wrapper = {"dataVersion": version, "topicConfigTable": topics}
-            return fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
-        parts = [_sized(fastjson.dumps(version)), len(topics).to_bytes(4, "big")]
-        for topic in topics.values():
-            words = (
-                topic["topicName"],
-                topic["readQueueNums"],
-                topic["writeQueueNums"],
-                topic["perm"],
-                topic["topicFilterType"],
-            )
-            parts.append(_sized(" ".join(map(str, words)).encode()))
-        parts.append(_sized(b"[]"))
-        return zlib.compress(b"".join(parts), 9)
+    def _body(self, table: dict[str, TopicConfig]) -> bytes:
+        topics = {name: self._advertised(topic) for name, topic in table.items()}
+        version = self._topics.data_version
+        wrapper = TopicConfigSerializeWrapper(
+            DataVersion(version.counter, version.timestamp), topics
+        )
+        return encode_registration(
+            RegisterBrokerBody(wrapper), compressed=self._config.compressed_register
+        )
 
-    def _advertised(self, topic: dict[str, Any]) -> dict[str, Any]:
+    def _advertised(self, topic: TopicConfig) -> TopicConfig:
         """A broker that is not open for reading and writing says so for all its topics."""
         permission = self._config.broker_permission
         if perm.is_readable(permission) and perm.is_writeable(permission):
             return topic
-        return {**topic, "perm": permission}
+        return msgspec.structs.replace(topic, perm=permission)
 
     def _note_answer(self, address: str, answer: Request) -> RegisterBrokerResponseHeader:
         header = answer.header(RegisterBrokerResponseHeader)
@@ -284,7 +281,3 @@ class Registration:
             broker_id=self._config.broker_id,
         )
         connection.oneway(RemotingCommand.request(RequestCode.BROKER_HEARTBEAT, header))
-
-
-def _sized(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data

@@ -8,17 +8,16 @@ servers, the send path's cache) subscribes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
 
 from twinlog.broker import names, perm
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.topic import TopicConfig, pretty_text
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 
@@ -26,47 +25,6 @@ _LOG = logging.getLogger("twinlog.broker")
 
 SCHEDULE_QUEUE_COUNT = 18  # Apache's constant, whatever messageDelayLevel says.
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-_DEFAULT_QUEUE_COUNT = 16  # Of a topic built without numbers.
-
-
-class TopicConfig(msgspec.Struct, rename="camel"):
-    """One topic. Members are in the order in which fastjson writes them."""
-
-    topic_name: str
-    order: bool = False
-    perm: int = perm.PERM_READ_WRITE
-    read_queue_nums: int = _DEFAULT_QUEUE_COUNT
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
-    write_queue_nums: int = _DEFAULT_QUEUE_COUNT
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "order": self.order,
-            "perm": self.perm,
-            "readQueueNums": self.read_queue_nums,
-            "topicFilterType": self.topic_filter_type,
-            "topicName": self.topic_name,
-            "topicSysFlag": self.topic_sys_flag,
-            "writeQueueNums": self.write_queue_nums,
-        }
-
-    def __str__(self) -> str:
-        """Apache's text, which remarks carry."""
-        return (
-            f"TopicConfig [topicName={self.topic_name}, readQueueNums={self.read_queue_nums}, "
-            f"writeQueueNums={self.write_queue_nums}, perm={perm.perm_text(self.perm)}, "
-            f"topicFilterType={self.topic_filter_type}, topicSysFlag={self.topic_sys_flag}, "
-            f"order={'true' if self.order else 'false'}]"
-        )
-
-
-@lru_cache(maxsize=65536)
-def _text(members: tuple[Any, ...]) -> bytes:
-    """A topic's part of the file."""
-    topic = TopicConfig(*members)
-    name = fastjson.dumps(topic.topic_name)
-    return b"\n\t\t%b:%b" % (name, fastjson.dumps_pretty(topic.to_json(), level=2))
 
 
 # Called with the names that changed; their configs are in the table, or gone from it.
@@ -83,6 +41,7 @@ class TopicConfigManager:
         self._listeners: list[TopicListener] = []
         self.data_version = DataVersion(clock.now_ms())
         self.table: dict[str, TopicConfig] = {}
+        self._texts: dict[str, str] = {}  # Of topics that did not change since they were written.
         self.system_topics = set(names.SYSTEM_TOPICS)
         for topic in _boot_topics(config):
             self.table[topic.topic_name] = topic
@@ -93,14 +52,19 @@ class TopicConfigManager:
         data = self._file.load()
         if data is None:
             return
+        self._texts.clear()
         self.data_version.assign(data.get("dataVersion"))
         for name, value in (data.get("topicConfigTable") or {}).items():
             self.table[name] = topic_from_json(name, value)
 
     def save(self) -> None:
-        """Write the whole table; the text of a topic is made once, or 10,000 would take a while."""
+        """Write the whole table; only what changed is made into text again."""
         version = fastjson.dumps_pretty(self.data_version.to_json(), level=1)
-        topics = b",".join([_text(astuple(topic)) for topic in self.table.values()])
+        texts = self._texts
+        for name, topic in self.table.items():
+            if name not in texts:
+                texts[name] = pretty_text(topic)
+        topics = ",".join(map(texts.__getitem__, self.table)).encode()
         self._file.save_text(
             b'{\n\t"dataVersion":%b,\n\t"topicConfigTable":{%b\n\t}\n}' % (version, topics)
         )
@@ -134,6 +98,7 @@ class TopicConfigManager:
         if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             # The file may still hold the template of a time when creation was allowed.
             template.perm = perm.PERM_READ_WRITE
+            self._texts.pop(default_topic, None)
         if not perm.is_inherited(template.perm):
             return None
         count = max(0, min(queue_count, template.write_queue_nums))
@@ -173,7 +138,7 @@ class TopicConfigManager:
 
     def update(self, config: TopicConfig) -> None:
         """Put `config` in place of what there is."""
-        _LOG.info("topic updated config=%s", config)
+        _LOG.info("topic updated config=%s", java_text(config))
         self._put(config)
 
     def delete(self, topic: str) -> bool:
@@ -197,6 +162,7 @@ class TopicConfigManager:
         names = {*self.table, *table}
         changed = [name for name in names if self.table.get(name) != table.get(name)]
         self.table = dict(table)
+        self._texts.clear()
         self.data_version.assign(version)
         self.save()
         if changed:
@@ -206,7 +172,9 @@ class TopicConfigManager:
         self.table[config.topic_name] = config
         self._changed((config.topic_name,))
 
-    def _changed(self, topics: Iterable[str]) -> None:
+    def _changed(self, topics: Collection[str]) -> None:
+        for name in topics:
+            self._texts.pop(name, None)
         self.data_version.next_version(self._clock.now_ms())
         self.save()
         self._tell(topics)
@@ -214,6 +182,16 @@ class TopicConfigManager:
     def _tell(self, topics: Iterable[str]) -> None:
         for listener in self._listeners:
             listener(topics)
+
+
+def java_text(topic: TopicConfig) -> str:
+    """Apache's text of a topic, which remarks carry."""
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, "
+        f"writeQueueNums={topic.write_queue_nums}, perm={perm.perm_text(topic.perm)}, "
+        f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, "
+        f"order={'true' if topic.order else 'false'}]"
+    )
 
 
 def topic_from_json(name: str, value: Any) -> TopicConfig:

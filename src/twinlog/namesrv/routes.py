@@ -21,7 +21,6 @@ from twinlog.remoting.bodies.common import (
     TOPIC_FLAG_UNIT,
     TOPIC_FLAG_UNIT_SUB,
     DataVersion,
-    TopicConfig,
     TopicList,
 )
 from twinlog.remoting.bodies.route import (
@@ -31,6 +30,7 @@ from twinlog.remoting.bodies.route import (
     QueueData,
     TopicRouteData,
 )
+from twinlog.remoting.bodies.topic import TopicConfig
 
 EXPIRED_MS = 120_000  # BROKER_CHANNEL_EXPIRED_TIME of 4.9.
 HEARTBEAT_EXPIRED_MS = 3_000

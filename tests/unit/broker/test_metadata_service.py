@@ -11,8 +11,8 @@ import pytest
 from support.broker_tables import Side
 from twinlog.broker.metadata_log import METADATA_TOPIC
 from twinlog.broker.subscription_group import SubscriptionGroupConfig
-from twinlog.broker.topic_config import TopicConfig
 from twinlog.message.model import PutMessage
+from twinlog.remoting.bodies.topic import TopicConfig
 
 
 class Pair:

@@ -15,9 +15,10 @@ from support.broker_tables import Side
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.slave_synchronize import SPARED_MAX, SlaveSynchronize
 from twinlog.broker.subscription_group import SubscriptionGroupConfig
-from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
+from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.message.model import PutMessage
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode as Code
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.errors import RemotingError

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
+from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import DataVersion
+from twinlog.remoting.bodies.registration import (
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    encode_registration,
+)
+from twinlog.remoting.bodies.topic import TopicConfig, pretty_text, topics_text
 from twinlog.runtime.clock import SystemClock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.testing.simdisk import SimDisk
@@ -30,3 +37,20 @@ def test_the_file_is_the_table_after_every_change() -> None:
     again = TopicConfigManager(BrokerConfig(), file, SystemClock())
     again.load()
     assert again.table == topics.table
+
+
+def test_the_text_of_a_table_is_fastjsons() -> None:
+    topics = [
+        TopicConfig("%RETRY%group"), TopicConfig("a|b_c-1", 3, 4, 5, "MULTI_TAG", 6, order=True),
+        TopicConfig('quoted "b" ü\n'), TopicConfig("odd", topic_filter_type='"'), TopicConfig(""),
+    ]  # fmt: skip
+    table = {topic.topic_name: topic.to_json() for topic in topics}
+    assert topics_text(topics) == fastjson.dumps(table)
+    pretty = ",".join(map(pretty_text, topics)).encode()
+    assert b"{%b\n\t}" % pretty == fastjson.dumps_pretty(table, level=1)
+    body = RegisterBrokerBody(
+        TopicConfigSerializeWrapper(
+            DataVersion(1, 2), {topic.topic_name: topic for topic in topics}
+        )
+    )
+    assert encode_registration(body, compressed=False) == fastjson.dumps(body)

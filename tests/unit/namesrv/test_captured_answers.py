@@ -12,8 +12,9 @@ import pytest
 
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting import codec, fastjson
-from twinlog.remoting.bodies.common import DataVersion, TopicConfig
+from twinlog.remoting.bodies.common import DataVersion
 from twinlog.remoting.bodies.registration import decode_registration
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.runtime.config import NamesrvConfig

@@ -12,7 +12,7 @@ import pytest
 from twinlog.namesrv.kv_config import KVConfigError, KVConfigManager
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import DataVersion, TopicConfig
+from twinlog.remoting.bodies.common import DataVersion
 from twinlog.remoting.bodies.registration import (
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
@@ -21,6 +21,7 @@ from twinlog.remoting.bodies.registration import (
     encode_registration,
 )
 from twinlog.remoting.bodies.route import TopicRouteData
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request

@@ -8,7 +8,8 @@ import pytest
 
 from twinlog.namesrv import routes as module
 from twinlog.namesrv.routes import BrokerIdentity, RouteInfoManager, RouteTableFullError
-from twinlog.remoting.bodies.common import DataVersion, TopicConfig
+from twinlog.remoting.bodies.common import DataVersion
+from twinlog.remoting.bodies.topic import TopicConfig
 
 MASTER = BrokerIdentity("c", "b", 0, "10.0.0.1:10911", "10.0.0.1:10912")
 SLAVE = BrokerIdentity("c", "b", 1, "10.0.0.2:10911", "10.0.0.2:10912")

@@ -19,8 +19,9 @@ from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_view import queue_entries
 from twinlog.broker.subscription_group import SubscriptionGroupManager
-from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
+from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (

@@ -19,8 +19,9 @@ from twinlog.broker.processors.client_manage import read_body
 from twinlog.broker.registration import Registration
 from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
-from twinlog.broker.topic_config import FILTER_TYPES, TopicConfig, TopicConfigManager
+from twinlog.broker.topic_config import FILTER_TYPES, TopicConfigManager
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (

@@ -12,7 +12,7 @@ from twinlog.broker import names
 from twinlog.broker.clients import ProducerManager
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.replies import PutReplies
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.topic_config import TopicConfigManager, java_text
 from twinlog.message.ids import host_text
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import (
@@ -110,7 +110,7 @@ class ReplyMessageProcessor:
             remark = f"topic[{header.topic}] not exist, apply first please!{see_faq()}"
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, remark)
         if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
-            remark = f"request queueId[{header.queue_id}] is illegal, {topic}"
+            remark = f"request queueId[{header.queue_id}] is illegal, {java_text(topic)}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
 
     def _push(

@@ -26,7 +26,7 @@ from twinlog.broker.stats import (
 )
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
-from twinlog.broker.topic_config import TopicConfig, TopicConfigManager
+from twinlog.broker.topic_config import TopicConfigManager, java_text
 from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
@@ -41,6 +41,7 @@ from twinlog.message.properties import (
     PROPERTY_TRANSACTION_PREPARED,
     decode_properties,
 )
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.connection import Lane
@@ -535,7 +536,8 @@ def disk_text(store: MessageStore) -> str:
 
 
 def _bad_queue(queue_id: int, config: TopicConfig, connection: ServerConnection) -> BrokerError:
-    remark = f"request queueId[{queue_id}] is illegal, {config} Producer: {connection.remote_text}"
+    producer = connection.remote_text
+    remark = f"request queueId[{queue_id}] is illegal, {java_text(config)} Producer: {producer}"
     return BrokerError(ResponseCode.SYSTEM_ERROR, remark)
 
 

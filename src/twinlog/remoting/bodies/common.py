@@ -24,18 +24,6 @@ class MessageQueue(msgspec.Struct, frozen=True, rename="camel", order=True):
     queue_id: int = 0
 
 
-class TopicConfig(Body):
-    """One topic on one broker. Defaults are Java's."""
-
-    topic_name: str = ""
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
-    order: bool = False
-
-
 class KVTable(Body):
     """A map of strings."""
 

@@ -16,7 +16,8 @@ import zlib
 import msgspec
 
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import Body, DataVersion, TopicConfig
+from twinlog.remoting.bodies.common import Body, DataVersion
+from twinlog.remoting.bodies.topic import TopicConfig, topics_text
 from twinlog.remoting.errors import CommandError
 
 _INT32 = struct.Struct(">i")
@@ -43,9 +44,14 @@ def body_crc32(body: bytes) -> int:
 
 
 def encode_registration(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
-    if not compressed:
-        return fastjson.dumps(body)
     wrapper = body.topic_config_serialize_wrapper
+    if not compressed:
+        version = fastjson.dumps(wrapper.data_version)
+        topics = topics_text(wrapper.topic_config_table.values())
+        return (
+            b'{"filterServerList":%b,"topicConfigSerializeWrapper":{"dataVersion":%b,'
+            b'"topicConfigTable":%b}}' % (fastjson.dumps(body.filter_server_list), version, topics)
+        )
     texts = [_sized(fastjson.dumps(wrapper.data_version))]
     texts.append(_INT32.pack(len(wrapper.topic_config_table)))
     for topic in wrapper.topic_config_table.values():
