@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from support.local_brokers import Brokers, until
 from support.processes import free_port
@@ -16,13 +12,6 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path)
-    yield brokers
-    await brokers.stop()
 
 
 def address(server: Namesrv) -> str:

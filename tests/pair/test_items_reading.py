@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.local_brokers import Brokers, until
+from support.local_brokers import SUBSCRIPTION, Brokers, pull, until
 from twinlog.broker.server import Broker
 from twinlog.broker.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 
-COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+COMMIT, SUSPEND = 1, 2
 MEMORY = 100_000  # 40 % of it are ten messages.
 BODY = b"x" * 4_000
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path)
-    yield brokers
-    await brokers.stop()
-
-
-async def pull(brokers: Brokers, broker: Broker, offset: int, **more: Any) -> Request:
-    header = {
-        "consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": offset, "maxMsgNums": 1,
-        "sysFlag": SUBSCRIPTION, "commitOffset": 0, "suspendTimeoutMillis": 15_000,
-        "subscription": "*", "subVersion": 0, "expressionType": "TAG", **more,
-    }  # fmt: skip
-    return await brokers.call(broker, RequestCode.PULL_MESSAGE, header)
 
 
 async def pair_with_messages(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +15,6 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.errors import RemotingError
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path)
-    yield brokers
-    await brokers.stop()
 
 
 async def start_pair(brokers: Brokers, **config: Any) -> tuple[Broker, Broker]:

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from support.local_brokers import Brokers, until
+from support.local_brokers import SUBSCRIPTION, Brokers, pull, until
 from twinlog.broker.server import Broker
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 
-SUBSCRIPTION, COMMIT = 4, 1
+COMMIT = 1
 SHARED, CONSUMED, TAIL_END = 5, 3, 10
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path)
-    yield brokers
-    await brokers.stop()
-
-
-async def pull(brokers: Brokers, broker: Broker, offset: int, **more: Any) -> Request:
-    header = {
-        "consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": offset, "maxMsgNums": 1,
-        "sysFlag": SUBSCRIPTION, "commitOffset": 0, "suspendTimeoutMillis": 0,
-        "subscription": "*", "subVersion": 0, "expressionType": "TAG", **more,
-    }  # fmt: skip
-    return await brokers.call(broker, RequestCode.PULL_MESSAGE, header)
 
 
 def goes_on_at(answer: Request) -> int:

@@ -74,20 +74,26 @@ def check(found: Counter[Any], wanted: Counter[Any], is_once: bool) -> None:
         assert found > wanted, "the control does not repeat: these kills show nothing"
 
 
+def start_broker(group: ProcessGroup, directory: Path) -> tuple[str, TwinlogBroker]:
+    namesrv = start_twinlog_namesrv(directory / "n")
+    group.add(namesrv)
+    broker = start_twinlog_broker(directory / "b", namesrv=namesrv.address, **SMALL)
+    group.add(broker)
+    namesrv.wait_for_text(f"address={broker.address}")
+    return namesrv.address, broker
+
+
 @ONCE
 def test_a_broker_that_is_killed_under_a_task(
     group: ProcessGroup, tmp_path: Path, is_once: bool
 ) -> None:
-    namesrv = start_twinlog_namesrv(tmp_path / "n")
-    group.add(namesrv)
-    broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address, **SMALL)
-    group.add(broker)
+    namesrv, broker = start_broker(group, tmp_path)
     # Twice in the middle of the rows, then with nothing left to send but the last batch.
     for kill_at in (3, 7, BATCHES - 1):
-        assert not task(namesrv.address, is_once, kill_at, broker.kill)
+        assert not task(namesrv, is_once, kill_at, broker.kill)
         broker = broker.restart()
         group.add(broker)
-    assert task(namesrv.address, is_once, -1, broker.kill)
+    assert task(namesrv, is_once, -1, broker.kill)
     check(raw_bodies(broker.store, "rows"), wanted_bodies(), is_once)
 
 
@@ -253,13 +259,9 @@ def copied(files: StoreFiles) -> Counter[str]:
 def test_driver_worker_and_broker_of_a_stream_are_killed(
     group: ProcessGroup, streams: Callable[..., Stream], tmp_path: Path, is_once: bool
 ) -> None:
-    namesrv = start_twinlog_namesrv(tmp_path / "n")
-    group.add(namesrv)
-    broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address, **SMALL)
-    group.add(broker)
-    namesrv.wait_for_text(f"address={broker.address}")
+    namesrv, broker = start_broker(group, tmp_path)
     files = StoreFiles(tmp_path / "store")
-    stream = streams(tmp_path, files.root, namesrv.address, is_once)
+    stream = streams(tmp_path, files.root, namesrv, is_once)
     for point in ("rows-sending", "rows-sent"):
         files.fill(200)
         stream.kill(stream.start(point))
@@ -302,13 +304,9 @@ def test_a_mirror_that_is_interrupted_ten_times_gives_equal_topics(
 ) -> None:
     from twinlog.spark.jobs.mirror import mirror
 
-    namesrv = start_twinlog_namesrv(tmp_path / "n")
-    group.add(namesrv)
-    broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address, **SMALL)
-    group.add(broker)
-    namesrv.wait_for_text(f"address={broker.address}")
+    namesrv, broker = start_broker(group, tmp_path)
     files = StoreFiles(tmp_path / "store")
-    stream = streams(tmp_path, files.root, namesrv.address, True)
+    stream = streams(tmp_path, files.root, namesrv, True)
     for number in range(10):
         files.fill(40 + number)
         worker = stream.start(("rows-sending", "rows-sent")[number % 2])
@@ -318,7 +316,7 @@ def test_a_mirror_that_is_interrupted_ten_times_gives_equal_topics(
     stream.finish()
     source = {"path": str(files.root), "subscribe": "orders"}
     summary = mirror(
-        source, namesrv.address, stream.checkpoint, to_topic="copy", exactly_once=True,
+        source, namesrv, stream.checkpoint, to_topic="copy", exactly_once=True,
         verify=True, spark=spark,
     )  # fmt: skip
     assert summary.findings == []

@@ -14,12 +14,14 @@ from support.processes import free_broker_port, free_port
 from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime.broker_config import BrokerRole, FlushDiskType, HADialect
 from twinlog.runtime.clock import SystemClock
 from twinlog.runtime.config import BrokerConfig, NamesrvConfig
 from twinlog.runtime.disk import Disk
 
+SUBSCRIPTION = 4  # Of a pull: the header carries the expression.
 ENUMS: dict[str, Any] = {
     "broker_role": BrokerRole,
     "flush_disk_type": FlushDiskType,
@@ -110,3 +112,13 @@ async def until(condition: Callable[[], object], within_s: float = 30.0) -> None
     while not condition():
         assert time.monotonic() < deadline, "did not happen"
         await asyncio.sleep(0.01)
+
+
+async def pull(brokers: Brokers, broker: Broker, offset: int, **more: Any) -> Request:
+    """One message of queue 0 of topic "t" for the group "g"; `more` are members of the header."""
+    header = {
+        "consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": offset, "maxMsgNums": 1,
+        "sysFlag": SUBSCRIPTION, "commitOffset": 0, "suspendTimeoutMillis": 15_000,
+        "subscription": "*", "subVersion": 0, "expressionType": "TAG", **more,
+    }  # fmt: skip
+    return await brokers.call(broker, RequestCode.PULL_MESSAGE, header)
