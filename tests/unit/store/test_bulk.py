@@ -201,7 +201,7 @@ def test_columns_of_plain_records() -> None:
 
 def test_topics_of_one_length_are_told_apart() -> None:
     records, position, topics = [], 0, []
-    for number in range(90):
+    for number in range(2 * bulk.BULK_MIN):
         message = odd_message(random.Random(number), number)
         message.sys_flag, message.born_host, message.properties = 0, HOST, b"a\x01b"
         message.topic = ("Orders", "Ordes2", "T")[number % 3]
