@@ -72,6 +72,20 @@ def test_a_user_schema_prunes_and_filters_are_pushed(spark: Any, tmp_path: Path)
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 
 
+def test_columns_that_every_message_has_are_not_null(spark: Any, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "s")
+    files.fill(9)
+    files.put("orders", 0, b"neither key nor tag")
+    frame = reader(spark, files.root).load()
+    assert {f.name for f in frame.schema if f.nullable} == {"msg_id", "keys", "tags"}
+    assert sorted(row.tags or "" for row in frame.collect()) == ["", *"aaabbbccc"]
+    user = reader(spark, files.root).schema("tags STRING, body BINARY, topic STRING NOT NULL")
+    assert [f.nullable for f in user.load().schema] == [True, True, False]
+    assert sum(row.tags is None for row in user.load().collect()) == 1
+    with pytest.raises(Exception, match="schema says tags NOT NULL, but 1 of"):
+        reader(spark, files.root).schema("tags STRING NOT NULL").load().collect()
+
+
 def run_stream(spark: Any, root: Path, work: Path, **options: str) -> list[list[Any]]:
     """Run a stream over what is there; return the rows of each batch."""
     batches: list[list[Any]] = []

@@ -48,6 +48,31 @@ def ddl(names: Iterable[str] = ALL_COLUMNS) -> str:
     return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
 
 
+def exact_ddl(names: Iterable[str] = ALL_COLUMNS) -> str:
+    """Return the DDL that also says which columns every message has.
+
+    Spark asks every value of a nullable column whether it is null, twice: a fifth of a whole read.
+    """
+    always = ((name, "" if name in PROPERTY_COLUMNS else " NOT NULL") for name in names)
+    return ", ".join(f"{name} {COLUMNS[name][0]}{rule}" for name, rule in always)
+
+
+def shaped(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
+    """Return the same columns under Spark's schema, which differs in what may be null.
+
+    Raises:
+        OptionError: the user's schema says NOT NULL of a column that has nulls.
+    """
+    for field, column in zip(shape, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise OptionError(
+                "BAD_COLUMN",
+                f"the schema says {field.name} NOT NULL, but {column.null_count} of "
+                f"{len(column)} messages have none; leave NOT NULL away",
+            )
+    return pa.RecordBatch.from_arrays(batch.columns, schema=shape)
+
+
 def arrow_schema(names: Iterable[str] = ALL_COLUMNS) -> pa.Schema:
     """Return the Arrow schema of these columns."""
     return _schema(tuple(names))

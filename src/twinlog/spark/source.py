@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from twinlog.spark.body import BodyDecoder, body_columns
-from twinlog.spark.columns import ALL_COLUMNS, COLUMNS, check_columns, ddl
+from twinlog.spark.columns import ALL_COLUMNS, COLUMNS, check_columns, exact_ddl, shaped
 from twinlog.spark.errors import OptionError
 from twinlog.spark.offsets import from_json, is_symbol, to_json
 from twinlog.spark.options import SourceOptions
@@ -63,23 +63,24 @@ class TwinlogDataSource(DataSource):
         options = SourceOptions.parse(self.options)
         extra = body_columns(options.raw)
         if not extra:
-            return ddl()
-        plain = ddl(name for name in ALL_COLUMNS if name != "body")
+            return exact_ddl()
+        plain = exact_ddl(name for name in ALL_COLUMNS if name != "body")
         return f"{plain}, {', '.join(f'{name} {kind}' for name, kind in extra.items())}"
 
-    def _columns(self, schema: StructType, options: SourceOptions) -> tuple[str, ...]:
+    def _shape(self, schema: StructType, options: SourceOptions) -> pa.Schema:
+        """Return the Arrow schema of the rows: only the driver can parse a Spark type's text."""
         extra = body_columns(options.raw)
-        names = check_columns([field.name for field in schema.fields], extra)
+        check_columns([field.name for field in schema.fields], extra)
         if not extra:
             _check_types(schema)
-        return names
+        return to_arrow_schema(schema, timezone="UTC")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make a batch reader; only the push-down one has `pushFilters` (Spark refuses it else)."""
         options = SourceOptions.parse(self.options)
-        columns = self._columns(schema, options)
+        shape = self._shape(schema, options)
         kind = PushdownReader if options.filter_pushdown else BatchReader
-        return kind(dict(self.options), columns, _body_type(schema, options))
+        return kind(dict(self.options), shape)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make a stream reader."""
@@ -88,8 +89,7 @@ class TwinlogDataSource(DataSource):
             raise OptionError(
                 "BAD_OPTION", "a stream has no end: endingOffsets and the like are for batches"
             )
-        columns = self._columns(schema, options)
-        return StreamReader(dict(self.options), columns, _body_type(schema, options))
+        return StreamReader(dict(self.options), self._shape(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Make a batch writer; the client is imported only for writes."""
@@ -110,13 +110,6 @@ class TwinlogDataSource(DataSource):
         return StreamTopicWriter(dict(self.options))
 
 
-def _body_type(schema: StructType, options: SourceOptions) -> pa.DataType | None:
-    """Return the Arrow type of decoded bodies: only the driver can parse a Spark type's text."""
-    if not body_columns(options.raw) or "body" not in schema.fieldNames():
-        return None
-    return to_arrow_type(schema["body"].dataType)
-
-
 def _check_types(schema: StructType) -> None:
     for field in schema.fields:
         wanted = COLUMNS[field.name][0].lower()
@@ -131,10 +124,8 @@ def _check_types(schema: StructType) -> None:
 class BatchReader(DataSourceReader):
     """Reads a fixed range."""
 
-    def __init__(
-        self, options: dict[str, str], columns: tuple[str, ...], body_type: pa.DataType | None
-    ) -> None:
-        self.options, self.columns, self.body_type = options, columns, body_type
+    def __init__(self, options: dict[str, str], shape: pa.Schema) -> None:
+        self.options, self.shape = options, shape
         self.pushed = Pushed()
 
     def partitions(self) -> Sequence[WindowPartition]:
@@ -148,7 +139,7 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, WindowPartition):
             return  # Spark makes one task, without a partition, of an empty plan.
         options = SourceOptions.parse(self.options)
-        yield from _decoded(options, partition.window, self.columns, self.body_type)
+        yield from _decoded(options, partition.window, self.shape)
 
 
 class PushdownReader(BatchReader):
@@ -164,13 +155,8 @@ class PushdownReader(BatchReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a growing range, batch by batch."""
 
-    def __init__(
-        self,
-        options: dict[str, str],
-        columns: tuple[str, ...],
-        body_type: pa.DataType | None = None,
-    ) -> None:
-        self.options, self.columns, self.body_type = options, columns, body_type
+    def __init__(self, options: dict[str, str], shape: pa.Schema) -> None:
+        self.options, self.shape = options, shape
         self._planner: StreamPlanner | None = None
 
     @property
@@ -209,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read one task's rows."""
         assert isinstance(partition, WindowPartition)
         options = SourceOptions.parse(self.options)
-        yield from _decoded(options, partition.window, self.columns, self.body_type)
+        yield from _decoded(options, partition.window, self.shape)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Report progress to `commitGroup`; the checkpoint alone decides where to go on."""
@@ -223,16 +209,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.transport.close()
 
 
-def _decoded(
-    options: SourceOptions,
-    window: Window,
-    columns: tuple[str, ...],
-    body_type: pa.DataType | None,
-) -> Iterator[pa.RecordBatch]:
-    extra = body_columns(options.raw)
-    if not extra:
-        yield from read_window(options, window, columns)
+def _decoded(options: SourceOptions, window: Window, shape: pa.Schema) -> Iterator[pa.RecordBatch]:
+    columns = tuple(shape.names)
+    if not body_columns(options.raw):
+        for batch in read_window(options, window, columns):
+            yield shaped(batch, shape)
         return
+    body_type = shape.field("body").type if "body" in columns else None
     decoder = BodyDecoder(options.raw, columns, body_type)
     for batch in read_window(options, window, decoder.needed):
-        yield decoder.decode(batch)
+        yield shaped(decoder.decode(batch), shape)

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from twinlog.spark.archive.manifest import Batch, Manifest, check_next, merge_ranges, sync_directory
 from twinlog.spark.archive.parquet import PartitionedWriter, Staged
-from twinlog.spark.columns import ALL_COLUMNS
+from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import ArchiveError, RecordCorruptError
 from twinlog.spark.faults import point
 from twinlog.spark.offsets import is_symbol
@@ -100,7 +100,7 @@ class RangesSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader."""
         SourceOptions.parse(self.options)
-        return RangesReader(dict(self.options), ALL_COLUMNS)
+        return RangesReader(dict(self.options), arrow_schema())
 
 
 @dataclass
