@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from storefiles import StoreFiles, unpack_vectors
-from test_decode import odd_store, read
+from test_decode import damage, odd_store, read
 
 from support.processes import Process
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.spark.columns import ALL_COLUMNS
+from twinlog.spark.errors import DataLossError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window
@@ -87,6 +88,25 @@ def test_every_form_of_a_record_over_the_network(tmp_path: Path, serve: Serve) -
     address = serve(mappedFileSizeCommitLog=4096, mappedFileSizeConsumeQueue=200)
     found = pulled(address, {row["topic"] for row in wanted.values()})
     assert found == wanted
+
+
+@pytest.mark.timeout(180)
+def test_damaged_records_of_a_broker_are_named_or_left_out(tmp_path: Path, serve: Serve) -> None:
+    files = StoreFiles(tmp_path / "store")
+    files.fill(80)
+    declare(files)
+    wanted = by_offset(read(files.root))
+    address = serve(mappedFileSizeCommitLog=1 << 16, mappedFileSizeConsumeQueue=20_000)
+    for victim, position, what in ((21, 4, "no record begins"), (46, 14, "its queue id is")):
+        row = files.rows[victim]
+        damage(files.root, row["phys_offset"], position, 0x40)
+        place = f"{row['topic']} broker broker-a queue {row['queue_id']}"
+        number = row["queue_offset"]
+        words = rf"RECORD_CORRUPT\] {place}, offsets {number} to {number + 1}.*{what}.*bytes there"
+        with pytest.raises(DataLossError, match=words):
+            pulled(address, {row["topic"]})
+        del wanted[row["phys_offset"]]
+        assert pulled(address, {"orders", "events"}, failOnDataLoss="false") == wanted
 
 
 def declare(files: StoreFiles) -> None:

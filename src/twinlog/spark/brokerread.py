@@ -9,6 +9,7 @@ replica's log is the same log.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import (
@@ -40,13 +41,28 @@ from twinlog.client.settings import resolve
 from twinlog.message.crc import crc32
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
-from twinlog.spark.decode import Decoder, Expected, LogSlice, bad_crcs, chain, lay_out
-from twinlog.spark.errors import DataLossError, NotFoundError, UnreachableError
+from twinlog.spark.decode import (
+    HEX_BYTES,
+    Decoder,
+    Expected,
+    Layout,
+    LogSlice,
+    bad_crcs,
+    chain,
+    lay_out,
+)
+from twinlog.spark.errors import (
+    DataLossError,
+    NotFoundError,
+    RecordCorruptError,
+    UnreachableError,
+)
 from twinlog.spark.offsets import Offsets, QueueKey, limit_rows
 from twinlog.spark.options import SourceOptions, parse_bool, parse_count
 from twinlog.spark.plan import Range, split_rows
 from twinlog.spark.storeview import HEADER_BYTES
 from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Window
+from twinlog.spark.vector import I64
 
 log = logging.getLogger("twinlog.spark")
 GROUP = "TOOLS_CONSUMER"  # a group every broker has: reading must not create one
@@ -55,6 +71,7 @@ IN_FLIGHT = 16
 TAIL_ROWS = 32  # looked at at once for the end of what is confirmed; a broker gives no more
 ROWS_PER_TASK_MIN = 20_000
 T = TypeVar("T")
+Piece = tuple[int, int, list[bytes]]  # offsets [low, high) and the bytes of their records
 
 
 def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
@@ -190,6 +207,8 @@ class BrokerTransport:
                 return high - low  # deleted meanwhile: the read will tell
             data = LogSlice.over(answer.body, 0)
             places = np.array(chain(data), np.int64)
+            if not len(places):
+                return high - low  # damaged: the read will tell
             tops = data.ints(">i8", places + 28) + data.ints(">i4", places)
             good = int(np.searchsorted(tops, limit, "right"))
             at += good
@@ -360,12 +379,11 @@ class BrokerTransport:
                 f"{r.topic} broker {r.broker} queue {r.queue_id}: offsets {low} to {high} gave "
                 f"{len(starts)} messages",
             )
-        ids = np.full(len(starts), r.queue_id, np.int64)
-        numbers = np.arange(low, high, dtype=np.int64)
-        layout = lay_out(data, starts, Expected(queue_ids=ids, queue_offsets=numbers))
+        layout = self._checked(r, low, data, starts)
         if self.options.verify_crc and (wrong := bad_crcs(layout)).any():
             for row in np.flatnonzero(wrong).tolist():
-                place = (r.topic, r.broker, r.queue_id, low + row, low + row + 1)
+                number = int(layout.heads["queue_offset"][row])
+                place = (r.topic, r.broker, r.queue_id, number, number + 1)
                 self.policy.lost(Skip(*place, "CRC_MISMATCH the body is damaged"), ADVICE)
             layout = layout.rows(~wrong)
         batch = decoder.batch(layout)
@@ -374,10 +392,36 @@ class BrokerTransport:
         keep = pc.is_in(batch.column("tags"), pa.array(list(self.options.tags)))
         return batch.filter(keep).select(list(columns))
 
+    def _checked(self, r: Range, low: int, data: LogSlice, starts: I64) -> Layout:
+        """Check records against what was asked for; leave bad ones out if the policy says so."""
+        ids = np.full(len(starts), r.queue_id, np.int64)
+        numbers = np.arange(low, low + len(starts), dtype=np.int64)
+        with contextlib.suppress(RecordCorruptError):
+            return lay_out(data, starts, Expected(queue_ids=ids, queue_offsets=numbers))
+        good = np.ones(len(starts), bool)
+        for row in range(len(starts)):
+            one = slice(row, row + 1)
+            # An answer has no place in the log but what its records say of themselves.
+            base = int(data.ints(">i8", starts[one] + 28)[0] - starts[row])
+            named = LogSlice(data.data, data.view, base)
+            try:
+                lay_out(
+                    named, starts[one], Expected(queue_ids=ids[one], queue_offsets=numbers[one])
+                )
+            except RecordCorruptError as error:
+                good[row] = False
+                self._corrupt(r, low + row, error.message)
+        kept = Expected(queue_ids=ids[good], queue_offsets=numbers[good])
+        return lay_out(data, starts[good], kept)
+
+    def _corrupt(self, r: Range, number: int, what: str) -> None:
+        place = (r.topic, r.broker, r.queue_id, number, number + 1)
+        self.policy.lost(Skip(*place, f"RECORD_CORRUPT {what}"), ADVICE)
+
     async def _answers(self, r: Range) -> AsyncGenerator[tuple[int, int, bytes], None]:
         """Yield (low, high, records) in order, with many chunks under way at once."""
         begins = iter(range(r.low, r.high, CHUNK))
-        pending: list[asyncio.Task[tuple[int, int, list[bytes]]]] = []
+        pending: list[asyncio.Task[list[Piece]]] = []
         low, held, rows, size = r.low, [b""], 0, 0
         try:
             while True:
@@ -388,17 +432,17 @@ class BrokerTransport:
                         break
                 if not pending:
                     break
-                first, end, bodies = await pending.pop(0)
-                if first != low + rows:
-                    if rows:
+                for first, end, bodies in await pending.pop(0):
+                    if first != low + rows:
+                        if rows:
+                            yield low, low + rows, b"".join(held)
+                        low, held, rows, size = first, [b""], 0, 0
+                    held += bodies
+                    rows += end - first
+                    size += sum(map(len, bodies))
+                    if rows >= self.options.batch_rows or size >= self.options.batch_bytes:
                         yield low, low + rows, b"".join(held)
-                    low, held, rows, size = first, [b""], 0, 0
-                held += bodies
-                rows += end - first
-                size += sum(map(len, bodies))
-                if rows >= self.options.batch_rows or size >= self.options.batch_bytes:
-                    yield low, low + rows, b"".join(held)
-                    low, held, rows, size = low + rows, [b""], 0, 0
+                        low, held, rows, size = low + rows, [b""], 0, 0
             if rows:
                 yield low, low + rows, b"".join(held)
         finally:
@@ -406,29 +450,40 @@ class BrokerTransport:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
 
-    async def _chunk(self, r: Range, low: int, high: int) -> tuple[int, int, list[bytes]]:
-        """Fetch offsets [low, high): (first offset that was there, high, records)."""
+    async def _chunk(self, r: Range, low: int, high: int) -> list[Piece]:
+        """Fetch offsets [low, high), in as many pieces as gaps (that are allowed) make of it."""
         queue = MessageQueue(r.topic, r.broker, r.queue_id)
-        at, bodies = low, []
-        first = low
+        pieces: list[Piece] = []
+        first, at, bodies = low, low, []
         while at < high:
             answer = await self._pull(queue, at, high - at)
-            if answer.body:
-                bodies.append(bytes(answer.body))
-                at += _count(answer.body)
+            count, size = _readable(answer.body) if answer.body else (0, 0)
+            if count:
+                bodies.append(bytes(answer.body[:size]))
+                at += count
                 continue
-            begin = int(answer.ext().get("minOffset", 0))
-            if begin <= at:
-                raise DataLossError(
-                    "OFFSET_AHEAD",
-                    f"{r.topic} broker {r.broker} queue {r.queue_id}: no message at {at}, the "
-                    f"queue ends at {answer.ext().get('maxOffset')}",
-                )
-            reason = f"OFFSET_EXPIRED retention removed them, the queue begins at {begin}"
-            self.policy.lost(Skip(*queue, at, min(begin, high), reason), ADVICE)
-            first = at = min(begin, high)
-            bodies.clear()
-        return first, high, bodies
+            pieces.append((first, at, bodies))
+            first = at = self._gap(r, at, high, answer)
+            bodies = []
+        return [piece for piece in [*pieces, (first, at, bodies)] if piece[2]]
+
+    def _gap(self, r: Range, at: int, high: int, answer: Any) -> int:
+        """Apply the loss rule to an answer without a readable record; return where to go on."""
+        if answer.body:
+            head = bytes(answer.body[:HEX_BYTES]).hex()
+            self._corrupt(r, at, f"no record begins where it should; bytes there: {head}")
+            return at + 1
+        begin = int(answer.ext().get("minOffset", 0))
+        if begin <= at:
+            raise DataLossError(
+                "OFFSET_AHEAD",
+                f"{r.topic} broker {r.broker} queue {r.queue_id}: no message at {at}, the "
+                f"queue ends at {answer.ext().get('maxOffset')}",
+            )
+        end = min(begin, high)
+        reason = f"OFFSET_EXPIRED retention removed them, the queue begins at {begin}"
+        self.policy.lost(Skip(r.topic, r.broker, r.queue_id, at, end, reason), ADVICE)
+        return end
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int) -> Any:
         """Pull once, from the other replica when one cannot be reached or is behind."""
@@ -470,8 +525,14 @@ PULL_CODES = (
 )
 
 
-def _count(body: Any) -> int:
-    return len(chain(LogSlice.over(body, 0)))
+def _readable(body: Any) -> tuple[int, int]:
+    """Return how many records can be walked from the start, and the bytes they take."""
+    data = LogSlice.over(body, 0)
+    places = chain(data)
+    if not places:
+        return 0, 0
+    last = places[-1]
+    return len(places), last + int.from_bytes(body[last : last + 4], "big")
 
 
 async def _next(answers: AsyncGenerator[T, None]) -> T | None:

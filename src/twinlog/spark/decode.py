@@ -268,7 +268,7 @@ def bodies(layout: Layout, *, decompress: bool) -> pa.Array:
         except CompressionError as error:
             raise RecordCorruptError(
                 "BODY_UNDECODABLE",
-                f"record at physical offset {layout.log.base + int(layout.starts[row])}: {error}; "
+                f"record at physical offset {layout.heads['physical_offset'][row]}: {error}; "
                 "read it as stored with decompress=false",
             ) from error
     return pc.replace_with_mask(stored, pa.array(packed), pa.array(inflated, pa.binary()))
