@@ -19,8 +19,9 @@ from twinlog.remoting.command import Request
 
 Resources = list[Resource]
 # Requests that only an admin account may send. 17, 25, 200, 207, 215 are 4.9's list; 50 to 53
-# change the rules themselves, which 4.9 lets every account do.
-ADMIN_CODES = frozenset({17, 25, 50, 51, 52, 53, 200, 207, 215})
+# change the rules themselves, which 4.9 lets every account do. Our own is a slave's: it moves the
+# offsets of every group.
+ADMIN_CODES = frozenset({17, 25, 50, 51, 52, 53, 200, 207, 215, RequestCode.TWINLOG_OFFSETS})
 
 
 def needed_resources(request: Request) -> Resources:
