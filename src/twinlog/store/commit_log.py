@@ -53,6 +53,7 @@ class CommitLog:
         self._read_only_directories = list(read_only_directories)
         self._aside_directory = aside_directory
         self._start_path = posixpath.join(aside_directory, "log-start")
+        self._cutting_path = posixpath.join(aside_directory, "cutting")
         self.segment_size = segment_size
         self.segments = SegmentQueue(disk, directories, segment_size)
         self.appended = Watermark("appended")
@@ -93,6 +94,8 @@ class CommitLog:
             self._disk.make_directories(directory)
             self._disk.fsync_directory(posixpath.dirname(directory))
         self.segments.load(key="mappedFileSizeCommitLog", read_only=self._read_only_directories)
+        if self._disk.exists(self._cutting_path):
+            self._finish_cut()
 
     def set_end(self, offset: int) -> None:
         """The log ends here: what recovery found. Unused segments behind it become spare."""
@@ -447,8 +450,7 @@ class CommitLog:
                 self._drop_spare(segments.pop())
                 continue
             if ranges:
-                zero_data(segment.file, ranges[0][0], segment.size)
-                segment.file.fdatasync()
+                self._make_zero(segment, ranges[0][0], offset)
             break
         self.cut_count += 1
         self.set_end(offset)
@@ -457,6 +459,31 @@ class CommitLog:
                 "log cut offset=%d bytes=%d aside=%s reason=%s", offset, count, aside, reason
             )
         return count
+
+    def _make_zero(self, segment: Segment, start: int, offset: int) -> None:
+        """The rest of the segment; until all of it is, a note says that none of it counts.
+
+        Of zeros that are not synced a power cut keeps some: records that follow a hole look like
+        damage, and a broker does not start on that.
+        """
+        write_atomically(self._disk, self._cutting_path, str(offset).encode())
+        zero_data(segment.file, start, segment.size)
+        segment.file.fdatasync()
+        self._disk.unlink(self._cutting_path)
+        self._disk.fsync_directory(self._aside_directory)
+
+    def _finish_cut(self) -> None:
+        """A cut was cut off. What it was to remove is aside already, and what came behind the
+        segment is gone: only zeros are missing."""
+        text = self._disk.read_bytes(self._cutting_path)
+        offset = int(text) if text.isdigit() else -1
+        segment = self.segments.find(offset)
+        if segment is not None:
+            _LOG.warning("log cut, begun before the last crash offset=%d", offset)
+            zero_data(segment.file, offset - segment.start, segment.size)
+            segment.file.fdatasync()
+        self._disk.unlink(self._cutting_path)
+        self._disk.fsync_directory(self._aside_directory)
 
     def _copy_aside(self, segment: Segment, ranges: Sequence[tuple[int, int]], aside: str) -> int:
         """Copy from the first to the last byte that is not zero; name = its physical offset."""
