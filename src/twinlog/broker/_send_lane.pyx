@@ -25,6 +25,9 @@ cdef enum:
     HEAD_SIZE = 88           # Of a record, up to its body.
     ENTRY_SIZE = 20
     UNQUEUED_BIT = 4
+    # Larger ones meet their limits where limits are looked after.
+    FRAME_SIZE_MAX = 1 << 20
+    HEADER_SIZE_MAX = 1 << 16
 
 cdef int32_t HOSTS_V6_MASK = _HOSTS_V6_MASK
 cdef int64_t MAGIC_V1 = _MAGIC_V1
@@ -266,6 +269,29 @@ cdef inline char* _put8(char* at, int64_t value) noexcept:
     return _put4(_put4(at, value >> 32), value)
 
 
+cdef inline uint32_t _get4(const char* at) noexcept:
+    return (
+        (<uint32_t> <uint8_t> at[0] << 24) | (<uint32_t> <uint8_t> at[1] << 16)
+        | (<uint32_t> <uint8_t> at[2] << 8) | <uint32_t> <uint8_t> at[3]
+    )
+
+
+cdef inline bint _open(
+    const char* at, const char* end, Py_ssize_t* frame_size, Py_ssize_t* header_size
+) noexcept:
+    """Whether a whole frame with a JSON header of the common size is at `at`."""
+    cdef uint32_t length, mark
+    if end - at < 8:
+        return False
+    length = _get4(at)
+    mark = _get4(at + 4)
+    if length > FRAME_SIZE_MAX or mark > HEADER_SIZE_MAX or mark + 4 > length:
+        return False
+    frame_size[0] = <Py_ssize_t> length + 4
+    header_size[0] = <Py_ssize_t> mark
+    return end - at >= frame_size[0]
+
+
 # Properties
 
 cdef struct Scanned:
@@ -396,19 +422,24 @@ cdef class SendLane:
         if len(self._cluster) > 1000 or len(store_host) != 8:
             raise ValueError("cluster name or host that the compiled send path does not take")
 
-    def take(self, connection, list frames):
-        """Put the first frames, as far as they are sends of the common kind; how many."""
+    def read(self, connection, bytes data):
+        """Put the first frames of `data`, as far as they are sends of the common kind.
+
+        Returns how many bytes they are.
+        """
         cdef Header header
         cdef Scanned scanned
         cdef Span* span
-        cdef tuple frame
-        cdef bytes raw, body, born_host
+        cdef bytes body, born_host
+        cdef const char* frame = PyBytes_AS_STRING(data)
+        cdef const char* end = frame + PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t frame_size, header_size
         cdef bytes record
         cdef bytearray tail
         cdef char* at
         cdef const char* topic_at
         cdef Py_ssize_t size, body_size, topic_size, text_size, count = 0, taken_bytes = 0
-        cdef Py_ssize_t limit, tail_size
+        cdef Py_ssize_t tail_size
         cdef int64_t queue_id, sys_flag, born_ms, flag, times, number
         cdef int64_t offset, segment_end, timestamp, queue_offset, turn, body_max, route_limit = 0
         cdef int64_t run_count = 0, run_bytes = 0, crc
@@ -420,9 +451,9 @@ cdef class SendLane:
         cdef object key
         cdef bytes topic_bytes = None
 
-        frame = frames[0]
-        raw = frame[1]
-        if frame[0] != 0 or not _parse(PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw), &header):
+        if not _open(frame, end, &frame_size, &header_size) or not _parse(
+            frame + 8, header_size, &header
+        ):
             return 0
         if header.code != 310:
             return 0
@@ -433,8 +464,7 @@ cdef class SendLane:
             or replies.is_overloaded
             or self._config.start_accept_send_request_time_stamp
             or not self._gate.is_open
-            or connection.is_closed
-            or connection.is_congested
+            or not connection.is_ready
         ):
             return 0
         log = store.commit_log
@@ -443,7 +473,6 @@ cdef class SendLane:
         body_max = store.config.max_message_size
         segment_end = log.segment_end
         is_safe_mode = replies.must_wait_more
-        limit = len(frames)
         plain = replies._plain
         safe = replies._safe
         timestamp = turn = 0
@@ -451,8 +480,7 @@ cdef class SendLane:
             # Whether it is of the common kind: nothing is changed before that is known.
             if header.code != 310 or header.flag != 0:
                 break
-            body = frame[2]
-            body_size = PyBytes_GET_SIZE(body)
+            body_size = frame_size - 8 - header_size
             if body_size > body_max:
                 break
             if not _has_required(&header):
@@ -536,6 +564,7 @@ cdef class SendLane:
             if offset + size + 8 > segment_end:
                 break
             queue_offset = queue.next_offset
+            body = PyBytes_FromStringAndSize(frame + 8 + header_size, body_size)
             crc = <int64_t> (self._crc32(body) & 0x7FFFFFFF) if body_size else 0
             record = PyBytes_FromStringAndSize(NULL, size)
             at = PyBytes_AS_STRING(record)
@@ -595,16 +624,15 @@ cdef class SendLane:
                 plain.append(waiting)
             taken_bytes += body_size
             count += 1
-            if count == limit:
-                break
-            frame = frames[count]
-            raw = frame[1]
-            if frame[0] != 0 or not _parse(PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw), &header):
+            frame += frame_size
+            if not _open(frame, end, &frame_size, &header_size) or not _parse(
+                frame + 8, header_size, &header
+            ):
                 break
         if count:
             _count(run_route, run_count, run_bytes)
             connection.count_requests(count, taken_bytes)
-        return count
+        return frame - PyBytes_AS_STRING(data)
 
 
 cdef object _count(object route, int64_t count, int64_t size):

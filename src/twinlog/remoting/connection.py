@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from twinlog.remoting import codec
 from twinlog.remoting.addresses import join_address, pack_host, peer_address
@@ -69,13 +69,6 @@ class WriteTurn:
             connection.flush()
 
 
-class Lane(Protocol):
-    """Takes requests of one kind in bulk, from the first frame of a read on."""
-
-    def take(self, connection: Connection, frames: list[Frame]) -> int:
-        """Handle the first frames, as far as they are of its kind; how many."""
-
-
 class Connection(asyncio.Protocol):
     """Protocol of one connection. Subclasses say where it came from and what its end means."""
 
@@ -89,7 +82,6 @@ class Connection(asyncio.Protocol):
         opaques: OpaqueCounter,
     ) -> None:
         self._handler = handler
-        self._lane: Lane | None = None
         self._clock = clock
         self._limits = limits
         self._turn = turn
@@ -159,13 +151,13 @@ class Connection(asyncio.Protocol):
         self._out.append(frame)
 
     def write_run(self, data: bytes, count: int) -> None:
-        """Queue the whole frames of `count` answers: `write` for a run of them."""
+        """Write the whole frames of `count` answers now, behind what is queued."""
         if self.is_closed:
             return
         self._replies += count
-        if not self._out and not self._is_in_turn:
-            self._turn.add(self)
         self._out.append(data)
+        if not self._is_in_turn:
+            self.flush()
 
     def write_pieces(self, pieces: Sequence[codec.Body]) -> None:
         """Queue one answer in pieces: opening and header first, then slices of the body."""
@@ -319,18 +311,7 @@ class Connection(asyncio.Protocol):
             self._broken(self._splitter.error)
         return bool(frames)
 
-    def count_requests(self, count: int, size: int) -> None:
-        """So many requests, with bodies of so many bytes, were taken and wait for their answers."""
-        self._requests_in_flight += count
-        self._bytes_in_flight += size
-
     def _handle(self, frames: list[Frame]) -> None:
-        if self._lane is not None:
-            count = self._lane.take(self, frames)
-            if count:
-                if count == len(frames):
-                    return
-                frames = frames[count:]
         handler = self._handler
         decode = codec.decode_header
         for index, (kind, header, body) in enumerate(frames):

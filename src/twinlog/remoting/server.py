@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from twinlog.remoting import codec
 from twinlog.remoting.command import Request
-from twinlog.remoting.connection import Connection, Lane, WriteTurn
+from twinlog.remoting.connection import Connection, WriteTurn
 from twinlog.remoting.errors import RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
@@ -34,6 +35,13 @@ Handler = Callable[["ServerConnection", Request], None]
 PLAIN_TEXT = ServerTls(TlsMode.DISABLED, None)
 
 
+class Lane(Protocol):
+    """Takes requests of one kind in bulk, from the first frame of a read on."""
+
+    def read(self, connection: ServerConnection, data: bytes) -> int:
+        """Handle the first frames, as far as they are of its kind; how many bytes they are."""
+
+
 class ServerConnection(Connection):
     """A peer that dialled us."""
 
@@ -46,7 +54,7 @@ class ServerConnection(Connection):
             opaques=server.opaques,
         )
         self._server = server
-        self._lane = server.lane
+        self._lane: Lane | None = None  # Once the first read said that it is plain text.
         self._channel: TlsChannel | None = None
         self._is_first_read = True
         self._partial = 0
@@ -65,7 +73,27 @@ class ServerConnection(Connection):
         super().connection_lost(error)
         self._server.connection_removed(self)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a read begins with a frame, and the frame may be handled now."""
+        return not (
+            self._splitter.buffered or self._backlog or self.is_closed or self.is_congested
+        )
+
+    def count_requests(self, count: int, size: int) -> None:
+        """So many requests, with bodies of so many bytes, were taken and wait for their answers."""
+        self.was_active = True
+        self._requests_in_flight += count
+        self._bytes_in_flight += size
+        self._update_reading()
+
     def data_received(self, data: bytes) -> None:
+        if self._lane is not None:
+            taken = self._lane.read(self, data)
+            if taken:
+                if taken == len(data):
+                    return
+                data = data[taken:]
         self.was_active = True
         if self._is_first_read:
             self._is_first_read = False
@@ -99,6 +127,8 @@ class ServerConnection(Connection):
         elif tls.mode is TlsMode.ENFORCING:
             self._refuse("plain text where TLS is demanded")
             return False
+        else:
+            self._lane = self._server.lane
         return True
 
     def _refuse(self, reason: str) -> None:

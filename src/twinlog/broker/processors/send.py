@@ -44,10 +44,9 @@ from twinlog.message.properties import (
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.connection import Lane
 from twinlog.remoting.errors import CommandError, HeaderError
 from twinlog.remoting.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.server import Lane, ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.runtime.config import BrokerConfig
