@@ -615,7 +615,7 @@ cdef class SendLane:
                 run_count = run_bytes = 0
             run_count += 1
             run_bytes += size
-            if count == 0:
+            if count == 0 and not plain and not safe:
                 replies.begin(offset + size)
             waiting = (connection, header.opaque, 0, queue_id, queue_offset, offset)
             if scanned.must_wait and is_safe_mode:

@@ -152,12 +152,17 @@ class Connection(asyncio.Protocol):
 
     def write_run(self, data: bytes, count: int) -> None:
         """Write the whole frames of `count` answers now, behind what is queued."""
-        if self.is_closed:
+        if self.is_closed or self._transport is None:
             return
         self._replies += count
-        self._out.append(data)
-        if not self._is_in_turn:
-            self.flush()
+        if self._out or self._is_in_turn or self._is_reading_paused or self.is_congested:
+            self._out.append(data)
+            if not self._is_in_turn:
+                self.flush()
+            return
+        self._count_replies()
+        self._transport_write(data)
+        self.was_active = True
 
     def write_pieces(self, pieces: Sequence[codec.Body]) -> None:
         """Queue one answer in pieces: opening and header first, then slices of the body."""

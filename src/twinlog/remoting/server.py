@@ -85,7 +85,12 @@ class ServerConnection(Connection):
         self.was_active = True
         self._requests_in_flight += count
         self._bytes_in_flight += size
-        self._update_reading()
+        limits = self._limits
+        if (
+            self._requests_in_flight >= limits.requests_in_flight_max
+            or self._bytes_in_flight >= limits.bytes_in_flight_max
+        ):
+            self._update_reading()
 
     def data_received(self, data: bytes) -> None:
         if self._lane is not None:
