@@ -13,6 +13,7 @@ from support.pair_story import Pair, running_pair
 from support.processes import wait_until
 from twinlog.client import ClientError, Message, SendStatus, blocking
 from twinlog.spark.jobs.audit import audit
+from twinlog.spark.jobs.common import NO_WORKER
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window
@@ -94,7 +95,12 @@ def test_what_the_stream_wrote_is_what_was_acknowledged(spark: Any, tmp_path: Pa
             query = start_stream(spark, pair, tmp_path)
 
             def has(bodies: set[bytes]) -> bool:
-                assert query.isActive, query.exception()
+                nonlocal query
+                if not query.isActive:
+                    # Spark gives a worker ten seconds to start: on a busy machine that is no
+                    # failure of the stream, and jobs go on from the checkpoint as well.
+                    assert NO_WORKER in str(query.exception()), query.exception()
+                    query = start_stream(spark, pair, tmp_path)
                 return bodies <= written(spark, out).keys()
 
             wait_until(lambda: len(load.acknowledged) > LEAST, "load", deadline_s=120)
