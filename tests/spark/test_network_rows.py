@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from storefiles import StoreFiles, unpack_vectors
 from test_decode import damage, odd_store, read
+from test_planner import expire
 
 from support.processes import Process
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
@@ -107,6 +108,23 @@ def test_damaged_records_of_a_broker_are_named_or_left_out(tmp_path: Path, serve
             pulled(address, {row["topic"]})
         del wanted[row["phys_offset"]]
         assert pulled(address, {"orders", "events"}, failOnDataLoss="false") == wanted
+
+
+@pytest.mark.timeout(180)
+def test_an_expired_range_of_a_broker_is_named_or_left_out(tmp_path: Path, serve: Serve) -> None:
+    files = StoreFiles(tmp_path / "store", segment_size=4096)
+    files.fill(100)
+    declare(files)
+    expire(files, 1)
+    wanted = by_offset(read(files.root))
+    assert 0 < len(wanted) < 100
+    address = serve(mappedFileSizeCommitLog=4096, mappedFileSizeConsumeQueue=20_000)
+    topics = {"orders", "events"}
+    assert pulled(address, topics) == wanted
+    start = '{"orders":{"broker-a":{"0":0}}}'
+    with pytest.raises(DataLossError, match=r"OFFSET_EXPIRED\] orders broker broker-a queue 0"):
+        pulled(address, topics, startingOffsets=start)
+    assert pulled(address, topics, startingOffsets=start, failOnDataLoss="false") == wanted
 
 
 def declare(files: StoreFiles) -> None:
