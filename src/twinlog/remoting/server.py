@@ -76,9 +76,7 @@ class ServerConnection(Connection):
     @property
     def is_ready(self) -> bool:
         """Whether a read begins with a frame, and the frame may be handled now."""
-        return not (
-            self._splitter.buffered or self._backlog or self.is_closed or self.is_congested
-        )
+        return not (self._splitter.buffered or self._backlog or self.is_closed or self.is_congested)
 
     def count_requests(self, count: int, size: int) -> None:
         """So many requests, with bodies of so many bytes, were taken and wait for their answers."""

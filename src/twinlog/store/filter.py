@@ -30,13 +30,13 @@ class TagsCodeFilter:
     needs_properties = False
 
     def __init__(self, codes: frozenset[int]) -> None:
-        self._codes = codes
+        self.codes = codes
 
     def matches_tags_code(self, tags_code: int) -> bool:
         if tags_code < TAGS_HASH_MIN:
             return True  # Unknown: the consumer looks at the tag itself.
         code = tags_code & 0xFFFFFFFF
-        return (code - (1 << 32) if code & 0x80000000 else code) in self._codes
+        return (code - (1 << 32) if code & 0x80000000 else code) in self.codes
 
     def matches_properties(self, properties: bytes) -> bool:
         return True

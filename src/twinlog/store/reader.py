@@ -13,15 +13,17 @@ from typing import Final
 from twinlog.message.record import properties_at
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.broker_config import BrokerConfig
+from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import FileBytes
 from twinlog.store.commit_log import CommitLog
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
 from twinlog.store.errors import OffsetOutOfRangeError
-from twinlog.store.filter import MessageFilter
+from twinlog.store.filter import MessageFilter, TagsCodeFilter
 from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import ConsumeQueueTable
 from twinlog.store.status import GetMessageStatus, GetResult, QueryResult
 
+_compiled = load("twinlog.store._gather")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _SCAN_ENTRIES: Final = 800  # RocketMQ's 16000 bytes of entries.
@@ -79,6 +81,16 @@ class StoreReader:
         if status is not GetMessageStatus.FOUND or queue is None:
             next_offset = position if is_offset_corrected else offset
             return GetResult(status, next_offset, minimum, maximum)
+        if message_filter is None:
+            # All entries are wanted, but for those before the first: as many as may be handed out.
+            result = self._get_common(queue, offset, count_max, None, bytes_max, minimum, count_max)
+            if result is not None and result.message_count:
+                return result
+        elif type(message_filter) is TagsCodeFilter:
+            codes, span = message_filter.codes, max(_SCAN_ENTRIES, count_max)
+            result = self._get_common(queue, offset, count_max, codes, bytes_max, minimum, span)
+            if result is not None:
+                return result
         data = queue.read(self._queues.pool, offset, max(_SCAN_ENTRIES, count_max))
         if not data:
             entries = queue.file_size // ENTRY_SIZE
@@ -87,7 +99,7 @@ class StoreReader:
             status = GetMessageStatus.OFFSET_FOUND_NULL
             return GetResult(status, next_offset, minimum, maximum)
         scan = _QueueScan(self._config, self._log, self._memory_threshold)
-        scan.run(data, count_max, message_filter, bytes_max)
+        scan.run(data, _limits(self._config, count_max, bytes_max), message_filter)
         return GetResult(
             status=scan.status,
             next_begin_offset=offset + scan.examined,
@@ -99,6 +111,52 @@ class StoreReader:
             suggest_pulling_from_slave=(
                 self._log.max_offset - scan.last_offset > self._memory_threshold
             ),
+        )
+
+    def _get_common(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        count_max: int,
+        codes: frozenset[int] | None,
+        bytes_max: int | None,
+        minimum: int,
+        span: int,
+    ) -> GetResult | None:
+        """What is mostly asked for, by the compiled walk; None where the other must do it."""
+        if _compiled is None:
+            return None
+        log = self._log
+        data = queue.read(self._queues.pool, offset, span)
+        if not data:
+            return None
+        first = _I64.unpack_from(data)[0]
+        log_min, log_max = log.min_offset, log.max_offset
+        mapped = log.map_at(first) if log_min <= first < log_max else None
+        if mapped is None:
+            return None
+        recent, old = _limits(self._config, count_max, bytes_max)
+        found = _compiled.gather(
+            data, *mapped, log_min, log_max, log_max - self._memory_threshold, recent, old, codes
+        )
+        if found is None:
+            return None
+        records, count, examined, last_offset, is_gone = found
+        if count:
+            status = GetMessageStatus.FOUND
+        elif is_gone:
+            status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        else:
+            status = GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetResult(
+            status,
+            offset + examined,
+            minimum,
+            queue.max_offset,
+            [records] if count else [],
+            count,
+            len(records),
+            log_max - last_offset > self._memory_threshold,
         )
 
     def read_records(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -277,21 +335,9 @@ class _QueueScan:
         self.status = GetMessageStatus.NO_MATCHED_MESSAGE
 
     def run(
-        self,
-        data: bytes,
-        count_max: int,
-        message_filter: MessageFilter | None,
-        bytes_max: int | None,
+        self, data: bytes, limits: tuple[_Limits, _Limits], message_filter: MessageFilter | None
     ) -> None:
-        config = self._config
-        recent = (
-            config.max_transfer_bytes_on_message_in_memory if bytes_max is None else bytes_max,
-            min(count_max, config.max_transfer_count_on_message_in_memory),
-        )
-        old = (
-            config.max_transfer_bytes_on_message_in_disk if bytes_max is None else bytes_max,
-            min(count_max, config.max_transfer_count_on_message_in_disk),
-        )
+        recent, old = limits
         if message_filter is not None and message_filter.needs_properties:
             self._run_by_properties(data, message_filter, recent, old)
         else:
@@ -356,6 +402,19 @@ class _QueueScan:
         self.size = size
         if self.found:
             self.status = GetMessageStatus.FOUND
+
+
+def _limits(config: BrokerConfig, count_max: int, bytes_max: int | None) -> tuple[_Limits, _Limits]:
+    """Of an answer while its records are recent, and from the first old one on."""
+    recent = (
+        config.max_transfer_bytes_on_message_in_memory if bytes_max is None else bytes_max,
+        min(count_max, config.max_transfer_count_on_message_in_memory),
+    )
+    old = (
+        config.max_transfer_bytes_on_message_in_disk if bytes_max is None else bytes_max,
+        min(count_max, config.max_transfer_count_on_message_in_disk),
+    )
+    return recent, old
 
 
 def _classify(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, int]:
