@@ -3,8 +3,8 @@
 """The send path, compiled: from the frames of one read to records, entries and waiting replies.
 
 Does what SendMessageProcessor, MessageStore.put and PutReplies.add do, for the sends that nearly
-all are: JSON header, code 310, one message, plain ASCII, a topic that was sent to before, IPv4,
-nothing that redirects it. Everything else is left to them, message by message: this file refuses
+all are: JSON header, code 310, one message, plain ASCII, a topic that was sent to before, IPv4;
+also when it is delayed or half of a transaction. Everything else is left to them, message by message: this file refuses
 nothing and answers nothing. They are the reference; a test compares the two byte by byte.
 """
 
@@ -14,6 +14,10 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
+from twinlog.broker.delay import destination as _destination
+from twinlog.broker.names import HALF_TOPIC as _HALF_TOPIC
+from twinlog.broker.names import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
+from twinlog.message.model import PutMessage as _PutMessage
 from twinlog.message.record import HOSTS_V6_MASK as _HOSTS_V6_MASK
 from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
 
@@ -28,9 +32,16 @@ cdef enum:
     # Larger ones meet their limits where limits are looked after.
     FRAME_SIZE_MAX = 1 << 20
     HEADER_SIZE_MAX = 1 << 16
+    TRANSACTION_BITS = 12
+    LEVEL_DIGITS_MAX = 4
 
 cdef int32_t HOSTS_V6_MASK = _HOSTS_V6_MASK
 cdef int64_t MAGIC_V1 = _MAGIC_V1
+cdef bytes HALF_TOPIC_BYTES = _HALF_TOPIC.encode()
+cdef bytes SCHEDULE_TOPIC_BYTES = _SCHEDULE_TOPIC.encode()
+cdef tuple HALF_KEY = (_HALF_TOPIC, 0)
+cdef bytes WAITS = b"\x02WAIT\x01true"
+cdef bytes WAITS_NOT = b"\x02WAIT\x01false"
 
 cdef struct Span:
     const char* at
@@ -298,6 +309,9 @@ cdef struct Scanned:
     Py_ssize_t size          # Of what is stored, in the buffer that was given.
     int32_t tags_code
     bint must_wait
+    bint is_half
+    bint was_parked          # It names a destination: it was delayed or half before.
+    int32_t level            # Of its delay; 0: none.
     Span unique
     Span keys
 
@@ -318,6 +332,27 @@ cdef inline int32_t _java_hash(const char* at, Py_ssize_t size) noexcept:
     return <int32_t> value
 
 
+cdef inline int32_t _level(const char* at, Py_ssize_t size) noexcept:
+    """A delay level in plain digits; -1: something else."""
+    cdef int32_t value = 0
+    cdef Py_ssize_t i
+    if size > LEVEL_DIGITS_MAX:
+        return -1
+    for i in range(size):
+        if not 48 <= at[i] <= 57:
+            return -1
+        value = value * 10 + at[i] - 48
+    return value
+
+
+cdef inline bint _says_wait(const char* at, Py_ssize_t size) noexcept:
+    cdef Py_ssize_t i
+    for i in range(size - 4):
+        if at[i] == 87 and memcmp(at + i, b"WAIT\x01", 5) == 0:
+            return True
+    return False
+
+
 cdef bint _scan(
     const char* at, Py_ssize_t size, bytes cluster, bytes rare_name, char* out, Scanned* scanned
 ) noexcept:
@@ -330,6 +365,8 @@ cdef bint _scan(
     cdef const char* value
     scanned.tags_code = 0
     scanned.must_wait = True
+    scanned.is_half = scanned.was_parked = False
+    scanned.level = 0
     scanned.unique.size = scanned.keys.size = 0
     while at < end:
         piece = at
@@ -358,9 +395,13 @@ cdef bint _scan(
                     scanned.unique.at = value
                     scanned.unique.size = value_size
                 elif name_size == 5 and memcmp(piece, b"DELAY", 5) == 0:
-                    return False
+                    scanned.level = _level(value, value_size)
+                    if scanned.level < 0:
+                        return False
                 elif name_size == 8 and memcmp(piece, b"TRAN_MSG", 8) == 0:
-                    return False
+                    scanned.is_half = _is_true(value, value_size)
+                elif name_size == 10 and memcmp(piece, b"REAL_TOPIC", 10) == 0:
+                    scanned.was_parked = True
                 elif name_size == PyBytes_GET_SIZE(rare_name) and memcmp(
                     piece, PyBytes_AS_STRING(rare_name), name_size
                 ) == 0:
@@ -404,11 +445,14 @@ cdef class SendLane:
     cdef bytes _cluster
     cdef bytes _store_host
     cdef bytes _rare_name
+    cdef object _remember_half
+    cdef list _delays        # By level, from 0 on.
     cdef char _text[SCRATCH_SIZE]
     cdef char _properties[SCRATCH_SIZE]
 
     def __init__(
-        self, *, store, replies, routes, gate, config, crc32, cluster_piece, store_host, rare_name
+        self, *, store, replies, routes, gate, config, crc32, cluster_piece, store_host, rare_name,
+        delay_levels, remember_half,
     ):
         self._store = store
         self._replies = replies
@@ -419,6 +463,8 @@ cdef class SendLane:
         self._cluster = cluster_piece.encode()
         self._store_host = store_host
         self._rare_name = rare_name.encode()
+        self._delays = [0, *(delay_levels[level] for level in sorted(delay_levels))]
+        self._remember_half = remember_half
         if len(self._cluster) > 1000 or len(store_host) != 8:
             raise ValueError("cluster name or host that the compiled send path does not take")
 
@@ -443,7 +489,9 @@ cdef class SendLane:
         cdef int64_t queue_id, sys_flag, born_ms, flag, times, number
         cdef int64_t offset, segment_end, timestamp, queue_offset, turn, body_max, route_limit = 0
         cdef int64_t run_count = 0, run_bytes = 0, crc
-        cdef int64_t route_flag = 0
+        cdef int64_t route_flag = 0, level, stored_queue_id, entry_code
+        cdef bytes stored_topic_bytes, extra
+        cdef object stored_topic, half
         cdef bint is_safe_mode
         cdef object store = self._store
         cdef object log, route, run_route = None, queue, topic = None, queues, index, keys
@@ -510,7 +558,7 @@ cdef class SendLane:
                 break
             if (
                 number != <int32_t> number or flag != <int32_t> flag or times != <int32_t> times
-                or sys_flag != <int32_t> sys_flag or sys_flag & UNQUEUED_BIT
+                or sys_flag != <int32_t> sys_flag
                 or header.opaque != <int32_t> header.opaque
                 or header.fields[0].has_escape or header.fields[1].has_escape
                 or header.fields[2].has_escape
@@ -545,11 +593,39 @@ cdef class SendLane:
                 self._text, text_size, self._cluster, self._rare_name, self._properties, &scanned
             ):
                 break
-            queue = queues.get((topic, queue_id))
-            if queue is None or queue.is_schedule:
-                break
             sys_flag = (sys_flag | route_flag) & ~HOSTS_V6_MASK
+            level = scanned.level
+            if scanned.is_half:
+                if level > 0 and times > 0 or self._config.reject_transaction_message:
+                    break
+                level = 0
+                sys_flag &= ~TRANSACTION_BITS
+                key, stored_topic, stored_topic_bytes = HALF_KEY, _HALF_TOPIC, HALF_TOPIC_BYTES
+                stored_queue_id = 0
+            elif level > 0:
+                stored_queue_id = level - 1
+                key = (_SCHEDULE_TOPIC, stored_queue_id)
+                stored_topic, stored_topic_bytes = _SCHEDULE_TOPIC, SCHEDULE_TOPIC_BYTES
+            else:
+                key, stored_topic, stored_topic_bytes = (topic, queue_id), topic, topic_bytes
+                stored_queue_id = queue_id
             if sys_flag & UNQUEUED_BIT:
+                break
+            if scanned.is_half or level > 0:
+                if scanned.was_parked or scanned.level >= len(self._delays):
+                    break
+                extra = _destination(topic, queue_id)
+                if _says_wait(self._text, text_size):
+                    extra = (WAITS if scanned.must_wait else WAITS_NOT) + extra
+                if scanned.size + PyBytes_GET_SIZE(extra) > PROPERTIES_MAX:
+                    break
+                memcpy(
+                    self._properties + scanned.size, PyBytes_AS_STRING(extra),
+                    PyBytes_GET_SIZE(extra),
+                )
+                scanned.size += PyBytes_GET_SIZE(extra)
+            queue = queues.get(key)
+            if queue is None or queue.is_schedule != (level > 0):
                 break
 
             # From here on it is taken.
@@ -559,6 +635,8 @@ cdef class SendLane:
             if timestamp == 0:
                 timestamp = store._turn_timestamp
                 turn = store._turn
+            topic_at = PyBytes_AS_STRING(stored_topic_bytes)
+            topic_size = PyBytes_GET_SIZE(stored_topic_bytes)
             size = HEAD_SIZE + body_size + 1 + topic_size + 2 + scanned.size
             offset = log.tail
             if offset + size + 8 > segment_end:
@@ -571,7 +649,7 @@ cdef class SendLane:
             at = _put4(at, size)
             at = _put4(at, MAGIC_V1)
             at = _put4(at, crc)
-            at = _put4(at, queue_id)
+            at = _put4(at, stored_queue_id)
             at = _put4(at, flag)
             at = _put8(at, queue_offset)
             at = _put8(at, offset)
@@ -599,7 +677,8 @@ cdef class SendLane:
             tail_size = PyByteArray_GET_SIZE(tail)
             PyByteArray_Resize(tail, tail_size + ENTRY_SIZE)
             at = PyByteArray_AS_STRING(tail) + tail_size
-            _put8(_put4(_put8(at, offset), size), scanned.tags_code)
+            entry_code = timestamp + <int64_t> self._delays[level] if level else scanned.tags_code
+            _put8(_put4(_put8(at, offset), size), entry_code)
             queue.next_offset = queue_offset + 1
             queue.last_physical_end = offset + size
             if index is not None:
@@ -607,7 +686,17 @@ cdef class SendLane:
                 if keys is None:
                     index.bare_offset = offset
                 else:
-                    index.pending.append((topic, keys, offset, timestamp))
+                    index.pending.append((stored_topic, keys, offset, timestamp))
+            if scanned.is_half:
+                half = _PutMessage(
+                    _HALF_TOPIC, 0, body,
+                    PyBytes_FromStringAndSize(self._properties, scanned.size), flag, sys_flag,
+                    born_ms, born_host, self._store_host, times, 0, scanned.tags_code,
+                    _keys(&scanned) or (),
+                )
+                self._remember_half(
+                    half, offset, queue_offset, topic, queue_id, scanned.must_wait != 0
+                )
             if route is not run_route:
                 if run_count:
                     _count(run_route, run_count, run_bytes)

@@ -103,6 +103,10 @@ class World:
                 for name, items in self.broker.stats._items.items()
                 for key, item in items.items()
             },
+            "halves": {
+                offset: (half.topic, half.queue_id, half.half_offset, half.must_wait, half.message)
+                for offset, half in self.broker.transactions._recent._halves.items()
+            },
             "in flight": self.connection._requests_in_flight,
         }
 
@@ -159,8 +163,11 @@ _PIECES = st.sampled_from(
         "KEYS\x01k1", "KEYS\x01k1 k2  k3", "KEYS\x01 ",
         "UNIQ_KEY\x01C0A8000100002A9F1234567800000001",
         "TAGS\x01TagA", "TAGS\x01Tag\u00e9", "WAIT\x01false", "WAIT\x01TRUE", "WAIT\x01x",
-        "CLUSTER\x01other", "a\x01b", "a\x01b\x01c", "\x01b", "a\x01", "a", "", "DELAY\x011",
-        "DELAY\x01x", "TRAN_MSG\x01true", "TRAN_MSG\x01false", "TWINLOG_ONCE\x01x",
+        "CLUSTER\x01other", "a\x01b", "a\x01b\x01c", "\x01b", "a\x01", "a", "",
+        "DELAY\x011", "DELAY\x0118", "DELAY\x0100", "DELAY\x0119", "DELAY\x01+2", "DELAY\x01-1",
+        "DELAY\x01x", "XWAIT\x01true",
+        "REAL_TOPIC\x01R", "REAL_QID\x013", "PGROUP\x01pg", "TRAN_MSG\x01TRUE",
+        "TRAN_MSG\x01true", "TRAN_MSG\x01false", "TWINLOG_ONCE\x01x",
         "q\x01\"\\/\n\t", "n\x01\x00", "long\x01" + "v" * 300, "key\u4e2d\x01v", "MSG_REGION\x01r",
     ]
 )  # fmt: skip
@@ -236,11 +243,42 @@ async def test_common_sends(monkeypatch: Any, host: str, role: BrokerRole) -> No
 async def test_common_sends_are_taken(monkeypatch: Any) -> None:
     """Else the comparison would compare the Python path with itself."""
     world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1")
+    for text in ("DELAY\x011", "DELAY\x0118", "TRAN_MSG\x01true"):
+        await world.read(frame(ext(i=text)))  # These queues exist from now on, too.
     common = b"".join(frame(ext(i="KEYS\x01k\x02WAIT\x01true"), opaque=n) for n in range(5))
     assert world.connection._lane is not None
-    data = common + frame(ext(i="DELAY\x011"))
-    assert world.connection._lane.read(world.connection, data) == len(common)
+    taken = (
+        common
+        + frame(ext(i="DELAY\x011"))
+        + frame(ext(i="WAIT\x01true\x02DELAY\x0118"))
+        + frame(ext(i="TRAN_MSG\x01true\x02PGROUP\x01pg", f="4"))
+    )
+    data = taken + frame(ext(i="DELAY\x0119"))
+    assert world.connection._lane.read(world.connection, data) == len(taken)
     assert world.connection._lane.read(world.connection, common[:-1]) == len(common) // 5 * 4
+
+
+async def test_delayed_and_half_messages(monkeypatch: Any) -> None:
+    texts = [
+        "KEYS\x01k\x02TAGS\x01A\x02UNIQ_KEY\x01C0\x02WAIT\x01true\x02DELAY\x013",
+        "WAIT\x01false\x02DELAY\x0118", "DELAY\x0119", "DELAY\x010", "DELAY\x011\x02DELAY\x012",
+        "TRAN_MSG\x01true\x02PGROUP\x01pg\x02KEYS\x01a b\x02WAIT\x01true\x02TAGS\x01B",
+        "TRAN_MSG\x01true\x02DELAY\x013", "TRAN_MSG\x01true\x02REAL_TOPIC\x01R",
+        "DELAY\x013\x02REAL_TOPIC\x01R\x02REAL_QID\x011", "TRAN_MSG\x01false\x02DELAY\x013",
+    ]  # fmt: skip
+    reads = [
+        b"".join(
+            frame(ext(e=str(n % 4), i=text, f=str(flag), j=str(times)), b"b%d" % n, opaque=n)
+            for n, text in enumerate(texts)
+        )
+        for flag in (0, 4, 8, 12, 1)
+        for times in (0, 2)
+    ]
+    state = await compare(monkeypatch, [reads[0], *reads])
+    assert state["queues"]["SCHEDULE_TOPIC_XXXX", 17][1] > 10
+    assert len(state["halves"]) > 10
+    refusing = await compare(monkeypatch, reads, reject_transaction_message=True)
+    assert refusing["halves"] == {}
 
 
 async def test_replies_in_runs(monkeypatch: Any) -> None:

@@ -62,9 +62,9 @@ _WAITS_NOT = b"\x02WAIT\x01false"
 _UNIT_FLAG = 1
 _UNIT_SUB_FLAG = 2
 
-# Called with a half message as it was put, its place, its real topic and queue, and whether its
-# end waits for durability.
-HalfListener = Callable[[PutMessage, AppendResult, str, int, bool], None]
+# Called with a half message as it was put, where in the log and in its queue, its real topic and
+# queue, and whether its end waits for durability.
+HalfListener = Callable[[PutMessage, int, int, str, int, bool], None]
 
 
 class _Route:
@@ -136,6 +136,8 @@ class SendMessageProcessor:
             cluster_piece=self._cluster_piece,
             store_host=self._store_host,
             rare_name=ONCE_PROPERTY,
+            delay_levels=self._delay_levels,
+            remember_half=self._remember_half,
         )
         return lane
 
@@ -199,7 +201,14 @@ class SendMessageProcessor:
                 if mark is not None:
                     self._once.stored(mark, result, is_elsewhere=message.topic != topic)
                 if message.topic == names.HALF_TOPIC and not route.is_retry:
-                    self._remember_half(message, result, topic, queue_id, must_wait)
+                    self._remember_half(
+                        message,
+                        result.physical_offset,
+                        result.queue_offset,
+                        topic,
+                        queue_id,
+                        must_wait,
+                    )
         except (BrokerError, HeaderError) as refusal:
             self._refuse(connection, request, refusal)
             return

@@ -193,11 +193,17 @@ class TransactionalMessageService:
     # The end of a transaction
 
     def remember(
-        self, message: PutMessage, result: AppendResult, topic: str, queue_id: int, must_wait: bool
+        self,
+        message: PutMessage,
+        physical_offset: int,
+        half_offset: int,
+        topic: str,
+        queue_id: int,
+        must_wait: bool,
     ) -> None:
         """A half message was put, meant for this queue: its end is expected soon."""
-        half = RecentHalf(message, topic, queue_id, result.queue_offset, must_wait)
-        self._recent.add(result.physical_offset, half)
+        half = RecentHalf(message, topic, queue_id, half_offset, must_wait)
+        self._recent.add(physical_offset, half)
 
     def commit(self, header: EndTransactionRequestHeader, answered: PutCallback | None) -> None:
         """Put the message where it was meant to go. Raises BrokerError that says why not."""
