@@ -40,6 +40,7 @@ class ConfigFile:
                 continue
             data = self._disk.read_bytes(path)
             if not data.strip():
+                _LOG.warning("config file empty path=%s", path)
                 continue
             try:
                 value = fastjson.loads(data)
@@ -50,6 +51,7 @@ class ConfigFile:
             if isinstance(value, dict):
                 return value
             fault = f"{path} holds no JSON object"
+            _LOG.warning("config file not readable path=%s error=%s", path, "no JSON object")
         if fault is not None:
             raise ConfigFileError(f"{fault}; repair or remove it and its backup")
         return None

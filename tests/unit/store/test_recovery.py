@@ -18,6 +18,7 @@ from tests.support.stores import (
 )
 
 from twinlog.runtime.disk import PosixDisk
+from twinlog.store import recovery
 from twinlog.store.errors import StoreDamagedError, StoreLayoutError, StoreLockedError
 from twinlog.store.status import GetMessageStatus
 
@@ -86,6 +87,28 @@ async def test_crash_without_any_checkpoint_rebuilds_queues_and_index(tmp_path):
         assert store.max_offset_in_queue("T", 1) == 200
         found = store.query_message("T", f"{7:032X}", 5, 0, 1 << 62)
         assert found.physical_offsets == [results[7].physical_offset]
+
+
+class HastyClock(ManualClock):
+    """A second goes by with each look."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1000)
+        return self.elapsed_ms
+
+
+async def test_a_long_recovery_says_where_it_is(tmp_path, monkeypatch, caplog):
+    config, _ = await _fill(tmp_path)
+    monkeypatch.setattr(recovery, "_CHUNK_SIZE", 4096)
+    disk = PosixDisk()
+    store = make_store(config, disk, HastyClock())
+    with caplog.at_level("INFO", logger="twinlog.store"):
+        await store.load()
+    lines = [line for line in caplog.messages if line.startswith("recovery at=")]
+    assert len(lines) >= 3
+    assert "log_end_max=" in lines[0]
+    await store.stop()
+    disk.close()
 
 
 async def test_crash_recovery_starts_at_the_saved_point(tmp_path):
