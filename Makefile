@@ -9,7 +9,7 @@ SEEDS ?= 2000
 .PHONY: demo setup bench bench-scale test interop sim mutants chaos fuzz lint fmt clean
 
 COMPILED := $(VENV)/.compiled
-PYX := $(shell find src -name '*.pyx')
+PYX := $(shell find src -name '*.pyx' -o -name '*.pxd')
 
 setup: $(STAMP) $(COMPILED)
 

@@ -22,9 +22,10 @@ def sources() -> list[Path]:
 
 def is_done() -> bool:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    shared = max((path.stat().st_mtime for path in (ROOT / "src").rglob("*.pxd")), default=0.0)
     built = [path.with_suffix(suffix) for path in sources()]
     return all(
-        target.exists() and target.stat().st_mtime > source.stat().st_mtime
+        target.exists() and target.stat().st_mtime > max(shared, source.stat().st_mtime)
         for source, target in zip(sources(), built, strict=True)
     )
 
@@ -51,7 +52,9 @@ def build() -> None:
         )
         for path in sources()
     ]
-    modules = cythonize(extensions, build_dir=str(BUILD), quiet=True, language_level=3)
+    modules = cythonize(
+        extensions, build_dir=str(BUILD), include_path=["src"], quiet=True, language_level=3
+    )
     command = Distribution(
         {"name": "twinlog", "ext_modules": modules, "package_dir": {"": "src"}}
     ).get_command_obj("build_ext")

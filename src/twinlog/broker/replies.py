@@ -23,8 +23,10 @@ _EXPIRE_INTERVAL_MS = 50  # Deadlines are seconds: looking 20 times a second is 
 _NO_DEADLINE_MS = 1 << 62  # The write of a turn always ends, well or not.
 WAITING_PUTS_MAX = 200_000  # Replies waiting for a slow disk or slave; more are refused with 2.
 
-# (connection, opaque, serialize type, queue id, queue offset, physical offset or those of a batch)
-SendReply = tuple[Any, int, int, int, int, int | tuple[int, ...]]
+# Physical offset; of a batch all of them, or the message ids that are made of them.
+Where = int | tuple[int, ...] | str
+# (connection, opaque, serialize type, queue id, queue offset, where)
+SendReply = tuple[Any, int, int, int, int, Where]
 # Called once with the final status and a reason, empty when all is well.
 PutCallback = Callable[[PutMessageStatus, str], None]
 _Waiting = SendReply | PutCallback
@@ -353,8 +355,10 @@ class PutReplies:
             )
         )
 
-    def message_id(self, where: int | tuple[int, ...]) -> str:
+    def message_id(self, where: Where) -> str:
         """The offset message id; for a batch all of them."""
+        if isinstance(where, str):
+            return where
         prefix = self._host_hex
         if isinstance(where, int):
             return f"{prefix}{where:016X}"

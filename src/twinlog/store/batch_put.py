@@ -7,12 +7,14 @@ all records leave as one piece.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.message.batch import BatchMember
 from twinlog.message.crc import crc32
+from twinlog.message.hashing import topic_prefix_hash
 from twinlog.message.model import PutMessage
+from twinlog.message.once import ONCE_BYTES
 from twinlog.message.properties import tags_and_keys, tags_code_of
 from twinlog.message.record import (
     SECTOR_SIZE,
@@ -21,8 +23,10 @@ from twinlog.message.record import (
     shared_head,
     topic_field,
 )
-from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
+from twinlog.runtime.compiled import load
+from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
 from twinlog.store.consume_queue import ENTRY
+from twinlog.store.index_service import IndexService
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _UNIQUE: Final = b"UNIQ_KEY\x01"
@@ -31,6 +35,7 @@ _TAGS: Final = b"\x02TAGS\x01"
 _KEYS: Final = b"\x02KEYS\x01"
 _CODES_MAX: Final = 64
 _SEPARATOR: Final = 2
+_ROLLBACK: Final = 0xC
 _LENGTH: Final = struct.Struct(">h")
 _ENTRY_PACK: Final = ENTRY.pack
 
@@ -42,6 +47,89 @@ class EncodedBatch(NamedTuple):
     offsets: list[int]
     entries: bytes  # Of the consume queue.
     keys: list[tuple[str, ...]]
+    ids: str = ""  # Made of the offsets by who needs them.
+
+    @property
+    def message_count(self) -> int:
+        return len(self.offsets)
+
+    def add_to(self, index: IndexService, topic: str, timestamp: int) -> None:
+        index.add_many(topic, self.keys, self.offsets, timestamp)
+
+
+class EncodedBody(NamedTuple):
+    """The same of a batch that was not taken apart. Numbers are 64-bit ones of this machine."""
+
+    data: bytes
+    entries: bytes
+    message_count: int
+    key_hashes: bytearray
+    key_offsets: bytearray  # For each hash the offset of its record.
+    bare_offset: int  # Of the last record without keys, or -1.
+    ids: str  # Message ids, as the answer has them.
+    offsets: tuple[int, ...] = ()
+
+    def add_to(self, index: IndexService, topic: str, timestamp: int) -> None:
+        index.add_hashed(self.key_hashes, self.key_offsets, timestamp, self.bare_offset)
+
+
+# (queue offset, physical offset, store time) -> the records of a batch.
+BatchEncoder = Callable[[int, int, int], EncodedBatch | EncodedBody | None]
+# (message with the body of the request, queue offset, physical offset, store time) -> its records,
+# or None: let it be taken apart.
+BodyEncoder = Callable[[PutMessage, int, int, int], EncodedBody | None]
+
+
+def body_encoder() -> BodyEncoder | None:
+    """The compiled twin of `decode_batch` and `encode_members`, where there is one."""
+    compiled = load("twinlog.store._batch")
+    if compiled is None:
+        return None
+    encode_body = compiled.encode_body
+
+    def encode(
+        message: PutMessage, queue_offset: int, physical_offset: int, store_timestamp: int
+    ) -> EncodedBody | None:
+        tail = message.properties
+        if type(message.body) is not bytes or not _is_plain(tail):
+            return None
+        magic, topic = topic_field(message.topic)
+        found = encode_body(
+            message.body,
+            crc32=crc32,
+            mark=ONCE_BYTES,
+            tail=tail,
+            topic=topic,
+            prefix=topic_prefix_hash(message.topic),
+            magic=magic,
+            middle=shared_head(message, store_timestamp)[1],
+            id_prefix=message.store_host.hex().upper().encode(),
+            queue_id=message.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+        )
+        return None if found is None else EncodedBody(*found)
+
+    return encode
+
+
+def _is_plain(tail: bytes) -> bool:
+    """Whether what stands behind each member's properties has nothing for queue or index."""
+    return not any(name in tail for name in (b"TAGS\x01", b"KEYS\x01", _UNIQUE))
+
+
+def batch_fault(message: PutMessage, size: int, size_max: int) -> str:
+    """Why a batch whose body has `size` bytes is refused, or nothing. RocketMQ's checks; the
+    transaction type and the topic are those of the request."""
+    if not size:
+        return "the batch is empty"
+    if message.sys_flag & _ROLLBACK:
+        return "a batch cannot be part of a transaction"
+    if len(message.topic) > TOPIC_LENGTH_MAX:
+        return f"topic of {len(message.topic)} characters, at most {TOPIC_LENGTH_MAX}"
+    if size > size_max:
+        return f"batch of {size} bytes, maxMessageSize is {size_max}"
+    return ""
 
 
 def encode_members(
@@ -112,7 +200,7 @@ class _Properties:
     __slots__ = ("_codes", "_is_plain_tail")
 
     def __init__(self, tail: bytes) -> None:
-        self._is_plain_tail = not any(name in tail for name in (b"TAGS\x01", b"KEYS\x01", _UNIQUE))
+        self._is_plain_tail = _is_plain(tail)
         self._codes: dict[bytes, int] = {}
 
     def __call__(self, properties: bytes, end: bytes) -> tuple[int, tuple[str, ...]]:

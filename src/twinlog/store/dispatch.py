@@ -17,7 +17,7 @@ from twinlog.runtime.clock import Clock
 from twinlog.store import bulk
 from twinlog.store.bulk import UNQUEUED_BIT, Columns
 from twinlog.store.consume_queue import ENTRY, GAP_ENTRIES_MAX, ConsumeQueue
-from twinlog.store.index_service import PENDING_MAX, IndexService
+from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 
 _LOG = logging.getLogger("twinlog.store")
@@ -163,7 +163,7 @@ class Dispatcher:
         for queue in moved:
             if len(queue.tail) > TAIL_SIZE_MAX:
                 self._queues.write(queue)
-        if self._index is not None and len(self._index.pending) > PENDING_MAX:
+        if self._index is not None and self._index.is_due:
             self._index.drain()
 
     def _place(self, queue: ConsumeQueue, queue_offset: int, offset: int, size: int) -> bool:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
+
+from typing_extensions import Buffer
 
 from twinlog.message.hashing import index_key_hash, index_key_hashes
 from twinlog.runtime.clock import Clock
@@ -48,9 +52,10 @@ class IndexService:
         self._unsynced_full: list[IndexFile] = []
         self._spare_slots: Any = None  # Memory for the first file of this process.
         # Hashed keys on their way to the file; they stay here when the disk is full.
-        self._hashes: list[int] = []
-        self._offsets: list[int] = []
-        self._timestamps: list[int] = []
+        self._hashes = array("q")
+        self._offsets = array("q")
+        self._timestamps = array("q")
+        self._hashed_count = 0  # Since the last try to write them.
 
     # Loading
 
@@ -134,6 +139,27 @@ class IndexService:
             else:
                 self.bare_offset = offset
 
+    def add_hashed(self, hashes: Buffer, offsets: Buffer, time_ms: int, bare_offset: int) -> None:
+        """Keys that are hashed already, as arrays of 64-bit numbers, offsets in order."""
+        if self.pending:
+            self._hash_pending()
+        floor = self._floor()
+        start = len(self._offsets)
+        self._offsets.frombytes(offsets)
+        known = bisect_right(self._offsets, floor, start) - start
+        del self._offsets[start : start + known]
+        self._hashes.frombytes(memoryview(hashes)[8 * known :])
+        count = len(self._hashes) - start
+        self._timestamps.extend(array("q", (time_ms,)) * count)
+        self._hashed_count += count
+        if bare_offset >= 0:
+            self.bare_offset = bare_offset
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough keys wait to be written."""
+        return len(self.pending) + self._hashed_count > PENDING_MAX
+
     def add_columns(self, columns: Columns) -> None:
         """Keys of many records, hashed already; written at once. Raises OSError."""
         self.drain()
@@ -156,6 +182,7 @@ class IndexService:
         """Write every pending key. Raises OSError; what was not written stays for the next time."""
         if self.pending:
             self._hash_pending()
+        self._hashed_count = 0
         hashes, offsets, timestamps = self._hashes, self._offsets, self._timestamps
         done = 0
         try:
@@ -174,23 +201,22 @@ class IndexService:
 
     def _hash_pending(self) -> None:
         """Skip what is indexed already, hash the rest."""
-        floor = self._offsets[-1] if self._offsets else self.end_offset
+        floor = self._floor()
         pending, self.pending = self.pending, []
-        offsets, timestamps = self._offsets, self._timestamps
+        offsets: list[int] = []
+        timestamps: list[int] = []
+        hashes: list[int] = []
         if _compiled is not None:
-            _compiled.hash_pending(pending, floor, self._hashes, offsets, timestamps)
-            return
-        topics: list[str] = []
-        all_keys: list[str] = []
-        for topic, keys, offset, timestamp in pending:
-            if offset <= floor:
-                continue
-            for key in keys:
-                topics.append(topic)
-                all_keys.append(key)
-                offsets.append(offset)
-                timestamps.append(timestamp)
-        self._hashes += index_key_hashes(topics, all_keys)
+            _compiled.hash_pending(pending, floor, hashes, offsets, timestamps)
+        else:
+            hashes = _hash_pending(pending, floor, offsets, timestamps)
+        self._hashes.extend(hashes)
+        self._offsets.extend(offsets)
+        self._timestamps.extend(timestamps)
+
+    def _floor(self) -> int:
+        """Keys of records up to here are indexed, or hashed for it."""
+        return self._offsets[-1] if self._offsets else self.end_offset
 
     def _add_file(self) -> IndexFile:
         """The next file; its name is the local time, made unique when files follow quickly."""
@@ -293,12 +319,34 @@ class IndexService:
             self._remove(self.files.pop())
         self.forget_pending()
 
-    def forget_pending(self) -> None:
-        """Keys that wait are not wanted: their records are gone, or will be read again."""
-        self.pending = []
-        self.bare_offset = -1
+    def forget_pending(self, floor: int = 0) -> None:
+        """Keys from `floor` on are not wanted: their records are gone, or will be read again."""
+        self.pending = [item for item in self.pending if item[2] < floor]
+        self.bare_offset = min(self.bare_offset, floor - 1)
+        kept = bisect_left(self._offsets, floor)
+        del self._hashes[kept:], self._offsets[kept:], self._timestamps[kept:]
 
     def close(self) -> None:
         for file in self.files:
             file.file.close()
         self.files = []
+
+
+def _hash_pending(
+    pending: list[tuple[str, tuple[str, ...], int, int]],
+    floor: int,
+    offsets: list[int],
+    timestamps: list[int],
+) -> list[int]:
+    """Hashes of the keys of records behind `floor`; their offsets and times go to the lists."""
+    topics: list[str] = []
+    all_keys: list[str] = []
+    for topic, keys, offset, timestamp in pending:
+        if offset <= floor:
+            continue
+        for key in keys:
+            topics.append(topic)
+            all_keys.append(key)
+            offsets.append(offset)
+            timestamps.append(timestamp)
+    return index_key_hashes(topics, all_keys)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from twinlog.message.batch import BatchMember
@@ -24,7 +25,7 @@ from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
 from twinlog.runtime.limits import CONSUME_QUEUE_FILES_OPEN_MAX, TOPIC_LENGTH_MAX
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Watermark
-from twinlog.store.batch_put import encode_members
+from twinlog.store.batch_put import BatchEncoder, batch_fault, body_encoder, encode_members
 from twinlog.store.checkpoint import StoreCheckpoint
 from twinlog.store.cleaner import Cleaner
 from twinlog.store.commit_log import CommitLog
@@ -34,7 +35,7 @@ from twinlog.store.errors import StoreError, StoreLockedError
 from twinlog.store.filter import MessageFilter
 from twinlog.store.flush import FlushService
 from twinlog.store.housekeeping import Housekeeping
-from twinlog.store.index_service import PENDING_MAX, IndexService
+from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 from twinlog.store.reader import StoreReader
 from twinlog.store.recovery import Recovery, RecoveryReport
@@ -127,6 +128,7 @@ class MessageStore:
         )
         self.housekeeping = Housekeeping(self, disk, clock)
         self.cleaner = Cleaner(self, disk, clock)
+        self._encode_body = body_encoder()
         self.last_store_timestamp = 0
         self.is_master = config.is_master
         self._state = "new"
@@ -319,50 +321,54 @@ class MessageStore:
         """
         if self._refusal is not None:
             return self._refusal
-        refused = self._check_batch(message, members)
-        if refused is not None:
-            return refused
-        if not self._is_write_scheduled:
-            self._begin_turn()
+        size = sum([22 + len(member.body) + len(member.properties) for member in members])
+        fault = batch_fault(message, size, self.config.max_message_size)
+        if fault:
+            return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=fault)
         queue = self.queue_table.make(message.topic, message.queue_id)
-        log, first, timestamp = self.commit_log, queue.next_offset, self._turn_timestamp
         try:
-            encoded = encode_members(message, members, first, log.tail, timestamp)
-            size = len(encoded.data)
-            if log.tail + size + 8 > log.segment_end:
-                refused = self._make_room(size)
-                if refused is not None:
-                    return refused
-                encoded = encode_members(message, members, first, log.tail, timestamp)
+            result = self._append_batch(message, queue, partial(encode_members, message, members))
         except RecordError as error:
             return _illegal_record(error)
-        start, end, offsets = log.tail, log.tail + size, encoded.offsets
+        assert result is not None
+        return result
+
+    def put_batch_body(self, message: PutMessage) -> AppendResult | None:
+        """`put_batch` of a body as it came; None, and nothing put: it must be taken apart."""
+        queue = self._queues_by_key.get((message.topic, message.queue_id))
+        if (
+            self._encode_body is None
+            or self._refusal is not None
+            or queue is None
+            or batch_fault(message, len(message.body), self.config.max_message_size)
+        ):
+            return None
+        return self._append_batch(message, queue, partial(self._encode_body, message))
+
+    def _append_batch(
+        self, message: PutMessage, queue: ConsumeQueue, encode: BatchEncoder
+    ) -> AppendResult | None:
+        if not self._is_write_scheduled:
+            self._begin_turn()
+        log, first, timestamp = self.commit_log, queue.next_offset, self._turn_timestamp
+        encoded = encode(first, log.tail, timestamp)
+        if encoded is not None and log.tail + len(encoded.data) + 8 > log.segment_end:
+            refused = self._make_room(len(encoded.data))
+            if refused is not None:
+                return refused
+            encoded = encode(first, log.tail, timestamp)
+        if encoded is None:
+            return None
+        start, end = log.tail, log.tail + len(encoded.data)
         if queue.turn != self._turn:
             self._touch(queue, start)
         log.pieces.append(encoded.data)
         log.tail = end
         queue.add_many(encoded.entries, end)
         if self.index is not None:
-            self.index.add_many(message.topic, encoded.keys, offsets, timestamp)
-        return AppendResult(_PUT_OK, start, end, first, timestamp, len(offsets), tuple(offsets))
-
-    def _check_batch(
-        self, message: PutMessage, members: Sequence[BatchMember]
-    ) -> AppendResult | None:
-        """RocketMQ's checks; the transaction type and the topic are those of the request."""
-        reason = ""
-        sizes = [len(member.body) + len(member.properties) for member in members]
-        total = sum(sizes) + 22 * len(sizes)
-        if not members:
-            reason = "the batch is empty"
-        elif message.sys_flag & _ROLLBACK:
-            reason = "a batch cannot be part of a transaction"
-        elif len(message.topic) > TOPIC_LENGTH_MAX:
-            reason = f"topic of {len(message.topic)} characters, at most {TOPIC_LENGTH_MAX}"
-        elif total > self.config.max_message_size:
-            limit = self.config.max_message_size
-            reason = f"batch of {total} bytes, maxMessageSize is {limit}"
-        return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=reason) if reason else None
+            encoded.add_to(self.index, message.topic, timestamp)
+        count, offsets = encoded.message_count, tuple(encoded.offsets)
+        return AppendResult(_PUT_OK, start, end, first, timestamp, count, offsets, ids=encoded.ids)
 
     def _put_unqueued(self, message: PutMessage) -> AppendResult:
         """PREPARED and ROLLBACK records have queue offset 0 and no entry in a queue."""
@@ -461,7 +467,7 @@ class MessageStore:
         for queue in queues:
             if len(queue.tail) > TAIL_SIZE_MAX:
                 self.housekeeping.write_queue(queue)
-        if self.index is not None and len(self.index.pending) > PENDING_MAX:
+        if self.index is not None and self.index.is_due:
             self.housekeeping.drain_index()
         self.dispatched.advance(end)
         if queues and self._listeners:
@@ -478,8 +484,7 @@ class MessageStore:
         for queue in queues:
             queue.truncate_entries(self._disk, self.queue_table.pool, queue.turn_offset)
         if self.index is not None:
-            self.index.pending = [item for item in self.index.pending if item[2] < floor]
-            self.index.bare_offset = min(self.index.bare_offset, floor - 1)
+            self.index.forget_pending(floor)
         self.commit_log.discard_pending(reason)
         self._update_refusal()
         self.on_cut(floor, False)

@@ -48,6 +48,7 @@ class AppendResult(msgspec.Struct, gc=False, frozen=True):
     message_count: int = 1
     offsets: tuple[int, ...] = ()  # Physical offset of each member of a batch.
     reason: str = ""
+    ids: str = ""  # Message ids of a batch, joined, instead of `offsets`.
 
 
 class GetResult(msgspec.Struct, frozen=True):

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from support.captured import open_without_ports
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.server import Broker, build_broker
+from twinlog.message.batch import BatchMember, encode_batch
 from twinlog.message.hashing import index_key_hash
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime import compiled
 from twinlog.runtime.config import BrokerConfig, BrokerRole
+from twinlog.store.index_service import IndexService
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 
@@ -92,11 +94,7 @@ class World:
                 queue.key: (bytes(queue.tail), queue.next_offset, queue.max_offset)
                 for queue in store.queue_table
             },
-            "index": [
-                (index_key_hash(topic, key), offset, time)
-                for topic, keys, offset, time in store.index.pending
-                for key in keys
-            ],
+            "index": _waiting_keys(store.index),
             "bare": store.index.bare_offset,
             "stats": {
                 (name, key): (item.value, item.times)
@@ -109,6 +107,16 @@ class World:
             },
             "in flight": self.connection._requests_in_flight,
         }
+
+
+def _waiting_keys(index: IndexService) -> list[tuple[int, int, int]]:
+    """Those of batches are hashed at once, others later."""
+    hashed = zip(index._hashes, index._offsets, index._timestamps, strict=True)
+    return [*hashed] + [
+        (index_key_hash(topic, key), offset, time)
+        for topic, keys, offset, time in index.pending
+        for key in keys
+    ]
 
 
 async def open_world(monkeypatch: Any, *, is_compiled: bool, host: str, **values: Any) -> World:
@@ -225,6 +233,53 @@ def test_any_reads_give_the_same(monkeypatch: Any, reads: list[list[bytes]], cut
     first = pieces.pop(0)
     at = int(cut * len(first))
     asyncio.run(compare(monkeypatch, [first[:at], first[at:], *pieces]))
+
+
+@st.composite
+def _batches(draw: Any) -> bytes:
+    members = [
+        BatchMember(
+            draw(st.binary(max_size=40)),
+            "\x02".join(draw(st.lists(_PIECES, max_size=4))).encode(),
+            draw(st.integers(-(2**31), 2**31 - 1)),
+        )
+        for _ in range(draw(st.integers(0, 5)))
+    ]
+    body = encode_batch(members)
+    if draw(st.integers(0, 4)) == 0:
+        at = draw(st.integers(0, len(body)))
+        body = body[:at] + draw(st.binary(max_size=3)) + body[at + draw(st.integers(0, 3)) :]
+    text = draw(st.sampled_from(["", "WAIT\x01true", "WAIT\x01false", "a\x01b\x02", "KEYS\x01k"]))
+    code = draw(st.sampled_from([320, 320, 310]))
+    return frame(ext(e=draw(st.sampled_from("0123")), i=text, m="true"), body, code=code)
+
+
+@given(
+    st.lists(st.lists(st.one_of(_batches(), _frames()), min_size=1, max_size=5), max_size=4),
+    st.sampled_from(["127.0.0.1", "::1"]),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_batches_give_the_same(monkeypatch: Any, reads: list[list[bytes]], host: str) -> None:
+    asyncio.run(compare(monkeypatch, [b"".join(frames) for frames in reads], host))
+
+
+async def test_common_batches_are_taken(monkeypatch: Any) -> None:
+    """As one piece, over the end of a segment too, and with singles between them."""
+    members = [
+        BatchMember(bytes(n), b"UNIQ_KEY\x01%032X\x02KEYS\x01a b\x02TAGS\x01A" % n)
+        for n in range(9)
+    ]
+    batch = frame(ext(i="WAIT\x01true", m="true"), encode_batch(members), code=320)
+    reads = [batch, batch + frame(ext(i="KEYS\x01k")) + batch]
+    state = await compare(monkeypatch, reads)
+    assert len(state["log"]) > SEGMENT_SIZE
+    assert len(state["index"]) == 3 * 27 + 1
+    monkeypatch.delattr("twinlog.broker.processors.send.decode_batch")
+    world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1")
+    await world.read(batch)
+    assert world.state()["queues"]["T", 0][1] == 10
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

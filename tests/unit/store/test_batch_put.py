@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
+from typing import Any
+
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from twinlog.message.batch import BatchMember
+from twinlog.message.batch import BatchError, BatchMember, decode_batch, encode_batch
+from twinlog.message.hashing import index_key_hash
+from twinlog.message.ids import offset_message_id
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import tags_and_keys
 from twinlog.message.record import RecordError, encode_record
-from twinlog.store.batch_put import encode_members
+from twinlog.store.batch_put import EncodedBody, body_encoder, encode_members
 from twinlog.store.consume_queue import ENTRY
 
 V4, V6 = bytes(range(8)), bytes(range(20))
@@ -69,3 +76,83 @@ def test_a_sector_of_zeros_in_the_properties_of_a_member_is_refused() -> None:
     assert encode_members(message, [fine], 0, 0, 1).data
     with pytest.raises(RecordError, match="512 zero bytes"):
         encode_members(message, [fine, BatchMember(b"x", b"a\x01" + bytes(512))], 0, 0, 1)
+
+
+# The compiled twin
+
+_PIECES = st.sampled_from(
+    [
+        ID % 1, b"UNIQ_KEY\x01", b"TAGS\x01a", b"TAGS\x01order-created", b"TAGS\x01\xc3\xa9",
+        b"TAGS\x01", b"KEYS\x01k", b"KEYS\x01 a  b ", b"KEYS\x01 ", b"KEYS\x01\xff", b"MYKEYS\x01m",
+        b"\x01", b"a\x01b\x01c",
+        b"", b"z\x01" + bytes(511), b"z\x01" + bytes(512), b"n\x01" + b"v" * 16_000,
+        b"TWINLOG_ONCE\x01p,1,1,3,orders",
+    ]
+)  # fmt: skip
+_MEMBERS = st.builds(
+    BatchMember,
+    st.binary(max_size=20),
+    st.lists(_PIECES, max_size=4).map(lambda pieces: b"\x02".join(pieces)[:32767]),
+    st.integers(-(2**31), 2**31 - 1),
+)
+
+
+@st.composite
+def _bodies(draw: Any) -> bytes:
+    body = encode_batch(draw(st.lists(_MEMBERS, max_size=4)))
+    match draw(st.integers(0, 7)):
+        case 0:
+            return body[: -draw(st.integers(1, 30))]
+        case 1:
+            at = draw(st.integers(0, len(body)))
+            return body[:at] + draw(st.binary(max_size=4)) + body[at + draw(st.integers(0, 4)) :]
+    return body
+
+
+def _taken(
+    body: bytes, hosts: tuple[bytes, bytes], topic: str, shared: bytes
+) -> EncodedBody | None:
+    """What the compiled twin makes of `body`, after it was found equal to what Python makes."""
+    encode = body_encoder()
+    if encode is None:
+        pytest.skip("the compiled parts are not built")
+    message = PutMessage(topic, 3, body, shared, 9, 1 << 8, 123, *hosts, 2)
+    found = encode(message, 40, 1000, 456)
+    if found is None:
+        return None
+    expected = encode_members(message, decode_batch(body), 40, 1000, 456)
+    assert (found.data, found.entries) == (expected.data, expected.entries)
+    assert found.message_count == expected.message_count
+    hashes = [index_key_hash(topic, key) for keys in expected.keys for key in keys]
+    pairs = zip(expected.keys, expected.offsets, strict=True)
+    assert list(array("q", bytes(found.key_hashes))) == hashes
+    assert list(array("q", bytes(found.key_offsets))) == [o for keys, o in pairs for _ in keys]
+    bare = [o for keys, o in zip(expected.keys, expected.offsets, strict=True) if not keys]
+    assert found.bare_offset == max(bare, default=-1)
+    assert found.ids == ",".join(offset_message_id(hosts[1], o) for o in expected.offsets)
+    return found
+
+
+@given(
+    _bodies(),
+    st.tuples(st.sampled_from([V4, V6]), st.sampled_from([V4, V6])),
+    st.sampled_from(["orders", "t" * 127, "\u00e9" * 100]),
+    st.sampled_from([b"", b"CLUSTER\x01c", b"CLUSTER\x01c\x02TAGS\x01t", b"a\x01" + b"v" * 800]),
+)
+@settings(max_examples=1000, deadline=None)
+def test_a_body_as_it_came_gives_the_same(
+    body: bytes, hosts: tuple[bytes, bytes], topic: str, shared: bytes
+) -> None:
+    try:
+        _taken(body, hosts, topic, shared)
+    except (BatchError, RecordError) as error:
+        raise AssertionError("taken, although Python refuses it") from error
+
+
+def test_what_the_compiled_twin_takes() -> None:
+    plain = encode_batch(MEMBERS)
+    assert _taken(plain, (V4, V6), "orders", b"CLUSTER\x01c") is not None
+    once = BatchMember(b"x", b"TWINLOG_ONCE\x01p,1,1,3,orders")
+    for odd in (b"", plain[:-1], plain + b"x", encode_batch([once])):
+        assert _taken(odd, (V4, V4), "orders", b"CLUSTER\x01c") is None
+    assert _taken(plain, (V4, V4), "orders", b"KEYS\x01k") is None

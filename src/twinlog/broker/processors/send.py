@@ -338,12 +338,14 @@ class SendMessageProcessor:
             remark = f"batch request does not support retry group {header.topic}"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, remark)
         message, must_wait = self._batch_message(connection, request, header, queue_id)
-        members = self._batch_members(request.body)
-        mark = self._once.batch_mark(members, header.topic, queue_id)
-        if mark is not None and not self._store.refusal_reason:
-            self._send_batch_once(connection, request, message, members, mark, must_wait)
-            return
-        result = self._store.put_batch(message, members)
+        result = self._store.put_batch_body(message)
+        if result is None:
+            members = self._batch_members(request.body)
+            mark = self._once.batch_mark(members, header.topic, queue_id)
+            if mark is not None and not self._store.refusal_reason:
+                self._send_batch_once(connection, request, message, members, mark, must_wait)
+                return
+            result = self._store.put_batch(message, members)
         if result.status is not _PUT_OK:
             raise self._refusal(result)
         route.nums.value += result.message_count
@@ -356,7 +358,7 @@ class SendMessageProcessor:
                 request.serialize_type,
                 queue_id,
                 result.queue_offset,
-                result.offsets,
+                result.ids or result.offsets,
             )
             self._reply(result, reply, must_wait)
 

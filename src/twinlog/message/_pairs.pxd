@@ -1,0 +1,90 @@
+# cython: language_level=3
+"""What the compiled parts share: bytes in network order, Java's hash, the properties that matter."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp
+
+
+cdef inline char* put4(char* at, int64_t value) noexcept:
+    at[0] = <char> (value >> 24)
+    at[1] = <char> (value >> 16)
+    at[2] = <char> (value >> 8)
+    at[3] = <char> value
+    return at + 4
+
+
+cdef inline char* put8(char* at, int64_t value) noexcept:
+    return put4(put4(at, value >> 32), value)
+
+
+cdef inline uint32_t get2(const char* at) noexcept:
+    return <uint32_t> (<uint8_t> at[0]) << 8 | <uint8_t> at[1]
+
+
+cdef inline uint32_t get4(const char* at) noexcept:
+    cdef const uint8_t* byte = <const uint8_t*> at
+    return (
+        (<uint32_t> byte[0] << 24) | (<uint32_t> byte[1] << 16)
+        | (<uint32_t> byte[2] << 8) | <uint32_t> byte[3]
+    )
+
+
+cdef inline int64_t get8(const char* at) noexcept:
+    return <int64_t> (<uint64_t> get4(at) << 32 | <uint64_t> get4(at + 4))
+
+
+cdef inline bint extend_hash(const char* at, Py_ssize_t size, uint32_t* value) noexcept:
+    """Go on with a Java hash; False: not ASCII, where bytes are not what Java hashes."""
+    cdef uint32_t total = value[0]
+    cdef uint8_t seen = 0
+    cdef Py_ssize_t i
+    for i in range(size):
+        seen |= <uint8_t> at[i]
+        total = total * 31 + <uint8_t> at[i]
+    value[0] = total
+    return seen < 128
+
+
+cdef inline uint32_t never_negative(uint32_t value) noexcept:
+    """Java's Math.abs of a hash, with 0 for the number that has no positive twin."""
+    if value & <uint32_t> 0x80000000:
+        value = 0 - value
+        if value == <uint32_t> 0x80000000:
+            return 0
+    return value
+
+
+cdef struct Text:
+    const char* at
+    Py_ssize_t size          # 0: there is none.
+
+
+cdef struct Dispatched:
+    Text tags
+    Text unique
+    Text keys
+
+
+cdef inline void find_dispatched(
+    const char* at, Py_ssize_t size, Dispatched* found
+) noexcept:
+    """The last values that are not empty of TAGS, UNIQ_KEY and KEYS."""
+    cdef const char* end = at + size
+    cdef const char* stop
+    cdef Py_ssize_t length
+    found.tags.size = found.unique.size = found.keys.size = 0
+    while at < end:
+        stop = <const char*> memchr(at, 2, end - at)
+        if stop == NULL:
+            stop = end
+        length = stop - at
+        if length > 5 and memcmp(at, b"TAGS\x01", 5) == 0:
+            found.tags.at = at + 5
+            found.tags.size = length - 5
+        elif length > 5 and memcmp(at, b"KEYS\x01", 5) == 0:
+            found.keys.at = at + 5
+            found.keys.size = length - 5
+        elif length > 9 and memcmp(at, b"UNIQ_KEY\x01", 9) == 0:
+            found.unique.at = at + 9
+            found.unique.size = length - 9
+        at = stop + 1

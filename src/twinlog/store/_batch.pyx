@@ -1,0 +1,199 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The records of a batch in one pass over the body of its request, compiled.
+
+Does what `decode_batch`, `encode_members` and the hashing of the index do. What is not plain (sizes
+that do not add up, zeros in properties, tags or keys that are not ASCII) is left to them: they give
+reasons, and they are the reference.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.string cimport memchr, memcpy
+
+from twinlog.message._pairs cimport (
+    Dispatched,
+    extend_hash,
+    find_dispatched,
+    get2,
+    get4,
+    never_negative,
+    put4,
+    put8,
+)
+
+cdef enum:
+    MEMBER_HEAD = 20         # Of a member: size, magic, CRC, flag, size of the body.
+    MEMBER_SIZE_MIN = 22     # And the size of the properties.
+    PLACE_SIZE = 36          # Of a record: size to physical offset.
+    PROPERTIES_MAX = 32767
+    ENTRY_SIZE = 20
+    ID_SIZE = 16             # Hexadecimal digits of an offset.
+
+
+cdef Py_ssize_t _count(const char* at, Py_ssize_t size) noexcept:
+    """How many members there are; -1: the sizes do not add up."""
+    cdef const char* end = at + size
+    cdef const char* properties
+    cdef int64_t member_size, body_size
+    cdef Py_ssize_t count = 0
+    while at < end:
+        if end - at < MEMBER_SIZE_MIN:
+            return -1
+        member_size = <int32_t> get4(at)
+        body_size = <int32_t> get4(at + 16)
+        if body_size < 0 or member_size > end - at or body_size + MEMBER_SIZE_MIN > member_size:
+            return -1
+        properties = at + MEMBER_SIZE_MIN + body_size
+        at += member_size
+        if get2(properties - 2) != at - properties:
+            return -1
+        count += 1
+    return count
+
+
+cdef inline char* _hexadecimal(char* at, int64_t value) noexcept:
+    cdef int shift = 60
+    while shift >= 0:
+        at[0] = b"0123456789ABCDEF"[(value >> shift) & 15]
+        at += 1
+        shift -= 4
+    return at
+
+
+cdef class _Keys:
+    """Hashes of index keys and the offsets of their records, as 64-bit numbers of this machine."""
+
+    cdef bytearray hashes, offsets
+    cdef uint32_t prefix     # The hash of what stands before every key of the topic.
+
+    def __cinit__(self, uint32_t prefix):
+        self.hashes = bytearray()
+        self.offsets = bytearray()
+        self.prefix = prefix
+
+    cdef bint add(self, const char* at, Py_ssize_t size, int64_t offset) except -1:
+        """False: the key is not ASCII."""
+        cdef uint32_t value = self.prefix
+        cdef Py_ssize_t used = PyByteArray_GET_SIZE(self.hashes)
+        if not extend_hash(at, size, &value):
+            return False
+        PyByteArray_Resize(self.hashes, used + 8)
+        PyByteArray_Resize(self.offsets, used + 8)
+        (<int64_t*> (PyByteArray_AS_STRING(self.hashes) + used))[0] = never_negative(value)
+        (<int64_t*> (PyByteArray_AS_STRING(self.offsets) + used))[0] = offset
+        return True
+
+    cdef bint add_words(self, const char* at, Py_ssize_t size, int64_t offset) except -1:
+        cdef const char* end = at + size
+        cdef const char* stop
+        while at < end:
+            stop = <const char*> memchr(at, 32, end - at)
+            if stop == NULL:
+                stop = end
+            if stop > at and not self.add(at, stop - at, offset):
+                return False
+            at = stop + 1
+        return True
+
+
+def encode_body(
+    bytes body, *, crc32, bytes mark, bytes tail, bytes topic, uint32_t prefix, uint32_t magic,
+    bytes middle, bytes id_prefix, int64_t queue_id, int64_t queue_offset, int64_t physical_offset,
+):
+    """(records, entries, count, hashes of keys, their offsets, last without keys, ids) or None.
+
+    `tail` stands behind the properties of each member, and has nothing for queue or index; `middle`
+    is the part of the head that all share. A first member with `mark` is not for this function.
+    """
+    cdef const char* at = PyBytes_AS_STRING(body)
+    cdef const char* content
+    cdef const char* properties
+    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), middle_size = PyBytes_GET_SIZE(middle)
+    cdef Py_ssize_t tail_size = PyBytes_GET_SIZE(tail), id_size = PyBytes_GET_SIZE(id_prefix)
+    cdef Py_ssize_t body_size, own_size, properties_size, number, keys_end = 0
+    cdef Py_ssize_t count = _count(at, PyBytes_GET_SIZE(body))
+    cdef Py_ssize_t fixed_size = PLACE_SIZE + middle_size + 4 + topic_size + 2
+    cdef int64_t size, crc, bare_offset = -1
+    cdef uint32_t tags_code
+    cdef Dispatched found
+    cdef bytes data, entries, ids
+    cdef char* start
+    cdef char* out
+    cdef char* entry
+    cdef char* id_at
+    cdef _Keys keys = _Keys(prefix)
+    if count < 1:
+        return None
+    body_size = get4(at + 16)
+    if mark in body[MEMBER_SIZE_MIN + body_size : <Py_ssize_t> get4(at)]:
+        return None
+    # One byte each for a separator before the tail, which not every member needs.
+    data = PyBytes_FromStringAndSize(
+        NULL,
+        PyBytes_GET_SIZE(body) + count * (fixed_size + tail_size + 1 - MEMBER_SIZE_MIN),
+    )
+    entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE)
+    ids = PyBytes_FromStringAndSize(NULL, count * (id_size + ID_SIZE + 1))
+    start = out = PyBytes_AS_STRING(data)
+    entry = PyBytes_AS_STRING(entries)
+    id_at = PyBytes_AS_STRING(ids)
+    for number in range(count):
+        body_size = get4(at + 16)
+        content = at + MEMBER_HEAD
+        properties = content + body_size + 2
+        own_size = <Py_ssize_t> get4(at) - MEMBER_SIZE_MIN - body_size
+        properties_size = own_size + tail_size
+        if own_size:
+            if memchr(properties, 0, own_size) != NULL:
+                return None
+            properties_size += properties[own_size - 1] != 2
+        if properties_size > PROPERTIES_MAX:
+            return None
+        find_dispatched(properties, own_size, &found)
+        tags_code = 0
+        if not extend_hash(found.tags.at, found.tags.size, &tags_code):
+            return None
+        if found.unique.size and not keys.add(found.unique.at, found.unique.size, physical_offset):
+            return None
+        if found.keys.size and not keys.add_words(found.keys.at, found.keys.size, physical_offset):
+            return None
+        if PyByteArray_GET_SIZE(keys.hashes) == keys_end:
+            bare_offset = physical_offset
+        keys_end = PyByteArray_GET_SIZE(keys.hashes)
+        size = fixed_size + body_size + properties_size
+        crc = 0
+        if body_size:
+            crc = <int64_t> crc32(PyBytes_FromStringAndSize(content, body_size)) & 0x7FFFFFFF
+
+        out = put4(put4(put4(put4(out, size), magic), crc), queue_id)
+        memcpy(out, at + 12, 4)  # The flag.
+        out = put8(put8(out + 4, queue_offset + number), physical_offset)
+        memcpy(out, PyBytes_AS_STRING(middle), middle_size)
+        out = put4(out + middle_size, body_size)
+        memcpy(out, content, body_size)
+        out += body_size
+        memcpy(out, PyBytes_AS_STRING(topic), topic_size)
+        out += topic_size
+        out[0] = <char> (properties_size >> 8)
+        out[1] = <char> properties_size
+        out += 2
+        memcpy(out, properties, own_size)
+        out += own_size
+        if properties_size > own_size + tail_size:
+            out[0] = 2
+            out += 1
+        memcpy(out, PyBytes_AS_STRING(tail), tail_size)
+        out += tail_size
+        entry = put8(put4(put8(entry, physical_offset), size), <int32_t> tags_code)
+        memcpy(id_at, PyBytes_AS_STRING(id_prefix), id_size)
+        id_at = _hexadecimal(id_at + id_size, physical_offset)
+        id_at[0] = 44  # A comma, which the last does not need.
+        id_at += 1
+        at = properties + own_size
+        physical_offset += size
+    if out - start < PyBytes_GET_SIZE(data):
+        data = PyBytes_FromStringAndSize(start, out - start)
+    text = PyUnicode_DecodeASCII(PyBytes_AS_STRING(ids), PyBytes_GET_SIZE(ids) - 1, NULL)
+    return data, entries, count, keys.hashes, keys.offsets, bare_offset, text
