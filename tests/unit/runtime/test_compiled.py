@@ -1,0 +1,46 @@
+"""Compiled parts are used when they are there, of this source, and wanted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from twinlog.runtime.compiled import load
+
+MODULE = "twinlog.message._hashing"
+
+
+@pytest.fixture
+def built() -> Path:
+    module = load(MODULE)
+    if module is None:
+        pytest.skip("the compiled parts are not built")
+    return Path(module.__file__)
+
+
+def test_what_is_not_there_is_none() -> None:
+    assert load("twinlog.message._no_such_part") is None
+
+
+def test_pure_when_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWINLOG_PURE", "1")
+    assert load(MODULE) is None
+    monkeypatch.setenv("TWINLOG_PURE", "0")
+    assert load(MODULE) is not None
+
+
+def test_older_than_its_source_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = tmp_path / "_twin.py"
+    module.write_text("")
+    source = tmp_path / "_twin.pyx"
+    source.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    os.utime(source, (1_000, 1_000))
+    assert load("_twin") is not None
+    os.utime(source, (module.stat().st_mtime + 5,) * 2)
+    assert load("_twin") is None
+    assert "make setup" in caplog.text
