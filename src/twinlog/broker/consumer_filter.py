@@ -206,6 +206,7 @@ class RetryMessageFilter:
     """
 
     needs_properties = True
+    pairs = None
 
     def __init__(self, filters: ConsumerFilterManager, group: str) -> None:
         self._filters = filters

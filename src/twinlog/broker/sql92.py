@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twinlog.message.properties import decode_properties
+from twinlog.store.filter import PropertyPairs
 
 VERDICT_COUNT_MAX = 4096  # Of one expression: a few hundred kilobytes.
 
@@ -33,7 +34,7 @@ class EvaluationError(ValueError):
 class Sql92Filter:
     """One compiled expression; what the store asks of each record (store/filter.py)."""
 
-    __slots__ = ("_evaluate", "_find", "_verdicts", "expression")
+    __slots__ = ("_evaluate", "_find", "_verdicts", "expression", "pairs")
 
     needs_properties = True
 
@@ -49,6 +50,8 @@ class Sql92Filter:
         self._find = re.compile(rb"\x02(?:" + pattern + rb")\x01[^\x02]+").findall
         # The verdict follows from these pairs alone, and few different ones come again and again.
         self._verdicts: dict[bytes, bool] = {}
+        encoded = tuple(name.encode() for name in sorted(names))
+        self.pairs = PropertyPairs(encoded, self._verdicts, self._judge)
 
     def matches(self, properties: Properties) -> bool:
         """True only when the expression is TRUE: null and errors deliver nothing."""

@@ -2,18 +2,27 @@
 """The records of one pull, compiled: the walk over the entries of a queue and the copy in one.
 
 Does what `_QueueScan` and `read_records` of reader.py do when all records lie in one mapped
-segment and no property is asked for; everything else is left to them.
+segment and a filter knows what it asks of an entry or of properties; everything else is left to
+them.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
+
+from twinlog.message.record import HOSTS_V6_MASK as _HOSTS_V6_MASK
+from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
 
 cdef enum:
     COUNT_MAX = 1024
     ENTRY_SIZE = 20
     PRE_BLANK_SIZE = 0x7FFFFFFF
+    HEAD_SIZE = 88
+    PAIRS_SIZE = 4096
+
+cdef int64_t HOSTS_V6_MASK = _HOSTS_V6_MASK
+cdef int32_t MAGIC_V1 = <int32_t> <int64_t> _MAGIC_V1
 
 
 cdef inline int64_t _get(const char* at, int size) noexcept:
@@ -24,14 +33,48 @@ cdef inline int64_t _get(const char* at, int size) noexcept:
     return value
 
 
+cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
+    """The pairs of `names` in the record at `at`, into `out`; their size, -1: not by this code."""
+    cdef const char* end = at + size
+    cdef const char* piece
+    cdef char* start = out
+    cdef bytes name
+    cdef Py_ssize_t name_size
+    if _get(at + 36, 4) & HOSTS_V6_MASK or <int32_t> _get(at + 4, 4) != MAGIC_V1:
+        return -1
+    at += HEAD_SIZE + _get(at + HEAD_SIZE - 4, 4)
+    if at >= end:
+        return -1
+    at += 3 + <uint8_t> at[0]
+    while at < end:
+        piece = at
+        while at < end and at[0] != 2:
+            at += 1
+        for name in names:
+            name_size = PyBytes_GET_SIZE(name)
+            if (
+                at - piece > name_size + 1
+                and piece[name_size] == 1
+                and memcmp(piece, PyBytes_AS_STRING(name), name_size) == 0
+            ):
+                if (out - start) + 1 + (at - piece) > PAIRS_SIZE:
+                    return -1
+                out[0] = 2
+                memcpy(out + 1, piece, at - piece)
+                out += 1 + (at - piece)
+                break
+        at += 1
+    return out - start
+
+
 def gather(
     bytes entries, segment, int64_t base, int64_t log_min, int64_t log_max, int64_t recent_from,
-    recent, old, codes,
+    recent, old, wanted,
 ):
     """(records, their number, entries examined, offset of the last one, whether one is gone).
 
     `segment` are the bytes from the offset `base` on; `recent` and `old` are limits in bytes and
-    messages; `codes` the tags codes that are wanted, or None. None: not of the common kind.
+    messages; `wanted` are tags codes, a PropertyPairs, or None for all. None: not of the common kind.
     """
     cdef int64_t places[COUNT_MAX]
     cdef int32_t sizes[COUNT_MAX]
@@ -43,8 +86,17 @@ def gather(
     cdef Py_ssize_t count = 0, examined = 0, i
     cdef bint is_recent, is_gone = False
     cdef Py_buffer view
-    cdef bytes records
+    cdef bytes records, pairs
     cdef char* out
+    cdef char text[PAIRS_SIZE]
+    cdef int text_size
+    cdef object codes = None, judge = None, verdict
+    cdef tuple names = None
+    cdef dict verdicts = None
+    if isinstance(wanted, tuple):
+        names, verdicts, judge = wanted
+    else:
+        codes = wanted
     if recent_count > COUNT_MAX or old_count > COUNT_MAX:
         return None
     PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
@@ -70,8 +122,18 @@ def gather(
             if offset < log_min or offset + size > log_max or size == PRE_BLANK_SIZE:
                 is_gone = is_gone or count == 0
                 continue
-            if offset < base or offset + size > last or size < 0 or count == COUNT_MAX:
+            if offset < base or offset + size > last or size <= HEAD_SIZE or count == COUNT_MAX:
                 return None
+            if names is not None:
+                text_size = _pairs(<const char*> view.buf + offset - base, size, names, text)
+                if text_size < 0:
+                    return None
+                pairs = PyBytes_FromStringAndSize(text, text_size)
+                verdict = verdicts.get(pairs)
+                if verdict is None:
+                    verdict = judge(pairs)
+                if not verdict:
+                    continue
             places[count] = offset - base
             sizes[count] = <int32_t> size
             count += 1

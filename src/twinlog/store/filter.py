@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+
+class PropertyPairs(NamedTuple):
+    """Of the properties only these matter: the verdict follows from their pairs alone.
+
+    Pairs are `\\x02name\\x01value` one behind the other, as and in the order they are stored.
+    """
+
+    names: tuple[bytes, ...]
+    verdicts: dict[bytes, bool]  # As far as they are known.
+    judge: Callable[[bytes], bool]
 
 
 class MessageFilter(Protocol):
     """One question: about the entry of a queue, or about the properties of the record behind it."""
 
     needs_properties: bool
+    pairs: PropertyPairs | None
 
     def matches_tags_code(self, tags_code: int) -> bool:
         """Whether the entry may be wanted. A false yes is allowed, a false no is not."""
@@ -28,6 +41,7 @@ class TagsCodeFilter:
     """A set of tag hash codes: low 32 bits of the tags code, signed."""
 
     needs_properties = False
+    pairs = None
 
     def __init__(self, codes: frozenset[int]) -> None:
         self.codes = codes

@@ -18,7 +18,7 @@ from twinlog.runtime.disk import FileBytes
 from twinlog.store.commit_log import CommitLog
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
 from twinlog.store.errors import OffsetOutOfRangeError
-from twinlog.store.filter import MessageFilter, TagsCodeFilter
+from twinlog.store.filter import MessageFilter, PropertyPairs, TagsCodeFilter
 from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import ConsumeQueueTable
 from twinlog.store.status import GetMessageStatus, GetResult, QueryResult
@@ -36,6 +36,7 @@ _SPAN_WASTE: Final = 8
 _STRIDE_MAX: Final = 32 << 10  # Records of a queue that lie further apart are read one by one.
 _WINDOW_RECORDS_MIN: Final = 8
 _WINDOW_SIZE_MAX: Final = 256 << 10
+_Wanted = frozenset[int] | PropertyPairs | None  # Tags codes, pairs of properties, or everything.
 _Limits = tuple[int, int]  # (bytes, messages) of one answer.
 
 
@@ -86,11 +87,17 @@ class StoreReader:
             result = self._get_common(queue, offset, count_max, None, bytes_max, minimum, count_max)
             if result is not None and result.message_count:
                 return result
-        elif type(message_filter) is TagsCodeFilter:
-            codes, span = message_filter.codes, max(_SCAN_ENTRIES, count_max)
-            result = self._get_common(queue, offset, count_max, codes, bytes_max, minimum, span)
-            if result is not None:
-                return result
+        else:
+            wanted: _Wanted = message_filter.pairs
+            if isinstance(message_filter, TagsCodeFilter):
+                wanted = message_filter.codes
+            if wanted is not None:
+                span = max(_SCAN_ENTRIES, count_max)
+                result = self._get_common(
+                    queue, offset, count_max, wanted, bytes_max, minimum, span
+                )
+                if result is not None:
+                    return result
         data = queue.read(self._queues.pool, offset, max(_SCAN_ENTRIES, count_max))
         if not data:
             entries = queue.file_size // ENTRY_SIZE
@@ -118,7 +125,7 @@ class StoreReader:
         queue: ConsumeQueue,
         offset: int,
         count_max: int,
-        codes: frozenset[int] | None,
+        wanted: _Wanted,
         bytes_max: int | None,
         minimum: int,
         span: int,
@@ -137,7 +144,7 @@ class StoreReader:
             return None
         recent, old = _limits(self._config, count_max, bytes_max)
         found = _compiled.gather(
-            data, *mapped, log_min, log_max, log_max - self._memory_threshold, recent, old, codes
+            data, *mapped, log_min, log_max, log_max - self._memory_threshold, recent, old, wanted
         )
         if found is None:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.stores import message, running_store, small_config
+from twinlog.broker.sql92 import Sql92Filter
 from twinlog.message.hashing import jhash
 from twinlog.runtime import compiled
 from twinlog.store import reader
@@ -22,6 +23,9 @@ FILTERS = (
     TagsCodeFilter(frozenset({jhash("a")})),
     TagsCodeFilter(frozenset({jhash("a"), jhash("b")})),
     TagsCodeFilter(frozenset()),
+    Sql92Filter("TAGS = 'a' OR TAGS IN ('b', 'x')"),
+    Sql92Filter("none IS NULL AND TAGS <> 'c'"),
+    Sql92Filter("UNIQ_KEY = '" + f"{7:032X}" + "' OR TAGS = 'c'"),
 )
 
 
@@ -81,5 +85,5 @@ async def test_common_pulls_are_taken(tmp_path: Path, monkeypatch: Any) -> None:
             store.put(message(number, queue_id=number % 2))
         store.write_pending()
         monkeypatch.setattr(reader, "_QueueScan", None)
-        for wanted in FILTERS[:3]:
+        for wanted in (*FILTERS[:3], *FILTERS[4:6]):
             assert answer(store, ("T", 0, 0, 32, wanted, None))[5] == 10

@@ -127,6 +127,7 @@ class _Even:
     """Wants the messages whose property `n` is even."""
 
     needs_properties = True
+    pairs = None
 
     def matches_tags_code(self, tags_code):
         return True
