@@ -21,7 +21,11 @@ class MessageFilter(Protocol):
     """One question: about the entry of a queue, or about the properties of the record behind it."""
 
     needs_properties: bool
-    pairs: PropertyPairs | None
+
+    @property
+    def pairs(self) -> PropertyPairs | None:
+        """What it looks at, when that can be said beforehand."""
+        ...
 
     def matches_tags_code(self, tags_code: int) -> bool:
         """Whether the entry may be wanted. A false yes is allowed, a false no is not."""
