@@ -282,6 +282,38 @@ async def test_common_batches_are_taken(monkeypatch: Any) -> None:
     assert world.state()["queues"]["T", 0][1] == 10
 
 
+def damaged(rng: random.Random) -> bytes:
+    """Sends with a few bytes changed, often to what JSON and properties are made of."""
+    text = rng.choice(
+        ["KEYS\x01k a\x02TAGS\x01A\x02WAIT\x01true", "UNIQ_KEY\x01C0A8\x02DELAY\x013", 'x\x01"\\\n']
+    )
+    data = bytearray()
+    for number in range(rng.randrange(1, 5)):
+        fields = ext(e=str(rng.randrange(5)), i=text)
+        data += frame(fields, bytes(rng.randrange(40)), opaque=number)
+    for _ in range(rng.choice((0, 1, 1, 2, 4))):
+        data[rng.randrange(len(data))] = rng.choice((rng.randrange(256), *b'"\\\0\1\2,:{}0-u'))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_damaged_reads_give_the_same(monkeypatch: Any, seed: int) -> None:
+    """Each on a connection of its own: some end it."""
+    rng = random.Random(seed)
+    worlds = [
+        await open_world(monkeypatch, is_compiled=is_compiled, host="127.0.0.1")
+        for is_compiled in (True, False)
+    ]
+    for _ in range(60):
+        data = damaged(rng)
+        for world in worlds:
+            again = World(world.broker, "127.0.0.1")
+            await again.read(frame(ext()))  # Plain text: the lane opens behind the first read.
+            await again.read(data)
+            world.wire.written += again.wire.written
+        assert worlds[0].state() == worlds[1].state(), data
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
 async def test_common_sends(monkeypatch: Any, host: str, role: BrokerRole) -> None:
