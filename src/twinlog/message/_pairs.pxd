@@ -1,6 +1,7 @@
 # cython: language_level=3
 """What the compiled parts share: bytes in network order, Java's hash, the properties that matter."""
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 
@@ -72,6 +73,7 @@ cdef inline void find_dispatched(
     cdef const char* end = at + size
     cdef const char* stop
     cdef Py_ssize_t length
+    found.tags.at = found.unique.at = found.keys.at = at
     found.tags.size = found.unique.size = found.keys.size = 0
     while at < end:
         stop = <const char*> memchr(at, 2, end - at)
@@ -88,3 +90,40 @@ cdef inline void find_dispatched(
             found.unique.at = at + 9
             found.unique.size = length - 9
         at = stop + 1
+
+
+cdef inline int push8(bytearray numbers, int64_t value) except -1:
+    """Append a number of this machine."""
+    cdef Py_ssize_t used = PyByteArray_GET_SIZE(numbers)
+    PyByteArray_Resize(numbers, used + 8)
+    (<int64_t*> (PyByteArray_AS_STRING(numbers) + used))[0] = value
+    return 0
+
+
+cdef inline Py_ssize_t add_keys(bytearray hashes, uint32_t prefix, Dispatched* found) except -2:
+    """Append the hashes of a record's index keys; how many. -1, and none: one is not ASCII.
+
+    `prefix` is the hash of what stands before every key of the topic.
+    """
+    cdef Py_ssize_t before = PyByteArray_GET_SIZE(hashes)
+    cdef const char* at = found.keys.at
+    cdef const char* end = at + found.keys.size
+    cdef const char* stop
+    cdef uint32_t value = prefix
+    cdef bint is_ascii = True
+    if found.unique.size:
+        is_ascii = extend_hash(found.unique.at, found.unique.size, &value)
+        push8(hashes, never_negative(value))
+    while at < end and is_ascii:
+        stop = <const char*> memchr(at, 32, end - at)
+        if stop == NULL:
+            stop = end
+        if stop > at:
+            value = prefix
+            is_ascii = extend_hash(at, stop - at, &value)
+            push8(hashes, never_negative(value))
+        at = stop + 1
+    if not is_ascii:
+        PyByteArray_Resize(hashes, before)
+        return -1
+    return (PyByteArray_GET_SIZE(hashes) - before) // 8

@@ -257,11 +257,12 @@ def _decode_topic(view: memoryview, position: int, end: int, magic: int) -> tupl
         size, start = _U16.unpack_from(view, position)[0], position + 2
     if size == 0 or size > (TOPIC_LENGTH_MAX if magic == MAGIC_V1 else TOPIC_LENGTH_V2_MAX):
         raise RecordError(f"topic length {size}")
-    return _topic_text(bytes(view[start : min(start + size, end)])), start + size
+    return topic_text(bytes(view[start : min(start + size, end)])), start + size
 
 
 @lru_cache(maxsize=65536)
-def _topic_text(data: bytes) -> str:
+def topic_text(data: bytes) -> str:
+    """The topic of a record; kept, because few topics have many records."""
     return data.decode("utf-8", "replace")
 
 
@@ -368,7 +369,7 @@ def scan(
                 return ScanResult(entries, position, ScanStop.DAMAGED, _MISSING, 0)
             entry = (
                 own_offset, size, queue_id, queue_offset, sys_flag, stored_at,
-                _topic_text(buffer[topic_at + 1 : properties_at - 2]),
+                topic_text(buffer[topic_at + 1 : properties_at - 2]),
                 buffer[properties_at:record_end],
             )  # fmt: skip
         if entry[0] != position + shift:

@@ -6,7 +6,6 @@ that do not add up, zeros in properties, tags or keys that are not ASCII) is lef
 reasons, and they are the reference.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -14,11 +13,12 @@ from libc.string cimport memchr, memcpy
 
 from twinlog.message._pairs cimport (
     Dispatched,
+    add_keys,
     extend_hash,
     find_dispatched,
     get2,
     get4,
-    never_negative,
+    push8,
     put4,
     put8,
 )
@@ -62,42 +62,6 @@ cdef inline char* _hexadecimal(char* at, int64_t value) noexcept:
     return at
 
 
-cdef class _Keys:
-    """Hashes of index keys and the offsets of their records, as 64-bit numbers of this machine."""
-
-    cdef bytearray hashes, offsets
-    cdef uint32_t prefix     # The hash of what stands before every key of the topic.
-
-    def __cinit__(self, uint32_t prefix):
-        self.hashes = bytearray()
-        self.offsets = bytearray()
-        self.prefix = prefix
-
-    cdef bint add(self, const char* at, Py_ssize_t size, int64_t offset) except -1:
-        """False: the key is not ASCII."""
-        cdef uint32_t value = self.prefix
-        cdef Py_ssize_t used = PyByteArray_GET_SIZE(self.hashes)
-        if not extend_hash(at, size, &value):
-            return False
-        PyByteArray_Resize(self.hashes, used + 8)
-        PyByteArray_Resize(self.offsets, used + 8)
-        (<int64_t*> (PyByteArray_AS_STRING(self.hashes) + used))[0] = never_negative(value)
-        (<int64_t*> (PyByteArray_AS_STRING(self.offsets) + used))[0] = offset
-        return True
-
-    cdef bint add_words(self, const char* at, Py_ssize_t size, int64_t offset) except -1:
-        cdef const char* end = at + size
-        cdef const char* stop
-        while at < end:
-            stop = <const char*> memchr(at, 32, end - at)
-            if stop == NULL:
-                stop = end
-            if stop > at and not self.add(at, stop - at, offset):
-                return False
-            at = stop + 1
-        return True
-
-
 def encode_body(
     bytes body, *, crc32, bytes mark, bytes tail, bytes topic, uint32_t prefix, uint32_t magic,
     bytes middle, bytes id_prefix, int64_t queue_id, int64_t queue_offset, int64_t physical_offset,
@@ -112,7 +76,7 @@ def encode_body(
     cdef const char* properties
     cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), middle_size = PyBytes_GET_SIZE(middle)
     cdef Py_ssize_t tail_size = PyBytes_GET_SIZE(tail), id_size = PyBytes_GET_SIZE(id_prefix)
-    cdef Py_ssize_t body_size, own_size, properties_size, number, keys_end = 0
+    cdef Py_ssize_t body_size, own_size, properties_size, number, key_count, _
     cdef Py_ssize_t count = _count(at, PyBytes_GET_SIZE(body))
     cdef Py_ssize_t fixed_size = PLACE_SIZE + middle_size + 4 + topic_size + 2
     cdef int64_t size, crc, bare_offset = -1
@@ -123,7 +87,7 @@ def encode_body(
     cdef char* out
     cdef char* entry
     cdef char* id_at
-    cdef _Keys keys = _Keys(prefix)
+    cdef bytearray hashes = bytearray(), offsets = bytearray()
     if count < 1:
         return None
     body_size = get4(at + 16)
@@ -155,13 +119,13 @@ def encode_body(
         tags_code = 0
         if not extend_hash(found.tags.at, found.tags.size, &tags_code):
             return None
-        if found.unique.size and not keys.add(found.unique.at, found.unique.size, physical_offset):
+        key_count = add_keys(hashes, prefix, &found)
+        if key_count < 0:
             return None
-        if found.keys.size and not keys.add_words(found.keys.at, found.keys.size, physical_offset):
-            return None
-        if PyByteArray_GET_SIZE(keys.hashes) == keys_end:
+        for _ in range(key_count):
+            push8(offsets, physical_offset)
+        if key_count == 0:
             bare_offset = physical_offset
-        keys_end = PyByteArray_GET_SIZE(keys.hashes)
         size = fixed_size + body_size + properties_size
         crc = 0
         if body_size:
@@ -196,4 +160,4 @@ def encode_body(
     if out - start < PyBytes_GET_SIZE(data):
         data = PyBytes_FromStringAndSize(start, out - start)
     text = PyUnicode_DecodeASCII(PyBytes_AS_STRING(ids), PyBytes_GET_SIZE(ids) - 1, NULL)
-    return data, entries, count, keys.hashes, keys.offsets, bare_offset, text
+    return data, entries, count, hashes, offsets, bare_offset, text

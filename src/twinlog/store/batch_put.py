@@ -7,6 +7,7 @@ all records leave as one piece.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -70,7 +71,8 @@ class EncodedBody(NamedTuple):
     offsets: tuple[int, ...] = ()
 
     def add_to(self, index: IndexService, topic: str, timestamp: int) -> None:
-        index.add_hashed(self.key_hashes, self.key_offsets, timestamp, self.bare_offset)
+        times = array("q", (timestamp,)) * (len(self.key_hashes) // 8)
+        index.add_hashed(self.key_hashes, self.key_offsets, times, self.bare_offset)
 
 
 # (queue offset, physical offset, store time) -> the records of a batch.

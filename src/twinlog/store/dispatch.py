@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from twinlog.message.crc import crc32
 from twinlog.message.properties import delay_level, tags_and_keys
 from twinlog.message.record import ScanEntry
 from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.compiled import load
 from twinlog.store import bulk
-from twinlog.store.bulk import UNQUEUED_BIT, Columns
+from twinlog.store.bulk import UNQUEUED_BIT, Columns, read_columns
 from twinlog.store.consume_queue import ENTRY, GAP_ENTRIES_MAX, ConsumeQueue
 from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
@@ -55,6 +57,15 @@ def deliver_time(properties: bytes, store_timestamp: int, levels: Mapping[int, i
     return store_timestamp + delay_ms
 
 
+class Taken(NamedTuple):
+    """Records that were dispatched all at once."""
+
+    end: int  # Physical offset behind the last one.
+    record_count: int
+    last_timestamp: int
+    moved: set[ConsumeQueue]
+
+
 class Dispatcher:
     """Puts scanned records into queues and index; both ignore what they have."""
 
@@ -69,6 +80,8 @@ class Dispatcher:
         self._index = index
         self._levels = levels
         self._clock = clock
+        compiled = load("twinlog.store._scan")
+        self._scan_plain: Any = None if compiled is None else compiled.scan_plain
         # Recovery asks for errors where later, on a slave, the gap is filled and reported.
         self.is_strict = False
         # Told about records whose properties contain `observed`, in the order of the log.
@@ -110,6 +123,54 @@ class Dispatcher:
                 observer(entry)
         self._finish(moved)
         return moved
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether taking records all at once pays for a few of them."""
+        return self._scan_plain is not None
+
+    def dispatch_plain(
+        self, data: bytes, position: int, physical_offset: int, *, check_crc: bool
+    ) -> Taken | None:
+        """The plain records from `position` of `data` on, all at once; None, and nothing done, when
+        there are none, or it is not so simple: then `scan` and `dispatch` are for the first."""
+        if self._scan_plain is not None:
+            check = crc32 if check_crc else None
+            observed = self.observed if self.observer is not None else b""
+            plain = self._scan_plain(data, position, physical_offset, check, observed)
+            return None if plain is None else self._dispatch_groups(plain)
+        assert position == 0
+        columns = read_columns(data, physical_offset, check_crc=check_crc, observed=self.observed)
+        moved = None if columns is None else self.dispatch_columns(columns)
+        if columns is None or moved is None:
+            return None
+        return Taken(columns.end, len(columns.offsets), int(columns.timestamps[-1]), moved)
+
+    def _dispatch_groups(self, plain: Any) -> Taken | None:
+        """What `_scan.pyx` found; the queues are asked before anything is changed."""
+        wanted = []
+        for group in plain.groups:
+            queue = self._queues.make(group.topic, group.queue_id)
+            if group.end <= queue.last_physical_end:
+                continue  # It has them all.
+            if queue.is_schedule or group.first_number != queue.next_offset:
+                return None
+            wanted.append((queue, group))
+        now_ms = self._clock.monotonic_ms()
+        for queue, group in wanted:
+            if queue.dirty_since_ms < 0:
+                self._queues.mark_dirty(queue, now_ms, group.first_offset)
+            queue.add_many(group.entries, group.end)
+        if self._index is not None:
+            self._index.add_hashed(
+                plain.key_hashes, plain.key_offsets, plain.key_timestamps, plain.bare_offset
+            )
+        if self.observer is not None:
+            for entry in plain.observed:
+                self.observer(entry)
+        moved = {queue for queue, _ in wanted}
+        self._finish(moved)
+        return Taken(plain.end, plain.count, plain.last_timestamp, moved)
 
     def dispatch_columns(self, columns: Columns) -> set[ConsumeQueue] | None:
         """The same for many records at once; None, and nothing done, when it is not so simple."""

@@ -139,7 +139,9 @@ class IndexService:
             else:
                 self.bare_offset = offset
 
-    def add_hashed(self, hashes: Buffer, offsets: Buffer, time_ms: int, bare_offset: int) -> None:
+    def add_hashed(
+        self, hashes: Buffer, offsets: Buffer, timestamps: Buffer, bare_offset: int
+    ) -> None:
         """Keys that are hashed already, as arrays of 64-bit numbers, offsets in order."""
         if self.pending:
             self._hash_pending()
@@ -149,9 +151,8 @@ class IndexService:
         known = bisect_right(self._offsets, floor, start) - start
         del self._offsets[start : start + known]
         self._hashes.frombytes(memoryview(hashes)[8 * known :])
-        count = len(self._hashes) - start
-        self._timestamps.extend(array("q", (time_ms,)) * count)
-        self._hashed_count += count
+        self._timestamps.frombytes(memoryview(timestamps).cast("B")[8 * known :])
+        self._hashed_count += len(self._hashes) - start
         if bare_offset >= 0:
             self.bare_offset = bare_offset
 

@@ -27,7 +27,6 @@ from typing import Final
 
 from twinlog.message.record import MAGIC_V1, MAGIC_V2, ScanEntry, ScanStop, scan
 from twinlog.runtime.clock import Clock
-from twinlog.store.bulk import read_columns
 from twinlog.store.checkpoint import RecoveryPoint, StoreCheckpoint
 from twinlog.store.commit_log import CommitLog
 from twinlog.store.dispatch import Dispatcher, QueueGapError, StaleRecordError
@@ -298,14 +297,12 @@ class Recovery:
 
     def _dispatch_bulk(self, data: bytes, state: _Scan) -> bool:
         """Take the plain records that `data` begins with all at once; false when there are none."""
-        columns = read_columns(
-            data, state.position, check_crc=self._check_crc, observed=self._dispatcher.observed
-        )
-        if columns is None or self._dispatcher.dispatch_columns(columns) is None:
+        taken = self._dispatcher.dispatch_plain(data, 0, state.position, check_crc=self._check_crc)
+        if taken is None:
             return False
-        state.position = columns.end
-        state.record_count += len(columns.offsets)
-        state.last_timestamp = int(columns.timestamps[-1])
+        state.position = taken.end
+        state.record_count += taken.record_count
+        state.last_timestamp = taken.last_timestamp
         return True
 
     def _dispatch(self, entries: list[ScanEntry], state: _Scan) -> None:

@@ -19,7 +19,6 @@ from typing import Final
 from twinlog.message.record import ScanResult, ScanStop, scan
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.watermark import Watermark
-from twinlog.store.bulk import read_columns
 from twinlog.store.commit_log import CommitLog
 from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.dispatch import Dispatcher, QueueGapError
@@ -30,6 +29,8 @@ RETRY_MS: Final = 1000  # A full disk does not get free in a hurry.
 _CHUNK_SIZE_MAX: Final = 1 << 20
 _CHUNK_SIZE_MIN: Final = 1 << 16
 _RECORDS_A_STEP: Final = 512  # 1 to 3 ms of work: an acknowledgement may wait so long for its turn.
+_ODD_A_TIME: Final = 16  # Records one by one, before those behind them may be plain again.
+_RECORDS_MAX: Final = 1 << 62
 _BULK_PAUSE: Final = 4  # Steps without a try after one in vain: what a producer sends is alike.
 
 
@@ -113,41 +114,57 @@ class ReputService:
         if offset >= end:
             return False
         data = self._log.read(offset, min(self._chunk_size, end - offset))
-        if self._take_many(data, offset):
-            return True
-        result = scan(data, 0, offset, check_crc=self._check_crc)
-        if result.stop is ScanStop.INCOMPLETE and not result.entries and result.size > len(data):
-            data = self._log.read(offset, min(result.size, end - offset))
-            result = scan(data, 0, offset, check_crc=self._check_crc)
-        return self._take(result, offset, end)
-
-    def _take_many(self, data: bytes, offset: int) -> bool:
-        """Plain records all at once; false, and nothing done, when there are few or others."""
-        if self._bulk_pause > 0:
-            self._bulk_pause -= 1
-            return False
-        if len(data) < self._chunk_size:
-            return False
-        columns = read_columns(
-            data, offset, check_crc=self._check_crc, observed=self._dispatcher.observed
-        )
-        moved = self._dispatcher.dispatch_columns(columns) if columns is not None else None
-        if columns is None or moved is None:
-            self._bulk_pause = _BULK_PAUSE
-            return False
-        self._learn(columns.end - offset, len(columns.offsets))
-        self._dispatched.advance(columns.end)
-        if moved:
-            self._moved(moved)
+        position = 0
+        while position < len(data):
+            taken = self._take_plain(data, position, offset)
+            if taken:
+                position += taken
+                continue
+            result = self._scan(data, position, offset)
+            is_cut = result.stop is ScanStop.INCOMPLETE and not result.position
+            if is_cut and result.size > len(data):
+                data = self._log.read(offset, min(result.size, end - offset))
+                result = self._scan(data, 0, offset)
+            has_more = self._take(result, position, offset, end)
+            if result.stop is not ScanStop.COUNT:
+                return has_more
+            position = result.position
         return True
 
-    def _take(self, result: ScanResult, offset: int, end: int) -> bool:
+    def _scan(self, data: bytes, position: int, offset: int) -> ScanResult:
+        count_max = _ODD_A_TIME if self._dispatcher.is_compiled else _RECORDS_MAX
+        return scan(
+            data, position, offset + position, check_crc=self._check_crc, count_max=count_max
+        )
+
+    def _take_plain(self, data: bytes, position: int, offset: int) -> int:
+        """Plain records all at once; how many bytes. 0, and nothing done, when there are none (or
+        too few, where that costs more than record by record)."""
+        if not self._dispatcher.is_compiled:
+            if self._bulk_pause > 0:
+                self._bulk_pause -= 1
+                return 0
+            if position or len(data) < self._chunk_size:
+                return 0
+        start = offset + position
+        taken = self._dispatcher.dispatch_plain(data, position, start, check_crc=self._check_crc)
+        if taken is None:
+            self._bulk_pause = _BULK_PAUSE
+            return 0
+        self._learn(taken.end - start, taken.record_count)
+        self._dispatched.advance(taken.end)
+        if taken.moved:
+            self._moved(taken.moved)
+        return taken.end - start
+
+    def _take(self, result: ScanResult, start: int, offset: int, end: int) -> bool:
+        """Dispatch what was found from `start` on; whether there may be more."""
         try:
             moved = self._dispatcher.dispatch(result.entries)
         except QueueGapError as error:
-            self._stop(offset, str(error))
+            self._stop(offset + start, str(error))
             return False
-        self._learn(result.position, len(result.entries))
+        self._learn(result.position - start, len(result.entries))
         position = offset + result.position
         if result.stop is ScanStop.BLANK:
             position = self._end_of_segment(position, end)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.stores import (
     HOST,
     SEGMENT_SIZE,
@@ -17,12 +21,17 @@ from tests.support.stores import (
     small_config,
 )
 
+from twinlog.message.crc import crc32
+from twinlog.message.hashing import index_key_hash
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import tags_and_keys
-from twinlog.message.record import encode_record
+from twinlog.message.record import encode_record, scan
+from twinlog.runtime import compiled
 from twinlog.runtime.disk import PosixDisk
 from twinlog.store import bulk, recovery
-from twinlog.store.bulk import BULK_MIN, read_columns
+from twinlog.store.bulk import BULK_MIN, UNQUEUED_BIT, read_columns
+from twinlog.store.consume_queue import ENTRY
+from twinlog.store.dispatch import Dispatcher
 from twinlog.store.errors import StoreDamagedError
 from twinlog.store.recovery import RecoveryReport
 
@@ -100,26 +109,31 @@ def derived(root: Path) -> dict[str, bytes]:
     return files | {f"index {number}": data for number, data in enumerate(index)}
 
 
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+@pytest.fixture(params=["compiled", "arrays"])
+def taken(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
     """Small chunks, and how many records each bulk step took."""
     counts: list[int] = []
+    plain = Dispatcher.dispatch_plain
 
-    def counting(*arguments: object, **named: object) -> object:
-        columns = read_columns(*arguments, **named)  # type: ignore[arg-type]
-        counts.append(0 if columns is None else len(columns.offsets))
-        return columns
+    def counting(*arguments: Any, **named: Any) -> Any:
+        found = plain(*arguments, **named)
+        counts.append(0 if found is None else found.record_count)
+        return found
 
+    is_compiled = request.param == "compiled"
+    monkeypatch.setenv("TWINLOG_PURE", "0" if is_compiled else "1")
+    if is_compiled and compiled.load("twinlog.store._scan") is None:
+        pytest.skip("the compiled parts are not built")
     monkeypatch.setattr(bulk, "BULK_MIN", 3)
     monkeypatch.setattr(recovery, "_CHUNK_SIZE", 4096)
-    monkeypatch.setattr(recovery, "read_columns", counting)
+    monkeypatch.setattr(Dispatcher, "dispatch_plain", counting)
     return counts
 
 
 async def both_ways(
     root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None] = lambda root: None
 ) -> tuple[tuple[object, dict[str, bytes]], tuple[object, dict[str, bytes]]]:
-    """What recovery says and makes, with arrays and record by record."""
+    """What recovery says and makes, all at once and record by record."""
     results = []
     for with_arrays in (True, False):
         copy = root.with_name(f"{root.name}-{with_arrays}")
@@ -127,6 +141,7 @@ async def both_ways(
         change(copy)
         with monkeypatch.context() as patch:
             if not with_arrays:
+                patch.setenv("TWINLOG_PURE", "1")
                 patch.setattr(bulk, "np", None)
             try:
                 said = await rebuild(copy)
@@ -211,3 +226,96 @@ def test_topics_of_one_length_are_told_apart() -> None:
     columns = read_columns(b"".join(records), 0, check_crc=True)
     assert columns is not None
     assert [columns.topics[number] for number in columns.topic_numbers] == topics
+
+
+# The compiled twin by itself
+
+_MESSAGES = st.builds(
+    PutMessage,
+    st.sampled_from([*TOPICS, "t" * 127, "t" * 128]),
+    st.integers(0, 2),
+    st.binary(max_size=20) | st.just(bytes(5000)),
+    st.lists(
+        st.sampled_from(
+            [
+                b"UNIQ_KEY\x01%032X" % 7, b"UNIQ_KEY\x01", b"TAGS\x01TagA", b"TAGS\x01payment",
+                b"TAGS\x01", b"KEYS\x01k", b"KEYS\x01 a  b ", b"KEYS\x01 ", b"ONCE\x01p", b"a\x01b",
+                b"xTAGS\x01n", b"a\x01\xc3\xa9",
+            ]
+        ),
+        max_size=4,
+    ).map(b"\x02".join)
+    | st.sampled_from([b"TAGS\x01\xff", b"KEYS\x01a \xff", b"a\x01\0", b"v" * 32767]),
+    st.just(0),
+    st.sampled_from([0, 0, 0, 0, 0, 1, 4, 8, 12, 16, 32]),
+    st.just(1),
+    st.sampled_from([HOST, HOST, HOST, HOST, bytes(20)]),
+    st.just(HOST),
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(_MESSAGES, st.integers(0, 9)), min_size=1, max_size=6),
+    st.none() | st.tuples(st.floats(0, 1), st.binary(max_size=4), st.integers(0, 4)),
+    st.booleans(),
+)
+@settings(max_examples=800, deadline=None)
+def test_any_bytes_give_the_records_of_scan(
+    messages: list[tuple[PutMessage, int]], damage: Any, check_crc: bool
+) -> None:
+    module = compiled.load("twinlog.store._scan")
+    if module is None:
+        pytest.skip("the compiled parts are not built")
+    data, numbers, time = b"", {}, 500
+    for message, jump in messages:
+        key = (message.topic, message.queue_id)
+        number = numbers.get(key, 5) + (jump == 9)  # Seldom one that does not follow.
+        time += 1
+        data += encode_record(message, number, 1000 + len(data), time)
+        numbers[key] = number + 1
+    if damage is not None:
+        at = int(damage[0] * len(data))
+        data = data[:at] + damage[1] + data[at + damage[2] :]
+    check = crc32 if check_crc else None
+    plain = module.scan_plain(b"123" + data, 3, 1000, check, b"ONCE\x01")
+    if plain is None:
+        return
+    entries = scan(data, 0, 1000, check_crc=check_crc).entries[: plain.count]
+    assert len(entries) == plain.count
+    # A transaction has other rules, and behind a zero a sector may be missing.
+    assert not any(entry[4] & UNQUEUED_BIT or b"\0" in entry[7] for entry in entries)
+    assert module.scan_plain(data, 0, 1001, check, b"") is None
+    assert plain.end == entries[-1][0] + entries[-1][1]
+    assert plain.last_timestamp == entries[-1][5]
+    assert plain.observed == [entry for entry in entries if b"ONCE\x01" in entry[7]]
+    groups: dict[Any, list[Any]] = {}
+    keys, bare = [], -1
+    for offset, size, queue_id, number, _, stored_at, topic, properties in entries:
+        tags_code, words = tags_and_keys(properties)
+        packed = ENTRY.pack(offset, size, tags_code)
+        groups.setdefault((topic, queue_id), []).append((number, offset, size, packed))
+        keys += [(index_key_hash(topic, word), offset, stored_at) for word in words]
+        bare = bare if words else offset
+    assert [(group.topic, group.queue_id) for group in plain.groups] == list(groups)
+    for group, members in zip(plain.groups, groups.values(), strict=True):
+        assert [member[0] - group.first_number for member in members] == [*range(len(members))]
+        assert group.entries == b"".join(member[3] for member in members)
+        assert group.first_offset == members[0][1]
+        assert group.end == members[-1][1] + members[-1][2]
+    columns = (plain.key_hashes, plain.key_offsets, plain.key_timestamps)
+    assert [*zip(*[array("q", bytes(column)) for column in columns], strict=True)] == keys
+    assert plain.bare_offset == bare
+
+
+def test_queues_beyond_those_of_one_pass_are_left() -> None:
+    module = compiled.load("twinlog.store._scan")
+    if module is None:
+        pytest.skip("the compiled parts are not built")
+    data = b""
+    for queue_id in range(600):
+        message = PutMessage(f"T{queue_id % 40}", queue_id, b"", b"a\x01b")
+        data += encode_record(message, 0, len(data), 1)
+    plain = module.scan_plain(data, 0, 0, None, b"")
+    assert plain.count == len(plain.groups) == 512
+    rest = module.scan_plain(data, plain.end, plain.end, None, b"")
+    assert [group.queue_id for group in rest.groups] == list(range(512, 600))

@@ -95,20 +95,23 @@ async def test_records_taken_together_give_what_one_by_one_gives(
     data, _ = await log_of(messages)
     seen: list[Any] = []
     taken: list[int] = []
-    plain = Dispatcher.dispatch_columns
+    plain = Dispatcher.dispatch_plain
 
-    def counted(self: Dispatcher, columns: Any) -> Any:
-        taken.append(len(columns.offsets))
-        return plain(self, columns)
+    def counted(self: Dispatcher, *arguments: Any, **named: Any) -> Any:
+        found = plain(self, *arguments, **named)
+        taken.append(0 if found is None else found.record_count)
+        return found
 
-    monkeypatch.setattr(Dispatcher, "dispatch_columns", counted)
-    for has_numpy in (True, False):
+    monkeypatch.setattr(Dispatcher, "dispatch_plain", counted)
+    for is_compiled, has_numpy in ((True, True), (False, True), (False, False)):
+        taken.clear()
         with monkeypatch.context() as patch:
+            patch.setenv("TWINLOG_PURE", "0" if is_compiled else "1")
             if not has_numpy:
                 patch.setattr(bulk, "np", None)
             seen.append(await dispatched(data))
-    assert seen[0] == seen[1]
-    assert sum(taken) > 500
+        assert (sum(taken) > 500) == has_numpy
+    assert seen[0] == seen[1] == seen[2]
 
 
 async def dispatched(data: bytes) -> Any:
