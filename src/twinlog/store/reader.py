@@ -83,8 +83,10 @@ class StoreReader:
             next_offset = position if is_offset_corrected else offset
             return GetResult(status, next_offset, minimum, maximum)
         if message_filter is None:
-            # All entries are wanted, but for those before the first: as many as may be handed out.
-            result = self._get_common(queue, offset, count_max, None, bytes_max, minimum, count_max)
+            # All entries are wanted, but for those before the first: as many as may be handed out,
+            # and the one behind them, whose distance to the end says where to pull next.
+            span = count_max + 1
+            result = self._get_common(queue, offset, count_max, None, bytes_max, minimum, span)
             if result is not None and result.message_count:
                 return result
         else:

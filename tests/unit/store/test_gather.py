@@ -70,6 +70,7 @@ async def test_same_answers(tmp_path: Path, monkeypatch: Any, seed: int) -> None
                 rng.choice(FILTERS),
                 rng.choice((None, None, 500, 4000)),
             )
+            monkeypatch.setattr(store.reader, "_memory_threshold", rng.choice((3000, 1 << 40)))
             monkeypatch.setattr(reader, "_compiled", module)
             fast = answer(store, question)
             monkeypatch.setattr(reader, "_compiled", None)
