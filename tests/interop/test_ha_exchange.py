@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from support.apache import start_apache_broker, start_apache_namesrv
 from support.java_driver import Driver
 from support.processes import ProcessGroup, process_group, wait_until
 from support.twinlog_servers import start_twinlog_broker
+from twinlog.message.record import MAGIC_BLANK, MAGIC_V1
 
 STARTERS: dict[str, Any] = {"apache": start_apache_broker, "twinlog": start_twinlog_broker}
 KILLS = 10
@@ -84,7 +86,23 @@ def wait_in_sync(pair: Pair, java: Driver, topic: str) -> None:
 def check_equal(pair: Pair) -> None:
     mine, theirs = common_log(pair.master.store, pair.slave.store)
     assert len(mine) > 0
+    if mine != theirs and overwrote_a_filler(mine, theirs):
+        pytest.xfail(
+            "Apache's master was killed between the filler of a file and the first record of the "
+            "next: it starts again before the filler, which its slave has already"
+        )
     assert mine == theirs
+
+
+def overwrote_a_filler(master: bytes, slave: bytes) -> bool:
+    """Whether the first difference is a filler of the slave where the master has records."""
+    at = 0
+    while at + 8 <= len(slave):
+        size, magic = struct.unpack_from(">iI", slave, at)
+        if slave[at : at + size] != master[at : at + size]:
+            return magic == MAGIC_BLANK and struct.unpack_from(">I", master, at + 4)[0] == MAGIC_V1
+        at += max(size, 8)
+    return False
 
 
 def check_queues(pair: Pair) -> None:
