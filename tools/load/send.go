@@ -55,7 +55,11 @@ func (s *sender) run(deadline time.Time) error {
 
 func (s *sender) template() *requestTemplate {
 	o := s.options
-	properties, _ := json.Marshal(fmt.Sprintf("KEYS\x01k\x02WAIT\x01%v%s", o.wait, s.moreProperties()))
+	keys := "KEYS\x01k\x02"
+	if o.members > 0 { // Keys are the members' own: clients give a batch none.
+		keys = ""
+	}
+	properties, _ := json.Marshal(fmt.Sprintf("%sWAIT\x01%v%s", keys, o.wait, s.moreProperties()))
 	systemFlag := 0
 	if o.transaction {
 		systemFlag = flagPrepared
