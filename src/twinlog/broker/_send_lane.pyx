@@ -14,6 +14,8 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
+from twinlog.message._pairs cimport extend_hash, get4, put4, put8, put_hexadecimal
+
 from twinlog.broker.delay import destination as _destination
 from twinlog.broker.names import HALF_TOPIC as _HALF_TOPIC
 from twinlog.broker.names import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
@@ -266,26 +268,7 @@ cdef Py_ssize_t _unescape(Span* span, char* out) noexcept:
     return out - start
 
 
-# Bytes in network order
-
-cdef inline char* _put4(char* at, int64_t value) noexcept:
-    at[0] = <char> (value >> 24)
-    at[1] = <char> (value >> 16)
-    at[2] = <char> (value >> 8)
-    at[3] = <char> value
-    return at + 4
-
-
-cdef inline char* _put8(char* at, int64_t value) noexcept:
-    return _put4(_put4(at, value >> 32), value)
-
-
-cdef inline uint32_t _get4(const char* at) noexcept:
-    return (
-        (<uint32_t> <uint8_t> at[0] << 24) | (<uint32_t> <uint8_t> at[1] << 16)
-        | (<uint32_t> <uint8_t> at[2] << 8) | <uint32_t> <uint8_t> at[3]
-    )
-
+# Frames
 
 cdef inline bint _open(
     const char* at, const char* end, Py_ssize_t* frame_size, Py_ssize_t* header_size
@@ -294,8 +277,8 @@ cdef inline bint _open(
     cdef uint32_t length, mark
     if end - at < 8:
         return False
-    length = _get4(at)
-    mark = _get4(at + 4)
+    length = get4(at)
+    mark = get4(at + 4)
     if length > FRAME_SIZE_MAX or mark > HEADER_SIZE_MAX or mark + 4 > length:
         return False
     frame_size[0] = <Py_ssize_t> length + 4
@@ -322,14 +305,6 @@ cdef inline bint _is_true(const char* at, Py_ssize_t size) noexcept:
         and (at[0] | 32) == 116 and (at[1] | 32) == 114
         and (at[2] | 32) == 117 and (at[3] | 32) == 101
     )
-
-
-cdef inline int32_t _java_hash(const char* at, Py_ssize_t size) noexcept:
-    cdef uint32_t value = 0
-    cdef Py_ssize_t i
-    for i in range(size):
-        value = value * 31 + <uint8_t> at[i]
-    return <int32_t> value
 
 
 cdef inline int32_t _level(const char* at, Py_ssize_t size) noexcept:
@@ -362,6 +337,7 @@ cdef bint _scan(
     cdef const char* equals
     cdef char* start = out
     cdef Py_ssize_t name_size, value_size
+    cdef uint32_t tags_code
     cdef const char* value
     scanned.tags_code = 0
     scanned.must_wait = True
@@ -387,7 +363,9 @@ cdef bint _scan(
                 pass
             else:
                 if name_size == 4 and memcmp(piece, b"TAGS", 4) == 0:
-                    scanned.tags_code = _java_hash(value, value_size)
+                    tags_code = 0
+                    extend_hash(value, value_size, &tags_code)
+                    scanned.tags_code = <int32_t> tags_code
                 elif name_size == 4 and memcmp(piece, b"KEYS", 4) == 0:
                     scanned.keys.at = value
                     scanned.keys.size = value_size
@@ -646,21 +624,21 @@ cdef class SendLane:
             crc = <int64_t> (self._crc32(body) & 0x7FFFFFFF) if body_size else 0
             record = PyBytes_FromStringAndSize(NULL, size)
             at = PyBytes_AS_STRING(record)
-            at = _put4(at, size)
-            at = _put4(at, MAGIC_V1)
-            at = _put4(at, crc)
-            at = _put4(at, stored_queue_id)
-            at = _put4(at, flag)
-            at = _put8(at, queue_offset)
-            at = _put8(at, offset)
-            at = _put4(at, sys_flag)
-            at = _put8(at, born_ms)
+            at = put4(at, size)
+            at = put4(at, MAGIC_V1)
+            at = put4(at, crc)
+            at = put4(at, stored_queue_id)
+            at = put4(at, flag)
+            at = put8(at, queue_offset)
+            at = put8(at, offset)
+            at = put4(at, sys_flag)
+            at = put8(at, born_ms)
             memcpy(at, PyBytes_AS_STRING(born_host), 8)
-            at = _put8(at + 8, timestamp)
+            at = put8(at + 8, timestamp)
             memcpy(at, PyBytes_AS_STRING(self._store_host), 8)
-            at = _put4(at + 8, times)
-            at = _put8(at, 0)
-            at = _put4(at, body_size)
+            at = put4(at + 8, times)
+            at = put8(at, 0)
+            at = put4(at, body_size)
             memcpy(at, PyBytes_AS_STRING(body), body_size)
             at += body_size
             at[0] = <char> topic_size
@@ -678,7 +656,7 @@ cdef class SendLane:
             PyByteArray_Resize(tail, tail_size + ENTRY_SIZE)
             at = PyByteArray_AS_STRING(tail) + tail_size
             entry_code = timestamp + <int64_t> self._delays[level] if level else scanned.tags_code
-            _put8(_put4(_put8(at, offset), size), entry_code)
+            put8(put4(put8(at, offset), size), entry_code)
             queue.next_offset = queue_offset + 1
             queue.last_physical_end = offset + size
             if index is not None:
@@ -759,17 +737,6 @@ cdef inline char* _decimal(char* at, int64_t value) noexcept:
     return at
 
 
-cdef inline char* _hexadecimal(char* at, uint64_t value) noexcept:
-    cdef int shift = 60
-    cdef int digit
-    while shift >= 0:
-        digit = (value >> shift) & 15
-        at[0] = <char> (48 + digit if digit < 10 else 55 + digit)
-        at += 1
-        shift -= 4
-    return at
-
-
 cdef inline char* _piece(char* at, bytes piece) noexcept:
     memcpy(at, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
     return at + PyBytes_GET_SIZE(piece)
@@ -809,12 +776,12 @@ cdef class ReplyWriter:
         cdef char* at = _piece(frame + 8, self._head)
         at = _decimal(at, waiting[3])
         at = _piece(at, self._id)
-        at = _hexadecimal(at, waiting[5])
+        at = put_hexadecimal(at, waiting[5])
         at = _piece(at, self._offset)
         at = _decimal(at, waiting[4])
         at = _piece(at, self._opaque)
         at = _decimal(at, waiting[1])
         at = _piece(at, self._end)
-        _put4(frame, at - frame - 4)
-        _put4(frame + 4, at - frame - 8)
+        put4(frame, at - frame - 4)
+        put4(frame + 4, at - frame - 8)
         return at

@@ -1,7 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Hashes of index keys, compiled: `index_key_hash` for a list of what waits for the index."""
 
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
+
+from twinlog.message._pairs cimport extend_hash, never_negative
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
@@ -14,9 +16,7 @@ cdef inline uint32_t _extend(uint32_t value, object text):
     cdef Py_ssize_t i
     cdef bytes units
     if PyUnicode_IS_ASCII(text):
-        at = PyUnicode_1BYTE_DATA(text)
-        for i in range(PyUnicode_GET_LENGTH(text)):
-            value = value * 31 + at[i]
+        extend_hash(<const char*> PyUnicode_1BYTE_DATA(text), PyUnicode_GET_LENGTH(text), &value)
         return value
     units = (<str> text).encode("utf-16-be", "surrogatepass")
     at = units
@@ -44,10 +44,6 @@ def hash_pending(list pending, int64_t floor, list hashes, list offsets, list ti
         time = item[3]
         for key in <tuple> item[1]:
             value = _extend(prefix, key)
-            if value & 0x80000000:
-                value = 0 - value
-                if value == 0x80000000:
-                    value = 0
-            hashes.append(value)
+            hashes.append(never_negative(value))
             offsets.append(offset)
             timestamps.append(time)

@@ -34,6 +34,16 @@ cdef inline int64_t get8(const char* at) noexcept:
     return <int64_t> (<uint64_t> get4(at) << 32 | <uint64_t> get4(at + 4))
 
 
+cdef inline char* put_hexadecimal(char* at, uint64_t value) noexcept:
+    """The 16 digits of an offset in a message id."""
+    cdef int shift = 60
+    while shift >= 0:
+        at[0] = b"0123456789ABCDEF"[(value >> shift) & 15]
+        at += 1
+        shift -= 4
+    return at
+
+
 cdef inline bint extend_hash(const char* at, Py_ssize_t size, uint32_t* value) noexcept:
     """Go on with a Java hash; False: not ASCII, where bytes are not what Java hashes."""
     cdef uint32_t total = value[0]

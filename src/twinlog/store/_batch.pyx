@@ -21,6 +21,7 @@ from twinlog.message._pairs cimport (
     push8,
     put4,
     put8,
+    put_hexadecimal,
 )
 
 cdef enum:
@@ -51,15 +52,6 @@ cdef Py_ssize_t _count(const char* at, Py_ssize_t size) noexcept:
             return -1
         count += 1
     return count
-
-
-cdef inline char* _hexadecimal(char* at, int64_t value) noexcept:
-    cdef int shift = 60
-    while shift >= 0:
-        at[0] = b"0123456789ABCDEF"[(value >> shift) & 15]
-        at += 1
-        shift -= 4
-    return at
 
 
 def encode_body(
@@ -152,7 +144,7 @@ def encode_body(
         out += tail_size
         entry = put8(put4(put8(entry, physical_offset), size), <int32_t> tags_code)
         memcpy(id_at, PyBytes_AS_STRING(id_prefix), id_size)
-        id_at = _hexadecimal(id_at + id_size, physical_offset)
+        id_at = put_hexadecimal(id_at + id_size, physical_offset)
         id_at[0] = 44  # A comma, which the last does not need.
         id_at += 1
         at = properties + own_size

@@ -11,6 +11,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
+from twinlog.message._pairs cimport get4, get8
+
 from twinlog.message.record import HOSTS_V6_MASK as _HOSTS_V6_MASK
 from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
 
@@ -25,14 +27,6 @@ cdef int64_t HOSTS_V6_MASK = _HOSTS_V6_MASK
 cdef int32_t MAGIC_V1 = <int32_t> <int64_t> _MAGIC_V1
 
 
-cdef inline int64_t _get(const char* at, int size) noexcept:
-    cdef int64_t value = <signed char> at[0]
-    cdef int i
-    for i in range(1, size):
-        value = (value << 8) | <uint8_t> at[i]
-    return value
-
-
 cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
     """The pairs of `names` in the record at `at`, into `out`; their size, -1: not by this code."""
     cdef const char* end = at + size
@@ -40,11 +34,13 @@ cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
     cdef char* start = out
     cdef bytes name
     cdef Py_ssize_t name_size
-    if _get(at + 36, 4) & HOSTS_V6_MASK or <int32_t> _get(at + 4, 4) != MAGIC_V1:
+    cdef int64_t body_size
+    if <int32_t> get4(at + 36) & HOSTS_V6_MASK or <int32_t> get4(at + 4) != MAGIC_V1:
         return -1
-    at += HEAD_SIZE + _get(at + HEAD_SIZE - 4, 4)
-    if at >= end:
-        return -1
+    body_size = <int32_t> get4(at + HEAD_SIZE - 4)
+    if body_size < 0 or at + HEAD_SIZE + body_size >= end:
+        return -1  # Damage: the other walk says what it is.
+    at += HEAD_SIZE + body_size
     at += 3 + <uint8_t> at[0]
     while at < end:
         piece = at
@@ -103,8 +99,8 @@ def gather(
     try:
         last = base + view.len
         while at < end:
-            offset = _get(at, 8)
-            size = _get(at + 8, 4)
+            offset = get8(at)
+            size = <int32_t> get4(at + 8)
             if count:
                 is_recent = offset >= recent_from
                 if count >= (recent_count if is_recent else old_count):
@@ -113,7 +109,7 @@ def gather(
                     break
             examined += 1
             if codes is not None:
-                tags_code = _get(at + 12, 8)
+                tags_code = get8(at + 12)
                 # Below it a tags code is no hash: the consumer looks at the tag itself.
                 if tags_code >= -2147483648 and <int32_t> tags_code not in codes:
                     at += ENTRY_SIZE
