@@ -17,7 +17,7 @@ from typing import Any
 from twinlog.broker.bloom import BloomParameters
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.names import RETRY_PREFIX
-from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
+from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
 from twinlog.broker.subscription import SubscriptionData
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
 from twinlog.runtime.clock import Clock
@@ -97,7 +97,7 @@ class ConsumerFilterManager:
         if known is not None and data.sub_version < known.client_version:
             return  # An older member of the group: the newest subscription holds.
         try:
-            compiled = Sql92Filter(data.sub_string)
+            compiled = compile_filter(data.expression_type, data.sub_string)
         except FilterSyntaxError as error:
             _LOG.warning("filter refused group=%s topic=%s error=%s", group, data.topic, error)
             self._filters.pop(key, None)

@@ -77,6 +77,11 @@ def reply_topic(cluster: str) -> str:
     return cluster + "_REPLY_TOPIC"
 
 
+def spoils_path(name: str) -> bool:
+    """Whether a directory of this name would be another place than the name says."""
+    return "/" in name or "\0" in name
+
+
 def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 

@@ -17,6 +17,7 @@ from typing import Any
 from twinlog.message.properties import decode_properties
 from twinlog.store.filter import PropertyPairs
 
+EXPRESSION_TYPE = "SQL92"
 VERDICT_COUNT_MAX = 4096  # Of one expression: a few hundred kilobytes.
 
 Properties = Mapping[str, str]
@@ -75,3 +76,10 @@ class Sql92Filter:
             self._verdicts.clear()
         verdict = self._verdicts[pairs] = self.matches(decode_properties(pairs))
         return verdict
+
+
+def compile_filter(kind: str | None, expression: str) -> Sql92Filter:
+    """The filter of an expression that is not of tags. Raises FilterSyntaxError."""
+    if kind != EXPRESSION_TYPE:
+        raise FilterSyntaxError(f"no such type of expression: {kind}")
+    return Sql92Filter(expression)

@@ -100,8 +100,10 @@ class SubscriptionGroupManager:
         self.save()
 
     def _may_create(self, group: str) -> bool:
-        return self._config.auto_create_subscription_group or group.startswith(
-            names.SYSTEM_GROUP_PREFIX
+        # Its retry topic becomes a directory: a name must not lead out of the store.
+        return not names.spoils_path(group) and (
+            self._config.auto_create_subscription_group
+            or group.startswith(names.SYSTEM_GROUP_PREFIX)
         )
 
     def subscribe(self, listener: Callable[[Iterable[str]], None]) -> None:

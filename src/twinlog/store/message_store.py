@@ -36,7 +36,7 @@ from twinlog.store.filter import MessageFilter
 from twinlog.store.flush import FlushService
 from twinlog.store.housekeeping import Housekeeping
 from twinlog.store.index_service import IndexService
-from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
+from twinlog.store.queue_table import OWN_TOPICS, TAIL_SIZE_MAX, ConsumeQueueTable
 from twinlog.store.reader import StoreReader
 from twinlog.store.recovery import Recovery, RecoveryReport
 from twinlog.store.reput import ReputService
@@ -670,7 +670,7 @@ class MessageStore:
 
     def clean_unused_topics(self, known: Collection[str]) -> int:
         """Remove queues of topics that are not `known`. Answers to cleanUnusedTopic."""
-        kept = {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", *known}
+        kept = {*OWN_TOPICS, *known}
         return self._destroy(
             [q for q in self.queue_table if q.topic not in kept and not q.topic.startswith("%LMQ%")]
         )

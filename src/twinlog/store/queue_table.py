@@ -24,6 +24,10 @@ WRITE_DELAY_MS: Final = 200
 WRITE_DELAY_MS_MAX: Final = 20_000
 _QUEUES_PER_DELAY: Final = 500
 _UNKNOWN_END: Final = 1 << 62  # The last entry is zero after a crash: recovery cuts the queue.
+# Queues of the broker itself: a clean-up of topics that nobody has must leave them alone.
+OWN_TOPICS: Final = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+)
 TAIL_SIZE_MAX: Final = 1 << 16  # A queue with more waiting bytes is written at once.
 
 
@@ -102,7 +106,7 @@ class ConsumeQueueTable:
         """The queue, new and empty when it is not known."""
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
-            directory = posixpath.join(self._directory, topic, str(queue_id))
+            directory = posixpath.join(self._directory, _directory_name(topic), str(queue_id))
             queue = ConsumeQueue(topic, queue_id, directory, self._file_size)
             self.by_key[queue.key] = queue
         return queue
@@ -227,3 +231,13 @@ class ConsumeQueueTable:
 
     def close(self) -> None:
         self.pool.close()
+
+
+def _directory_name(topic: str) -> str:
+    """The topic, as every broker names its directory; one that is a path leads nowhere else.
+
+    A broker makes no such topic, but a slave is sent, and recovery finds, what others made.
+    """
+    if topic in {".", ".."}:
+        return topic.replace(".", "%2E")
+    return topic.replace("/", "%2F").replace("\0", "%00")

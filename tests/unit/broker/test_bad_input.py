@@ -152,6 +152,18 @@ async def test_expression_that_does_not_parse(broker: Broker, client: Client) ->
     assert "Your expression may be wrong" in (answer.remark or "")
 
 
+async def test_expression_of_an_unknown_type(broker: Broker, client: Client) -> None:
+    broker.config.enable_property_filter = True
+    await client.send()
+    answer = await client.pull(subscription="a > 1", expressionType="XPATH")
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    data = {"topic": "T", "subString": "a > 1", "expressionType": "XPATH", "subVersion": 1}
+    body = {"clientId": "c", "group": "cg", "subscriptionData": data}
+    answer = await client.ask(RequestCode.CHECK_CLIENT_CONFIG, None, fastjson.dumps(body))
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "XPATH" in (answer.remark or "")
+
+
 async def test_delay_level_that_does_not_exist_is_the_longest(
     broker: Broker, client: Client
 ) -> None:
@@ -168,6 +180,23 @@ async def test_group_that_may_not_be_created(broker: Broker, client: Client) -> 
     answer = await client.pull()
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert "[cg] does not exist" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("level", [-1, 1], ids=["dead letter", "retry"])
+async def test_group_whose_name_leads_out_of_the_store(
+    level: int, broker: Broker, client: Client
+) -> None:
+    """Retry and dead-letter topics are directories: a group may not choose where."""
+    await client.send()
+    group = "x/../../../../elsewhere"
+    assert (await client.pull(consumerGroup=group)).code == 26
+    header = {"offset": 0, "group": group, "delayLevel": level}
+    answer = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    body = {"clientID": "c", "consumerDataSet": [{"groupName": group}]}
+    await client.ask(RequestCode.HEART_BEAT, None, fastjson.dumps(body))
+    assert not [topic for topic in broker.topics.table if "/" in topic]
+    assert all(topic == "T" for topic, _ in broker.store.queues)
 
 
 async def test_permissions_are_checked_on_pull_and_send_back(
@@ -215,6 +244,16 @@ BAD_REQUESTS = {
     "id that is none": (309, {"consumerGroup": "g", "clientId": "c", "msgId": "x"}, b"", 1, "id"),
     "send back of nothing": (
         36, {"offset": 10**9, "group": "cg", "delayLevel": 0}, b"", 1, "look message by offset",
+    ),
+    "queue that the topic has not": (
+        321, {"topic": "TBW102", "queueId": 77, "index": 0, "count": 1}, b"", 1, "is not exist!",
+    ),
+    "reply to nobody": (
+        324,
+        {"producerGroup": "g", "topic": "DefaultCluster_REPLY_TOPIC", "defaultTopic": "TBW102",
+         "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
+         "properties": "REPLY_TO_CLIENT\x01gone"},
+        b"r", 1, "push reply message fail, channel of <gone> not found.",
     ),
     "path in the configuration": (25, None, b"storePathRootDir=/tmp/x", 16, "storePathRootDir"),
     "address in the configuration": (25, None, b"namesrvAddr=evil:1", 16, "namesrvAddr"),

@@ -152,3 +152,19 @@ def test_the_oldest_are_dropped_when_they_are_too_many() -> None:
         recent.take(number)
     assert len(recent) == 0
     assert recent._size == 0
+
+
+async def test_half_topic_is_listed_from_its_first_message_on_and_outlives_a_clean_up() -> None:
+    """It is in no list otherwise, and a clean-up of unknown topics took the undecided with it."""
+    async with world(end=0, tables=False) as broker:
+        peer = Peer(broker.server)
+        assert HALF_TOPIC not in broker.topics.table
+        half = await send(peer, 1, PROPERTIES["java"])
+        config = broker.topics.table[HALF_TOPIC]
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+        clean_up = RemotingCommand.request(RequestCode.CLEAN_UNUSED_TOPIC)
+        assert (await peer.ask(encode_command(clean_up))).code == ResponseCode.SUCCESS
+        assert broker.store.max_offset_in_queue(HALF_TOPIC, 0) == 1
+        forget(broker)
+        assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
+        assert last_record(broker, 1).body == b"body 1"

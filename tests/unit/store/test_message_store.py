@@ -374,6 +374,30 @@ async def test_deleted_topics_start_again_at_zero():
         assert store.clean_unused_topics({"U"}) == 1
 
 
+async def test_queues_of_the_broker_itself_are_never_unused():
+    own = ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"]
+    async with _store() as store:
+        for topic in own:
+            store.put(message(1, topic=topic))
+        assert store.clean_unused_topics(set()) == 0
+        assert sorted(store.queues) == sorted((topic, 0) for topic in own)
+
+
+@pytest.mark.parametrize("topic", ["a/../../../b", "/etc/x", "..", "."])
+async def test_topic_that_is_a_path_stays_inside_the_store(topic):
+    """A broker refuses such names; a slave and a recovery meet what others let through."""
+    disk = SimDisk()
+    config = small_config("/outer/store")
+    store = make_store(config, disk)
+    await store.load()
+    store.open_for_puts()
+    store.put(message(1, topic=topic))
+    await store.stop()
+    (directory,) = disk.list("/outer/store/consumequeue")
+    assert disk.list(f"/outer/store/consumequeue/{directory}") == ["0"]
+    assert disk.list("/outer") == ["store"]
+
+
 async def test_recreated_topic_is_rebuilt_with_its_new_numbers():
     disk = SimDisk()
     config = small_config("/store")

@@ -234,7 +234,11 @@ class AdminStatsProcessor:
         """QUERY_CONSUME_QUEUE (321): entries as they are."""
         header = request.header(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic, header.queue_id
-        if self._topics.select(topic) is None:
+        config = self._topics.select(topic)
+        if config is None or not (
+            0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
+            or (topic, queue_id) in self._store.queues
+        ):
             remark = f"{queue_id}@{topic} is not exist!"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         end = self._store.max_offset_in_queue(topic, queue_id)

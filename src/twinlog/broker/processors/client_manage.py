@@ -13,7 +13,7 @@ from twinlog.broker.clients import (
 )
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
+from twinlog.broker.sql92 import FilterSyntaxError, compile_filter
 from twinlog.broker.subscription import is_tag_type, subscription_from_json
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
@@ -131,7 +131,7 @@ class ClientManageProcessor:
                 remark = f"The broker does not support consumer to filter message by {kind}"
                 raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
             try:
-                Sql92Filter(str(data.get("subString") or ""))
+                compile_filter(kind, str(data.get("subString") or ""))
             except FilterSyntaxError as error:
                 raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
         connection.reply(request)

@@ -21,7 +21,7 @@ from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.hold import HeldPull, PullRequestHold, QueueKey
 from twinlog.broker.skip_guard import SkipGuard
-from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter
+from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
 from twinlog.broker.stats import (
     BROKER_GET_NUMS,
     GROUP_GET_NUMS,
@@ -455,4 +455,6 @@ def _compile(
 ) -> tuple[SubscriptionData, Sql92Filter | None]:
     """Subscription and, for SQL92, compiled filter: a pull consumer sends the same every time."""
     data = build_subscription(topic, expression, expression_type)
-    return data, None if data.is_tag_type else Sql92Filter(data.sub_string)
+    if data.is_tag_type:
+        return data, None
+    return data, compile_filter(data.expression_type, data.sub_string)

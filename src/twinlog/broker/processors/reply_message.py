@@ -80,7 +80,9 @@ class ReplyMessageProcessor:
         client_id = properties.get(PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         target = None if client_id is None else self._producers.find_connection(client_id)
         if target is None:
-            remark = f"the requester {client_id} is not connected here, the reply is not pushed"
+            remark = f"push reply message fail, channel of <{client_id}> not found."
+            if client_id is None:
+                remark = f"reply message properties[{PROPERTY_MESSAGE_REPLY_TO_CLIENT}] is null"
             self._store_reply(connection, request, header, remark)
             return
 

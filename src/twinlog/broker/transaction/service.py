@@ -93,6 +93,8 @@ class TransactionalMessageService:
         done = self._read_ops(op_progress)
         self._is_running = True
         self._read_halves()
+        if self._store.max_offset_in_queue(HALF_TOPIC, 0):
+            self._show_topic()
         for offset in done:
             self._pending.done(offset)
         if after_crash:
@@ -204,6 +206,12 @@ class TransactionalMessageService:
         """A half message was put, meant for this queue: its end is expected soon."""
         half = RecentHalf(message, topic, queue_id, half_offset, must_wait)
         self._recent.add(physical_offset, half)
+        if HALF_TOPIC not in self._topics.table:
+            self._show_topic()
+
+    def _show_topic(self) -> None:
+        """The half topic is a topic like others: listed, to be read, kept by a clean-up."""
+        self._topics.create_in_send_back(HALF_TOPIC, queue_count=1)
 
     def commit(self, header: EndTransactionRequestHeader, answered: PutCallback | None) -> None:
         """Put the message where it was meant to go. Raises BrokerError that says why not."""
