@@ -290,14 +290,34 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_bad_configuration_exits_with_2_and_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", ["listenPort=ten", "brokerIP1=no machine", "namesrvAddr=there"])
+def test_bad_configuration_exits_with_2_and_one_line(entry: str, tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("listenPort=ten\n")
+    file.write_text(f"storePathRootDir={tmp_path}/store\n{entry}\n")
     result = run("-c", str(file))
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert str(file) in line
-    assert "listenPort=ten" in line
+    assert entry in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_advertised_by_name_messages_carry_the_address_of_it(
+    tmp_path: Path, start: Callable[..., TwinlogBroker]
+) -> None:
+    """In containers `brokerIP1` is the name of the service, as with Apache's brokers."""
+    namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+    try:
+        broker = start(brokerIP1="localhost", namesrvAddr=namesrv.address)
+        with wire(broker) as client:
+            sent = client.send("T", b"one")
+            assert sent.ext()["msgId"].startswith("7F000001")
+        looker = Wire(namesrv.port)
+        route = looker.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        looker.close()
+        assert f"localhost:{broker.port}".encode() in route.body
+    finally:
+        namesrv.kill()
 
 
 def test_taken_port_exits_with_1_and_leaves_the_store_clean(tmp_path: Path) -> None:

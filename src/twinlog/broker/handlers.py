@@ -30,6 +30,7 @@ from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.addresses import resolve
 from twinlog.runtime.config import BrokerConfig
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ Handler = Callable[[ServerConnection, Request], None]
 
 def store_host(config: BrokerConfig) -> bytes:
     """The address that records and message ids carry, packed."""
-    return pack_host(config.broker_ip1, config.listen_port)
+    return pack_host(resolve(config.broker_ip1), config.listen_port)
 
 
 def handler_table(

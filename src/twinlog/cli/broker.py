@@ -14,6 +14,7 @@ from twinlog.broker.config_file import ConfigFileError
 from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
 from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
 from twinlog.remoting.acl import AclConfigError
+from twinlog.runtime.addresses import resolve
 from twinlog.runtime.config import BrokerConfig, ConfigError, LoadedConfig, load_broker_config
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.store.errors import StoreError
@@ -58,6 +59,11 @@ def run_broker(
     if is_print or is_important:
         _print(loaded.config, only_important=not is_print)
         return
+    try:
+        resolve(loaded.config.broker_ip1)
+    except ValueError as error:
+        where = path or "command line"
+        fail(f"{where}: brokerIP1={loaded.config.broker_ip1}: {error}", EXIT_BAD_CONFIG)
     configure_logging(loaded.config)
     for warning in loaded.warnings:
         _LOG.warning("configuration %s", warning)

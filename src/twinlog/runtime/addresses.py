@@ -15,6 +15,29 @@ def is_wildcard(address: str) -> bool:
         return address in ("", "*")
 
 
+def is_host_and_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+
+
+def resolve(host: str) -> str:
+    """The address of a host that is given by address or by name; IPv4 if it has both.
+
+    Raises ValueError for a name that no machine has.
+    """
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        pass
+    else:
+        return host
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"neither an address nor a name that can be resolved: {error}") from None
+    return str(min(found, key=lambda item: item[0] != socket.AF_INET)[4][0])
+
+
 def local_address() -> str:
     """The address that others can reach, as Apache guesses it; loopback when there is none."""
     import psutil  # Only without brokerIP1: a start with it is that much sooner.

@@ -19,7 +19,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from twinlog.runtime.addresses import is_wildcard, local_address
+from twinlog.runtime.addresses import is_host_and_port, is_wildcard, local_address
 from twinlog.runtime.config_format import (
     ConfigValueError,
     parse_delay_levels,
@@ -409,6 +409,12 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
                 getattr(self, parse)
             except ValueError as error:
                 raise ConfigValueError(key, str(error)) from error
+        for address in self.namesrv_addresses:
+            if not is_host_and_port(address):
+                raise ConfigValueError(
+                    "namesrvAddr",
+                    f"{address!r} is not host:port; several are written 10.0.0.1:9876;10.0.0.2:9876",
+                )
         ports = {"listenPort": self.listen_port, "haListenPort": self.ha_listen_port}
         if self.listen_port and self.ha_listen_port in (self.listen_port, self.vip_listen_port):
             raise ConfigValueError("haListenPort", f"is also the service or VIP port: {ports}")

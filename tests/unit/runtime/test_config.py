@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from twinlog.runtime.addresses import choose_address, is_wildcard
+from twinlog.runtime.addresses import choose_address, is_wildcard, resolve
 from twinlog.runtime.config import (
     BrokerConfig,
     BrokerRole,
@@ -185,6 +185,22 @@ def test_role_and_id_as_apache_checks_them(tmp_path):
     assert "brokerId: 3" in loaded.warnings[0]
     controlled = _load(tmp_path, "enableControllerMode=true\nbrokerRole=SLAVE\nbrokerId=-1\n")
     assert controlled.config.broker_id == -1
+
+
+def test_addresses_of_name_servers_have_ports(tmp_path):
+    _fails(tmp_path, "namesrvAddr=there\n", "namesrvAddr=there")
+    _fails(tmp_path, "namesrvAddr=1.1.1.1:9876;2.2.2.2:x\n", "'2.2.2.2:x' is not host:port")
+    _fails(tmp_path, "namesrvAddr=:9876\n", "is not host:port")
+    good = "a.example:9876;[::1]:9876;10.0.0.1:1;"
+    assert len(_load(tmp_path, f"namesrvAddr={good}\n").config.namesrv_addresses) == 3
+
+
+def test_a_host_is_given_by_address_or_by_name():
+    assert resolve("10.1.2.3") == "10.1.2.3"
+    assert resolve("fe80::1%eth0") == "fe80::1%eth0"
+    assert resolve("localhost") == "127.0.0.1"
+    with pytest.raises(ValueError, match="neither an address nor a name"):
+        resolve("no machine")
 
 
 def test_file_command_line_and_environment(tmp_path):
