@@ -411,10 +411,8 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
                 raise ConfigValueError(key, str(error)) from error
         for address in self.namesrv_addresses:
             if not is_host_and_port(address):
-                raise ConfigValueError(
-                    "namesrvAddr",
-                    f"{address!r} is not host:port; several are written 10.0.0.1:9876;10.0.0.2:9876",
-                )
+                reason = f"{address!r} is not host:port; semicolons go between several"
+                raise ConfigValueError("namesrvAddr", reason)
         ports = {"listenPort": self.listen_port, "haListenPort": self.ha_listen_port}
         if self.listen_port and self.ha_listen_port in (self.listen_port, self.vip_listen_port):
             raise ConfigValueError("haListenPort", f"is also the service or VIP port: {ports}")
