@@ -113,6 +113,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., TwinlogBroker]]:
         broker.kill()
 
 
+def test_runtime_info_counts_what_was_just_sent(start: Callable[..., TwinlogBroker]) -> None:
+    with wire(start()) as client:
+        for number in range(1, 4):
+            client.send("T", b"one")
+            answer = client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+            table = fastjson.loads(answer.body)["table"]
+            assert table["putMessageTimesTotal"] == table["msgPutTotalTodayNow"] == str(number)
+
+
 def test_clean_stop_keeps_everything_and_exits_with_0(
     start: Callable[..., TwinlogBroker], request: pytest.FixtureRequest
 ) -> None:

@@ -224,6 +224,7 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
         store=broker.store,
         disk=broker.disk,
         clock=broker.clock,
+        stats=broker.stats,
         store_stats=broker.store_stats,
         schedule=broker.schedule,
         replies=broker.replies,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_table as ha_table
@@ -29,6 +30,7 @@ class RuntimeInfo:
         store: MessageStore,
         disk: Disk,
         clock: Clock,
+        stats: BrokerStatsManager,
         store_stats: StoreStats,
         schedule: ScheduleMessageService,
         replies: PutReplies,
@@ -39,6 +41,7 @@ class RuntimeInfo:
         self._store = store
         self._disk = disk
         self._clock = clock
+        self._stats = stats
         self._store_stats = store_stats
         self._schedule = schedule
         self._replies = replies
@@ -46,6 +49,8 @@ class RuntimeInfo:
         self._metadata = metadata
 
     def table(self) -> dict[str, str]:
+        # Sampled once a second otherwise; who asks behind a send wants to see it.
+        self._store_stats.put_times, self._store_stats.put_size = self._stats.put_totals()
         return {
             **self._store_stats.table(self._clock.now_ms()),
             **self._identity(),
