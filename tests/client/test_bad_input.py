@@ -36,6 +36,7 @@ from twinlog.client.errors import (
     UsageError,
 )
 from twinlog.client.routes import BrokerData
+from twinlog.client.subscription import parse_subscription
 from twinlog.remoting.codec import decode_header, encode_response
 from twinlog.remoting.framing import FrameSplitter
 
@@ -228,6 +229,41 @@ def test_consumer_options_that_make_no_sense(options: dict[str, Any]) -> None:
         PullConsumer("g", name_server="h:1", pull_count=0)
 
 
+@pytest.mark.parametrize("linger_ms", [None, 1])
+@pytest.mark.parametrize(
+    ("message", "options", "words"),
+    [
+        (Message("T", b"x"), {"queue": 3}, "queue must be a MessageQueue, not 3"),
+        (Message("T", b"x"), {"queue": MessageQueue("U", "b", 0)}, "topic 'T' cannot go to"),
+        (Message("T", b"x", flag="x"), {}, "flag must be a number"),  # type: ignore[arg-type]
+        (Message("T", b"x", flag=2**31), {}, "flag must be a number"),
+        (Message("T", b"x", sharding_key=7), {}, "sharding_key must be text"),  # type: ignore[arg-type]
+        (7, {"queue": MessageQueue("T", "b", 0)}, "a Message is expected, not int"),
+    ],
+)
+async def test_a_send_that_makes_no_sense(
+    cluster: Any, message: Any, options: dict[str, Any], words: str, linger_ms: Any
+) -> None:
+    async with Producer("pg", name_server=cluster.name_server, linger_ms=linger_ms) as producer:
+        with pytest.raises(InvalidMessageError, match=words):
+            await producer.send(message, **options)
+        if isinstance(message, Message):
+            with pytest.raises(InvalidMessageError, match=words):
+                await producer.send_oneway(message, **options)
+        with pytest.raises(InvalidMessageError):
+            await producer.send_batch([message], **options)
+        started = time.monotonic()
+    assert time.monotonic() - started < 2, "close() waited for what was never sent"
+
+
+async def test_reading_without_a_subscription_says_so(cluster: Any, unique: Unique) -> None:
+    async with PullConsumer(unique("cg"), name_server=cluster.name_server) as consumer:
+        with pytest.raises(UsageError, match="nothing is subscribed to"):
+            await asyncio.wait_for(anext(consumer), 10)
+        with pytest.raises(UsageError, match="nothing is subscribed to"):
+            await consumer.poll()
+
+
 async def test_a_request_that_nobody_answers(cluster: Any, unique: Unique) -> None:
     topic = unique("T")
     async with Producer("pg", name_server=cluster.name_server) as producer:
@@ -266,6 +302,7 @@ async def test_a_client_with_a_bug_says_so_instead_of_hanging(
         with pytest.raises(ClientClosedError, match="a bug"):
             await asyncio.wait_for(push.run_forever(), 30)
     async with PullConsumer(unique("g"), name_server=cluster.name_server) as pull:
+        pull._core.subscriptions["T"] = parse_subscription("T", "*")
         with pytest.raises(ClientClosedError, match="a bug"):
             await asyncio.wait_for(anext(pull), 30)
         with pytest.raises(ClientClosedError, match="a bug"):

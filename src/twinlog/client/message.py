@@ -278,13 +278,35 @@ def check_message(message: Message, size_max: int) -> bytes:
             raise InvalidMessageError(f"topic {topic!r} belongs to the broker: not for sending")
         if len(_checked_topics) < _CHECKED_TOPICS_MAX:
             _checked_topics[topic] = True
+    if message.flag:
+        check_flag(message.flag)
+    if message.sharding_key is not None and not isinstance(message.sharding_key, str):
+        kind = type(message.sharding_key).__name__
+        raise InvalidMessageError(f"sharding_key must be text, not {kind}")
     return check_body(message.body, size_max)
+
+
+def check_flag(flag: object) -> None:
+    if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
+        raise InvalidMessageError(f"flag must be a number of 32 bits, not {flag!r}")
+
+
+def check_queue(queue: object, topic: str) -> None:
+    """Raise when a message of `topic` cannot be sent to just this queue."""
+    if not isinstance(queue, MessageQueue):
+        raise InvalidMessageError(
+            f"queue must be a MessageQueue, not {queue!r}: await producer.queues({topic!r})"
+        )
+    if queue.topic != topic:
+        raise InvalidMessageError(f"a message of topic {topic!r} cannot go to {queue}")
 
 
 def check_batch(batch: Sequence[Message]) -> None:
     """Raise when these cannot be one batch request."""
     first = batch[0]
     for message in batch:
+        if not isinstance(message, Message):
+            raise InvalidMessageError(f"a Message is expected, not {type(message).__name__}")
         if message.topic != first.topic or message.wait_store_ok != first.wait_store_ok:
             raise InvalidMessageError("messages of a batch share topic and wait_store_ok")
         if message.delay_level:

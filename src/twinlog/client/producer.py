@@ -37,6 +37,7 @@ from twinlog.client.message import (
     check_batch,
     check_group,
     check_message,
+    check_queue,
     encode_user_properties,
 )
 from twinlog.client.outgoing import SendRequest, batch_element, send_command
@@ -252,6 +253,8 @@ class Producer:
             return []
         self._not_idempotent("send_batch", "send_many gathers batches by itself")
         check_batch(batch)
+        if queue is not None:
+            check_queue(queue, batch[0].topic)
         if self._is_over_limit():
             await self._wait_for_room()
         tickets: list[Ticket] = []
@@ -299,6 +302,8 @@ class Producer:
         self._not_idempotent("send_oneway", "use send")
         body, properties, ticket = self._prepare(message)
         ticket[0].cancel()
+        if queue is not None:
+            check_queue(queue, message.topic)
         sys_flag, body = self._compressed(body)
         route = await self._instance.route(message.topic, create=True)
         request = self._request(message, body, properties.decode(), [ticket], queue, sys_flag)
@@ -342,6 +347,9 @@ class Producer:
         if self._closing:
             raise ClientClosedError("this producer is closed: open a new one")
         self._instance.check_usable()
+        if queue is not None:
+            check_message(message, self._message_size_max)
+            check_queue(queue, message.topic)
         if self._once is not None:
             return self._enqueue_once(self._once, message, queue)
         if self._has_linger and queue is None and self._is_plain(message):

@@ -169,15 +169,21 @@ class PullConsumer:
             if item is not None:
                 self._in_hand.append(item)
                 return item[2]
-            self._instance.check_usable()
+            self._check_reading()
             self._arrived.clear()
             await self._arrived.wait()
+
+    def _check_reading(self) -> None:
+        """Nothing can come to one that has nothing to read: say so instead of waiting."""
+        self._instance.check_usable()
+        if not self._core.subscriptions and not self._core.readers:
+            raise UsageError("nothing is subscribed to: await subscribe() or assign() before")
 
     async def poll(self, timeout_ms: float = 5000, max_count: int = 32) -> list[ReceivedMessage]:
         """Up to `max_count` messages; an empty list when none came in time."""
         if self._is_closed:
             raise ClientClosedError("this consumer is closed: open a new one")
-        self._instance.check_usable()
+        self._check_reading()
         self._finish_in_hand()
         batch = self._take(max_count)
         if not batch and timeout_ms > 0:

@@ -91,7 +91,7 @@ class ReplyMessageProcessor:
             if answer is None:
                 remark = f"push reply message to {client_id}fail. {error}"
             elif answer.code != ResponseCode.SUCCESS:
-                remark = f"push reply message to {client_id}fail. {answer.remark}"
+                remark = f"push reply message to {client_id}fail. {answer.remark or ''}".rstrip()
             self._store_reply(connection, request, header, remark)
 
         command = self._push(connection, request, header, properties)
