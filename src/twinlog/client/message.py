@@ -281,8 +281,7 @@ def check_message(message: Message, size_max: int) -> bytes:
     if message.flag:
         check_flag(message.flag)
     if message.sharding_key is not None and not isinstance(message.sharding_key, str):
-        kind = type(message.sharding_key).__name__
-        raise InvalidMessageError(f"sharding_key must be text, not {kind}")
+        raise InvalidMessageError(f"sharding_key must be text, not {message.sharding_key!r}")
     return check_body(message.body, size_max)
 
 
