@@ -11,14 +11,13 @@ guard of each (`broker/acl_guard.py`, `namesrv/acl_guard.py`).
 from __future__ import annotations
 
 import enum
-import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from twinlog.remoting.signing import calculate_signature, signed_content
+from twinlog.remoting.signing import is_signed
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 RETRY_PREFIX = "%RETRY%"
@@ -88,9 +87,7 @@ class AclRules:
         account = self._account(ext)
         if account.white_address(remote_address):
             return
-        content = signed_content(ext, bytes(body), version=version)
-        expected = calculate_signature(content, account.secret_key)
-        if not hmac.compare_digest(expected.encode(), ext.get("Signature", "").encode()):
+        if not is_signed(ext, bytes(body), account.secret_key, version=version):
             raise AccessDenied(f"Check signature failed for accessKey={account.access_key}")
         if needs_admin and not account.is_admin:
             raise AccessDenied(f"Need admin permission for request code={code}, but accessKey="

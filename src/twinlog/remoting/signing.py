@@ -1,7 +1,9 @@
 """ACL signatures: answers to RocketMQ's AclClientRPCHook and AclSigner. Pure.
 
 The signed content is the values of all ext fields, ordered by key, without separators, then the
-body. `Signature` is not part of it; neither is `_UNIQUE_KEY_QUERY` for peers up to 4.9.3.
+body. `Signature` is not part of it; neither is `_UNIQUE_KEY_QUERY` for peers up to 4.9.3. From
+4.9.4 on clients sign that one, and the brokers of 4.9 still leave it out; those of 5.x go by the
+version. So we take both, and sign such a request as a client of 4.9.3: every broker takes that.
 """
 
 from __future__ import annotations
@@ -29,6 +31,17 @@ def signed_content(ext: Mapping[str, str], body: bytes, *, version: int) -> byte
     return "".join(ext[key] for key in keys).encode("utf-8") + body
 
 
+def is_signed(ext: Mapping[str, str], body: bytes, secret_key: str, *, version: int) -> bool:
+    """Whether the signature among `ext` is what this secret makes; compared in constant time."""
+    given = ext.get(SIGNATURE, "").encode("utf-8")
+    versions = {version, VERSION_4_9_3} if UNIQUE_KEY_QUERY in ext else {version}
+    matches = [
+        hmac.compare_digest(calculate_signature(content, secret_key).encode("ascii"), given)
+        for content in (signed_content(ext, body, version=each) for each in sorted(versions))
+    ]
+    return any(matches)
+
+
 def calculate_signature(content: bytes, secret_key: str) -> str:
     """Base64 of HMAC-SHA1."""
     digest = hmac.new(secret_key.encode("utf-8"), content, hashlib.sha1).digest()
@@ -37,10 +50,7 @@ def calculate_signature(content: bytes, secret_key: str) -> str:
 
 def verify_signature(command: RemotingCommand, secret_key: str) -> bool:
     """Whether a command carries the signature that this secret makes for it; in constant time."""
-    ext = command.ext()
-    content = signed_content(ext, command.body, version=command.version)
-    expected = calculate_signature(content, secret_key)
-    return hmac.compare_digest(expected.encode("ascii"), ext.get(SIGNATURE, "").encode("utf-8"))
+    return is_signed(command.ext(), command.body, secret_key, version=command.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,8 @@ class AclSigner:
         ext[ACCESS_KEY] = self.access_key
         if self.security_token is not None:
             ext[SECURITY_TOKEN] = self.security_token
+        if UNIQUE_KEY_QUERY in ext:
+            command.version = min(command.version, VERSION_4_9_3)
         content = signed_content(ext, command.body, version=command.version)
         ext[SIGNATURE] = calculate_signature(content, self.secret_key)
         command.ext_fields = ext

@@ -53,6 +53,24 @@ def test_unique_key_query_is_signed_from_4_9_4_on() -> None:
     assert signing.signed_content(ext, b"", version=401) == b"truev"
 
 
+def test_unique_key_query_is_taken_signed_or_not_and_sent_so_that_every_broker_takes_it() -> None:
+    """Clients from 4.9.4 on sign it, brokers of 4.9 leave it out, 5.x goes by the version."""
+    signer = signing.AclSigner("rocketmq2", "12345678")
+    command = RemotingCommand.request(12, {"_UNIQUE_KEY_QUERY": "true", "topic": "T"})
+    signer.sign(command)
+    assert command.version == 399
+    content = signing.signed_content(command.ext(), b"", version=399)
+    assert signing.calculate_signature(content, "12345678") == command.ext()["Signature"]
+    for version in (399, 407, 479):
+        command.version = version
+        assert signing.verify_signature(command, "12345678")
+        ext = {**command.ext(), "Signature": ""}
+        content = signing.signed_content(ext, b"", version=407)
+        ext["Signature"] = signing.calculate_signature(content, "12345678")
+        assert signing.is_signed(ext, b"", "12345678", version=version) == (version > 399)
+        assert not signing.is_signed(ext, b"x", "12345678", version=version)
+
+
 def test_signed_command_verifies_and_a_changed_one_does_not() -> None:
     signer = signing.AclSigner("rocketmq2", "12345678", security_token="token")
     command = RemotingCommand.request(310, {"a": "pg", "b": "T"}, b"hi")
