@@ -4,24 +4,20 @@ While the master was away consumers committed to the slave. A plain RocketMQ mas
 own old file, and groups that restart consume everything again. Here a master that starts asks the
 name server who its slaves are and takes from each twinlog among them what is further than its own,
 never backwards, and never beyond its own log. Requests that depend on offsets wait for that, at
-most three seconds; sends do not.
-
-A client learns of the master's return when it refreshes its route, a Java client half a minute
-later. What it commits to the slave until then the slave passes on, a moment later, by the same
-rules.
+most three seconds; sends do not. What clients commit to the slave after that comes by the same
+rules (late_commits.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from twinlog.broker import offset_json
 from twinlog.broker.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.metadata_log import OffsetTable
 from twinlog.remoting import fastjson
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -44,35 +40,6 @@ GATED_CODES = frozenset(
 )
 _WAITING_MAX = 10_000
 _OFFSETS = RequestCode.GET_ALL_CONSUMER_OFFSET
-
-
-class LateCommits:
-    """On a slave: the furthest commit of each queue that the master has not been told yet."""
-
-    def __init__(self) -> None:
-        self._table: OffsetTable = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._table)
-
-    def add(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self._table.setdefault(f"{topic}@{group}", {})[queue_id] = offset
-
-    def take(self) -> OffsetTable:
-        table, self._table = self._table, {}
-        return table
-
-    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """These queues are shorter now: so is what was consumed of them."""
-        for key, queues in self._table.items():
-            topic = key.partition("@")[0]
-            for queue_id, offset in queues.items():
-                queues[queue_id] = min(offset, ends.get((topic, queue_id), offset))
-
-    def put_back(self, table: OffsetTable) -> None:
-        """The master did not take them: next time, unless there is news by then."""
-        for key, queues in table.items():
-            self._table[key] = {**queues, **self._table.get(key, {})}
 
 
 class OffsetReturn:

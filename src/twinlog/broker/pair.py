@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from twinlog import __version__
-from twinlog.broker.metadata_log import OffsetTable
+from twinlog.broker.late_commits import CommitRelay
 from twinlog.broker.metadata_service import WRITE_INTERVAL_MS, MetadataReader, MetadataWriter
-from twinlog.broker.offset_return import LateCommits, OffsetReturn
+from twinlog.broker.offset_return import OffsetReturn
 from twinlog.broker.slave_synchronize import SlaveSynchronize
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address
@@ -82,7 +82,14 @@ class PairService:
         self.reader = reader
         self.synchronize = synchronize
         self.offset_return = offset_return
-        self._late_commits = LateCommits()
+        self._late_commits = CommitRelay(
+            client=client,
+            clock=clock,
+            identity=self._identity,
+            master_address=self._reachable_twin,
+            takes_none=lambda: self.is_master_classic,
+            not_taken=ask_registration,
+        )
 
     # Life
 
@@ -100,7 +107,7 @@ class PairService:
         if not self._config.is_master:
             self._tasks.spawn("slave-sync", self.synchronize.run())
             self._tasks.spawn("find-master", self._find_master())
-            self._tasks.spawn("late-commits", self._pass_on_commits())
+            self._tasks.spawn("late-commits", self._late_commits.run())
             return
         if self._config.twinlog_metadata_in_log or self._disk.exists(self._marker):
             self.writer.enable()
@@ -141,32 +148,18 @@ class PairService:
 
     # On a slave: the master
 
-    def committed(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A client committed here: the master is told, if it is there and twinlog."""
-        if not self._config.is_master:
-            self._late_commits.add(group, topic, queue_id, offset)
+    def committed(
+        self, group: str, topic: str, queue_id: int, offset: int, answer: Callable[[], None]
+    ) -> None:
+        """A client committed here: a twinlog master that is there knows before the answer."""
+        if self._config.is_master:
+            answer()
+        else:
+            self._late_commits.add(group, topic, queue_id, offset, answer)
 
-    async def _pass_on_commits(self) -> None:
-        while True:
-            await self._clock.sleep_ms(WRITE_INTERVAL_MS)
-            address = self.synchronize.master_address
-            if self.is_master_classic:
-                self._late_commits.take()
-            elif self._late_commits and address and self.is_master_twin and self._is_replicating():
-                await self._pass_on(address, self._late_commits.take())
-
-    async def _pass_on(self, address: str, table: OffsetTable) -> None:
-        body = fastjson.dumps({"offsetTable": table})
-        command = RemotingCommand.request(RequestCode.TWINLOG_OFFSETS, self._identity(), body)
-        try:
-            answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
-        except (RemotingError, OSError) as error:
-            _LOG.debug("commits not passed on yet master=%s reason=%s", address, error)
-            self._late_commits.put_back(table)
-            self._ask_registration()
-            return
-        if answer.code != ResponseCode.SUCCESS:
-            _LOG.warning("the master took no commits reason=%s", answer.remark)
+    def _reachable_twin(self) -> str | None:
+        is_there = self.is_master_twin and self._is_replicating()
+        return self.synchronize.master_address if is_there else None
 
     def master_found(self, address: str | None, ha_address: str | None) -> None:
         """What the last registration said, None while the name server knows no master."""

@@ -12,8 +12,9 @@ from twinlog.broker import offset_return
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.late_commits import LateCommits
 from twinlog.broker.metadata_log import OffsetJournal
-from twinlog.broker.offset_return import LateCommits, OffsetReturn
+from twinlog.broker.offset_return import OffsetReturn
 from twinlog.remoting.codes import RequestCode as Code
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.errors import RemotingError

@@ -43,7 +43,7 @@ class ConsumerManageProcessor:
         locks: RebalanceLockManager[MessageQueue],
         clock: Clock,
         memory_size: int,
-        committed: Callable[[str, str, int, int], None],
+        committed: Callable[[str, str, int, int, Callable[[], None]], None],
     ) -> None:
         self._committed = committed
         self._memory_size = memory_size
@@ -86,11 +86,13 @@ class ConsumerManageProcessor:
     def update_offset(self, connection: ServerConnection, request: Request) -> None:
         """UPDATE_CONSUMER_OFFSET (15): the last one wins."""
         header = request.header(UpdateConsumerOffsetRequestHeader)
-        self._offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
-        self._committed(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        connection.reply(request, header={})
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        self._offsets.commit(group, topic, queue_id, header.commit_offset)
+
+        def answer() -> None:
+            connection.reply(request, header={})
+
+        self._committed(group, topic, queue_id, header.commit_offset, answer)
 
     def search_offset(self, connection: ServerConnection, request: Request) -> None:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the nearest, not the next."""
