@@ -19,6 +19,7 @@ from support.pair_story import (
     create_topics,
     groups_of,
     in_thread,
+    offsets_of,
     running_pair,
     seconds_to_first_read,
     stored_bodies,
@@ -26,7 +27,7 @@ from support.pair_story import (
     until,
 )
 from twinlog.admin import Admin, groups
-from twinlog.client import TransactionState
+from twinlog.client import TransactionState, route_table
 
 TOPICS = ["plain", "ordered", "delayed", "tx"]
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
@@ -198,3 +199,27 @@ async def test_item_097_and_101_the_story(tmp_path: Path, seed: int) -> None:
             story.verdict()
             await consumers["many"].close()
             await story.restart_group(traffic)
+
+
+@pytest.mark.timeout(120)
+async def test_the_last_commit_goes_to_a_master_that_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer read from the slave to its end and has not looked at the route since."""
+    monkeypatch.setattr(route_table, "PROVISIONAL_POLL_MS", 600_000)
+    with running_pair(tmp_path) as pair:
+        await create_topics(pair.name_server, ["plain"])
+        rng, ledger = random.Random(1), Ledger()
+        group = Group("many", ["plain"], rng, commit_ms=600_000)
+        group.may_run.clear()
+        consumer = await group.start(pair.name_server)
+        async with Traffic(pair, rng, ledger) as traffic:
+            await traffic.send("plain", 200)
+        pair.master.popen.kill()
+        await in_thread(pair.master.popen.wait)
+        group.may_run.set()
+        await until(lambda: ledger.acknowledged["plain"] <= set(group.bodies()), "the rest")
+        pair.master = await in_thread(pair.restart, pair.master)
+        await consumer.close()
+        offsets = (await in_thread(offsets_of, pair.master))["plain@many"]
+        assert sum(offsets.values()) == 200

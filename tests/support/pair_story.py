@@ -154,9 +154,8 @@ class Group:
             self.name,
             name_server=name_server,
             consume_from=ConsumeFrom.FIRST_OFFSET,
-            commit_ms=500,
             queue_count_max=20,  # So that a backlog is on the brokers and not in the client.
-            **self._options,
+            **{"commit_ms": 500, **self._options},
         )
         await consumer.start()
         for topic in self.topics:

@@ -112,10 +112,24 @@ class ConsumerCore:
         self._is_stopping = True
         self._wake.set()
         if self._is_started and self.instance.is_running:
+            await self._look_for_masters()
             await self._release(list(self.readers), wait_ms=handler_timeout_ms)
         await self.instance.stop()
         for waiter in self._waiters:
             waiter.cancel()
+
+    async def _look_for_masters(self) -> None:
+        """One may be back since the last look: the last offsets belong there, not on a slave."""
+        missing = {
+            queue.broker_name: queue.topic
+            for queue in self.readers
+            if self.instance.master_address(queue.broker_name) is None
+        }
+        for topic in missing.values():
+            try:
+                await self.instance.refresh_route(topic)
+            except ClientError as error:
+                _LOG.debug("no news of the route topic=%s reason=%s", topic, error)
 
     # Subscriptions
 
