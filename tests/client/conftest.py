@@ -50,14 +50,19 @@ class Cluster:
             **{"brokerName": name, **QUICK, **config},
         )  # fmt: skip
         self._group.add(broker)
-        # Ready means that it serves; clients find it when it has registered.
-        self.namesrv.wait_for_text(f"address={broker.address}")
+        self.namesrv.wait_registered(broker.address)
         return broker
 
-    def restart(self, broker: TwinlogBroker) -> TwinlogBroker:
-        again = broker.restart()
+    def restart(self, broker: TwinlogBroker, **changes: object) -> TwinlogBroker:
+        before = self.namesrv.registrations(broker.address)
+        again = broker.restart(**changes)
         self._group.add(again)
+        self.namesrv.wait_registered(broker.address, after=before)
         return again
+
+    def restart_namesrv(self) -> None:
+        self.namesrv = self.namesrv.restart()
+        self._group.add(self.namesrv)
 
 
 @pytest.fixture(scope="session")

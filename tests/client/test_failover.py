@@ -96,7 +96,7 @@ async def test_a_name_server_that_restarts_is_found_again(bare_cluster: Any) -> 
         await eventually(lambda: b"without" in seen, "traffic without a name server")
         with pytest.raises(ClientError, match="no name server answers"):
             await producer.send(Message("U", b"x"))
-        bare_cluster.namesrv = bare_cluster.restart(bare_cluster.namesrv)
+        bare_cluster.restart_namesrv()
 
         async def new_topic() -> bool:
             try:

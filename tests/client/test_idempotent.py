@@ -263,8 +263,7 @@ async def test_the_slave_that_takes_over_drops_what_the_lost_master_had(bare_clu
     before = places(receipts)
     master.kill()
     slave.kill()
-    promoted = slave.restart(brokerRole="ASYNC_MASTER", brokerId=0, haMasterAddress="")
-    bare_cluster._group.add(promoted)
+    bare_cluster.restart(slave, brokerRole="ASYNC_MASTER", brokerId=0, haMasterAddress="")
     async with once(server, "p") as producer:
         again = await producer.send_many(messages)
     assert [p[:2] for p in places(again[:400])] == [p[:2] for p in before]

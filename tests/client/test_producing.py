@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -66,6 +66,58 @@ async def test_automatic_batches_give_every_message_its_own_true_receipt(
         assert int(found.body) == number
         assert found.offset_message_id == receipt.offset_message_id
         assert (found.queue, found.queue_offset) == (receipt.queue, receipt.queue_offset)
+
+
+def mixed(topic: str, n: int) -> Message:
+    """Mostly plain ones, which travel in runs; among them whatever does not."""
+    body = b"%d" % n
+    match n % 97:
+        case 7:
+            return Message(topic, body, keys=[f"k{n}"])
+        case 11:
+            return Message(topic, body, tags="with blank", properties={"n": str(n)})
+        case 13:
+            return Message(topic, body + b" " * 6000)
+        case 17:
+            return Message(topic, body, sharding_key="k")
+        case 19:
+            return Message(topic, body, wait_store_ok=False, flag=n)
+        case _:
+            return Message(topic, body, tags="x" if n % 2 else None)
+
+
+async def test_many_of_all_kinds_have_their_receipts_in_order(cluster: Any, unique: Unique) -> None:
+    topic, count = unique("T"), 3000
+    async with Producer("pg", name_server=cluster.name_server, linger_ms=2) as producer:
+        receipts = await producer.send_many(mixed(topic, n) for n in range(count))
+    stored = {m.message_id: m for m in await read_all(cluster.name_server, topic, count)}
+    assert len(receipts) == len(stored) == count
+    for number, receipt in enumerate(receipts):
+        found, sent = stored[receipt.message_id], mixed(topic, number)
+        assert found.body == sent.body
+        assert (found.tags, found.keys, found.flag) == (sent.tags, list(sent.keys), sent.flag)
+        assert found.offset_message_id == receipt.offset_message_id
+        assert (found.queue, found.queue_offset) == (receipt.queue, receipt.queue_offset)
+
+
+@pytest.mark.parametrize("linger_ms", [None, 2])
+async def test_what_comes_before_a_mistake_among_many_is_sent(
+    cluster: Any, unique: Unique, linger_ms: float | None
+) -> None:
+    topic = unique("T")
+
+    def until_failure() -> Iterator[Message]:
+        yield from (Message(topic, b"%d" % n) for n in range(300))
+        raise LookupError("no more")
+
+    async with Producer("pg", name_server=cluster.name_server, linger_ms=linger_ms) as producer:
+        with pytest.raises(LookupError, match="no more"):
+            await producer.send_many(until_failure())
+        with pytest.raises(InvalidMessageError, match="body is empty"):
+            await producer.send_many([Message(topic, b"300"), Message(topic, b"")])
+        await producer.flush()
+    stored = await read_all(cluster.name_server, topic, 301)
+    assert sorted(int(m.body) for m in stored) == list(range(301))
 
 
 async def test_an_explicit_batch_is_stored_as_one(cluster: Any, unique: Unique) -> None:

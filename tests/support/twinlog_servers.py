@@ -27,6 +27,17 @@ class TwinlogNamesrv(Process):
         argv = [str(TWINLOG), "namesrv", "-c", str(file)]
         super().__init__("twinlog namesrv", argv, log=directory / "namesrv.log", cwd=directory)
 
+    def registrations(self, address: str) -> int:
+        """How often a broker of this address came."""
+        return sum(
+            "broker registered" in line and line.endswith(f"address={address}")
+            for line in self.output().splitlines()
+        )
+
+    def wait_registered(self, address: str, *, after: int = 0) -> None:
+        """Ready means that a broker serves; clients find it when it has registered."""
+        self.wait_ready(lambda: self.registrations(address) > after, f"{address} registers")
+
     def restart(self, **changes: object) -> TwinlogNamesrv:
         namesrv = TwinlogNamesrv(self.directory, {**self.config, **changes})
         namesrv.wait_for_text("twinlog namesrv ready", deadline_s=READY_DEADLINE_S)

@@ -36,6 +36,7 @@ class Batch:
     # What belongs to each element: the producer keeps its futures and ids here.
     tickets: list[Any] = field(default_factory=list)
     size: int = 0
+    count: int = 0
     is_single: bool = False
 
 
@@ -65,15 +66,26 @@ class Accumulator:
     def is_empty(self) -> bool:
         return self.size == 0
 
-    def add(self, key: LaneKey, element: bytes, ticket: Any, now_ms: float) -> bool:
-        """Put one message. True when a batch became full: call `take_ready` now."""
+    def room(self, key: LaneKey) -> tuple[int, int]:
+        """Bytes and messages that still fit into the batch that is open, or into a new one."""
+        lane = self._lanes.get(key)
+        batch = None if lane is None else lane.open
+        if batch is None:
+            return self.size_max, self.count_max
+        return self.size_max - batch.size, self.count_max - batch.count
+
+    def add(self, key: LaneKey, element: bytes, ticket: Any, now_ms: float, count: int = 1) -> bool:
+        """Put one message, or `count` in one piece. True when a batch became full: call
+        `take_ready` now."""
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
         batch = lane.open
         size = len(element)
         is_full = False
-        if batch is not None and batch.size + size > self.size_max:
+        if batch is not None and (
+            batch.size + size > self.size_max or batch.count + count > self.count_max
+        ):
             self._close(lane, batch)
             batch = None
             is_full = True
@@ -82,8 +94,9 @@ class Accumulator:
         batch.elements.append(element)
         batch.tickets.append(ticket)
         batch.size += size
+        batch.count += count
         self.size += size
-        if batch.size >= self.size_max or len(batch.elements) >= self.count_max:
+        if batch.size >= self.size_max or batch.count >= self.count_max:
             self._close(lane, batch)
             is_full = True
         return is_full
@@ -95,7 +108,7 @@ class Accumulator:
             lane = self._lanes[key] = _Lane()
         if lane.open is not None:
             self._close(lane, lane.open)
-        batch = Batch(key, now_ms, [element], [ticket], len(element), is_single=True)
+        batch = Batch(key, now_ms, [element], [ticket], len(element), 1, is_single=True)
         self.size += batch.size
         lane.open = batch
         self._close(lane, batch)

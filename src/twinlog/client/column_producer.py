@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from twinlog.client.accumulator import LaneKey
-from twinlog.client.errors import ClientClosedError, InvalidMessageError
+from twinlog.client.errors import InvalidMessageError
 from twinlog.client.idempotent import IdempotentLanes
 from twinlog.client.message import SendReceipt
 from twinlog.client.producer import Producer
@@ -28,9 +28,7 @@ class ColumnProducer(Producer):
         Waits for room only; the future has the receipt of the first. Of an idempotent producer the
         members have their marks, and `queue` is theirs (see `once`).
         """
-        self._instance.check_usable()
-        if self._closing:
-            raise ClientClosedError("this producer is closed: open a new one")
+        self._check_open()
         if len(data) > self._message_size_max:
             raise InvalidMessageError(
                 f"a batch of {len(data)} bytes, at most {self._message_size_max}: split it"
@@ -42,7 +40,7 @@ class ColumnProducer(Producer):
             assert queue is not None
             self._once.add_members(queue, data, count, (future, "", None))
         else:
-            self._send_batch_request(LaneKey(topic, queue, True), data, [(future, "", None)], None)
+            self._batching.send_batch(LaneKey(topic, queue, True), data, [(future, "", None)])
         return future
 
     @property

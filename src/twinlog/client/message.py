@@ -267,6 +267,11 @@ _checked_topics: dict[str, bool] = {}
 _CHECKED_TOPICS_MAX = 4096
 
 
+def is_checked_topic(topic: object) -> bool:
+    """Whether a message to this topic has passed the checks before."""
+    return type(topic) is str and topic in _checked_topics
+
+
 def check_message(message: Message, size_max: int) -> bytes:
     """The body of a message that may be sent, or an error that says what is wrong with it."""
     if not isinstance(message, Message):

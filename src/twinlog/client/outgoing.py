@@ -6,6 +6,7 @@ Answers to SendMessageRequestHeaderV2, MessageBatch and MQClientAPIImpl.processS
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from twinlog.client.errors import ClientError, UnreadableAnswerError, broker_error
@@ -13,6 +14,7 @@ from twinlog.client.message import SendReceipt, SendStatus
 from twinlog.client.queues import MessageQueue
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.runtime.compiled import load
 
 _ELEMENT_HEAD = struct.Struct(">iiiii")
 _LENGTH = struct.Struct(">h")
@@ -103,6 +105,17 @@ def send_command(request: SendRequest, group: str, default_topic: str) -> Remoti
     return RemotingCommand(request.code, ext_fields=ext, body=request.body)
 
 
+def ids_of(tickets: Sequence[tuple[Any, str | list[str], Any]]) -> list[str]:
+    """The message ids of a request, of single messages and of runs."""
+    ids: list[str] = []
+    for _, one_or_more, _ in tickets:
+        if type(one_or_more) is str:
+            ids.append(one_or_more)
+        else:
+            ids.extend(one_or_more)
+    return ids
+
+
 def read_receipts(
     answer: Request, request: SendRequest, message_ids: list[str], address: str
 ) -> list[SendReceipt]:
@@ -130,10 +143,25 @@ def read_receipts(
     if len(offset_ids) != len(message_ids):
         offset_ids = [""] * len(message_ids)
     # A repeat of what was stored at different times says where each one is.
-    places = [int(text) for text in ext.get("queueOffsets", "").split(",") if text]
+    places: Sequence[int] = [int(text) for text in ext.get("queueOffsets", "").split(",") if text]
     if len(places) != len(message_ids):
-        places = list(range(queue_offset, queue_offset + len(message_ids)))
+        places = range(queue_offset, queue_offset + len(message_ids))
+    return receipts(status, queue, message_ids, places, offset_ids)
+
+
+def receipts_in_python(
+    status: SendStatus,
+    queue: MessageQueue,
+    message_ids: list[str],
+    places: Sequence[int],
+    offset_ids: list[str],
+) -> list[SendReceipt]:
+    """What the compiled part does as well."""
     return [
-        SendReceipt(status, message_id, queue, places[index], offset_ids[index])
-        for index, message_id in enumerate(message_ids)
+        SendReceipt(status, message_id, queue, place, offset_id)
+        for message_id, place, offset_id in zip(message_ids, places, offset_ids, strict=True)
     ]
+
+
+_compiled = load("twinlog.client._run")
+receipts = receipts_in_python if _compiled is None else _compiled.receipts

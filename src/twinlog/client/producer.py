@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 from typing_extensions import Unpack
 
-from twinlog.client.accumulator import Accumulator, Batch, LaneKey
+from twinlog.client.accumulator import Accumulator, LaneKey
+from twinlog.client.batching import Batching
 from twinlog.client.errors import (
     BufferFullError,
     ClientClosedError,
@@ -39,10 +41,12 @@ from twinlog.client.message import (
     check_message,
     check_queue,
     encode_user_properties,
+    is_checked_topic,
 )
 from twinlog.client.outgoing import SendRequest, batch_element, send_command
 from twinlog.client.queues import MessageQueue
 from twinlog.client.request_reply import RequestReply
+from twinlog.client.run import pack_run
 from twinlog.client.selector import choose_by_key
 from twinlog.client.sender import Sender
 from twinlog.client.settings import ClientSettings, resolve
@@ -59,13 +63,11 @@ _COMPRESSION = {
     None: None,
 }
 
-# Bytes of batches on their way. More would not be faster: it only waits at the broker, and the time
-# limit of a request runs while it does.
-IN_FLIGHT_SIZE_MAX = 4 * 1024 * 1024
 YIELD_EVERY = 256  # Messages between two looks at what the brokers answered.
 
-# A future for the caller, the message's id, and what the hook wants back.
-Ticket = tuple["asyncio.Future[SendReceipt]", str, Any]
+# A future for the caller, the message's id, and what the hook wants back. A run of messages has one
+# future, a list of ids, and no hook.
+Ticket = tuple["asyncio.Future[Any]", str | list[str], Any]
 
 
 class Producer:
@@ -130,20 +132,11 @@ class Producer:
         self._compress_over = compress_over if _COMPRESSION[compression] else None
         self._compression = _COMPRESSION[compression] or CompressionType.ZLIB
         self._message_size_max = message_size_max
+        self._run_body_size_max = message_size_max
+        if self._compress_over is not None:
+            self._run_body_size_max = min(message_size_max, self._compress_over - 1)
         self._hooks = self._instance.settings.hooks
         self._has_linger = linger_ms is not None
-        # Keyed messages always pass through lanes: that is what keeps their order under retries.
-        self._accumulator = Accumulator(
-            linger_ms=linger_ms or 0, size_max=batch_size_max, count_max=batch_count_max
-        )
-        # One key object for each topic, with and without waiting for the store.
-        self._free_lanes: dict[str, LaneKey] = {}
-        self._free_lanes_unsafe: dict[str, LaneKey] = {}
-        # Batches that are ready while as much as is useful is on its way.
-        self._outbox: deque[Batch] = deque()
-        self._outbox_size = 0
-        self._drain_timer: Any = None
-        self._is_draining = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -155,6 +148,13 @@ class Producer:
             retry_when_not_ok=retry_when_not_ok,
             faults=FaultStrategy(is_enabled=avoid_slow_brokers),
         )  # fmt: skip
+        # Keyed messages always pass through lanes: that is what keeps their order under retries.
+        accumulator = Accumulator(
+            linger_ms=linger_ms or 0, size_max=batch_size_max, count_max=batch_count_max
+        )
+        self._batching = Batching(
+            accumulator, self._sender, self._instance.clock, send_timeout_ms=send_timeout_ms
+        )
         self._once: IdempotentLanes | None = None
         if idempotent:
             self._once = IdempotentLanes(
@@ -269,7 +269,7 @@ class Producer:
                 f"a batch of {len(data)} bytes, at most {self._message_size_max}: split it"
             )
         key = LaneKey(batch[0].topic, queue, batch[0].wait_store_ok)
-        self._send_batch_request(key, data, tickets, None)
+        self._batching.send_batch(key, data, tickets)
         return list(await asyncio.gather(*(ticket[0] for ticket in tickets)))
 
     async def send_many(self, messages: Iterable[Message]) -> list[SendReceipt]:
@@ -277,24 +277,27 @@ class Producer:
 
         Raises the first error, after every message has had its outcome.
         """
-        futures: list[asyncio.Future[SendReceipt]] = []
-        for message in messages:
-            if self._is_over_limit():
-                await self._wait_for_room()
-            elif len(futures) % YIELD_EVERY == 0:
-                # Answers must be read while we send, or their time limits pass unseen.
-                await asyncio.sleep(0)
-            futures.append(self._enqueue(message, None, None))
-        receipts: list[SendReceipt] = []
-        error: ClientError | None = None
-        for future in futures:
+        outcomes: list[asyncio.Future[SendReceipt] | asyncio.Future[list[SendReceipt]]] = []
+        source = iter(messages)
+        is_more = True
+        while is_more:
+            # Answers must be read while we send, or their time limits pass unseen.
+            await asyncio.sleep(0)
+            chunk: list[Message] = []
+            failure: Exception | None = None
             try:
-                receipts.append(await future)
-            except ClientError as failure:
-                error = error or failure
-        if error is not None:
-            raise error
-        return receipts
+                chunk.extend(islice(source, YIELD_EVERY))
+            except Exception as error:  # What came before it is sent.
+                failure = error
+            start = 0
+            while start < len(chunk):
+                if self._is_over_limit():
+                    await self._wait_for_room()
+                start = self._enqueue_some(chunk, start, outcomes)
+            if failure is not None:
+                raise failure
+            is_more = len(chunk) == YIELD_EVERY
+        return await _all_receipts(outcomes)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without an answer: as fast as it gets, and nobody knows whether it arrived."""
@@ -332,21 +335,65 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until nothing is on its way."""
-        self._drain(force=True)
+        self._batching.drain(force=True)
         while self._buffered() or self._sender.outstanding:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle_waiters.append(waiter)
             await waiter
-            self._drain(force=True)
+            self._batching.drain(force=True)
 
     # From message to request
+
+    def _enqueue_some(self, messages: list[Message], start: int, outcomes: list[Any]) -> int:
+        """Take a run of plain messages, or else one message. Returns where to go on."""
+        if self._has_linger and self._once is None and self._hooks is None:
+            run = self._enqueue_run(messages, start)
+            if run is not None:
+                outcomes.append(run[0])
+                return start + run[1]
+        outcomes.append(self._enqueue(messages[start], None, None))
+        return start + 1
+
+    def _enqueue_run(
+        self, messages: list[Message], start: int
+    ) -> tuple[asyncio.Future[list[SendReceipt]], int] | None:
+        """The future of a run and the number of its messages; None: not a plain one."""
+        first = messages[start]
+        if type(first) is not Message or not is_checked_topic(first.topic):
+            return None
+        self._check_open()
+        loop = self._own_loop()
+        key = self._batching.free_lane(first)
+        size_room, count_room = self._batching.room(key)
+        run = pack_run(
+            messages, start, self._instance.unique_ids,
+            size_room=size_room, count_room=count_room, body_size_max=self._run_body_size_max,
+        )  # fmt: skip
+        if run is None:
+            return None
+        future: asyncio.Future[list[SendReceipt]] = loop.create_future()
+        self._batching.add(key, run.data, (future, run.ids, None), len(run.ids))
+        return future, len(run.ids)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClientClosedError("this producer is closed: open a new one")
+        self._instance.check_usable()
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop in which this producer was started, and which must be running now."""
+        loop = self._loop
+        if loop is None:
+            self._instance.check_usable()
+            raise ClientClosedError("this producer is not started")
+        if asyncio.get_running_loop() is not loop:
+            raise UsageError("this producer belongs to another event loop: open one here")
+        return loop
 
     def _enqueue(
         self, message: Message, queue: MessageQueue | None, timeout_ms: int | None
     ) -> asyncio.Future[SendReceipt]:
-        if self._closing:
-            raise ClientClosedError("this producer is closed: open a new one")
-        self._instance.check_usable()
+        self._check_open()
         if queue is not None:
             check_message(message, self._message_size_max)
             check_queue(queue, message.topic)
@@ -402,15 +449,8 @@ class Producer:
     def _enqueue_free(self, message: Message) -> asyncio.Future[SendReceipt]:
         """The common case of automatic batching: any queue, nothing special. Kept short."""
         body, properties, ticket = self._prepare(message)
-        keys = self._free_lanes if message.wait_store_ok else self._free_lanes_unsafe
-        key = keys.get(message.topic)
-        if key is None:
-            key = keys[message.topic] = LaneKey(message.topic, None, message.wait_store_ok)
         element = batch_element(body, properties, message.flag)
-        if self._accumulator.add(key, element, ticket, self._instance.clock.monotonic_ms()):
-            self._drain()
-        elif self._drain_timer is None:
-            self._schedule_drain()
+        self._batching.add(self._batching.free_lane(message), element, ticket)
         return ticket[0]
 
     def _to_lane(
@@ -424,17 +464,11 @@ class Producer:
         is_lone: bool,
     ) -> None:
         key = LaneKey(message.topic, pinned, message.wait_store_ok)
-        now_ms = self._instance.clock.monotonic_ms()
         if is_lone:
             request = self._request(message, body, properties.decode(), [ticket], pinned, sys_flag)
-            self._accumulator.add_single(key, body, request, now_ms)
-            self._drain()
-            return
-        element = batch_element(body, properties, message.flag)
-        if self._accumulator.add(key, element, ticket, now_ms):
-            self._drain()
-        elif self._drain_timer is None:
-            self._schedule_drain()
+            self._batching.add_single(key, request)
+        else:
+            self._batching.add(key, batch_element(body, properties, message.flag), ticket)
 
     def _enqueue_when_routed(
         self, message: Message, body: bytes, properties: bytes, ticket: Ticket, sys_flag: int
@@ -461,12 +495,7 @@ class Producer:
         return choose_by_key(queues, message.sharding_key) if queues else None
 
     def _prepare(self, message: Message) -> tuple[bytes, bytes, Ticket]:
-        loop = self._loop
-        if loop is None:
-            self._instance.check_usable()
-            raise ClientClosedError("this producer is not started")
-        if asyncio.get_running_loop() is not loop:
-            raise UsageError("this producer belongs to another event loop: open one here")
+        loop = self._own_loop()
         context = None
         if self._hooks is not None:
             context = guarded(self._hooks.before_send, message)
@@ -514,9 +543,7 @@ class Producer:
         timeout_ms: int | None = None,
     ) -> asyncio.Future[SendReceipt]:
         """A message with properties of RocketMQ's own: transactions, requests, replies."""
-        self._instance.check_usable()
-        if self._closing:
-            raise ClientClosedError("this producer is closed: open a new one")
+        self._check_open()
         body, encoded, ticket = self._prepare(message)
         flag, body = self._compressed(body)
         extra = "".join(f"\x02{name}\x01{value}" for name, value in properties.items())
@@ -528,100 +555,45 @@ class Producer:
         self._sender.send(request)
         return ticket[0]
 
-    # Batches
-
-    def _schedule_drain(self) -> None:
-        if self._is_draining:
-            return
-        ready_ms = self._accumulator.next_ready_ms()
-        if ready_ms is None:
-            return
-        assert self._loop is not None
-        delay_ms = ready_ms - self._instance.clock.monotonic_ms()
-        if delay_ms <= 0:
-            self._drain_timer = self._loop.call_soon(self._drain_by_timer)
-        else:
-            self._drain_timer = self._loop.call_later(delay_ms / 1000, self._drain_by_timer)
-
-    def _drain_by_timer(self) -> None:
-        self._drain_timer = None
-        self._drain()
-
-    def _drain(self, *, force: bool = False) -> None:
-        """Send every batch that is due."""
-        if self._is_draining:
-            return
-        self._is_draining = True
-        now_ms = self._instance.clock.monotonic_ms()
-        outbox, sender = self._outbox, self._sender
-        for batch in self._accumulator.take_ready(now_ms, force=force):
-            outbox.append(batch)
-            self._outbox_size += batch.size
-        while outbox and sender.outstanding_size < IN_FLIGHT_SIZE_MAX:
-            self._send_out(outbox.popleft(), now_ms)
-        self._is_draining = False
-        if self._drain_timer is None:
-            self._schedule_drain()
-
-    def _send_out(self, batch: Batch, now_ms: int) -> None:
-        self._outbox_size -= batch.size
-        if batch.is_single:
-            request: SendRequest = batch.tickets[0]
-            request.batch = batch
-            request.deadline_ms = now_ms + self._send_timeout_ms
-            self._sender.send(request)
-        else:
-            self._send_batch_request(batch.key, b"".join(batch.elements), batch.tickets, batch)
-
-    def _send_batch_request(
-        self, key: LaneKey, data: bytes, tickets: list[Ticket], batch: Batch | None
-    ) -> None:
-        clock = self._instance.clock
-        wait = "true" if key.wait_store_ok else "false"
-        request = SendRequest(
-            key.topic, data, f"WAIT\x01{wait}", tickets=tickets, born_ms=clock.now_ms(),
-            deadline_ms=clock.monotonic_ms() + self._send_timeout_ms,
-            code=RequestCode.SEND_BATCH_MESSAGE, queue=key.queue, batch=batch,
-        )  # fmt: skip
-        self._sender.send(request)
-
     # Outcomes
 
     def _outcome(
         self, request: SendRequest, receipts: list[SendReceipt] | None, error: ClientError | None
     ) -> None:
         hooks = self._hooks
-        for index, (future, _, context) in enumerate(request.tickets):
+        index = 0
+        for future, ids, context in request.tickets:
+            outcome: Any = None
+            if receipts is not None and type(ids) is list:
+                outcome = receipts[index : index + len(ids)]
+                index += len(ids)
+            elif receipts is not None:
+                outcome = receipts[index]
+                index += 1
             if not future.done():
-                if receipts is not None:
-                    future.set_result(receipts[index])
+                if error is None:
+                    future.set_result(outcome)
                 else:
-                    assert error is not None
                     future.set_exception(error)
             if hooks is not None:
-                receipt = None if receipts is None else receipts[index]
-                guarded(hooks.after_send, context, receipt, error)
+                guarded(hooks.after_send, context, outcome, error)
         if request.once is not None:
             assert self._once is not None
             self._once.finished(request, receipts, error)
-        if request.batch is not None:
-            self._accumulator.finished(request.batch)
-            if request.is_pinned or self._outbox:
-                self._drain()
+        self._batching.finished(request)
         self._wake_waiters()
 
     # Back-pressure
 
     def _buffered(self) -> int:
-        size = self._sender.outstanding_size + self._accumulator.size + self._outbox_size
+        size = self._sender.outstanding_size + self._batching.size
         return size if self._once is None else size + self._once.size
 
     def _is_over_limit(self) -> bool:
         sender = self._sender
         return (
             sender.outstanding >= self._in_flight_max
-            or sender.outstanding_size + self._accumulator.size + self._outbox_size
-            >= self._buffer_size_max
+            or sender.outstanding_size + self._batching.size >= self._buffer_size_max
             or (self._once is not None and self._buffered() >= self._buffer_size_max)
         )
 
@@ -665,3 +637,22 @@ class Producer:
 
     def routes_changed(self) -> None:
         """Routes are looked up for each send: nothing to do."""
+
+
+async def _all_receipts(outcomes: list[Any]) -> list[SendReceipt]:
+    """The receipts of messages and runs; raises the first error when all have their outcome."""
+    receipts: list[SendReceipt] = []
+    error: ClientError | None = None
+    for future in outcomes:
+        try:
+            outcome = await future
+        except ClientError as failure:
+            error = error or failure
+            continue
+        if type(outcome) is list:
+            receipts.extend(outcome)
+        else:
+            receipts.append(outcome)
+    if error is not None:
+        raise error
+    return receipts

@@ -22,7 +22,7 @@ from twinlog.client.errors import (
 from twinlog.client.fault_strategy import FaultStrategy
 from twinlog.client.instance import DEFAULT_TOPIC, ClientInstance
 from twinlog.client.message import SendReceipt
-from twinlog.client.outgoing import SendRequest, read_receipts, send_command
+from twinlog.client.outgoing import SendRequest, ids_of, read_receipts, send_command
 from twinlog.client.queues import MessageQueue
 from twinlog.client.retry import RetryAction, backoff_ms, decide
 from twinlog.client.routes import TopicRoute
@@ -168,7 +168,7 @@ class Sender:
     def _answered(
         self, request: SendRequest, address: str, answer: Request, started_ms: int
     ) -> None:
-        ids = [ticket[1] for ticket in request.tickets]
+        ids = ids_of(request.tickets)
         try:
             receipts = read_receipts(answer, request, ids, address)
         except ClientError as error:

@@ -111,6 +111,7 @@ class UniqueIdGenerator:
             raise ValueError(f"an address has 4 or 16 bytes, this one has {len(address)}")
         fixed = address + _UNIQUE_FIXED.pack(process_id & 0xFFFF, instance_hash)
         self._fixed = fixed.hex().upper()
+        self.id_size = len(self._fixed) + 2 * _UNIQUE_MOVING.size
         self._now_ms = now_ms
         self._zone = zone
         self._counter = 0
