@@ -7,6 +7,7 @@ from pathlib import Path
 from support.ha_load import ask
 from support.processes import accepts, free_port, wait_until
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 
 SOON_S = 20.0  # Far below the 30 s of a registration period, far above what it takes.
@@ -34,3 +35,27 @@ def test_a_name_server_that_comes_later_learns_of_the_broker(tmp_path: Path) -> 
                 namesrv.kill()
     finally:
         broker.kill()
+
+
+def test_an_order_topic_is_known_as_one_with_its_next_registration(tmp_path: Path) -> None:
+    """Also when only that topic is registered, as Apache's broker does it."""
+    namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+    broker = start_twinlog_broker(tmp_path / "broker", namesrv=namesrv.address)
+    try:
+        wait_until(lambda: knows_broker(namesrv.address, "broker-a"), "it knows the broker")
+        kv = {"namespace": "ORDER_TOPIC_CONFIG", "key": "steps", "value": "broker-a:1"}
+        assert ask(namesrv.address, RequestCode.PUT_KV_CONFIG, kv).code == 0
+        topic = {
+            "topic": "steps", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+        }  # fmt: skip
+        assert ask(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+
+        def is_ordered() -> bool:
+            body = ask(broker.address, RequestCode.GET_ALL_TOPIC_CONFIG).body
+            return bool(fastjson.loads(body)["topicConfigTable"]["steps"]["order"])
+
+        wait_until(is_ordered, "the broker marks the topic", deadline_s=SOON_S)
+    finally:
+        broker.kill()
+        namesrv.kill()

@@ -149,12 +149,12 @@ class Registration:
 
     async def register_all(self) -> None:
         """Register every topic with every name server."""
-        await self._register(self._topics.table, must_update_order=True)
+        await self._register(self._topics.table)
 
     async def register_topics(self, names: Iterable[str]) -> None:
         """Register only these topics: name servers keep what is not mentioned."""
         table = {name: topic for name in names if (topic := self._topics.select(name)) is not None}
-        await self._register(table, must_update_order=False)
+        await self._register(table)
 
     async def unregister_all(self) -> None:
         """Say goodbye (104), so that no client is sent here any more."""
@@ -170,7 +170,7 @@ class Registration:
             timeout_ms=_UNREGISTER_TIMEOUT_MS,
         )
 
-    async def _register(self, table: dict[str, TopicConfig], *, must_update_order: bool) -> None:
+    async def _register(self, table: dict[str, TopicConfig]) -> None:
         if not self._is_enabled:
             return
         body = self._body(table)
@@ -192,7 +192,7 @@ class Registration:
             # One name server may not know yet what another does: the first that knows counts.
             found = next((h for h in headers if h.master_addr or h.ha_server_addr), headers[0])
             self._on_master(found.ha_server_addr, found.master_addr)
-        if must_update_order and good:
+        if good:
             self._update_order(next(iter(good.values())))
 
     def _body(self, table: dict[str, TopicConfig]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -100,6 +101,16 @@ async def test_send_without_a_required_field(field: str, client: Client) -> None
     answer = await client.send(**{field: None})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert f"field {field} " in (answer.remark or "")
+
+
+@pytest.mark.parametrize("until", [99_999_999_999_999, 2**62])
+async def test_send_before_the_broker_takes_any(until: int, broker: Broker, client: Client) -> None:
+    broker.config.start_accept_send_request_time_stamp = until
+    answer = await client.send()
+    broker.config.start_accept_send_request_time_stamp = 0
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    text = answer.remark or ""
+    assert re.fullmatch(r"broker unable to service, until \d{4}-\d\d-\d\d [0-9:]{8},\d{3}", text)
 
 
 async def test_unknown_topic_with_creation_off(broker: Broker, client: Client) -> None:

@@ -8,6 +8,7 @@ is not common (new topic, retry, delay, transaction, refusal) leaves that path.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from twinlog.broker import names, perm
@@ -55,6 +56,7 @@ from twinlog.store.status import AppendResult, PutMessageStatus
 
 _Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _PUT_OK = PutMessageStatus.PUT_OK
+_YEAR_9999_MS = 253_370_764_800_000  # Later ones have no calendar here.
 VERSION_MAX_RECONSUME_TIMES = 121  # Since 3.4.9 the producer's own limit counts.
 _UNDELAYED_TYPES = (sysflag.TRANSACTION_NOT_TYPE, sysflag.TRANSACTION_COMMIT_TYPE)
 _WAITS = b"\x02WAIT\x01true"
@@ -463,7 +465,8 @@ class SendMessageProcessor:
     def _check_may_send(self, topic: str) -> None:
         start = self._config.start_accept_send_request_time_stamp
         if self._clock.now_ms() < start:
-            remark = f"broker unable to service, until {start}"
+            until = datetime.fromtimestamp(min(start, _YEAR_9999_MS) // 1000)
+            remark = f"broker unable to service, until {until:%Y-%m-%d %H:%M:%S},{start % 1000:03d}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         if self._replies.is_overloaded:
             remark = "[REJECTREQUEST]system busy, too many sends wait for disk or slave"
