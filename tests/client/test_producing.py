@@ -100,6 +100,20 @@ async def test_many_of_all_kinds_have_their_receipts_in_order(cluster: Any, uniq
         assert (found.queue, found.queue_offset) == (receipt.queue, receipt.queue_offset)
 
 
+async def test_many_leave_no_queue_behind_which_others_wait(cluster: Any, unique: Unique) -> None:
+    topic, waiting, batch_size = unique("T"), [0], 64 * 1024
+    async with Producer("pg", name_server=cluster.name_server, linger_ms=2) as producer:
+
+        def messages() -> Iterator[Message]:
+            for _ in range(16_000):
+                waiting.append(producer._batching.size)
+                yield Message(topic, bytes(1000) + b"x")
+
+        receipts = await producer.send_many(messages())
+    assert len(receipts) == 16_000
+    assert max(waiting) <= 2 * batch_size, "one batch that is open, one that could not leave"
+
+
 @pytest.mark.parametrize("linger_ms", [None, 2])
 async def test_what_comes_before_a_mistake_among_many_is_sent(
     cluster: Any, unique: Unique, linger_ms: float | None

@@ -46,6 +46,11 @@ class Batching:
         """Bytes that have not left."""
         return self._accumulator.size + self._outbox_size
 
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether batches wait although as much as is useful is on its way."""
+        return self._outbox_size > 0
+
     def free_lane(self, message: Message) -> LaneKey:
         """The lane of messages that may go to any queue."""
         keys = self._free_lanes if message.wait_store_ok else self._free_lanes_unsafe

@@ -291,8 +291,9 @@ class Producer:
                 failure = error
             start = 0
             while start < len(chunk):
-                if self._is_over_limit():
-                    await self._wait_for_room()
+                if self._is_over_limit() or self._batching.is_backed_up:
+                    # More would only wait here, and whoever sends beside us behind it.
+                    await self._wait_for_room(is_bulk=True)
                 start = self._enqueue_some(chunk, start, outcomes)
             if failure is not None:
                 raise failure
@@ -597,9 +598,9 @@ class Producer:
             or (self._once is not None and self._buffered() >= self._buffer_size_max)
         )
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_room(self, *, is_bulk: bool = False) -> None:
         self._instance.check_usable()
-        while self._is_over_limit():
+        while self._is_over_limit() or (is_bulk and self._batching.is_backed_up):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._room_waiters.append(waiter)
             await waiter
