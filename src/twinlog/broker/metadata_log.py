@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-METADATA_TOPIC = "rmq_sys_twinlog_metadata"  # Apache keeps this prefix for system topics.
 BODY_SIZE_MAX = 256 * 1024  # A snapshot of thousands of topics is cut into several records.
 
 OffsetTable = dict[str, dict[int, int]]

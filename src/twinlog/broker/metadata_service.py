@@ -15,7 +15,6 @@ import msgspec
 
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.metadata_log import (
-    METADATA_TOPIC,
     AclChanged,
     DelayMoved,
     GroupsChanged,
@@ -27,6 +26,7 @@ from twinlog.broker.metadata_log import (
     decode_change,
     split_change,
 )
+from twinlog.broker.names import METADATA_TOPIC
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
 from twinlog.broker.topic_config import TopicConfigManager, topic_from_json
@@ -254,6 +254,10 @@ class MetadataReader:
         while offset < len(buffer):
             record = decode_record(buffer, offset)
             offset += record.total_size
+            if record.properties or record.born_host != record.store_host:
+                # A master wrote none of those itself: a client of one that lets it, as Apache's.
+                _LOG.warning("metadata record of a client offset=%d", record.physical_offset)
+                continue
             self.last_store_time_ms = record.store_timestamp
             try:
                 changes.append(decode_change(bytes(record.body)))

@@ -29,6 +29,7 @@ _FORBIDDEN_TOPICS = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
+        "rmq_sys_twinlog_metadata",
     )
 )
 _SEPARATORS = ("\x01", "\x02")

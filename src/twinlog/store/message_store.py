@@ -676,11 +676,10 @@ class MessageStore:
         )
 
     def clean_expired_consume_queues(self) -> int:
-        """Remove queues whose every record is gone from the log, except the schedule topic's."""
+        """Remove queues whose every record is gone from the log, except the broker's own."""
         floor = self.commit_log.min_offset
-        return self._destroy(
-            [q for q in self.queue_table if not q.is_schedule and -1 < q.last_physical_end < floor]
-        )
+        others = [q for q in self.queue_table if q.topic not in OWN_TOPICS]
+        return self._destroy([q for q in others if -1 < q.last_physical_end < floor])
 
     def _destroy(self, queues: list[ConsumeQueue]) -> int:
         self.write_pending()

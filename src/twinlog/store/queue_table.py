@@ -24,9 +24,15 @@ WRITE_DELAY_MS: Final = 200
 WRITE_DELAY_MS_MAX: Final = 20_000
 _QUEUES_PER_DELAY: Final = 500
 _UNKNOWN_END: Final = 1 << 62  # The last entry is zero after a crash: recovery cuts the queue.
-# Queues of the broker itself: a clean-up of topics that nobody has must leave them alone.
+# Queues of the broker itself, whose readers know their places by number: a clean-up on request
+# must leave them alone, or they begin at 0 again.
 OWN_TOPICS: Final = frozenset(
-    {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "rmq_sys_twinlog_metadata",
+    }
 )
 TAIL_SIZE_MAX: Final = 1 << 16  # A queue with more waiting bytes is written at once.
 

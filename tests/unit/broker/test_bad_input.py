@@ -103,6 +103,17 @@ async def test_send_without_a_required_field(field: str, client: Client) -> None
     assert f"field {field} " in (answer.remark or "")
 
 
+async def test_metadata_of_a_pair_is_not_for_clients_to_send(client: Client) -> None:
+    """A slave would have taken it for its master's."""
+    topic = "rmq_sys_twinlog_metadata"
+    body = b'{"kind":"topics","version":{"counter":9,"timestamp":9},"deleted":["T"]}'
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+        header = {"a": "pg", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+        answer = await client.ask(code, {**header, "m": str(code == 320).lower()}, body)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "is forbidden" in (answer.remark or "")
+
+
 @pytest.mark.parametrize("until", [99_999_999_999_999, 2**62])
 async def test_send_before_the_broker_takes_any(until: int, broker: Broker, client: Client) -> None:
     broker.config.start_accept_send_request_time_stamp = until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.broker_tables import Side
-from twinlog.broker.metadata_log import METADATA_TOPIC
+from twinlog.broker.names import METADATA_TOPIC
 from twinlog.broker.subscription_group import SubscriptionGroupConfig
 from twinlog.message.model import PutMessage
 from twinlog.remoting.bodies.topic import TopicConfig
@@ -126,6 +126,36 @@ async def test_a_slave_goes_on_where_it_stopped(pair: Pair) -> None:
 async def test_a_record_that_is_not_understood_is_skipped(pair: Pair) -> None:
     pair.writer.enable()
     pair.master.store.put(PutMessage(METADATA_TOPIC, 0, b'{"kind":"of tomorrow"}'))
+    pair.master.topics.update(TopicConfig("after"))
+    await pair.replicate()
+    assert "after" in pair.slave.topics.table
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"properties": b"CLUSTER\x01c"},
+        {"born_host": b"\x0a\0\0\x09\0\0\xc3\x50"},
+    ],
+    ids=["with properties", "from another address"],
+)
+async def test_a_record_that_a_client_sent_is_not_applied(
+    sent: dict[str, bytes], pair: Pair
+) -> None:
+    """Our master refuses such a send; Apache's does not."""
+    pair.writer.enable()
+    pair.master.topics.update(TopicConfig("orders"))
+    body = b'{"kind":"topics","version":{"counter":9,"timestamp":9},"deleted":["orders"]}'
+    pair.master.store.put(PutMessage(METADATA_TOPIC, 0, body, **sent))
+    pair.master.topics.update(TopicConfig("after"))
+    await pair.replicate()
+    assert {"orders", "after"} <= set(pair.slave.topics.table)
+
+
+async def test_a_clean_up_leaves_the_records_and_their_numbers(pair: Pair) -> None:
+    pair.writer.enable()
+    await pair.replicate()
+    assert pair.master.store.clean_unused_topics(set()) == 0
     pair.master.topics.update(TopicConfig("after"))
     await pair.replicate()
     assert "after" in pair.slave.topics.table
