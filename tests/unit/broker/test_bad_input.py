@@ -243,6 +243,9 @@ BAD_REQUESTS = {
     "lock of nobody": (RequestCode.LOCK_BATCH_MQ, None, b"{}", 1, "consumerGroup"),
     "group without name": (200, None, b"{}", 1, "subscription group"),
     "group with a path": (200, None, b'{"groupName":"../x"}', 1, "illegal characters"),
+    "a million retry queues": (
+        200, None, b'{"groupName":"g","retryQueueNums":1000000}', 1, "retryQueueNums",
+    ),
     "system topic changed": (
         17,
         {"topic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,

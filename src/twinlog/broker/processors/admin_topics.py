@@ -150,6 +150,8 @@ class AdminTopicsProcessor:
             remark = f"the body is not a subscription group: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
         fault = names.group_fault(config.group_name)
+        if fault is None and config.retry_queue_nums > _QUEUE_COUNT_MAX:
+            fault = f"retryQueueNums is at most {_QUEUE_COUNT_MAX}, not {config.retry_queue_nums}"
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
         self._groups.update(config)
