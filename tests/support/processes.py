@@ -6,14 +6,18 @@ says what it was waiting for and shows the end of the process's log.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +26,9 @@ T = TypeVar("T")
 DEADLINE_S = 60.0
 # Below the range from which Linux takes the local ports of outgoing connections: a port that was
 # found free is then not taken by somebody's connect() before the server binds it.
-PORTS = range(15000, 32000)
+PORTS: Sequence[int] = range(15000, 32000)
+# Not given again soon: a server that was stopped wants to start on its ports again.
+_given: deque[int] = deque(maxlen=3000)
 
 
 def wait_until(
@@ -44,13 +50,36 @@ def wait_until(
 
 
 def free_port(*, also: Sequence[int] = ()) -> int:
-    """A port that is free on 127.0.0.1, and so are the ports at the distances in `also`."""
+    """A port that is free on 127.0.0.1, and so are the ports at the distances in `also`.
+
+    No other process of this user is given them while this one lives: a JVM takes seconds from here
+    to its bind, and tests of several clones may run side by side.
+    """
     numbers = random.Random(os.urandom(8))
-    for _ in range(200):
+    for _ in range(1000):
         port = numbers.choice(PORTS)
-        if all(port_is_free(port + distance) for distance in (0, *also)):
+        ports = [port + distance for distance in (0, *also)]
+        if all(_claim(each) and port_is_free(each) for each in ports):
+            _given.extend(ports)
             return port
     raise AssertionError("no free port found")
+
+
+def _claim(port: int) -> bool:
+    """Whether the port is ours: a lock on the byte of its number, until this process ends."""
+    if port in _given:
+        return False
+    try:
+        fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _claims() -> int:
+    file = Path(tempfile.gettempdir()) / f"twinlog-test-ports-{os.getuid()}"
+    return os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def free_broker_port() -> int:

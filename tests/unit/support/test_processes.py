@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,3 +43,19 @@ def test_group_kills_what_is_left(tmp_path: Path) -> None:
 def test_broker_port_leaves_room_for_its_neighbours() -> None:
     port = free_broker_port()
     assert all(port_is_free(port + distance) for distance in (-2, 0, 1))
+
+
+def test_a_port_is_given_to_one_process_only() -> None:
+    """Nor twice to the same one, while its server may want to start again."""
+    port = free_broker_port()
+    code = (
+        f"from support import processes; processes.PORTS = [{port}, {port + 1}, {port - 2}];"
+        "print(processes.free_port())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout == ""
+    assert "no free port found" in done.stderr
+    assert free_broker_port() not in (port - 2, port, port + 1)
