@@ -229,6 +229,8 @@ def test_held_pull_is_woken_by_a_message(start: Callable[..., TwinlogBroker]) ->
         assert (answer.code, answer.opaque, answer.remark) == (0, 77, "FOUND")
         assert decode_record(answer.body).body == b"second"
         assert time.monotonic() - began < 20, "woken, not timed out"
+        table = fastjson.loads(client.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}).body)["table"]
+        assert table["msgGetTotalTodayNow"] == "1", "a message is counted once"
 
 
 def test_broker_registers_its_topics_and_says_goodbye(

@@ -106,6 +106,7 @@ def test_transactions_are_committed_rolled_back_and_asked_for(
         seen = {event["msgId"]: event["name"] for event in found["message"]}
         return {seen[event["msgId"]] for event in producer.of("sent") if event["msgId"] in seen}
 
+    assert has_route(client, cluster, "RMQ_SYS_TRANS_HALF_TOPIC")
     # The topic comes with the first that is given up.
     topic_of_these = "TRANS_CHECK_MAX_TIME_TOPIC"
     wait_until(lambda: has_route(client, cluster, topic_of_these), "the topic of those given up")

@@ -73,11 +73,20 @@ def test_topic_verbs(verb: Verb, broker: str, topic: str) -> None:
     assert "broker-a:4" in verb("updateOrderConf", "-m", "get", "-t", topic)
     verb("updateOrderConf", "-m", "delete", "-t", topic)
     text = verb("deleteTopic", "-c", "DefaultCluster", "-t", name)
-    assert "success" in text
+    assert f"delete topic [{name}] from cluster [DefaultCluster] success." in text
+    assert f"delete topic [{name}] from NameServer success." in text
     wait_until(lambda: name not in verb("topicList"), "the topic gone")
 
 
-def test_group_verbs(verb: Verb, broker: str, topic: str, consumer: Job) -> None:
+def rows_of(text: str, *first: str) -> list[list[str]]:
+    """Lines that begin with these cells, as cells."""
+    rows = (line.split() for line in text.splitlines())
+    return [row for row in rows if row[: len(first)] == list(first)]
+
+
+def test_group_verbs(
+    verb: Verb, java: Driver, cluster: Cluster, broker: str, topic: str, consumer: Job
+) -> None:
     group = f"readers_{topic}"
     text = verb("consumerConnection", "-g", group)
     assert topic in text
@@ -87,14 +96,21 @@ def test_group_verbs(verb: Verb, broker: str, topic: str, consumer: Job) -> None
     assert sum(int(row[3]) for row in rows) == 20
     assert group in verb("consumerProgress")
     assert consumer.of("started")[0]["client"] in verb("consumerStatus", "-g", group)
-    assert group in verb("brokerConsumeStats", "-b", broker)
+    stats = rows_of(verb("brokerConsumeStats", "-b", broker), topic, group, "broker-a")
+    assert [row[3] for row in stats] == ["0", "1", "2", "3"]
+    assert sum(int(row[4]) for row in stats) == sum(int(row[5]) for row in stats) == 20
     other = unique("cloned")
     verb("updateSubGroup", "-b", broker, "-g", other, "-r", 7)
-    assert "retryMaxTimes" in verb("getConsumerConfig", "-g", other)
+    assert rows_of(verb("getConsumerConfig", "-g", other), "retryMaxTimes") == [
+        ["retryMaxTimes", "=", "7"]
+    ]
     text = verb("cloneGroupOffset", "-s", group, "-d", other, "-t", topic)
-    assert "success" in text
+    assert f"clone group offset success. srcGroup[{group}], destGroup=[{other}], " in text
+    queues = java.run("offsets", namesrv=cluster.address, topic=topic, group=other)["queue"]
+    assert sum(event["consumed"] for event in queues) == 20
     text = verb("deleteSubGroup", "-b", broker, "-g", other)
-    assert "success" in text
+    assert f"delete subscription group [{other}] from broker [{broker}] success." in text
+    assert rows_of(verb("getConsumerConfig", "-g", other), "retryMaxTimes") == []
 
 
 def progress(verb: Verb, group: str) -> str:
@@ -107,10 +123,14 @@ def test_offsets_are_reset_on_running_consumers(
     group = f"readers_{topic}"
     before = len(consumer.of("message"))
     text = verb("resetOffsetByTime", "-g", group, "-t", topic, "-s", 1, "-f", "true")
-    assert "broker-a" in text
+    assert sorted(row[1:] for row in rows_of(text, "broker-a")) == [
+        [str(queue), "0"] for queue in range(4)
+    ]
     consumer.wait(lambda job: len(job.of("message")) >= before + 20, "everything again")
     text = verb("skipAccumulatedMessage", "-g", group, "-t", topic)
-    assert "broker-a" in text
+    queues = java.run("offsets", namesrv=cluster.address, topic=topic, group=group)["queue"]
+    ends = sorted([str(event["queue"]), str(event["max"])] for event in queues)
+    assert sorted(row[1:] for row in rows_of(text, "broker-a")) == ends
 
 
 def test_message_verbs(
@@ -130,33 +150,40 @@ def test_message_verbs(
     text = verb("printMsgByQueue", "-t", topic, "-a", "broker-a", "-i", sent["queue"], "-p", "true")
     assert sent["msgId"] in text
     text = verb("sendMessage", "-t", topic, "-p", "hello", "-k", "fromadmin")
-    assert "SEND_OK" in text
+    assert [row[2] for row in rows_of(text, "broker-a")] == ["SEND_OK"]
     text = verb("consumeMessage", "-t", topic, "-b", "broker-a", "-i", 0, "-o", 0, "-c", 2)
-    assert "Consume ok" in text
+    assert re.findall(r"^MSGID: \w+ MessageExt .* queueOffset=(\d+),", text, re.MULTILINE) == [
+        "0", "1"
+    ]  # fmt: skip
     text = verb("queryCq", "-t", topic, "-q", 0, "-i", 0, "-c", 2, "-b", broker)
-    assert "min: 0" in text
-    assert "rt" in verb("sendMsgStatus", "-b", "broker-a", "-s", 64, "-c", 2)
-    assert "Avg RT" in verb("checkMsgSendRT", "-t", topic, "-a", 2, "-s", 64)
+    assert re.search(r"^max: \d+, min: 0$", text, re.MULTILINE)
+    entries = re.findall(r"^idx: (\d+)\nConsumeQueueData.* tagsCode=(\d+),", text, re.MULTILINE)
+    assert entries == [("0", str(ord("a"))), ("1", str(ord("a")))]
+    text = verb("sendMsgStatus", "-b", "broker-a", "-s", 64, "-c", 2)
+    assert text.count("sendStatus=SEND_OK") == 2
+    text = verb("checkMsgSendRT", "-t", topic, "-a", 2, "-s", 64)
+    assert [row[2] for row in rows_of(text, "broker-a")] == ["true", "true"]
 
 
 def test_broker_verbs(verb: Verb, broker: str, topic: str) -> None:
     text = wait_until(lambda: verb("clusterList"), "an answer")
-    assert broker in text
-    assert "broker-a" in verb("clusterList", "-m")
+    assert rows_of(text, "DefaultCluster", "broker-a", "0", broker)
+    (row,) = rows_of(verb("clusterList", "-m"), "DefaultCluster", "broker-a")
+    assert int(row[4]) >= 20, "in total today"
     lines = verb("brokerStatus", "-b", broker).splitlines()
     status = dict(line.split(":", 1) for line in lines if ":" in line)
     facts = {key.strip(): value.strip() for key, value in status.items()}
     assert int(facts["commitLogMaxOffset"]) > 0
     for key in ("putTps", "getTotalTps", "msgPutTotalTodayNow", "bootTimestamp", "brokerVersion"):
         assert key in facts
-    assert "brokerName" in verb("getBrokerConfig", "-b", broker)
+    assert rows_of(verb("getBrokerConfig", "-b", broker), "brokerName", "=", "broker-a")
     text = verb("updateBrokerConfig", "-b", broker, "-k", "deleteWhen", "-v", "05")
-    assert "success" in text
+    assert f"update broker config success, {broker}" in text
     lines = verb("getBrokerConfig", "-b", broker).splitlines()
     assert any(line.split() == ["deleteWhen", "=", "05"] for line in lines)
     for name in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
-        assert "success" in verb(name, "-b", broker)
-    assert topic in verb("statsAll", "-t", topic)
+        assert verb(name, "-b", broker).strip() == "success"
+    assert rows_of(verb("statsAll", "-t", topic), topic)
 
 
 def test_producer_connection(verb: Verb, java: Driver, cluster: Cluster, topic: str) -> None:
@@ -172,17 +199,17 @@ def test_producer_connection(verb: Verb, java: Driver, cluster: Cluster, topic: 
     producer.stop()
 
 
-def test_name_server_verbs(verb: Verb, cluster: Cluster) -> None:
+def test_name_server_verbs(verb: Verb, cluster: Cluster, topic: str) -> None:
     assert "kvConfigPath" in verb("getNamesrvConfig")
     verb("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
     lines = verb("getNamesrvConfig").splitlines()
     assert any(line.split() == ["orderMessageEnable", "=", "true"] for line in lines)
     assert "success" in verb("updateKvConfig", "-s", "space", "-k", "key", "-v", "value")
     assert "success" in verb("deleteKvConfig", "-s", "space", "-k", "key")
-    text = verb("wipeWritePerm", "-b", "broker-a")
-    assert "OK" in text
-    text = verb("addWritePerm", "-b", "broker-a")
-    assert "OK" in text
+    for name, perm in (("wipeWritePerm", 4), ("addWritePerm", 6)):
+        text = verb(name, "-b", "broker-a")
+        assert re.search(r"of broker\[broker-a\] in name server\[[\d.:]+\] OK, [1-9]", text)
+        assert f'"perm":{perm},' in verb("topicRoute", "-t", topic)
 
 
 def test_export_verbs(verb: Verb, topic: str, tmp_path: Path) -> None:

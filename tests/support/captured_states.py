@@ -227,7 +227,8 @@ def counted(name: str, key: str) -> Setup:
         for _ in range(28):
             item.add(1)
         item.value += 3
-        broker.stats.sample(60_000)
+        for now_ms in range(10_000, 70_000, 10_000):
+            broker.stats.sample(now_ms)
 
     return setup
 

@@ -136,8 +136,15 @@ class BrokerStatsManager:
         for items in self._items.values():
             for item in items.values():
                 reading = (now_ms, item.value, item.times)
-                item.minute.append(reading)
+                _append(item.minute, reading, SAMPLE_INTERVAL_MS)
                 if is_hour:
-                    item.hour.append(reading)
+                    _append(item.hour, reading, SAMPLE_INTERVAL_MS * _TICKS_PER_HOUR_SAMPLE)
                 if is_day:
-                    item.day.append(reading)
+                    _append(item.day, reading, SAMPLE_INTERVAL_MS * _TICKS_PER_DAY_SAMPLE)
+
+
+def _append(samples: deque[_Sample], reading: _Sample, interval_ms: int) -> None:
+    """An item begins at zero one interval before its first sample: what that holds counts too."""
+    if not samples:
+        samples.append((reading[0] - interval_ms, 0, 0))
+    samples.append(reading)

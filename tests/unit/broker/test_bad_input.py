@@ -297,6 +297,15 @@ async def test_bad_request(what: str, client: Client) -> None:
     assert words in (answer.remark or "")
 
 
+async def test_entries_of_a_queue_that_the_topic_does_not_have(client: Client) -> None:
+    assert (await client.send()).code == ResponseCode.SUCCESS
+    for topic, queue_id in (("T", 4), ("T", -1), ("nope", 0)):
+        ext = {"topic": topic, "queueId": queue_id, "index": 0, "count": 1}
+        answer = await client.ask(RequestCode.QUERY_CONSUME_QUEUE, ext)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == f"{queue_id}@{topic} is not exist!"
+
+
 async def test_refused_configuration_changes_nothing(broker: Broker, client: Client) -> None:
     answer = await client.ask(25, None, b"fileReservedTime=1\nnamesrvAddr=evil:1\n")
     assert answer.code == ResponseCode.NO_PERMISSION

@@ -188,6 +188,19 @@ def test_statistics_over_the_last_minute() -> None:
     assert stats.find(TOPIC_PUT_NUMS, "T") is None
 
 
+def test_statistics_hold_what_came_before_the_first_sample() -> None:
+    stats = BrokerStatsManager()
+    stats.item(TOPIC_PUT_NUMS, "T").add(8)
+    stats.sample(1_000_000)
+    shown = stats.item(TOPIC_PUT_NUMS, "T").to_json()
+    assert shown["statsMinute"] == {"avgpt": 8.0, "sum": 8, "tps": 0.8}
+    assert shown["statsHour"] == {"avgpt": 8.0, "sum": 8, "tps": 8 / 600}
+    assert shown["statsDay"] == {"avgpt": 8.0, "sum": 8, "tps": 8 / 3600}
+    stats.item(TOPIC_PUT_NUMS, "T").add(1)
+    stats.sample(1_010_000)
+    assert stats.item(TOPIC_PUT_NUMS, "T").to_json()["statsMinute"]["sum"] == 9
+
+
 def test_rates_are_empty_until_their_window_is_full() -> None:
     stats = StoreStats(0)
     for second in range(12):

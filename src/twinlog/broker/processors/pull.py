@@ -274,15 +274,19 @@ class PullMessageProcessor:
 
     # Reading
 
-    def _get(self, pull: _Pull, offset: int) -> GetResult:
+    def _look(self, pull: _Pull, offset: int) -> GetResult:
         header = pull.header
-        result = self._store.get_message(
+        return self._store.get_message(
             header.topic,
             header.queue_id,
             offset,
             max(1, min(header.max_msg_nums, _PULL_COUNT_MAX)),
             message_filter=pull.filter,
         )
+
+    def _get(self, pull: _Pull, offset: int) -> GetResult:
+        """What the pull will be answered with: counted, as a look is not."""
+        result = self._look(pull, offset)
         if result.status is GetMessageStatus.FOUND:
             self._store_stats.get_found_times += 1
             self._store_stats.get_transferred += result.message_count
@@ -405,7 +409,7 @@ class PullMessageProcessor:
         if held.connection.is_congested:
             self._look_again_when_writable(held)
             return False
-        result = self._get(held.pull, held.scan_offset)
+        result = self._look(held.pull, held.scan_offset)
         if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
             # What did not match once never will: look on from there next time.
             held.scan_offset = result.next_begin_offset
