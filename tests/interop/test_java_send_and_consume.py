@@ -148,10 +148,16 @@ def test_pull_consumer_reads_to_the_end_and_commits(cluster: Cluster, client: Dr
 
 def test_pull_beyond_the_end_is_an_illegal_offset(cluster: Cluster, client: Driver) -> None:
     topic = unique("beyond")
-    client.run("send", namesrv=cluster.address, topic=topic, count=8)
+    sent = client.run("send", namesrv=cluster.address, topic=topic, count=8)["sent"]
+    queues = client.run("offsets", namesrv=cluster.address, topic=topic, group=topic)["queue"]
+    ends = {event["queue"]: event["max"] for event in queues}
+    # The client sends again what was answered late: then a queue has more than was acknowledged.
+    assert len(sent) == 8
+    assert all(event["offset"] < ends[event["queue"]] for event in sent)
+    assert set(ends) == set(range(4))
     result = client.run("pull", namesrv=cluster.address, topic=topic, group=topic, offset=1000)
     assert {event["status"] for event in result["pulled"]} == {"OFFSET_ILLEGAL"}
-    assert {event["next"] for event in result["pulled"]} == {2}
+    assert {event["queue"]: event["next"] for event in result["pulled"]} == ends
 
 
 def lite_pull_on_apache_49(client: Driver) -> None:
