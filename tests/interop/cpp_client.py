@@ -1,20 +1,23 @@
 """RocketMQ's C++ client (inside PyPI's `rocketmq`), run by the interpreter of its own venv.
 
-    cpp_client.py NAMESRV send TOPIC MODE COUNT PREFIX [FIRST_DELAY_LEVEL]
-    cpp_client.py NAMESRV consume TOPIC GROUP EXPRESSION CLUSTERING|BROADCASTING|ORDERLY
-    cpp_client.py NAMESRV pull TOPIC GROUP EXPRESSION
+    cpp_client.py NAMESRV send TOPIC MODE COUNT PREFIX [delay=LEVEL] [sizes=N,N...]
+    cpp_client.py NAMESRV consume TOPIC[,TOPIC...] GROUP EXPRESSION CLUSTERING|BROADCASTING|ORDERLY
+    cpp_client.py NAMESRV pull TOPIC GROUP EXPRESSION [offset=N]
 
-With a delay level each message has the next higher one. A message with the tag `refuse` is refused
-the first time. ACCESS_KEY and SECRET_KEY of the environment are the account. Speaks JSON lines on
-standard output; a consumer runs until standard input is closed.
+With a delay level each message has the next higher one; with `sizes` the body of each has the next
+of them. A message with the tag `refuse` is refused the first time, one with the tag `hate` always.
+With an offset every queue is asked once, there. ACCESS_KEY and SECRET_KEY of the environment are
+the account. Speaks JSON lines on standard output; a consumer runs until standard input is closed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
 import threading
+import zlib
 
 from rocketmq.client import (
     Message,
@@ -26,8 +29,17 @@ from rocketmq.client import (
     dll,
     ffi_check,
 )
+from rocketmq.ffi import (
+    QUEUE_SELECTOR_CALLBACK,
+    SEND_EXCEPTION_CALLBACK,
+    SEND_SUCCESS_CALLBACK,
+    _CMessageQueue,
+    _CPullStatus,
+)
 
 SUCCESS, LATER = 0, 1  # ConsumeStatus of the C++ client.
+FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
+KEYS_ORDERED = 4
 lock = threading.Lock()
 
 
@@ -40,13 +52,22 @@ def text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def message(topic: str, prefix: str, number: int) -> Message:
+def message(topic: str, prefix: str, number: int, options: dict[str, str]) -> Message:
     built = Message(topic)
     built.set_keys(f"{prefix}{number}")
     built.set_tags("ab"[number % 2])
     built.set_property("n", str(number))
-    built.set_body(f"{prefix}-{number}:")
+    body = f"{prefix}-{number}:"
+    sizes = options.get("sizes", "0").split(",")
+    missing = max(0, int(sizes[number % len(sizes)]) - len(body))
+    built.set_body(body + (FILLER * (missing // len(FILLER) + 1))[:missing])
+    if "delay" in options:
+        built.set_delay_time_level(int(options["delay"]) + number)
     return built
+
+
+def as_options(words: tuple[str, ...]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words)
 
 
 def report_sent(number: int, result: object) -> None:
@@ -60,42 +81,72 @@ def sign(client: object) -> None:
         client.set_session_credentials(*account, "ALIYUN")  # type: ignore[attr-defined]
 
 
-def send(
-    namesrv: str, topic: str, mode: str, count: str, prefix: str, first_level: str = "0"
-) -> None:
-    producer = Producer(f"cpp_{prefix}", timeout=10_000)
+def send(namesrv: str, topic: str, mode: str, count: str, prefix: str, *words: str) -> None:
+    options = as_options(words)
+    producer = Producer(f"cpp_{prefix}", timeout=10_000, max_message_size=4 << 20)
     producer.set_namesrv_addr(namesrv)
     sign(producer)
     producer.start()
-    left = threading.Semaphore(0)
-    for number in range(int(count)):
-        built = message(topic, prefix, number)
-        if int(first_level):
-            built.set_delay_time_level(int(first_level) + number)
+    messages = [message(topic, prefix, number, options) for number in range(int(count))]
+    if mode == "batch":
+        report_sent(0, producer.send_batch(messages))
+        messages = []
+    for number, built in enumerate(messages):
         if mode == "sync":
             try:
                 report_sent(number, producer.send_sync(built))
             except Exception as error:
                 report("failed", n=number, text=str(error))
         elif mode == "ordered":
-            report_sent(number, producer.send_orderly(built, number % 4))
+            report_sent(number, producer.send_orderly(built, number % KEYS_ORDERED))
         elif mode == "oneway":
             producer.send_oneway(built)
-        elif mode == "async":
-
-            def done(result: object, number: int = number) -> None:
-                report_sent(number, result)
-                left.release()
-
-            def failed(error: object, number: int = number) -> None:
-                report("failed", n=number, text=str(error))
-                left.release()
-
-            producer.send_async(built, done, failed)
-            left.acquire(timeout=10)
+        elif mode == "oneway-ordered":
+            producer.send_oneway_orderly(built, number % KEYS_ORDERED)
+        else:
+            send_async(producer, built, number, is_ordered=mode == "async-ordered")
     report("done")
     sys.stdin.read()
     producer.shutdown()
+
+
+def send_async(producer: Producer, built: Message, number: int, *, is_ordered: bool) -> None:
+    """One message; back when it is answered."""
+    answered = threading.Event()
+
+    def done(result: object) -> None:
+        report_sent(number, result)
+        answered.set()
+
+    def failed(error: object) -> None:
+        report("failed", n=number, text=str(error))
+        answered.set()
+
+    if is_ordered:
+        # What the library exports and its Python package leaves out.
+        callbacks = (
+            QUEUE_SELECTOR_CALLBACK(lambda size, _message, _key: number % KEYS_ORDERED % size),
+            SEND_SUCCESS_CALLBACK(lambda result: done(Result(result.contents))),
+            SEND_EXCEPTION_CALLBACK(lambda error: failed(text(error.msg))),
+        )
+        call = dll.SendMessageOrderlyAsync
+        call.argtypes = [
+            ctypes.c_void_p, ctypes.c_void_p, QUEUE_SELECTOR_CALLBACK, ctypes.c_void_p,
+            SEND_SUCCESS_CALLBACK, SEND_EXCEPTION_CALLBACK,
+        ]  # fmt: skip
+        ffi_check(call(producer._handle, built, callbacks[0], None, *callbacks[1:]))
+    else:
+        producer.send_async(built, done, failed)
+    answered.wait(10)
+
+
+class Result:
+    """What a callback of the library is given, by the names of its Python package."""
+
+    def __init__(self, given: object) -> None:
+        self.status = "OK" if given.sendStatus == 0 else str(given.sendStatus)  # type: ignore[attr-defined]
+        self.msg_id = text(given.msgId)  # type: ignore[attr-defined]
+        self.offset = given.offset  # type: ignore[attr-defined]
 
 
 def consume(namesrv: str, topic: str, group: str, expression: str, model: str) -> None:
@@ -103,17 +154,25 @@ def consume(namesrv: str, topic: str, group: str, expression: str, model: str) -
     consumer = PushConsumer(group, orderly=model == "ORDERLY", message_model=kind)
     consumer.set_instance_name(f"cpp{os.getpid()}")
 
+    refused = set()
+
     def take(_: object, pointer: object) -> int:
         received = RecvMessage(pointer)
         report_message(received)
-        if text(received.tags) == "refuse" and not received.reconsume_times:
+        tag = text(received.tags)
+        # In order it comes again as it was: the C++ client does not count how often.
+        place = (received.queue_id, received.queue_offset)
+        is_new = not received.reconsume_times and place not in refused
+        if tag == "hate" or (tag == "refuse" and is_new):
+            refused.add(place)
             return LATER
         return SUCCESS
 
     consumer.set_namesrv_addr(namesrv)
     sign(consumer)
     # Not `subscribe`: what it makes of an exception in the handler is an acknowledgement.
-    ffi_check(dll.Subscribe(consumer._handle, topic.encode(), expression.encode()))
+    for name in topic.split(","):
+        ffi_check(dll.Subscribe(consumer._handle, name.encode(), expression.encode()))
     consumer._register_callback(take)
     consumer.start()
     report("started")
@@ -121,28 +180,60 @@ def consume(namesrv: str, topic: str, group: str, expression: str, model: str) -
     consumer.shutdown()
 
 
-def report_message(received: object) -> None:
+def report_message(received: RecvMessage) -> None:
+    body = received.body if isinstance(received.body, bytes) else received.body.encode()
     report(
         "message",
-        name=text(received.body).split(":")[0],  # type: ignore[attr-defined]
-        tags=text(received.tags),  # type: ignore[attr-defined]
-        keys=text(received.keys),  # type: ignore[attr-defined]
-        queue=received.queue_id,  # type: ignore[attr-defined]
-        offset=received.queue_offset,  # type: ignore[attr-defined]
-        msgId=text(received.id),  # type: ignore[attr-defined]
-        reconsume=received.reconsume_times,  # type: ignore[attr-defined]
+        name=body.split(b":")[0].decode(),
+        size=len(body),
+        crc=zlib.crc32(body),
+        topic=text(received.topic),
+        tags=text(received.tags),
+        keys=text(received.keys),
+        queue=received.queue_id,
+        offset=received.queue_offset,
+        physical=received.commit_log_offset,
+        msgId=text(received.id),
+        reconsume=received.reconsume_times,
+        born=received.born_timestamp,
+        stored=received.store_timestamp,
+        n=text(received.get_property("n")),
     )
 
 
-def pull(namesrv: str, topic: str, group: str, expression: str) -> None:
+def pull(namesrv: str, topic: str, group: str, expression: str, *words: str) -> None:
+    options = as_options(words)
     consumer = PullConsumer(group)
     consumer.set_namesrv_addr(namesrv)
+    sign(consumer)
     consumer.start()
-    for received in consumer.pull(topic, expression):
-        report_message(received)
+    if "offset" in options:
+        pull_once(consumer, topic, expression, int(options["offset"]))
+    else:
+        for received in consumer.pull(topic, expression):
+            report_message(received)
     report("done")
     sys.stdin.read()
     consumer.shutdown()
+
+
+def pull_once(consumer: PullConsumer, topic: str, expression: str, offset: int) -> None:
+    queues, count = ctypes.POINTER(_CMessageQueue)(), ctypes.c_int()
+    handle = consumer._handle
+    ffi_check(
+        dll.FetchSubscriptionMessageQueues(
+            handle, topic.encode(), ctypes.pointer(queues), ctypes.pointer(count)
+        )
+    )
+    for index in range(count.value):
+        queue = queues[index]
+        result = dll.Pull(handle, ctypes.pointer(queue), expression.encode(), offset, 32)
+        report(
+            "pulled", queue=queue.queueId, status=_CPullStatus(result.pullStatus).name,
+            next=result.nextBeginOffset, min=result.minOffset, max=result.maxOffset,
+        )  # fmt: skip
+        dll.ReleasePullResult(result)
+    ffi_check(dll.ReleaseSubscriptionMessageQueue(queues))
 
 
 if __name__ == "__main__":

@@ -90,14 +90,13 @@ def test_who_may_send(guarded: Cluster, java: Driver) -> None:
 def test_foreign_clients_sign_what_they_send(
     guarded: Cluster, java: Driver, tmp_path: Path, start: Start
 ) -> None:
-    mode = ["sync"] if start is cpp else []
     accounts = {
         "missing": {},
         "wrong": {"ACCESS_KEY": "writeonly", "SECRET_KEY": "wrong678"},
         "right": {"ACCESS_KEY": "writeonly", "SECRET_KEY": "87654321"},
     }
     for name, account in accounts.items():
-        words = ["send", "mayBoth", *mode, "3", name]
+        words = ["send", "mayBoth", "sync", "3", name]
         log = tmp_path / f"{name}.log"
         with running(start, log, guarded.address, *words, **account) as producer:
             producer.wait_for("done")
@@ -109,6 +108,22 @@ def test_foreign_clients_sign_what_they_send(
         wait_until(lambda: {f"right-{n}" for n in range(3)} <= set(names(seen.of("message"))),
                    "what was sent")  # fmt: skip
     assert {name.split("-")[0] for name in names(seen.of("message"))} <= {"right", "m"}
+
+
+def test_a_cpp_puller_signs_what_it_asks_for(
+    guarded: Cluster, java: Driver, tmp_path: Path
+) -> None:
+    send(java, guarded, "mayBoth", **WRITER)
+    words = ["pull", "mayBoth", "mayRead", "*", "offset=0"]
+    answers = {}
+    for name, secret in (("right", "56785678"), ("wrong", "wrong678")):
+        account = {"ACCESS_KEY": "readonly", "SECRET_KEY": secret}
+        with running(cpp, tmp_path / f"{name}.log", guarded.address, *words, **account) as puller:
+            puller.wait_for("done")
+        answers[name] = [event["status"] for event in puller.of("pulled")]
+    assert "FOUND" in answers["right"]
+    assert set(answers["right"]) <= {"FOUND", "NO_NEW_MSG", "OFFSET_ILLEGAL"}
+    assert set(answers["wrong"]) == {"BROKER_TIMEOUT"}, "how the C++ client reports a refusal"
 
 
 def test_who_may_read(guarded: Cluster, java: Driver) -> None:
