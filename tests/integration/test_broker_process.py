@@ -324,6 +324,10 @@ def test_advertised_by_name_messages_carry_the_address_of_it(
             sent = client.send("T", b"one")
             assert sent.ext()["msgId"].startswith("7F000001")
         looker = Wire(namesrv.port)
+        wait_until(
+            lambda: looker.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 0,
+            "the topic at the name server",
+        )
         route = looker.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
         looker.close()
         assert f"localhost:{broker.port}".encode() in route.body
