@@ -14,6 +14,7 @@ import msgspec
 from twinlog.broker import names
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
+from twinlog.broker.saver import Saver
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 
@@ -55,6 +56,7 @@ class SubscriptionGroupManager:
         self._file = file
         self._clock = clock
         self._listeners: list[Callable[[Iterable[str]], None]] = []
+        self.saver = Saver(lambda: self.save())
         self.data_version = DataVersion(clock.now_ms())
         self.table = {name: SubscriptionGroupConfig(name) for name in names.SYSTEM_GROUPS}
 
@@ -112,7 +114,7 @@ class SubscriptionGroupManager:
 
     def _changed(self, names: Iterable[str]) -> None:
         self.data_version.next_version(self._clock.now_ms())
-        self.save()
+        self.saver.changed()
         for listener in self._listeners:
             listener(names)
 

@@ -16,6 +16,7 @@ import msgspec
 from twinlog.broker import names, perm
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
+from twinlog.broker.saver import Saver
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.topic import TopicConfig, pretty_text
 from twinlog.runtime.clock import Clock
@@ -39,6 +40,7 @@ class TopicConfigManager:
         self._file = file
         self._clock = clock
         self._listeners: list[TopicListener] = []
+        self.saver = Saver(lambda: self.save())
         self.data_version = DataVersion(clock.now_ms())
         self.table: dict[str, TopicConfig] = {}
         self._texts: dict[str, str] = {}  # Of topics that did not change since they were written.
@@ -176,7 +178,7 @@ class TopicConfigManager:
         for name in topics:
             self._texts.pop(name, None)
         self.data_version.next_version(self._clock.now_ms())
-        self.save()
+        self.saver.changed()
         self._tell(topics)
 
     def _tell(self, topics: Iterable[str]) -> None:

@@ -73,9 +73,10 @@ class ClientManageProcessor:
         self._watch(connection)
         now = self._clock.monotonic_ms()
         language = language_name(request)
-        for data in body.get("consumerDataSet") or ():
-            info = ClientChannelInfo(connection, client_id, language, request.version)
-            self._consumer_alive(data, info, now)
+        with self._groups.saver.together(), self._topics.saver.together():
+            for data in body.get("consumerDataSet") or ():
+                info = ClientChannelInfo(connection, client_id, language, request.version)
+                self._consumer_alive(data, info, now)
         for data in body.get("producerDataSet") or ():
             group = str(data.get("groupName") or "")
             if group:
