@@ -160,3 +160,24 @@ async def test_names_are_resolved_again_for_each_connection(
             assert receipt.is_acknowledged
     finally:
         moved.kill()
+
+
+async def test_a_broker_that_an_old_route_named_is_found_again(bare_cluster: Any) -> None:
+    """Nobody sends: only heartbeats tell, and a late answer about the route brings it back."""
+    broker = bare_cluster.broker()
+    # With it the topic stays known while the master is away.
+    slave = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": f"127.0.0.1:{broker.ha_port}"}
+    bare_cluster.broker(**slave)
+    await make_topic(bare_cluster.name_server, "T")
+    async with Producer("pg", name_server=bare_cluster.name_server, heartbeat_ms=100) as producer:
+        await producer.send(Message("T", b"x"))
+        presence, routes = producer._instance._presence, producer._instance._routes
+        old = dict(routes.brokers)
+        broker.kill()
+        await eventually(lambda: not routes.is_known(broker.address), "the route without it")
+        await eventually(lambda: not presence._probing, "the end of the probe")
+        routes.brokers.update(old)
+        await eventually(lambda: not presence.is_reachable(broker.address), "a failed heartbeat")
+        bare_cluster.restart(broker)
+        await eventually(lambda: presence.is_reachable(broker.address), "its return")
+        await eventually(lambda: presence.is_announced(broker.address), "a heartbeat there")

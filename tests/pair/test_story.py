@@ -219,7 +219,9 @@ async def test_the_last_commit_goes_to_a_master_that_is_back(
         await in_thread(pair.master.popen.wait)
         group.may_run.set()
         await until(lambda: ledger.acknowledged["plain"] <= set(group.bodies()), "the rest")
+        before = pair.namesrv.registrations(pair.master.address)
         pair.master = await in_thread(pair.restart, pair.master)
+        pair.namesrv.wait_registered(pair.master.address, after=before)
         await consumer.close()
         offsets = (await in_thread(offsets_of, pair.master))["plain@many"]
         assert sum(offsets.values()) == 200

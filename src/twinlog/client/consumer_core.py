@@ -120,16 +120,11 @@ class ConsumerCore:
 
     async def _look_for_masters(self) -> None:
         """One may be back since the last look: the last offsets belong there, not on a slave."""
-        missing = {
-            queue.broker_name: queue.topic
-            for queue in self.readers
-            if self.instance.master_address(queue.broker_name) is None
-        }
-        for topic in missing.values():
+        for broker_name, topic in {q.broker_name: q.topic for q in self.readers}.items():
             try:
-                await self.instance.refresh_route(topic)
+                await self.instance.look_for_master(broker_name, topic)
             except ClientError as error:
-                _LOG.debug("no news of the route topic=%s reason=%s", topic, error)
+                _LOG.debug("no news of the master broker=%s reason=%s", broker_name, error)
 
     # Subscriptions
 

@@ -245,6 +245,14 @@ class ClientInstance:
         broker = self.brokers.get(broker_name)
         return None if broker is None else broker.master_address
 
+    async def look_for_master(self, broker_name: str, topic: str) -> None:
+        """Where the master is missing, see whether it is back: in the route, and to be reached."""
+        if self.master_address(broker_name) is None:
+            await self.refresh_route(topic)
+        address = self.master_address(broker_name)
+        if address is not None:
+            await self._presence.look_again(address)
+
     def read_address(self, broker_name: str, suggested_id: int = MASTER_ID) -> ReadAddress | None:
         """Where to read: the suggested replica, or another one while that cannot be reached."""
         broker = self.brokers.get(broker_name)

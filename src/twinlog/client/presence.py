@@ -84,18 +84,29 @@ class Presence:
         """Somebody could not reach `address`: set it aside and look after it."""
         if isinstance(error, BrokerUnreachableError):
             self._set_aside(address)
-        if self._host.is_running:
-            self._probe_soon(address)
+        self._probe_soon(address)
 
     def _set_aside(self, address: str) -> None:
+        """Whatever is set aside is probed: nobody else would notice that it is back."""
+        self._probe_soon(address)
         if address in self._unreachable:
             return
         self._unreachable.add(address)
         _LOG.warning("broker cannot be reached, other replicas are used address=%s", address)
         self._changed()
 
+    async def look_again(self, address: str) -> None:
+        """Find out now whether an address that was set aside is back."""
+        if address in self._unreachable and await self._heartbeat_to(address):
+            self._is_back(address)
+
+    def _is_back(self, address: str) -> None:
+        if address in self._unreachable:
+            self._unreachable.discard(address)
+            self._changed()
+
     def _probe_soon(self, address: str) -> None:
-        if address not in self._probing:
+        if self._host.is_running and address not in self._probing:
             self._probing.add(address)
             self._host.tasks.spawn(f"probe {address}", self._probe(address))
 
@@ -111,9 +122,7 @@ class Presence:
                 await self._host.clock.sleep_ms(PROBE_MS[min(attempt, len(PROBE_MS) - 1)])
         finally:
             self._probing.discard(address)
-        if address in self._unreachable:
-            self._unreachable.discard(address)
-            self._changed()
+        self._is_back(address)
 
     async def heartbeat(self) -> None:
         """Tell every broker of our routes who we are, all at the same time."""
@@ -177,13 +186,13 @@ class Presence:
 
     def announce_soon(self, address: str) -> None:
         """A connection was opened by another request: the broker must hear who we are."""
-        if self._host.is_running and not self.is_announced(address):
+        if not self.is_announced(address):
             self._probe_soon(address)
 
     def _connection_ended(self, address: str, connection: ClientConnection) -> None:
         if self._watched.get(address) is connection:
             del self._watched[address]
-        if self._host.is_running and self._routes.is_known(address):
+        if self._routes.is_known(address):
             self._probe_soon(address)
 
     def _heartbeat_body(self) -> dict[str, Any]:
