@@ -109,6 +109,18 @@ MUTANTS = (
         "return self.log_end - self.log_end % self._settings.segment_size",
         "return self.log_end - self.log_end % self._settings.segment_size - 1",
     ),
+    Mutant(
+        "a filler that the master may have forgotten is kept",
+        "ha/resume.py",
+        "return start if is_filler and start else end",
+        "return end",
+    ),
+    Mutant(
+        "what the master has in place of a filler is not stored",
+        "ha/resume.py",
+        "    if body[: len(known)] == known:",
+        "    if True:",
+    ),
 )
 
 TWIN_MUTANTS = (

@@ -10,7 +10,8 @@ import struct
 import pytest
 
 from support.ha_fake_store import FakeLog
-from support.ha_world import RawMaster, RawPeer, World, eventually
+from support.ha_world import Node, RawMaster, RawPeer, World, eventually
+from twinlog.message.record import MAGIC_BLANK, MAGIC_V1
 
 
 def data(size: int, start: int = 0) -> bytes:
@@ -233,6 +234,58 @@ def test_item_049_after_a_close_partial_data_is_forgotten_and_it_resumes_from_it
         master.peers[1].frame(103, b"whole")
         await eventually(lambda: slave.log.max_offset == 108)
         assert slave.log.data[100:] == b"abcwhole"
+
+    world.run(main())
+
+
+FILLED = struct.pack(">iI20xq", 900, MAGIC_V1, 0).ljust(900, b"r") + struct.pack(
+    ">iI", 100, MAGIC_BLANK
+).ljust(100, b"\0")
+"""A record, and what fills the rest of the file of 1000 bytes."""
+
+
+def test_a_filler_at_the_end_is_asked_for_again_and_known_bytes_change_nothing() -> None:
+    async def story(peer: RawPeer, slave: Node) -> None:
+        peer.frame(900, FILLED[900:950])
+        peer.frame(950, FILLED[950:])
+        peer.frame(1000, b"next")
+        await eventually(lambda: len(peer.reports) == 4)
+        assert peer.reports == [900, 950, 1000, 1004]
+        assert bytes(slave.log.data) == FILLED + b"next"
+        assert slave.log.cuts == []
+
+    with_master(FakeLog(data=FILLED), story)
+
+
+def test_a_filler_that_the_master_has_forgotten_makes_way_for_its_records() -> None:
+    """Apache's master, killed between the filler and the next record, begins again before it."""
+
+    async def story(peer: RawPeer, slave: Node) -> None:
+        peer.frame(900)
+        peer.frame(900, b"a record instead")
+        await eventually(lambda: len(peer.reports) == 2)
+        assert peer.reports == [900, 916]
+        assert bytes(slave.log.data) == FILLED[:900] + b"a record instead"
+        assert [offset for offset, _ in slave.log.cuts] == [900]
+
+    with_master(FakeLog(data=FILLED), story)
+
+
+def test_a_filler_that_comes_again_is_no_reason_to_redial_at_once() -> None:
+    """A full disk: each connection brings the filler, and nothing behind it can be stored."""
+    world = World()
+
+    def send(peer: RawPeer) -> None:
+        peer.frame(900, FILLED[900:])
+        peer.frame(1001, b"wrong")
+
+    master = RawMaster(world.loop, on_open=send)
+    world.slave(FakeLog(data=FILLED), master)
+
+    async def main() -> None:
+        await eventually(lambda: len(master.opened_s) == 5, 60)
+        pauses = [after - before for before, after in itertools.pairwise(master.opened_s)]
+        assert [round(pause) for pause in pauses] == [1, 2, 4, 5]
 
     world.run(main())
 

@@ -24,6 +24,7 @@ from twinlog.ha.receiver import (
 )
 from twinlog.ha.redial import RedialPolicy
 from twinlog.ha.replica_log import ReplicaLog
+from twinlog.ha.resume import append_again, resume_offset
 from twinlog.ha.status import ClientStatus
 from twinlog.ha.twin.link import TwinLink
 from twinlog.ha.twin.wire import ErrorCode
@@ -59,7 +60,8 @@ class MasterLink(asyncio.BufferedProtocol):
         on_failure: Callable[[BaseException], None],
     ) -> None:
         now_ms = clock.monotonic_ms()
-        self.core = HAReceiver(settings, log_end=log.max_offset, now_ms=now_ms)
+        self._resumed_at = resume_offset(log)
+        self.core = HAReceiver(settings, log_end=self._resumed_at, now_ms=now_ms)
         self.flow = FlowMonitor(now_ms)
         self.closed = asyncio.Event()
         self.stored_size = 0
@@ -140,15 +142,21 @@ class MasterLink(asyncio.BufferedProtocol):
                 case BodyReceived():
                     end_offset = event.offset + event.size
                     body = event.bodies[0] if len(event.bodies) == 1 else b"".join(event.bodies)
-                    append = self._log.append_raw
-                    is_stored = self._store(end_offset, append, event.offset, body)
-                    self.stored_size += event.size if is_stored else 0
+                    is_stored = self._store(end_offset, self._append, event.offset, body)
                 case MasterGone():
                     is_stored = False
             if not is_stored:
                 if self._transport is not None:
                     self._transport.abort()
                 return
+
+    def _append(self, offset: int, body: bytes | memoryview) -> None:
+        if offset == self._log.max_offset:
+            self._log.append_raw(offset, body)
+            self.stored_size += len(body)
+        else:
+            # Known bytes do not count: a full disk right behind them must not redial at once.
+            self.stored_size += append_again(self._log, self._resumed_at, offset, body)
 
     def _store(self, end_offset: int, write: Callable[..., None], *arguments: object) -> bool:
         """An acknowledgement leaves only when the log has taken the bytes."""

@@ -15,6 +15,9 @@ Power loss of the master and flipped bits on the link are faults of the twin dia
 the first a classic slave may be ahead, which its dialect cannot tell from being right once the
 master has grown past it (spec, section 6); the second it cannot see at all. SEND_OK then means on
 the master's disk too, and what was answered so must outlive the power loss.
+
+A fault of the classic dialect only: the master forgets a filler behind which nothing was put yet,
+as Apache's does. Its slaves may have it, and must give it up.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ import hashlib
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from twinlog.broker.identity import StoreIdentity
@@ -32,12 +34,19 @@ from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
 from twinlog.ha.wire import HAConnectionState
 from twinlog.message.model import PutMessage
+from twinlog.message.record import BLANK_SIZE_MIN
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, FlushDiskType
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Outcome
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
-from twinlog.testing.ha_sim_world import STRANGERS, add_twin_faults, draw_world
+from twinlog.testing.ha_sim_history import History, Sent
+from twinlog.testing.ha_sim_world import (
+    STRANGERS,
+    add_classic_faults,
+    add_twin_faults,
+    draw_world,
+)
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.sim_loop import SimLoop
 from twinlog.testing.simdisk import SimDisk
@@ -48,26 +57,6 @@ CATCH_UP_S = 90.0  # Housekeeping of both ends and the longest pause of a redial
 
 class SimFailure(AssertionError):
     """An invariant does not hold; the text begins with the seed."""
-
-
-@dataclass
-class Sent:
-    """One message and what its producer knows: "ok", "unknown" or "refused"."""
-
-    body: bytes
-    end_offset: int = -1
-    status: str = "unknown"
-
-
-@dataclass
-class History:
-    """Everything the producer did."""
-
-    messages: dict[int, Sent] = field(default_factory=dict)
-    next_number: int = 0
-
-    def count(self, status: str) -> int:
-        return sum(sent.status == status for sent in self.messages.values())
 
 
 class SimNode:
@@ -86,6 +75,8 @@ class SimNode:
         self.end_ever = 0
         """The furthest that this node's log has ever been: what it had, it had."""
         self.durable_ever = 0
+        self.forgets_from: int | None = None
+        """Where the next boot cuts the log."""
         self.store: MessageStore
         self.ha: HAService
         self.tasks: TaskOwner
@@ -125,6 +116,9 @@ class SimNode:
         self.store = MessageStore(config, disk=self.disk, clock=self.clock, delay_levels={})
         await self.store.load()
         await self.store.start(self.tasks)
+        if self.forgets_from is not None:
+            self.store.commit_log.truncate_to(self.forgets_from, reason="no record follows")
+            self.forgets_from = None
         self.ha = self._replication(config)
         self.store.reput.on_damage = self._damaged
         self.store.appended.subscribe(self._log_grew)
@@ -233,8 +227,8 @@ class Simulation:
         self.rng = random.Random(seed)
         self._token_rng = random.Random(seed)
         self.world = draw_world(self.rng, without)
-        if dialect == "twin":
-            add_twin_faults(self.world, seed, without)
+        add_faults = add_twin_faults if dialect == "twin" else add_classic_faults
+        add_faults(self.world, seed, without)
         self.world.slave_count = slave_count or self.world.slave_count
         self.loop = SimLoop(self.rng.randrange(1 << 62), step_max=2_000_000)
         self.loop.network.delay_s = self.world.delay_s
@@ -245,6 +239,7 @@ class Simulation:
         self.failure = ""
         self._keeps_trace = keeps_trace
         self._fault_tasks: list[asyncio.Task[None]] = []
+        self._is_load_held = False
         self._digest = hashlib.sha256()
         self._copied_to: dict[str, int] = {}
         self.master_address = f"10.0.0.1:{HA_PORT}"
@@ -355,6 +350,8 @@ class Simulation:
     async def _load(self) -> None:
         while True:
             await asyncio.sleep(self.rng.uniform(0, 2 * self.world.put_pause_s))
+            if self._is_load_held:
+                continue
             if self.master.is_up and not self.master.host.is_paused:
                 task = self.loop.spawn_on(self.master.host, self._put_some())
                 await asyncio.wait([task], timeout=0.001)
@@ -429,6 +426,38 @@ class Simulation:
 
     async def _fault_kill_master(self) -> None:
         await self._restart(self.master, lambda node: node.kill())
+
+    async def _fault_forget_filler(self) -> None:
+        """Killed when the filler of a file is written and the first record of the next is not."""
+        if not self.master.is_up or self._is_load_held:
+            return
+        self._is_load_held = True
+        try:
+            filling = self.loop.spawn_on(self.master.host, self._fill_file())
+            await asyncio.wait([filling], timeout=self.rng.choice((0.002, 0.01, 0.1)))
+            if filling.done() and (start := filling.result()) is not None:
+                await self._restart(self.master, lambda node: self._forget_from(node, start))
+        finally:
+            self._is_load_held = False
+
+    async def _fill_file(self) -> int | None:
+        """Where the filler begins, if nothing was put behind it for a moment."""
+        store, log = self.master.store, self.master.store.commit_log
+        store.write_pending()
+        start = log.max_offset
+        if start == log.min_offset or start % self.world.segment_size == 0:
+            return None
+        log.make_room(self.world.segment_size - BLANK_SIZE_MIN)
+        store.write_pending()
+        end = log.max_offset
+        await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.05)))
+        return start if log.max_offset == end else None
+
+    def _forget_from(self, master: SimNode, start: int) -> None:
+        master.forgets_from = start
+        for slave in self.slaves:
+            slave.end_ever = min(slave.end_ever, start)
+        master.kill()
 
     async def _fault_power_master(self) -> None:
         """Its slaves may be ahead of what it finds on its disk, and are cut."""
@@ -564,10 +593,12 @@ class Simulation:
             self.fail(f"{slave.name} differs from its master in [{position}, {stop}) (I7)")
 
     def _is_connected(self, slave: SimNode) -> bool:
-        """Bytes of a master that has lost power since may be longer than what it has now."""
-        if "power_master" not in self.world.faults:
+        """Bytes of a master that went back since may be longer than what it has now."""
+        if not {"power_master", "forget_filler"} & set(self.world.faults):
             return True
         for connection in self.master.ha.connections:
+            if self.dialect == "classic" and connection.address.startswith(slave.host.address):
+                return True
             hello = getattr(connection.core, "hello", None)
             if hello is not None and hello.replica_id == slave.broker_id:
                 return connection.core.state is HAConnectionState.TRANSFER

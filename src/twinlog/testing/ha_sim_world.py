@@ -44,6 +44,10 @@ FAULTS: tuple[str, ...] = (
 )
 
 
+# Of Apache's master, which only classic slaves have.
+CLASSIC_FAULTS: tuple[str, ...] = ("forget_filler",)
+
+
 TWIN_FAULTS: tuple[str, ...] = ("flip_bits", "power_master", "slow_disk_slave")
 
 
@@ -84,8 +88,16 @@ def draw_world(rng: random.Random, without: tuple[str, ...] = ()) -> World:
     )
 
 
+def add_classic_faults(world: World, seed: int, without: tuple[str, ...]) -> None:
+    """From a source of their own, so that the other draws stay what they are; to one world in four,
+    as the slaves of a master that goes back are not checked in every moment."""
+    rng = random.Random(f"classic {seed}")
+    if world.faults and rng.random() < 0.25:
+        world.faults += tuple(fault for fault in CLASSIC_FAULTS if fault not in without)
+
+
 def add_twin_faults(world: World, seed: int, without: tuple[str, ...]) -> None:
-    """From a source of their own, so that the other draws stay what they are."""
+    """From a source of their own, too."""
     rng = random.Random(f"twin {seed}")
     faults = [fault for fault in TWIN_FAULTS if rng.random() < 0.5 and fault not in without]
     if world.flush is not FlushDiskType.SYNC_FLUSH and "power_master" in faults:
