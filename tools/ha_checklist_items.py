@@ -220,7 +220,7 @@ ITEMS = (
          "runtime/disk.py", '    _write_new(disk, path + ".tmp", data)\n    if keep_backup',
          "    _write_new(disk, path, data)\n    return\n    if keep_backup"),
     Item(94, "far behind means the slave, when slaveReadEnable", "never", "store/reader.py",
-         "self._log.max_offset - scan.last_offset > self._memory_threshold", "False"),
+         "self._memory_threshold = memory_size * config.access_message_in_memory_max_ratio // 100", "self._memory_threshold = 1 << 62"),
     Item(95, "the group says which replica, and it comes back", "always id 1", PULL,
          "            return group.which_broker_when_consume_slowly", "            return 1"),
     Item(96, "without slaveReadEnable 0 is suggested, and a slave serves", "the slave is suggested", PULL,
