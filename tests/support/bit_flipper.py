@@ -62,7 +62,8 @@ class BitFlipper:
         self._left -= len(data)
         if self._left > 0:
             return data
-        self._left = self._every
+        # Not at equal distances: a frame that is sent again would be hit at the same place again.
+        self._left = self._rng.randrange(2 * self._every)
         self.flip_count += 1
         damaged = bytearray(data)
         damaged[self._rng.randrange(len(data))] ^= 1 << self._rng.randrange(8)
