@@ -97,6 +97,14 @@ QUIET = {
 }
 
 
+# Spark's default runs the programs chmod and readlink for the files of a checkpoint. This one
+# renames as well, without readlink: a third of what a small batch takes is saved.
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
 def check_python() -> None:
     """Choose the Python of the workers: the one that has the package, unless the user chose.
 
@@ -136,8 +144,21 @@ def local_session(
     session = builder.getOrCreate()
     if not is_remote and not master.startswith(CONNECT):
         session.sparkContext.setLogLevel("ERROR")
+        if session.conf.get(CHECKPOINT_FILES, None) is None and _has_class(session, BY_FILE_SYSTEM):
+            session.conf.set(CHECKPOINT_FILES, BY_FILE_SYSTEM)
     _ship(session)
     return session
+
+
+def _has_class(session: SparkSession, name: str) -> bool:
+    """Say whether this Spark has a class: its internal ones move between versions."""
+    from py4j.protocol import Py4JError
+
+    jvm = session.sparkContext._jvm
+    try:
+        return jvm is not None and jvm.java.lang.Class.forName(name) is not None
+    except Py4JError:
+        return False
 
 
 def _ship(session: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import urllib.parse
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,6 +57,8 @@ class Staged:
 
 @dataclass(slots=True)
 class _Open:
+    topic: str
+    day: int
     writer: pq.ParquetWriter
     path: Path
     rows: int = 0
@@ -63,14 +66,17 @@ class _Open:
     queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     held: list[pa.RecordBatch] = field(default_factory=list)
     held_bytes: int = 0
+    synced: list[Future[None]] = field(default_factory=list)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows; they are written when there are enough for a row group."""
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Take rows; say whether there were enough for a row group, which is written then."""
         self.note(batch)
         self.held.append(batch)
         self.held_bytes += batch.nbytes
-        if self.held_bytes >= ROW_GROUP_BYTES:
-            self.flush()
+        if self.held_bytes < ROW_GROUP_BYTES:
+            return False
+        self.flush()
+        return True
 
     def flush(self) -> None:
         """Write the rows that are held as one row group."""
@@ -97,23 +103,47 @@ class _Open:
                 self.queues[key] = [min(known), max(known)]
 
 
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 class PartitionedWriter:
-    """Writes batches into one staged file per topic and day."""
+    """Writes batches into one staged file per topic and day.
+
+    The disk takes what is written while the next rows are decoded: every row group is synced on a
+    thread, and `finish` waits.
+    """
 
     def __init__(self, root: Path, prefix: str, suffix: str, compression: str) -> None:
         self.root, self.prefix, self.suffix = root, prefix, suffix
         self.compression = compression
         self.open: dict[tuple[str, int], _Open] = {}
+        self.files: list[_Open] = []  # the open ones too
+        self._syncing = ThreadPoolExecutor(max_workers=2)
         (root / "_staging").mkdir(parents=True, exist_ok=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add a batch of all columns."""
         for key, part in split_by_day(batch):
             target = self.open.get(key) or self._start(key)
-            target.add(part)
+            if target.add(part):
+                self._sync(target)
+
+    def _sync(self, target: _Open) -> None:
+        target.synced.append(self._syncing.submit(sync_file, target.path))
+
+    def close_files(self) -> None:
+        """Close the files that are open; rows that come for them yet get another file."""
+        for target in self.open.values():
+            target.flush()
+            target.writer.close()
+            self._sync(target)
+        self.open = {}
 
     def _start(self, key: tuple[str, int]) -> _Open:
-        path = self.root / "_staging" / f"{self.prefix}-{len(self.open)}.{self.suffix}"
+        path = self.root / "_staging" / f"{self.prefix}-{len(self.files)}.{self.suffix}"
         writer = pq.ParquetWriter(
             path,
             arrow_schema(),
@@ -121,21 +151,19 @@ class PartitionedWriter:
             use_dictionary=DICTIONARY_COLUMNS,
             write_statistics=STATISTICS_COLUMNS,
         )
-        self.open[key] = _Open(writer, path)
+        self.open[key] = _Open(*key, writer, path)
+        self.files.append(self.open[key])
         return self.open[key]
 
     def finish(self) -> list[Staged]:
         """Close and sync all files."""
+        self.close_files()
         staged = []
-        for number, ((topic, day), target) in enumerate(self.open.items()):
-            target.flush()
-            target.writer.close()
-            with target.path.open("rb") as file:
-                os.fsync(file.fileno())
-            folder = directory_of(topic, day)
+        for number, target in enumerate(self.files):
+            folder = directory_of(target.topic, target.day)
             final = ArchivedFile(
                 name=f"{folder}/{self.prefix}-{number}.parquet",
-                topic=topic,
+                topic=target.topic,
                 date=folder[-10:],
                 rows=target.rows,
                 size=target.path.stat().st_size,
@@ -144,11 +172,16 @@ class PartitionedWriter:
                 queues=[[*queue, *ends] for queue, ends in sorted(target.queues.items())],
             )
             staged.append(Staged(str(target.path), final))
+        for target in self.files:
+            for synced in target.synced:
+                synced.result()
+        self._syncing.shutdown()
         return staged
 
     def discard(self) -> None:
         """Remove what was written, after an error."""
-        for target in self.open.values():
+        self._syncing.shutdown(cancel_futures=True)
+        for target in self.files:
             target.writer.close()
             target.path.unlink(missing_ok=True)
 

@@ -33,7 +33,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from twinlog.spark.archive.manifest import Batch, Manifest, check_next, merge_ranges, sync_directory
+from twinlog.spark.archive.manifest import (
+    Batch,
+    Manifest,
+    check_next,
+    merge_ranges,
+    sync_directories,
+)
 from twinlog.spark.archive.parquet import PartitionedWriter, Staged
 from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import ArchiveError, RecordCorruptError
@@ -157,6 +163,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                 for batch in read_window(options, part, ALL_COLUMNS, skipped):
                     count += batch.num_rows
                     writer.write(batch)
+                writer.close_files()
             self._check_count(window, count, skipped, options)
             done.staged += writer.finish()
         except BaseException:
@@ -232,9 +239,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             final.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file.temporary, final)
             folders |= {final.parent, final.parent.parent}
-        for folder in sorted(folders):
-            sync_directory(folder)
-        sync_directory(self.root)
+        sync_directories([*folders, self.root])
 
     @staticmethod
     def _drop(staged: list[Staged]) -> None:
