@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from twinlog.spark.archive import parquet
 from twinlog.spark.archive.manifest import Manifest
 from twinlog.spark.archive.parquet import PartitionedWriter
 from twinlog.spark.archive.sink import ArchiveWriter, Done
+from twinlog.spark.archive.stage import stage_window
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch
@@ -26,7 +29,12 @@ def publish(files: StoreFiles, out: Path) -> None:
     options = SourceOptions.parse({**source, "maxRecordsPerPartition": "150"})
     done = Done("query", 0, [], [], {}, [])
     for number, window in enumerate(plan_batch(options, Pushed())):
-        writer._window(window, PartitionedWriter(out, f"w{number}", "1", "zstd"), done)
+        staged, skipped = stage_window(
+            options, window, PartitionedWriter(out, f"w{number}", "1", "zstd")
+        )
+        assert not skipped
+        done.staged += staged
+        done.ranges += [list(r) for r in window]
     writer.commit([done], 0)
     writer.commit([done], 0)  # told again by Spark: nothing happens
 
@@ -55,3 +63,14 @@ def test_rows_are_written_in_groups_of_a_good_size(tmp_path: Path) -> None:
         assert pq.ParquetFile(file.path(tmp_path / "out")).num_row_groups == 1
     assert parquet.ROW_GROUP_BYTES > 8 << 20
     assert Counter(f.topic for f in Manifest(tmp_path / "out").files())["orders"] >= 2
+
+
+def test_the_processes_that_publish_do_not_load_what_tasks_need() -> None:
+    """Spark starts two of them for every batch."""
+    script = (
+        "import sys, pyspark.sql.worker.python_streaming_sink_runner; before = set(sys.modules); "
+        "import twinlog.spark.archive.sink; "
+        "print(*{name.partition('.')[0] for name in sys.modules.keys() - before})"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert not {b"pyarrow", b"numpy", b"pandas"} & set(loaded.stdout.split())

@@ -10,8 +10,10 @@ import pstats
 import struct
 import zlib
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from storefiles import BORN, HOST, VECTORS, StoreFiles, unpack_vectors
@@ -19,14 +21,40 @@ from storefiles import BORN, HOST, VECTORS, StoreFiles, unpack_vectors
 from twinlog.message.compression import compress
 from twinlog.message.properties import decode_properties
 from twinlog.message.sysflag import CompressionType, with_compression_type
+from twinlog.runtime.compiled import load
+from twinlog.spark import decode, vector
 from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import DataLossError, RecordCorruptError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.pushdown import Pushed
 from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.vector import split_properties
+from twinlog.spark.vector import Properties, SameNames, split_alike, split_properties
 
 EVERYTHING = {"subscribePattern": ".*", "includeSystemTopics": "true"}
+COMPILED = load("twinlog.spark._decode")
+
+
+def use(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_compiled", part)
+    monkeypatch.setattr(vector, "_compiled", part)
+
+
+@pytest.fixture(params=["pure", "compiled"], autouse=True)
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the compiled part and without it."""
+    if request.param == "compiled" and COMPILED is None:
+        pytest.skip("the compiled parts are not built")
+    use(COMPILED if request.param == "compiled" else None, monkeypatch)
+    return str(request.param)
+
+
+def split(texts: list[str]) -> Properties | SameNames:
+    """Split property strings as a decoder does, out of a log with other bytes between them."""
+    packed = [text.encode() for text in texts]
+    data = pa.py_buffer(b"\x02a\x01".join([b"", *packed, b""]))
+    lengths = np.array([len(text) for text in packed], np.int64)
+    starts = np.cumsum(lengths + 3) - lengths
+    return split_alike(data, starts, lengths) or split_properties(pa.array(texts, pa.string()))
 
 
 def read(
@@ -149,24 +177,20 @@ def test_each_column_alone_equals_the_same_column_of_a_full_read(
 
 
 def test_properties_split_like_the_message_codec_on_random_bytes() -> None:
-    from random import Random
-
     rng = Random(7)
     for _ in range(300):
         texts = [
             "".join(rng.choice("\x01\x02ab\u00e9") for _ in range(rng.randrange(12)))
             for _ in range(rng.randrange(1, 9))
         ]
-        split = split_properties(pa.array(texts, pa.string()))
+        found = split(texts)
         wanted = [decode_properties(text.encode()) for text in texts]
-        assert [dict(row) for row in split.map_column().to_pylist()] == wanted
-        assert split.column("a").to_pylist() == [row.get("a") for row in wanted]
+        assert [dict(row) for row in found.map_column().to_pylist()] == wanted
+        assert found.column("a").to_pylist() == [row.get("a") for row in wanted]
 
 
 @pytest.mark.parametrize("closing", ["", "\x02"])
 def test_rows_that_are_alike_split_like_the_message_codec(closing: str) -> None:
-    from random import Random
-
     rng = Random(11)
     seen = set()
     for _ in range(300):
@@ -182,20 +206,20 @@ def test_rows_that_are_alike_split_like_the_message_codec(closing: str) -> None:
                 f"{n}\x01{'v' * rng.randrange(0 if rng.random() < 0.02 else 1, 9)}" for n in names
             ]
             texts.append("\x02".join(pairs) + closing)
-        split = split_properties(pa.array(texts, pa.string()))
-        seen.add(type(split).__name__)
+        found = split(texts)
+        seen.add(type(found).__name__)
         wanted = [decode_properties(text.encode()) for text in texts]
-        assert [dict(row) for row in split.map_column().to_pylist()] == wanted
+        assert [dict(row) for row in found.map_column().to_pylist()] == wanted
         for name in {*names, "absent"}:
-            assert split.column(name).to_pylist() == [row.get(name) for row in wanted]
+            assert found.column(name).to_pylist() == [row.get(name) for row in wanted]
     assert seen == {"SameNames", "Properties"}
 
 
 def test_more_names_than_bits_still_finds_repeats() -> None:
     names = [f"n{number}" for number in range(100)]
     text = "".join(f"{name}\x01first\x02" for name in names) + "n7\x01last"
-    split = split_properties(pa.array([text, "n7\x01one"], pa.string()))
-    first, second = [dict(row) for row in split.map_column().to_pylist()]
+    found = split([text, "n7\x01one"])
+    first, second = [dict(row) for row in found.map_column().to_pylist()]
     assert (first["n7"], first["n8"], len(first), second) == ("last", "first", 100, {"n7": "one"})
 
 
@@ -264,6 +288,38 @@ def test_a_damaged_record_is_named_with_its_offset_and_bytes(
     rows = read(tmp_path, failOnDataLoss="false")
     assert len(rows) == 19
     assert victim not in {row["phys_offset"] for row in rows}
+
+
+@pytest.mark.parametrize("make", ["compiled"], indirect=True)
+def test_both_parts_say_the_same_of_damaged_records(
+    make: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = odd_store(tmp_path)
+    log = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
+    starts = np.array([r["phys_offset"] for r in files.rows if r["phys_offset"] < len(log)])
+    rng = Random(3)
+    outcomes = set()
+    for _ in range(600):
+        data = bytearray(log)
+        for _ in range(rng.choice((0, 1, 1, 3))):
+            data[int(rng.choice(starts)) + rng.randrange(0, 130)] ^= 1 << rng.randrange(8)
+        said = []
+        for part in (COMPILED, None):
+            use(part, monkeypatch)
+            said.append(laid_out(bytes(data), starts) + laid_out(bytes(data[:2000]), starts[:10]))
+        assert said[0] == said[1]
+        outcomes.add(len(said[0]))
+    assert len(outcomes) > 1
+
+
+def laid_out(data: bytes, starts: Any) -> list[Any]:
+    """Return everything that is found about records, or what is wrong with them."""
+    try:
+        layout = decode.lay_out(decode.LogSlice.over(data, 0), starts)
+    except RecordCorruptError as error:
+        return [str(error)]
+    arrays = [getattr(layout, name).tolist() for name in decode.LAYOUT_ARRAYS]
+    return [*arrays, decode.bad_crcs(layout).tolist()]
 
 
 def test_verify_crc_finds_a_flipped_bit_of_a_body(tmp_path: Path) -> None:

@@ -140,6 +140,26 @@ def test_retention_that_deletes_segments_under_way(
     Manifest(out).batches()
 
 
+def test_a_checkpoint_that_lost_its_newest_files(spark: Any, tmp_path: Path) -> None:
+    """As after a power failure: Spark does not sync its logs, the archive syncs its own."""
+    files = StoreFiles(tmp_path / "store")
+    files.fill(60)
+    out = tmp_path / "archive"
+    options = {"path": str(tmp_path / "store"), "failOnDataLoss": "false"}
+    archive(out, options, spark=spark)
+    for log in ("offsets", "commits"):
+        logged = sorted(int(path.name) for path in (out / "_checkpoint" / log).glob("[0-9]*"))
+        (out / "_checkpoint" / log / str(logged[-1])).unlink()
+    files.fill(60)
+    with pytest.raises(Exception, match=r"ARCHIVE_GAP.*_checkpoint"):
+        archive(out, options, spark=spark)
+    assert sum(raw_rows(out).values()) == 60
+    shutil.rmtree(out / "_checkpoint")
+    archive(out, options, spark=spark)
+    assert raw_rows(out) == all_rows(files)
+    assert not any(batch.skipped for batch in Manifest(out).batches())
+
+
 SCRIPT = """
 import json, sys
 from twinlog.spark.jobs.archive import archive

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import OptionError, RecordCorruptError
@@ -192,6 +191,8 @@ class BodyDecoder:
 
     def _bury(self, batch: pa.RecordBatch, errors: list[str | None]) -> None:
         """Write dead letters; the name follows from the rows, so a task done again overwrites."""
+        import pyarrow.parquet as pq
+
         keep = [row for row, error in enumerate(errors) if error is not None]
         names = [name for name in ALL_COLUMNS if name in batch.schema.names]
         rows = pa.Table.from_batches([batch.select(names).take(pa.array(keep))])

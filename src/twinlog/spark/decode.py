@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twinlog.message.compression import CompressionError, inflate_body
 from twinlog.message.crc import CRC_MASK, crc32
 from twinlog.message.record import MAGIC_V1, MAGIC_V2
 from twinlog.message.sysflag import BORNHOST_V6_FLAG, COMPRESSED_FLAG, STOREHOSTADDRESS_V6_FLAG
+from twinlog.runtime.compiled import load
 from twinlog.spark.columns import COLUMNS, PROPERTY_COLUMNS, arrow_schema
 from twinlog.spark.errors import RecordCorruptError
 from twinlog.spark.vector import (
@@ -41,6 +41,7 @@ from twinlog.spark.vector import (
     SameNames,
     gather_bytes,
     repeated,
+    split_alike,
     split_properties,
     strided,
     times_us,
@@ -60,6 +61,7 @@ HEAD = np.dtype(
         ("prepared", ">i8"), ("body_size", ">i4"),
     ]
 )  # fmt: skip
+_compiled = load("twinlog.spark._decode")
 ANY_V6 = BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG
 
 
@@ -165,6 +167,24 @@ def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Lay
     Raises:
         RecordCorruptError: a record's magic, sizes or numbers are not what they must be.
     """
+    layout = _find_parts(log, starts) or _lay_out(log, starts)
+    if expected is not None:
+        _compare(layout, expected)
+    return layout
+
+
+def _find_parts(log: LogSlice, starts: I64) -> Layout | None:
+    """Do it with the compiled part; None without it, and where something is wrong."""
+    if _compiled is None:
+        return None
+    heads = np.empty((len(starts), HEAD.itemsize), np.uint8)
+    parts = np.empty((len(LAYOUT_ARRAYS) - 2, len(starts)), np.int64)
+    if not _compiled.find_parts(log.view, starts, heads, parts):
+        return None
+    return Layout(log, heads.view(HEAD).reshape(-1), starts, *parts)
+
+
+def _lay_out(log: LogSlice, starts: I64) -> Layout:
     end = len(log.view)
     _demand(log, starts, (starts >= 0) & (starts + SMALLEST_RECORD <= end), "it passes the end")
     heads = log.heads(starts)
@@ -192,13 +212,10 @@ def lay_out(log: LogSlice, starts: I64, expected: Expected | None = None) -> Lay
     properties_sizes = log.ints(">i2", properties_at - 2)
     good = (properties_sizes >= 0) & (properties_at + properties_sizes == limits)
     _demand(log, starts, good, "its lengths do not add up to its size")
-    layout = Layout(
+    return Layout(
         log, heads, starts, sizes, sys_flags, store_time_at, body_at, body_sizes,
         topic_at, topic_sizes, properties_at, properties_sizes,
     )  # fmt: skip
-    if expected is not None:
-        _compare(layout, expected)
-    return layout
 
 
 def _topic_sizes(log: LogSlice, at: I64, is_v2: npt.NDArray[np.bool_]) -> I64:
@@ -229,6 +246,11 @@ def _compare(layout: Layout, expected: Expected) -> None:
 
 def bad_crcs(layout: Layout) -> npt.NDArray[np.bool_]:
     """Mark the rows whose body does not have the stored checksum."""
+    if _compiled is not None:
+        marks = np.empty(len(layout), bool)
+        places = (layout.starts, layout.body_at, layout.body_sizes)
+        _compiled.check_bodies(layout.log.view, *places, crc32, marks.view(np.uint8))
+        return marks
     stored = layout.heads["crc"]
     view = memoryview(layout.log.data)
     ends = (layout.body_at + layout.body_sizes).tolist()
@@ -240,10 +262,8 @@ def bad_crcs(layout: Layout) -> npt.NDArray[np.bool_]:
 
 def tail_properties(layout: Layout) -> Properties | SameNames:
     """Split the properties of all rows."""
-    texts = gather_bytes(
-        layout.log.data, layout.properties_at, layout.properties_sizes, pa.string()
-    )
-    return split_properties(texts)
+    places = (layout.log.data, layout.properties_at, layout.properties_sizes)
+    return split_alike(*places) or split_properties(gather_bytes(*places, pa.string()))
 
 
 def topics(layout: Layout) -> pa.Array:
@@ -261,6 +281,8 @@ def bodies(layout: Layout, *, decompress: bool) -> pa.Array:
     packed = (layout.sys_flags & COMPRESSED_FLAG) != 0
     if not decompress or not packed.any():
         return stored
+    import pyarrow.compute as pc
+
     inflated = []
     for row in np.flatnonzero(packed).tolist():
         try:

@@ -1,8 +1,9 @@
 """Format "twinlog" for Spark: thin classes of the Python data source interface.
 
 Spark pickles these objects to planner and worker processes, so they hold options only and open
-files or connections where they run. A user's schema is the column pruning: Spark's interface has
-no other.
+files or connections where they run. It starts a process to plan a batch read, which imports this
+module: parts of Arrow that only tasks need are imported where they are used. A user's schema is the
+column pruning: Spark's interface has no other.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twinlog.message.hashing import jhash
 from twinlog.spark import keyindex
@@ -233,6 +232,8 @@ class WindowReader:
         for layout in self._layouts(rows):
             batch = decoder.batch(layout)
             if self.tags:
+                import pyarrow.compute as pc
+
                 keep = pc.is_in(batch.column("tags"), pa.array(sorted(self.tags)))
                 batch = batch.filter(keep).select(list(columns))
             yield batch

@@ -51,6 +51,14 @@ class ArchivedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """A finished file that is not published yet."""
+
+    temporary: str
+    final: ArchivedFile
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What one committed batch added."""
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twinlog.message.crc import crc32
-from twinlog.spark.archive.manifest import ArchivedFile
+from twinlog.spark.archive.manifest import ArchivedFile, Staged
 from twinlog.spark.columns import arrow_schema
 
 DAY_MS = 86_400_000
@@ -45,14 +45,6 @@ def file_crc(path: Path) -> int:
         while chunk := file.read(CRC_CHUNK):
             value = crc32(chunk, value)
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A finished file that is not published yet."""
-
-    temporary: str
-    final: ArchivedFile
 
 
 @dataclass(slots=True)

@@ -1,8 +1,11 @@
 """Exactly-once archive: ranges in, Parquet out; the rows never pass through the JVM.
 
-`RangesSource` is a stream with one row per planned window: which offsets of which queues to
-archive. The sink's tasks read those windows themselves, write Parquet with Arrow, and stage the
-files; `commit` publishes a batch by renaming its files and linking one manifest file.
+The stream of `ranges` has one row per planned window: which offsets of which queues to archive. The
+sink's tasks read those windows themselves, write Parquet with Arrow, and stage the files; `commit`
+publishes a batch by renaming its files and linking one manifest file.
+
+Spark starts two processes for every batch that only make a writer or publish. They import this
+module, so what tasks need (Arrow, numpy, the decoder) is imported in `write`.
 
 What happens when the process dies:
 
@@ -20,93 +23,27 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from twinlog.spark.archive.manifest import (
     Batch,
     Manifest,
+    Staged,
     check_next,
     merge_ranges,
     sync_directories,
 )
-from twinlog.spark.archive.parquet import PartitionedWriter, Staged
-from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
-from twinlog.spark.errors import ArchiveError, RecordCorruptError
+from twinlog.spark.errors import ArchiveError
 from twinlog.spark.faults import point
-from twinlog.spark.offsets import is_symbol
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan import Range
-from twinlog.spark.rows import read_window
-from twinlog.spark.source import StreamReader, WindowPartition
-from twinlog.spark.transport import Skip
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 GAP = "GAP rows were not there any more when the batch was planned"
-
-
-def by_topic(window: tuple[Range, ...]) -> list[tuple[Range, ...]]:
-    """Cut a window by topic: rows that go to one file are decoded together and not copied again."""
-    names = sorted({r.topic for r in window})
-    return [tuple(r for r in window if r.topic == name) for name in names]
-
-
-class RangePartition(WindowPartition):
-    """A window, with what the manifest keeps of the batch's end."""
-
-    def __init__(self, window: Any, marks: dict[str, Any]) -> None:
-        super().__init__(window)
-        self.marks = marks
-
-
-class RangesReader(StreamReader):
-    """The stream of windows."""
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[WindowPartition]:
-        """Plan one batch."""
-        marks = {} if is_symbol(end) else dict(end.get("marks", {}))
-        windows = self.planner.partitions(start, end)
-        planned: list[WindowPartition] = [RangePartition(window, marks) for window in windows]
-        point("planned" if planned else "pinned")
-        return planned
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch."""
-        found = super().latestOffset(start, limit)
-        point("latest")
-        return found
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the window itself."""
-        assert isinstance(partition, RangePartition)
-        yield (json.dumps(partition.window), json.dumps(partition.marks))
-
-
-class RangesSource(DataSource):
-    """Format "twinlog_ranges", used by the archive job only."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "twinlog_ranges"
-
-    def schema(self) -> str:
-        """Return the columns."""
-        return "window STRING, marks STRING"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Make the reader."""
-        SourceOptions.parse(self.options)
-        return RangesReader(dict(self.options), arrow_schema())
 
 
 @dataclass
@@ -134,6 +71,10 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         """Read the windows of this task and write their rows to staged files."""
         from pyspark import TaskContext
 
+        from twinlog.spark.archive.parquet import PartitionedWriter
+        from twinlog.spark.archive.stage import stage_window
+        from twinlog.spark.plan import Range
+
         context = TaskContext.get()
         assert context is not None
         query = str(context.getLocalProperty("sql.streaming.queryId"))
@@ -150,38 +91,12 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                 )
                 window = tuple(Range(*r) for r in json.loads(row["window"]))
                 done.marks = json.loads(row["marks"])
-                self._window(window, writer, done)
+                staged, skipped = stage_window(SourceOptions.parse(self.source), window, writer)
+                done.ranges += [list(r) for r in window]
+                done.staged += staged
+                done.skipped += skipped
         point("staged")
         return done
-
-    def _window(self, window: tuple[Range, ...], writer: PartitionedWriter, done: Done) -> None:
-        options = SourceOptions.parse(self.source)
-        skipped: list[Skip] = []
-        count = 0
-        try:
-            for part in by_topic(window):
-                for batch in read_window(options, part, ALL_COLUMNS, skipped):
-                    count += batch.num_rows
-                    writer.write(batch)
-                writer.close_files()
-            self._check_count(window, count, skipped, options)
-            done.staged += writer.finish()
-        except BaseException:
-            writer.discard()
-            raise
-        done.ranges += [list(r) for r in window]
-        done.skipped += [[s.topic, s.broker, s.queue_id, s.low, s.high, s.reason] for s in skipped]
-
-    @staticmethod
-    def _check_count(
-        window: tuple[Range, ...], count: int, skipped: list[Skip], options: SourceOptions
-    ) -> None:
-        lost = sum(skip.high - skip.low for skip in skipped)
-        wanted = sum(r.rows for r in window) - lost
-        if count != wanted and not options.tags:
-            raise RecordCorruptError(
-                "RECORD_CORRUPT", f"a window of {wanted} rows gave {count}: {window}"
-            )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a batch, once."""
@@ -191,12 +106,13 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             return
         query = done[0].query
         manifest = Manifest(self.root)
+        ranges = [r for message in done for r in message.ranges]
         if self.is_published(manifest, query, batchId):
+            self._check_replay(manifest, ranges)
             self._drop(staged)
             return
         sequence = manifest.next_sequence()  # before the ends: see Manifest.publish
         skipped = [skip for message in done for skip in message.skipped]
-        ranges = [r for message in done for r in message.ranges]
         skipped += self._check_chain(manifest, ranges)
         point("before-rename")
         self._rename(staged)
@@ -217,6 +133,24 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
     def is_published(self, manifest: Manifest, query: str, batch: int) -> bool:
         """Say whether this batch is in the archive already: a replay must not add it again."""
         return manifest.has(query, batch)
+
+    @staticmethod
+    def _check_replay(manifest: Manifest, ranges: list[list[Any]]) -> None:
+        """Demand that a published batch was planned as it was then.
+
+        Spark does not sync its logs: a power failure may take the plan of a batch that the archive
+        has, and the batch that is planned in its place may be larger.
+        """
+        ends = manifest.ends()
+        for key, (low, high) in merge_ranges(ranges).items():
+            if high > ends.get(key, low):
+                raise ArchiveError(
+                    "ARCHIVE_GAP",
+                    f"{key[0]} broker {key[1]} queue {key[2]}: this batch is in the archive up to "
+                    f"{ends.get(key, low)}, now it goes to {high}; the checkpoint lost its newest "
+                    f"files: remove {manifest.root / '_checkpoint'}, the archive knows where to go "
+                    "on",
+                )
 
     def _check_chain(self, manifest: Manifest, ranges: list[list[Any]]) -> list[list[Any]]:
         """Demand that the batch begins where the archive ends; return gaps that are allowed."""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from twinlog.spark.archive.manifest import ArchivedFile, Manifest
 from twinlog.spark.columns import arrow_schema
@@ -98,6 +96,8 @@ def read_file(
     Raises:
         ArchiveError: the file is gone or not what the manifest says.
     """
+    import pyarrow.parquet as pq  # only tasks need it, see source.py
+
     needed = dict.fromkeys((*columns, *_filter_columns(options, part)))
     count = 0
     try:
@@ -135,6 +135,8 @@ def _is_partial(part: FilePart) -> bool:
 
 
 def _wanted(options: SourceOptions, part: FilePart, batch: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
     keep: Any = None
     if _is_partial(part):
         keep = np.zeros(batch.num_rows, bool)

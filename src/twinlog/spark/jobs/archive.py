@@ -48,7 +48,8 @@ def archive(
         progress: where to show progress.
         seconds_max: stop a continuous run after this time.
     """
-    from twinlog.spark.archive.sink import ArchiveSink, RangesSource
+    from twinlog.spark.archive.ranges import RangesSource
+    from twinlog.spark.archive.sink import ArchiveSink
 
     begin = time.monotonic()
     root = Path(out).absolute()
