@@ -162,8 +162,8 @@ def consume(namesrv: str, topic: str, group: str, expression: str, model: str) -
         tag = text(received.tags)
         # In order it comes again as it was: the C++ client does not count how often.
         place = (received.queue_id, received.queue_offset)
-        is_new = not received.reconsume_times and place not in refused
-        if tag == "hate" or (tag == "refuse" and is_new):
+        is_known = place in refused if model == "ORDERLY" else received.reconsume_times > 0
+        if tag == "hate" or (tag == "refuse" and not is_known):
             refused.add(place)
             return LATER
         return SUCCESS

@@ -44,6 +44,13 @@ def topic(java: Driver, cluster: Cluster, verb: Verb) -> str:
 def consumer(java: Driver, cluster: Cluster, topic: str) -> Iterator[Job]:
     job = java.start("push", namesrv=cluster.address, topic=topic, group=f"readers_{topic}")
     job.wait_for("message", 20)
+    at = {"namesrv": cluster.address, "topic": topic, "group": f"readers_{topic}"}
+
+    def has_committed() -> bool:
+        queues = java.run("offsets", **at)["queue"]
+        return all(event["consumed"] == event["max"] for event in queues)
+
+    wait_until(has_committed, "all committed")
     yield job
     java.write(job.id, "stop", {})
 
@@ -91,7 +98,7 @@ def test_group_verbs(
     text = verb("consumerConnection", "-g", group)
     assert topic in text
     assert "CONSUME_FROM_FIRST_OFFSET" in text
-    wait_until(lambda: "Diff Total: 0" in progress(verb, group), "all committed")
+    assert "Diff Total: 0" in progress(verb, group)
     rows = [line.split() for line in progress(verb, group).splitlines() if topic in line.split()]
     assert sum(int(row[3]) for row in rows) == 20
     assert group in verb("consumerProgress")
