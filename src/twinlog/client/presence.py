@@ -30,6 +30,9 @@ from twinlog.remoting.command import RemotingCommand
 
 _LOG = logging.getLogger("twinlog.client")
 PROBE_MS = (200, 500, 1000, 2000)
+# At once, and when the name server has noticed too: it may hear of the end of a connection a moment
+# after us, and of a broker that is only silent after three seconds.
+_REFRESH_ATTEMPTS = (0, 2, 4)
 
 
 class MemberRole(enum.Enum):
@@ -117,7 +120,7 @@ class Presence:
                     break
                 if not self._routes.is_known(address):
                     break
-                if attempt == 0:
+                if attempt in _REFRESH_ATTEMPTS:
                     await self._routes.refresh_of_address(address)
                 await self._host.clock.sleep_ms(PROBE_MS[min(attempt, len(PROBE_MS) - 1)])
         finally:
