@@ -15,8 +15,9 @@ from clusters import QUEUES, Usage, usage_since
 from harness import Context, Metric, Row, Subject
 from kafka import KafkaPair
 
+from twinlog.client.batching import IN_FLIGHT_SIZE_MAX
+
 _SAMPLE_S = 5.0
-_IN_FLIGHT_SIZE = 4 * 1024 * 1024
 _BATCH_BYTES = 64 * 1024
 _MEMBER_OVERHEAD = 64  # Of a batch's member: lengths and its unique id.
 _WORKER = Path(__file__).with_name("batch_worker.py")
@@ -115,7 +116,7 @@ def _client(pair: clusters.Pair, size: int, seconds: float) -> Mapping[str, Any]
 def _compiled(pair: clusters.Pair, size: int, seconds: float) -> Mapping[str, Any]:
     report = clusters.run_load(
         "send", addr=pair.master.address, topic=f"bench{size}", size=size, queues=QUEUES,
-        conns=1, depth=_IN_FLIGHT_SIZE // _BATCH_BYTES,
+        conns=1, depth=IN_FLIGHT_SIZE_MAX // _BATCH_BYTES,
         members=_BATCH_BYTES // (size + _MEMBER_OVERHEAD), seconds=seconds,
     )  # fmt: skip
     return {**report, "p99": report["latency_ms"]["p99"]}

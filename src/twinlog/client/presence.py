@@ -87,7 +87,8 @@ class Presence:
         """Somebody could not reach `address`: set it aside and look after it."""
         if isinstance(error, BrokerUnreachableError):
             self._set_aside(address)
-        self._probe_soon(address)
+        else:
+            self._probe_soon(address)
 
     def _set_aside(self, address: str) -> None:
         """Whatever is set aside is probed: nobody else would notice that it is back."""
