@@ -291,9 +291,9 @@ def restarted(request: pytest.FixtureRequest, broker: TwinlogBroker) -> TwinlogB
     return again
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, server: str = "broker") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(TWINLOG), "broker", *arguments],
+        [str(TWINLOG), server, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -301,7 +301,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("entry", ["listenPort=ten", "brokerIP1=no machine", "namesrvAddr=there"])
+@pytest.mark.parametrize(
+    "entry",
+    ["listenPort=ten", "brokerIP1=no machine", "namesrvAddr=there", "enableControllerMode=true"],
+)
 def test_bad_configuration_exits_with_2_and_one_line(entry: str, tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"storePathRootDir={tmp_path}/store\n{entry}\n")
@@ -311,6 +314,15 @@ def test_bad_configuration_exits_with_2_and_one_line(entry: str, tmp_path: Path)
     assert str(file) in line
     assert entry in line
     assert not (tmp_path / "store").exists()
+
+
+def test_a_name_server_with_a_controller_inside_exits_with_2(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("listenPort=0\nenableControllerInNamesrv=true\n")
+    result = run("-c", str(file), server="namesrv")
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert f"{file}:2: enableControllerInNamesrv=true" in line
 
 
 def test_advertised_by_name_messages_carry_the_address_of_it(

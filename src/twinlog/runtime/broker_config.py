@@ -37,6 +37,15 @@ Percent: TypeAlias = Annotated[int, Meta(ge=0, le=100)]
 _CPUS = os.cpu_count() or 1
 HA_PORT_FOLLOWS = -1  # `haListenPort` was not given: it is the service port plus one.
 CONSUME_QUEUE_UNIT_SIZE = 20
+# Started without it, every broker of a 5.x file would be a master.
+_NO_CONTROLLER = (
+    "twinlog has no controller yet, nobody would elect a master: remove the key, and set brokerRole"
+    " and brokerId of each broker"
+)
+_NO_SYNC_STATE_SET = (
+    "belongs to the controller mode of 5.x, which twinlog does not have yet: remove the key and say"
+    " with inSyncReplicas how many replicas a SYNC_MASTER waits for"
+)
 
 
 class BrokerRole(StrEnum):
@@ -389,8 +398,8 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
 
     def check(self) -> list[str]:
         """What no single value can show. Returns warnings; raises ConfigValueError naming a key."""
-        warnings = self._check_role()
         self._check_refused()
+        warnings = self._check_role()
         if bool(self.twinlog_access_key) != bool(self.twinlog_secret_key):
             missing = "twinlogSecretKey" if self.twinlog_access_key else "twinlogAccessKey"
             raise ConfigValueError(missing, "an account needs both its keys")
@@ -428,8 +437,6 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
         return warnings
 
     def _check_role(self) -> list[str]:
-        if self.enable_controller_mode:
-            return []
         if not self.is_master and self.broker_id <= 0:
             raise ConfigValueError("brokerId", "Slave's brokerId must be > 0")
         if self.is_master and self.broker_id != 0:
@@ -439,14 +446,18 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
 
     def _check_refused(self) -> None:
         """Ignoring one of these silently would lose what the operator relies on."""
-        for key, is_wanted in (
-            ("enableDLegerCommitLog", self.enable_d_leger_commit_log),
-            ("enableLmq", self.enable_lmq),
-            ("enableMultiDispatch", self.enable_multi_dispatch),
-            ("messageStorePlugIn", bool(self.message_store_plug_in)),
+        absent = "twinlog does not have this; remove the key to start"
+        for key, is_wanted, reason in (
+            ("enableDLegerCommitLog", self.enable_d_leger_commit_log, absent),
+            ("enableLmq", self.enable_lmq, absent),
+            ("enableMultiDispatch", self.enable_multi_dispatch, absent),
+            ("messageStorePlugIn", bool(self.message_store_plug_in), absent),
+            ("enableControllerMode", self.enable_controller_mode, _NO_CONTROLLER),
+            ("allAckInSyncStateSet", self.all_ack_in_sync_state_set, _NO_SYNC_STATE_SET),
+            ("minInSyncReplicas", self.min_in_sync_replicas > 1, _NO_SYNC_STATE_SET),
         ):
             if is_wanted:
-                raise ConfigValueError(key, "twinlog does not have this; remove the key to start")
+                raise ConfigValueError(key, reason)
 
 
 # Accepted because people's files hold them; nothing here has such a part.

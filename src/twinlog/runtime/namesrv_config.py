@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from twinlog.runtime.config_format import properties_text
+from twinlog.runtime.config_format import ConfigValueError, properties_text
 from twinlog.runtime.log_config import LogFormat, LogLevel
 from twinlog.runtime.tls import TlsConfig
 
@@ -94,7 +94,11 @@ class NamesrvConfig(msgspec.Struct, kw_only=True):
         return properties_text(self)
 
     def check(self) -> list[str]:
-        """What no single value can show. Returns warnings."""
+        """What no single value can show. Returns warnings; raises ConfigValueError naming a key."""
+        if self.enable_controller_in_namesrv:
+            # Brokers that rely on it would all be masters.
+            reason = "twinlog has no controller yet; remove the key to start"
+            raise ConfigValueError("enableControllerInNamesrv", reason)
         return []
 
 

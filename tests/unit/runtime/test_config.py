@@ -183,8 +183,28 @@ def test_role_and_id_as_apache_checks_them(tmp_path):
     loaded = _load(tmp_path, "brokerRole=SYNC_MASTER\nbrokerId=3\n")
     assert loaded.config.broker_id == 0
     assert "brokerId: 3" in loaded.warnings[0]
-    controlled = _load(tmp_path, "enableControllerMode=true\nbrokerRole=SLAVE\nbrokerId=-1\n")
-    assert controlled.config.broker_id == -1
+
+
+@pytest.mark.parametrize(
+    "line", ["enableControllerMode=true", "allAckInSyncStateSet=true", "minInSyncReplicas=2"]
+)
+def test_controller_mode_is_refused_while_there_is_no_controller(tmp_path, line):
+    """Ignored, two brokers with one file of 5.x would be two masters."""
+    _fails(tmp_path, f"brokerRole=SLAVE\nbrokerId=0\n{line}\n", line, "twinlog")
+    harmless = "enableControllerMode=false\nallAckInSyncStateSet=false\nminInSyncReplicas=1\n"
+    assert _load(tmp_path, harmless).warnings == []
+
+
+def test_a_running_broker_cannot_be_told_to_use_a_controller():
+    with pytest.raises(ConfigError, match="enableControllerMode=true"):
+        update_config(BrokerConfig(), {"enableControllerMode": "true"})
+
+
+def test_a_name_server_refuses_to_start_with_a_controller_inside(tmp_path):
+    path = tmp_path / "namesrv.conf"
+    path.write_text("enableControllerInNamesrv=true\n")
+    with pytest.raises(ConfigError, match=r"namesrv\.conf:1: enableControllerInNamesrv=true"):
+        load_namesrv_config(str(path), environment={})
 
 
 def test_addresses_of_name_servers_have_ports(tmp_path):
