@@ -189,7 +189,7 @@ class MetadataReader:
         self.last_store_time_ms = 0
         """When the newest applied record was stored on the master: 0 before the first."""
 
-    def load(self) -> None:
+    def load(self, *, only_offsets: bool = False) -> None:
         """Find where the last run stopped, and apply what came since."""
         if self._disk.exists(self._path):
             try:
@@ -200,7 +200,7 @@ class MetadataReader:
                 # Reading from the start again is right, only slower.
                 _LOG.warning("metadata position unreadable path=%s error=%s", self._path, error)
         self.queues_cut({_QUEUE: self._store.max_offset_in_queue(*_QUEUE)})
-        self.catch_up()
+        self.catch_up(only_offsets=only_offsets)
 
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The log was cut: records that take the place of those that are gone count too."""
@@ -233,7 +233,7 @@ class MetadataReader:
         if _QUEUE in keys:
             self.catch_up()
 
-    def catch_up(self) -> None:
+    def catch_up(self, *, only_offsets: bool = False) -> None:
         """Apply all records that are dispatched by now, tables saved once."""
         changes: list[MetadataChange] = []
         position = max(self._position.next_offset, self._store.min_offset_in_queue(*_QUEUE), 0)
@@ -245,6 +245,8 @@ class MetadataReader:
                 changes += self._decode(buffer)
             position = result.next_begin_offset
         self._position.next_offset = position
+        if only_offsets:
+            changes = [change for change in changes if isinstance(change, OffsetsMoved)]
         if changes:
             self._apply(changes)
 

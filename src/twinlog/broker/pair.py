@@ -93,10 +93,14 @@ class PairService:
 
     # Life
 
-    def load(self) -> None:
-        """After the tables and the store: apply what the log says about them."""
-        if not self._config.is_master:
-            self.reader.load()
+    def load(self, *, was_master: bool) -> None:
+        """After the tables and the store: apply what the log says about them.
+
+        On a master too: a copy that becomes the master has metadata in its log that its tables,
+        saved every few seconds, do not show yet. A master's own topics and groups are in its
+        tables before they are in its log, so of its own log it takes only what moved forward.
+        """
+        self.reader.load(only_offsets=self._config.is_master and was_master)
 
     def close_gate(self) -> None:
         """Before the ports open: a master that had a twin slave answers no pull yet."""

@@ -210,7 +210,7 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
-        self.pair.load()
+        self.pair.load(was_master=self.identity.was_master)
         if config.is_master:
             self._arm_skip_guard()
         self.store.add_dispatch_listener(self._queues_moved)
