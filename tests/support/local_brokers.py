@@ -17,7 +17,7 @@ from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime.broker_config import BrokerRole, FlushDiskType, HADialect
-from twinlog.runtime.clock import SystemClock
+from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import BrokerConfig, NamesrvConfig
 from twinlog.runtime.disk import Disk
 
@@ -44,6 +44,7 @@ class Brokers:
         disk: Disk | None = None,
         *,
         memory_size: int = MEMORY_UNKNOWN,
+        clock: Clock | None = None,
         **config: Any,
     ) -> Broker:
         values = {
@@ -60,7 +61,9 @@ class Brokers:
                 values[key] = kind(values[key])
         settled = BrokerConfig(**values)
         settled.check()
-        broker = build_broker(settled, rng=random.Random(1), disk=disk, memory_size=memory_size)
+        broker = build_broker(
+            settled, rng=random.Random(1), disk=disk, clock=clock, memory_size=memory_size
+        )
         await broker.start()
         self.started.append(broker)
         return broker

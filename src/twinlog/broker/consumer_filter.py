@@ -20,7 +20,7 @@ from twinlog.broker.names import RETRY_PREFIX
 from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
 from twinlog.broker.subscription import SubscriptionData
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
-from twinlog.runtime.clock import Clock
+from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
 from twinlog.store.filter import MessageFilter, TagsCodeFilter
 
@@ -64,6 +64,7 @@ class ConsumerFilterManager:
         self._config = config
         self._file = file
         self._clock = clock
+        self._steady = SteadyWall(clock)
         self._bloom = BloomParameters.of(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
@@ -171,7 +172,7 @@ class ConsumerFilterManager:
 
     def save(self) -> None:
         """Forget who is gone for too long and write the file if anything changed."""
-        oldest = self._clock.now_ms() - self._config.filter_data_clean_time_span
+        oldest = self._steady.now_ms() - self._config.filter_data_clean_time_span
         for key, known in list(self._filters.items()):
             if known.dead_ms and known.dead_ms <= oldest:
                 del self._filters[key]

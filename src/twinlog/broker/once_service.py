@@ -22,7 +22,7 @@ from twinlog.message.properties import (
     property_value,
 )
 from twinlog.message.record import ScanEntry, ScanStop, scan
-from twinlog.runtime.clock import Clock
+from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.message_store import MessageStore
 from twinlog.store.recovery import RecoveryReport
@@ -42,7 +42,7 @@ class IdempotentSends:
     def __init__(self, store: MessageStore, disk: Disk, clock: Clock, root: str) -> None:
         self._store = store
         self._disk = disk
-        self._clock = clock
+        self._steady = SteadyWall(clock)
         self._path = posixpath.join(root, "twinlog", "producers")
         self._position = -1
         self._saved_version = 0
@@ -131,7 +131,7 @@ class IdempotentSends:
         )  # fmt: skip
 
     def decide(self, mark: Mark, count: int) -> Decision:
-        return self.table.decide(mark, count, self._clock.now_ms())
+        return self.table.decide(mark, count, self._steady.now_ms())
 
     def place(self, mark: Mark) -> Place | None:
         """Where a message is, with its physical offset if the consume queue still has it."""
@@ -165,7 +165,7 @@ class IdempotentSends:
 
     def sweep(self) -> None:
         """Forget those who have been idle for too long."""
-        count = self.table.expire(self._clock.now_ms())
+        count = self.table.expire(self._steady.now_ms())
         if count:
             _LOG.info("idle producers forgotten count=%d left=%d", count, len(self.table))
 

@@ -169,9 +169,10 @@ class ScheduleMessageService:
             deliver_at = tags_code
             if tags_code < TAGS_HASH_MIN:
                 deliver_at = self._stored_at(physical_offset, size) + level.delay_ms
-            # A clock that was set back must not keep messages for longer than their level says.
-            wait = min(deliver_at - now, level.delay_ms)
-            if wait > 0:
+            wait = deliver_at - now
+            # Stored while the clock was ahead: it would hold back all behind it for as long. Due
+            # now, as in Apache; it has waited for some of its time at least.
+            if 0 < wait <= level.delay_ms:
                 self._schedule(level, min(wait, _IDLE_MS_MAX))
                 return
             if not self._deliver(level, physical_offset, size):

@@ -357,10 +357,9 @@ class Broker:
         self.locks.forget_expired(self.clock.monotonic_ms())
 
     def _sample_store_stats(self) -> None:
-        now = self.clock.now_ms()
         self.store_stats.put_times, self.store_stats.put_size = self.stats.put_totals()
-        self.store_stats.sample(now)
-        day = datetime.fromtimestamp(now / 1000).toordinal()
+        self.store_stats.sample(self.clock.monotonic_ms())
+        day = datetime.fromtimestamp(self.clock.now_ms() / 1000).toordinal()
         if self._day and day != self._day:
             self.store_stats.midnight()
         self._day = day
@@ -368,7 +367,7 @@ class Broker:
     def _sample_stats(self) -> None:
         puts = self.stats.item(BROKER_PUT_NUMS, self.config.broker_cluster_name)
         puts.value = puts.times = self.stats.put_totals()[0]
-        self.stats.sample(self.clock.now_ms())
+        self.stats.sample(self.clock.monotonic_ms())
 
 
 _NOT_ON_VIP_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})

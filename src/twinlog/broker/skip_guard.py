@@ -55,6 +55,7 @@ class SkipGuard:
         self._path = posixpath.join(root, "twinlog", "promotion.json")
         self._clock = clock
         self._saved = _Saved(0, {})
+        self._promoted_ms = 0  # On the monotonic clock: the wall clock may be set meanwhile.
         self._passed: set[tuple[str, str, int]] = set()
         self._tries: dict[tuple[str, str, int], int] = {}
         self.is_armed = False
@@ -64,6 +65,7 @@ class SkipGuard:
     def promoted(self, ends: QueueEnds) -> None:
         """This copy becomes the master now; `ends` are those of its queues."""
         self._saved = _Saved(self._clock.now_ms(), ends)
+        self._promoted_ms = self._clock.monotonic_ms()
         self.is_armed = bool(ends)
         if self.is_armed:
             make_own_directory(self._disk, self._root)
@@ -78,11 +80,15 @@ class SkipGuard:
         except msgspec.DecodeError as error:
             _LOG.warning("promotion file unreadable path=%s error=%s", self._path, error)
         self.is_armed = bool(self._saved.ends)
+        # Only the wall clock runs on between two processes. One that was set back since makes the
+        # promotion lie ahead: then it counts as of now.
+        age_ms = max(0, self._clock.now_ms() - self._saved.time_ms)
+        self._promoted_ms = self._clock.monotonic_ms() - age_ms
         self._is_alive(LIFE_MS)
 
     def _is_alive(self, life_ms: int) -> bool:
-        age_ms = self._clock.now_ms() - self._saved.time_ms
-        if not 0 <= age_ms < LIFE_MS:
+        age_ms = self._clock.monotonic_ms() - self._promoted_ms
+        if age_ms >= LIFE_MS:
             # Whoever was running at the promotion has come by now, or will ask for its offset.
             self.is_armed = False
             self._saved.ends = {}

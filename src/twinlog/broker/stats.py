@@ -128,14 +128,14 @@ class BrokerStatsManager:
             for key in [k for k in self._items[name] if k.endswith("@" + group)]:
                 del self._items[name][key]
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self, monotonic_ms: int) -> None:
         """Take the samples that are due. Called every SAMPLE_INTERVAL_MS."""
         is_hour = self._ticks % _TICKS_PER_HOUR_SAMPLE == 0
         is_day = self._ticks % _TICKS_PER_DAY_SAMPLE == 0
         self._ticks += 1
         for items in self._items.values():
             for item in items.values():
-                reading = (now_ms, item.value, item.times)
+                reading = (monotonic_ms, item.value, item.times)
                 _append(item.minute, reading, SAMPLE_INTERVAL_MS)
                 if is_hour:
                     _append(item.hour, reading, SAMPLE_INTERVAL_MS * _TICKS_PER_HOUR_SAMPLE)

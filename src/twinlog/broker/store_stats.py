@@ -53,10 +53,10 @@ class StoreStats:
                 self._distribution[index] += count
                 return
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self, monotonic_ms: int) -> None:
         self._samples.append(
             (
-                now_ms,
+                monotonic_ms,
                 self.put_times,
                 self.get_found_times,
                 self.get_miss_times,

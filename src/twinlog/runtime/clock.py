@@ -28,6 +28,36 @@ class Clock(Protocol):
     ) -> TimerHandle: ...
 
 
+STEP_MS_MIN = 60_000  # What a wall clock may gain without being taken for set ahead.
+STEP_LASTS_MS = 3_600_000
+
+
+class SteadyWall:
+    """Wall time for what is deleted or given up by its age.
+
+    A wall clock that is ahead for a moment must not make everything old at once: a step forward
+    counts when it has lasted for an hour. A step back counts at once, it only keeps things longer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall_ms = clock.now_ms()
+        self._monotonic_ms = clock.monotonic_ms()
+        self._ahead_since_ms: int | None = None
+
+    def now_ms(self) -> int:
+        wall_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        expected_ms = self._wall_ms + monotonic_ms - self._monotonic_ms
+        if wall_ms > expected_ms + STEP_MS_MIN:
+            if self._ahead_since_ms is None:
+                self._ahead_since_ms = monotonic_ms
+            if monotonic_ms - self._ahead_since_ms < STEP_LASTS_MS:
+                return expected_ms
+        self._wall_ms, self._monotonic_ms = wall_ms, monotonic_ms
+        self._ahead_since_ms = None
+        return wall_ms
+
+
 class SystemClock:
     """The clocks of this machine, timers of the running loop."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from bisect import insort
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -82,18 +82,20 @@ class Watermark:
         for subscriber in self._first:
             subscriber(value)
         waiters = self._waiters
-        while waiters and waiters[0].offset <= value:
+        # A callback may wait, advance, reset or fail others: the deque stays the same object, and
+        # how far it may be emptied is asked again each time.
+        while waiters and waiters[0].offset <= self.value:
             waiter = waiters.popleft()
             waiter.callback(waiter.argument, Outcome.REACHED, "")
         if not waiters:
             self._deadline_min = None
         for subscriber in tuple(self._subscribers):
-            subscriber(value)
+            subscriber(self.value)
 
     def reset(self, value: int, reason: str) -> None:
         """Set any value (truncation, another epoch): all who wait are told that it failed."""
-        self.fail_above(-1, reason)
         self.value = value
+        self.fail_above(-1, reason)
 
     def wait(
         self, offset: int, deadline_ms: int, callback: WaiterCallback, argument: Any = None
@@ -109,9 +111,7 @@ class Watermark:
         waiters = self._waiters
         if waiters and waiters[-1].offset > offset:
             # Out of order happens only when waits start after an await; it stays rare.
-            ordered = list(waiters)
-            insort(ordered, waiter, key=_waiter_offset)
-            self._waiters = deque(ordered)
+            waiters.insert(bisect_right(waiters, offset, key=_waiter_offset), waiter)
         else:
             waiters.append(waiter)
         if self._deadline_min is None or deadline_ms < self._deadline_min:
@@ -122,20 +122,21 @@ class Watermark:
         if self._deadline_min is None or now_ms < self._deadline_min:
             return
         expired = [w for w in self._waiters if w.deadline_ms <= now_ms]
-        kept = [w for w in self._waiters if w.deadline_ms > now_ms]
-        self._waiters = deque(kept)
-        self._deadline_min = min((w.deadline_ms for w in kept), default=None)
+        self._keep([w for w in self._waiters if w.deadline_ms > now_ms])
         for waiter in expired:
             waiter.callback(waiter.argument, Outcome.TIMEOUT, f"{self.name} did not reach in time")
 
     def fail_above(self, offset: int, reason: str) -> None:
         """Release with FAILED every waiter for more than `offset`."""
         failed = [w for w in self._waiters if w.offset > offset]
-        kept = [w for w in self._waiters if w.offset <= offset]
-        self._waiters = deque(kept)
-        self._deadline_min = min((w.deadline_ms for w in kept), default=None)
+        self._keep([w for w in self._waiters if w.offset <= offset])
         for waiter in failed:
             waiter.callback(waiter.argument, Outcome.FAILED, reason)
+
+    def _keep(self, kept: list[_Waiter]) -> None:
+        self._waiters.clear()
+        self._waiters.extend(kept)
+        self._deadline_min = min((w.deadline_ms for w in kept), default=None)
 
     def subscribe(
         self, callback: Callable[[int], None], *, is_first: bool = False

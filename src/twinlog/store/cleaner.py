@@ -11,7 +11,7 @@ import posixpath
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from twinlog.runtime.clock import Clock
+from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.disk import Disk, DiskSpace
 from twinlog.store.running_flags import DISK_FULL
 
@@ -32,6 +32,7 @@ class Cleaner:
         self._store = store
         self._disk = disk
         self._clock = clock
+        self._steady = SteadyWall(clock)
         self._manual_runs = 0
         self._cleaned_to = -1
 
@@ -89,7 +90,7 @@ class Cleaner:
         count = 0
         while count < _SEGMENTS_PER_RUN and len(log.segments.segments) > 1:
             newest = self._newest_time()
-            is_expired = newest >= 0 and self._clock.now_ms() >= newest + reserved_ms
+            is_expired = newest >= 0 and self._steady.now_ms() >= newest + reserved_ms
             if not is_expired and not is_forced:
                 break
             if log.segments.segments[0].end > store.dispatched.value:

@@ -26,11 +26,16 @@ class ManualClock:
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
+        self._wall_offset_ms = 0
         self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
 
     def now_ms(self) -> int:
-        return self._now_ms
+        return self._now_ms + self._wall_offset_ms
+
+    def step_wall(self, duration_ms: int) -> None:
+        """Somebody sets the wall clock; no time passes."""
+        self._wall_offset_ms += duration_ms
 
     def monotonic_ms(self) -> int:
         return self._now_ms

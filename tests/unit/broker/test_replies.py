@@ -123,6 +123,29 @@ def test_flush_and_slave_are_both_waited_for() -> None:
     assert set(desk.peer.answers) == {1, 2}
 
 
+class Nobody(Slave):
+    """inSyncReplicas=1: the master's own copy is enough, and no slave is there."""
+
+    def check_sync(self, end_offset: int) -> tuple[PutMessageStatus | None, str]:
+        return PutMessageStatus.PUT_OK, ""
+
+
+def test_a_slow_flush_is_10_where_no_slave_is_waited_for() -> None:
+    desk = Desk(Nobody(), flush_disk_type=FlushDiskType.SYNC_FLUSH, in_sync_replicas=1)
+    desk.turn(1, 2)
+    desk.flushed.advance(100)
+    desk.clock.advance(6000)
+    assert desk.peer.answers == {1: (0, None), 2: (10, None)}
+
+
+def test_a_slow_flush_is_10_where_the_slaves_were_in_time() -> None:
+    desk = Desk(Slave(), flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    desk.turn(1, 2)
+    desk.slave.confirmed.advance(200)
+    desk.clock.advance(6000)
+    assert desk.peer.answers == {1: (10, None), 2: (10, None)}
+
+
 def test_who_does_not_wait_is_answered_with_the_append() -> None:
     desk = Desk(Slave())
     desk.turn(1, must_wait=False)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from twinlog.broker.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, SkipGuard
+from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.now
-
-
-def armed() -> tuple[SkipGuard, Clock, SimDisk]:
-    clock: Any = Clock()
+def armed() -> tuple[SkipGuard, ManualClock, SimDisk]:
+    clock = ManualClock()
     disk = SimDisk()
     disk.make_directories("/s")
     guard = SkipGuard(disk, "/s", clock)
@@ -53,11 +48,11 @@ def test_what_is_not_known_is_left_alone() -> None:
 
 def test_it_ends_after_an_hour() -> None:
     guard, clock, _ = armed()
-    clock.now += LIFE_MS
+    clock.advance(LIFE_MS)
     assert asks(guard, 6) is None
     assert not guard.is_armed
     guard, clock, _ = armed()
-    clock.now += LIFE_MS
+    clock.advance(LIFE_MS)
     assert guard.commit("g", "t", 0, 9) == 9
 
 
@@ -68,24 +63,47 @@ def test_for_broadcasting_members_it_ends_earlier_and_counts_each() -> None:
     assert guard.pull_broadcast("g", "t", 0, 9, one) is None
     assert guard.pull_broadcast("g", "t", 0, 4, {}) is None
     assert guard.pull_broadcast("g", "t", 0, 9, {}) == 5
-    clock.now += BROADCAST_LIFE_MS
+    clock.advance(BROADCAST_LIFE_MS)
     assert guard.pull_broadcast("g", "t", 0, 9, {}) is None
     assert asks(guard, 6) == 3
 
 
 def test_a_file_that_is_damaged_or_old_arms_nothing() -> None:
     _, clock, disk = armed()
-    again = SkipGuard(disk, "/s", clock)  # type: ignore[arg-type]
+    again = SkipGuard(disk, "/s", clock)
     again.load()
     assert again.is_armed
     assert asks(again, 6) == 3
-    clock.now += LIFE_MS
-    late = SkipGuard(disk, "/s", clock)  # type: ignore[arg-type]
+    clock.advance(LIFE_MS)
+    late = SkipGuard(disk, "/s", clock)
     late.load()
     assert not late.is_armed
     disk.unlink("/s/twinlog/promotion.json")
     file = disk.open("/s/twinlog/promotion.json", create=True)
     file.pwritev([b"{nonsense"], 0)
-    damaged = SkipGuard(disk, "/s", clock)  # type: ignore[arg-type]
+    damaged = SkipGuard(disk, "/s", clock)
     damaged.load()
     assert not damaged.is_armed
+
+
+@pytest.mark.parametrize("step_ms", [-50, 50, -LIFE_MS, LIFE_MS, -48 * LIFE_MS, 48 * LIFE_MS])
+def test_a_wall_clock_that_is_set_neither_disarms_nor_prolongs_it(step_ms: int) -> None:
+    guard, clock, _ = armed()
+    clock.step_wall(step_ms)
+    assert asks(guard, 15) == 3
+    assert guard.pull_broadcast("g", "t", 0, 9, {}) == 5
+    clock.advance(LIFE_MS - 1)
+    assert guard.commit("other", "t", 0, 9) == 5
+    clock.advance(1)
+    assert guard.commit("other", "t", 0, 9) == 9
+    assert not guard.is_armed
+
+
+def test_a_restart_after_the_wall_clock_was_set_back_keeps_it() -> None:
+    _, clock, disk = armed()
+    clock.step_wall(-5 * LIFE_MS)
+    again = SkipGuard(disk, "/s", clock)
+    again.load()
+    assert asks(again, 15) == 3
+    clock.advance(LIFE_MS)
+    assert asks(again, 15) is None

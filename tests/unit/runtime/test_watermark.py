@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
+
+import pytest
 
 from twinlog.runtime.watermark import Outcome, Watermark
 
@@ -72,3 +75,72 @@ def test_who_subscribed_first_is_called_before_the_waiters() -> None:
     end()
     mark.advance(8)
     assert order[3:] == [("later", 8)]
+
+
+def test_a_wait_out_of_order_within_an_advance_calls_nobody_twice() -> None:
+    mark, log = Watermark("appended"), Log()
+
+    def first(argument: Any, outcome: Outcome, reason: str) -> None:
+        log(argument, outcome, reason)
+        mark.wait(40, 1000, log, 40)
+
+    mark.wait(10, 1000, first, 10)
+    for offset in (30, 50):
+        mark.wait(offset, 1000, log, offset)
+    mark.advance(30)
+    mark.advance(50)
+    assert [argument for argument, _ in log.events] == [10, 30, 40, 50]
+
+
+class Storm:
+    """Waiters whose callbacks do something to the watermark, everything counted."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.mark = Watermark("storm")
+        self.calls: dict[int, list[Outcome]] = {}
+        self.depth = 0
+        self.now = 0
+
+    def wait(self) -> None:
+        number = len(self.calls)
+        self.calls[number] = []
+        offset = self.mark.value + self.rng.randint(-5, 30)
+        self.mark.wait(offset, self.now + self.rng.randint(1, 40), self.called, (number, offset))
+
+    def called(self, argument: tuple[int, int], outcome: Outcome, reason: str) -> None:
+        number, offset = argument
+        self.calls[number].append(outcome)
+        assert (outcome is Outcome.REACHED) == (reason == "")
+        if outcome is Outcome.REACHED:
+            assert self.mark.value >= offset
+        if self.depth < 3 and self.rng.random() < 0.5:
+            self.depth += 1
+            self.act()
+            self.depth -= 1
+
+    def act(self) -> None:
+        kind = self.rng.randrange(12)
+        if kind < 6:
+            self.wait()
+        elif kind < 9:
+            self.mark.advance(self.mark.value + self.rng.randint(0, 12))
+        elif kind == 9:
+            self.now += self.rng.randint(0, 15)
+            self.mark.expire(self.now)
+        elif kind == 10:
+            self.mark.fail_above(self.mark.value + self.rng.randint(0, 20), "cut")
+        else:
+            self.mark.reset(max(0, self.mark.value - self.rng.randint(0, 20)), "cut")
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_every_waiter_is_called_once_whatever_callbacks_do(seed: int) -> None:
+    storm = Storm(seed)
+    for _ in range(60):
+        storm.act()
+    left = storm.mark.waiter_count
+    assert sum(not calls for calls in storm.calls.values()) == left
+    storm.depth = 99  # Whoever is called now does nothing more.
+    storm.mark.fail_above(-1, "end")
+    assert [len(calls) for calls in storm.calls.values()] == [1] * len(storm.calls)

@@ -36,7 +36,7 @@ from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
-from twinlog.runtime.clock import Clock
+from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
@@ -74,6 +74,7 @@ class TransactionalMessageService:
         self._producers = producers
         self._stats = stats
         self._clock = clock
+        self._steady = SteadyWall(clock)
         self._host = host
         self._pending = PendingHalves()
         self._recent = RecentHalves()
@@ -304,7 +305,7 @@ class TransactionalMessageService:
         if record is None:
             self._pending.done(offset)
             return
-        age = self._clock.now_ms() - record.born_timestamp
+        age = self._steady.now_ms() - record.born_timestamp
         times = halves.check_times(record)
         if times >= self._config.transaction_check_max or age > self._retention_ms:
             self._give_up(offset, record)
