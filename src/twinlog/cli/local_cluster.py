@@ -180,7 +180,8 @@ def start_cluster(plan: ClusterPlan) -> LocalCluster:
 def prepare_cluster(plan: ClusterPlan) -> LocalCluster:
     """Directories and configuration files; nothing runs yet."""
     directory = plan.directory.absolute()
-    directory.mkdir(parents=True, exist_ok=True)
+    # Overrides may hold secrets, and stores hold messages: for whoever started it alone.
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     cluster = LocalCluster(str(directory), _plan_nodes(plan, directory), plan.is_sync)
     for node in cluster.nodes:
         _write_configuration(cluster, node, plan)
@@ -262,7 +263,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _write_configuration(cluster: LocalCluster, node: Node, plan: ClusterPlan) -> None:
-    Path(node.directory).mkdir(parents=True, exist_ok=True)
+    Path(node.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     values = {"listenPort": str(node.port), "bindAddress": "127.0.0.1"}
     if node.kind == "namesrv":
         values["kvConfigPath"] = str(Path(node.directory) / "kvConfig.json")
@@ -280,6 +281,8 @@ def _write_configuration(cluster: LocalCluster, node: Node, plan: ClusterPlan) -
             **plan.overrides,
         }
     lines = [f"{key}={value}\n" for key, value in values.items()]
+    node.config_path.touch(mode=0o600)
+    node.config_path.chmod(0o600)
     node.config_path.write_text("".join(lines), encoding="utf-8")
 
 

@@ -35,6 +35,9 @@ class AclFiles:
                 f"aclEnable=true needs {self.main_path}; create it with at least one account"
             )
         self.rules = merge_rules(parse_rules(self._read(path), source=path) for path in paths)
+        for path in paths:
+            if self._disk.mode(path) & 0o077:
+                _LOG.warning("acl file with secrets is open to others: chmod 600 path=%s", path)
         self._seen = self._stamps(paths)
 
     def reload_if_changed(self) -> bool:
@@ -118,7 +121,9 @@ class AclFiles:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-        write_atomically(self._disk, self.main_path, text.encode(), keep_backup=True)
+        write_atomically(
+            self._disk, self.main_path, text.encode(), keep_backup=True, is_secret=True
+        )
         self.load()
 
 

@@ -100,6 +100,12 @@ def _text_of(value: object) -> str:
     return str(value)
 
 
+def holds_secrets(text: str) -> bool:
+    """Whether a properties file has a key whose value only its owner may read."""
+    keys = (line.partition("=")[0].strip().lower() for line in text.splitlines())
+    return any(key.endswith(("secret", "secretkey", "password")) for key in keys)
+
+
 def properties_text(config: msgspec.Struct) -> str:
     """All keys and values of a configuration as Apache prints them: `key=value`, sorted.
 

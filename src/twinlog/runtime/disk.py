@@ -17,6 +17,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -117,7 +118,15 @@ class DiskLock(Protocol):
 class Disk(Protocol):
     """A file system."""
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> DiskFile: ...
+    def open(
+        self, path: str, *, create: bool = False, read_only: bool = False, mode: int | None = None
+    ) -> DiskFile:
+        """`mode` is given to the file, new or not; without it a new file is readable by all."""
+        ...
+
+    def mode(self, path: str) -> int:
+        """Who may read and write it: the nine bits of chmod."""
+        ...
 
     def exists(self, path: str) -> bool: ...
 
@@ -165,23 +174,33 @@ def make_own_directory(disk: Disk, root: str) -> str:
     return path
 
 
-def write_atomically(disk: Disk, path: str, data: bytes, *, keep_backup: bool = False) -> None:
+_SECRET_MODE = 0o600
+
+
+def write_atomically(
+    disk: Disk, path: str, data: bytes, *, keep_backup: bool = False, is_secret: bool = False
+) -> None:
     """Replace `path` so that a crash leaves the old content or the new, never a part.
 
     With `keep_backup` the old content stays as `path.bak`. Temp, fsync, rename, fsync of the
-    directory: without the last step the rename itself may be lost.
+    directory: without the last step the rename itself may be lost. The mode of the old file is the
+    new one's and the backup's; what `is_secret` is for its owner alone.
     """
     directory = os.path.dirname(path)
-    _write_new(disk, path + ".tmp", data)
-    if keep_backup and disk.exists(path):
-        _write_new(disk, path + ".bak.tmp", disk.read_bytes(path))
+    is_there = disk.exists(path)
+    mode = disk.mode(path) if is_there else None
+    if is_secret:
+        mode = _SECRET_MODE if mode is None else mode & _SECRET_MODE
+    _write_new(disk, path + ".tmp", data, mode)
+    if keep_backup and is_there:
+        _write_new(disk, path + ".bak.tmp", disk.read_bytes(path), mode)
         disk.rename(path + ".bak.tmp", path + ".bak")
     disk.rename(path + ".tmp", path)
     disk.fsync_directory(directory)
 
 
-def _write_new(disk: Disk, path: str, data: bytes) -> None:
-    file = disk.open(path, create=True)
+def _write_new(disk: Disk, path: str, data: bytes, mode: int | None) -> None:
+    file = disk.open(path, create=True, mode=mode)
     try:
         file.truncate(0)
         if data:
@@ -350,11 +369,19 @@ class PosixDisk:
     def close(self) -> None:
         self._executor.shutdown(wait=True)
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> PosixFile:
+    def open(
+        self, path: str, *, create: bool = False, read_only: bool = False, mode: int | None = None
+    ) -> PosixFile:
         flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT
-        return PosixFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644), self._executor)
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o644 if mode is None else mode)
+        if mode is not None:
+            os.fchmod(fd, mode)  # One that a crash left behind has another, and there is umask.
+        return PosixFile(path, fd, self._executor)
+
+    def mode(self, path: str) -> int:
+        return stat.S_IMODE(os.stat(path).st_mode) & 0o777
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

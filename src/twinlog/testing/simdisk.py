@@ -204,7 +204,9 @@ class SimDisk:
 
     # What a program calls: the Disk protocol.
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> SimFile:
+    def open(
+        self, path: str, *, create: bool = False, read_only: bool = False, mode: int | None = None
+    ) -> SimFile:
         name = self._begin("open", path)
         if name not in self._tree:
             if not create:
@@ -213,7 +215,12 @@ class SimDisk:
             inode = SimInode()
             inode.modified_ms = self.now_ms()
             self._change(_NameChange((), ((name, inode),), (_parent(name),)))
-        return SimFile(self, path, self._file(name, path), read_only=read_only)
+        inode = self._file(name, path)
+        inode.mode = inode.mode if mode is None else mode
+        return SimFile(self, path, inode, read_only=read_only)
+
+    def mode(self, path: str) -> int:
+        return self._file(self._begin("mode", path), path).mode
 
     def exists(self, path: str) -> bool:
         return self._begin("exists", path) in self._tree

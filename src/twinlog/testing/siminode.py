@@ -63,6 +63,7 @@ class SimInode:
         self.lost: list[_Operation] = []  # Behind a failed sync: no later sync promises them.
         self.blocks: set[int] = set()
         self.modified_ms = 0
+        self.mode = 0o644
 
     def write(self, offset: int, data: bytes) -> None:
         self._do(_Write(offset, data))
@@ -108,6 +109,7 @@ class SimInode:
         inode.durable = self._mixture(choose) if self.pending or self.lost else self.durable
         inode.live = bytearray(inode.durable)
         inode.modified_ms = self.modified_ms
+        inode.mode = self.mode
         inode.blocks = set(self.blocks_of(0, len(inode.live))) & self.blocks
         return inode
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from twinlog.runtime.disk import PosixDisk
+from twinlog.runtime.disk import PosixDisk, write_atomically
 
 
 def test_next_data_finds_what_was_written_among_what_is_reserved(tmp_path):
@@ -63,4 +63,34 @@ def test_a_mapped_file_shows_what_is_written_later_and_is_closed_with_the_file(
     with pytest.raises(ValueError, match="closed"):
         data[0]
     empty.close()
+    disk.close()
+
+
+@pytest.mark.parametrize("before", [None, 0o400, 0o600, 0o640, 0o644, 0o666])
+@pytest.mark.parametrize("is_secret", [False, True])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_rewritten_file_and_its_backup_are_open_to_nobody_else(
+    tmp_path: Path, before: int | None, is_secret: bool, umask: int
+) -> None:
+    disk, path = PosixDisk(), tmp_path / "file"
+    leftovers = [tmp_path / "file.tmp", tmp_path / "file.bak.tmp"]
+    for leftover in leftovers:  # Of a crash, by a version that cared less.
+        leftover.write_bytes(b"old")
+        leftover.chmod(0o666)
+    if before is not None:
+        path.write_bytes(b"old")
+        path.chmod(before)
+    old = os.umask(umask)
+    try:
+        write_atomically(disk, str(path), b"new", keep_backup=True, is_secret=is_secret)
+    finally:
+        os.umask(old)
+    expected = 0o600 if is_secret and before is None else before
+    if expected is not None:
+        expected &= 0o600 if is_secret else 0o777
+    for file in (path, tmp_path / "file.bak"):
+        if file.exists() and expected is not None:
+            assert disk.mode(str(file)) == expected, oct(disk.mode(str(file)))
+    assert path.read_bytes() == b"new"
+    assert (tmp_path / "file.bak").exists() == (before is not None)
     disk.close()

@@ -17,7 +17,7 @@ from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
-from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.config_format import holds_secrets, parse_properties
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.message_store import MessageStore
 
@@ -130,7 +130,9 @@ class AdminConfigProcessor:
         try:
             text = self._disk.read_bytes(self._config_path).decode("utf-8")
             data = with_values(text, entries).encode("utf-8")
-            write_atomically(self._disk, self._config_path, data, keep_backup=True)
+            write_atomically(
+                self._disk, self._config_path, data, keep_backup=True, is_secret=holds_secrets(text)
+            )
         except (OSError, UnicodeDecodeError) as error:
             remark = f"the change holds until the next start: {self._config_path}: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None

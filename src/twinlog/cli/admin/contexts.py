@@ -57,8 +57,11 @@ def load() -> Contexts:
 
 def save(contexts: Contexts) -> None:
     file = path()
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if "TWINLOG_CONFIG" not in os.environ:
+        file.parent.chmod(0o700)  # Ours alone; a place that somebody named may be shared.
     temporary = file.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)  # Secrets are in it, from the first byte on.
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
-    temporary.chmod(0o600)  # Secrets are in it.
     temporary.replace(file)
