@@ -10,6 +10,7 @@ from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.calls import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.runtime.numbers import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class BrokerSummary:
 
     @property
     def max_offset(self) -> int:
-        return int(self.runtime.get("commitLogMaxOffset", "0") or 0)
+        return number_of(self.runtime.get("commitLogMaxOffset", "0") or 0)
 
     @property
     def disk_ratio(self) -> float:
@@ -106,8 +107,8 @@ async def producers(admin: Admin, address: str) -> list[ProducerInfo]:
             client_id=str(item.get("clientId", "")),
             address=str(item.get("remoteIP", "")).lstrip("/"),
             language=str(item.get("language", "")),
-            version=int(item.get("version", 0)),
-            last_update_ms=int(item.get("lastUpdateTimestamp", 0)),
+            version=number_of(item.get("version", 0)),
+            last_update_ms=number_of(item.get("lastUpdateTimestamp", 0)),
         )
         for group, items in data.items()
         for item in items or ()
@@ -167,7 +168,7 @@ async def _permission(admin: Admin, code: int, broker_name: str, field: str) -> 
     told = await admin.tell_name_servers(
         code, {"brokerName": broker_name}, action="change of the write permission"
     )
-    counts = {a: int(answer.ext().get(field, 0)) for a, answer in told.values.items()}
+    counts = {a: number_of(answer.ext().get(field, 0)) for a, answer in told.values.items()}
     return Gathered(counts, told.failures)
 
 

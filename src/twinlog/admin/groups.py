@@ -24,6 +24,7 @@ from twinlog.client.subscription import SubscriptionData, subscription_from_wire
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.runtime.numbers import number_of
 
 PROGRESS_TIMEOUT_MS = 15_000  # mqadmin's, for brokers with very many queues.
 CONCURRENT_MAX = 16  # Groups asked for at a time: a broker has other things to do.
@@ -80,10 +81,10 @@ def group_config_from_wire(data: Mapping[str, Any]) -> GroupConfig:
         consume_enable=bool(data.get("consumeEnable", True)),
         consume_from_min_enable=bool(data.get("consumeFromMinEnable", True)),
         consume_broadcast_enable=bool(data.get("consumeBroadcastEnable", True)),
-        retry_queues=int(data.get("retryQueueNums", 1)),
-        retry_max=int(data.get("retryMaxTimes", 16)),
-        broker_id=int(data.get("brokerId", 0)),
-        slow_broker_id=int(data.get("whichBrokerWhenConsumeSlowly", 1)),
+        retry_queues=number_of(data.get("retryQueueNums", 1)),
+        retry_max=number_of(data.get("retryMaxTimes", 16)),
+        broker_id=number_of(data.get("brokerId", 0)),
+        slow_broker_id=number_of(data.get("whichBrokerWhenConsumeSlowly", 1)),
         notify_members=bool(data.get("notifyConsumerIdsChangedEnable", True)),
     )
 
@@ -260,7 +261,7 @@ def _parse_members(data: Mapping[str, Any]) -> GroupMembers:
             client_id=str(item.get("clientId", "")),
             address=str(item.get("clientAddr", "")),
             language=str(item.get("language", "")),
-            version=int(item.get("version", 0)),
+            version=number_of(item.get("version", 0)),
         )
         for item in data.get("connectionSet") or ()
     )
@@ -376,9 +377,9 @@ def progress_from_wire(data: Mapping[str, Any]) -> list[QueueProgress]:
     queues = [
         QueueProgress(
             queue=queue_from_wire(fastjson.loads(key)),
-            broker_offset=int(entry.get("brokerOffset", 0)),
-            consumer_offset=int(entry.get("consumerOffset", 0)),
-            last_ms=int(entry.get("lastTimestamp", 0)),
+            broker_offset=number_of(entry.get("brokerOffset", 0)),
+            consumer_offset=number_of(entry.get("consumerOffset", 0)),
+            last_ms=number_of(entry.get("lastTimestamp", 0)),
         )
         for key, entry in (data.get("offsetTable") or {}).items()
     ]

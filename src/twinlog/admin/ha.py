@@ -16,6 +16,7 @@ from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
 from twinlog.client.routes import MASTER_ID, BrokerData
 from twinlog.remoting.codes import RequestCode
+from twinlog.runtime.numbers import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,8 @@ def parse_metadata(table: Mapping[str, Any], address: str) -> MetadataState:
     age = table.get("metadataSyncAgeMs")
     return MetadataState(
         address=address,
-        behind_records=int(table.get("metadataBehindRecords", 0)),
-        sync_age_ms=None if age is None else int(age),
+        behind_records=number_of(table.get("metadataBehindRecords", 0)),
+        sync_age_ms=None if age is None else number_of(age),
         problems=tuple(
             f"does not take the master's {key.removeprefix(prefix)}: {reason}"
             for key, reason in table.items()
@@ -153,7 +154,7 @@ def parse_ha_status(
     return GroupHAStatus(
         broker_name=broker_name,
         master_address=master,
-        max_offset=int(data.get("masterCommitLogMaxOffset", 0)),
+        max_offset=number_of(data.get("masterCommitLogMaxOffset", 0)),
         confirmed_offset=own.get("confirmedOffset"),
         role=str(own.get("role", "")),
         replicas=replicas,
@@ -165,8 +166,8 @@ def _parse_replica(item: Mapping[str, Any]) -> ReplicaState:
     own = item.get("twinlog") or {}
     return ReplicaState(
         address=str(item.get("addr", "")),
-        ack_offset=int(item.get("slaveAckOffset", 0)),
-        lag_bytes=int(item.get("diff", 0)),
+        ack_offset=number_of(item.get("slaveAckOffset", 0)),
+        lag_bytes=number_of(item.get("diff", 0)),
         is_in_sync=bool(item.get("inSync", False)),
         state=str(own.get("state", "")),
         lag_ms=own.get("lagMs"),
@@ -179,7 +180,7 @@ def _parse_replica(item: Mapping[str, Any]) -> ReplicaState:
 
 
 def _known_offset(value: Any) -> int | None:
-    return None if value is None or int(value) < 0 else int(value)
+    return None if value is None or number_of(value) < 0 else number_of(value)
 
 
 async def _compare_offsets(
@@ -187,7 +188,7 @@ async def _compare_offsets(
 ) -> GroupHAStatus:
     """An Apache master does not tell: its end and its slaves' ends do."""
     runtime = await broker_runtime(admin, master)
-    end = int(runtime.get("commitLogMaxOffset", 0))
+    end = number_of(runtime.get("commitLogMaxOffset", 0))
     replicas, problems = [], []
     for address in slaves.values():
         try:
@@ -196,7 +197,7 @@ async def _compare_offsets(
             problems.append(f"slave {address} does not answer: {error}")
             continue
         # The slave was asked later, so it may be ahead of what the master said.
-        lag = max(0, end - int(slave.get("commitLogMaxOffset", 0)))
+        lag = max(0, end - number_of(slave.get("commitLogMaxOffset", 0)))
         replicas.append(ReplicaState(address, end - lag, lag, is_in_sync=lag == 0))
         if lag:
             problems.append(f"slave {address} is {lag} bytes behind")

@@ -15,6 +15,7 @@ from twinlog.client.routes import TopicRoute
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
+from twinlog.runtime.numbers import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +146,12 @@ async def all_topic_configs(admin: Admin, address: str) -> dict[str, TopicConfig
     return {
         name: TopicConfig(
             name=str(data.get("topicName") or name),
-            read_queues=int(data.get("readQueueNums", 16)),
-            write_queues=int(data.get("writeQueueNums", 16)),
-            perm=int(data.get("perm", 6)),
+            read_queues=number_of(data.get("readQueueNums", 16)),
+            write_queues=number_of(data.get("writeQueueNums", 16)),
+            perm=number_of(data.get("perm", 6)),
             order=bool(data.get("order", False)),
             filter_type=str(data.get("topicFilterType") or "SINGLE_TAG"),
-            sys_flag=int(data.get("topicSysFlag", 0)),
+            sys_flag=number_of(data.get("topicSysFlag", 0)),
         )
         for name, data in table.items()
     }
@@ -173,9 +174,9 @@ def parse_topic_stats(body: bytes) -> list[QueueStats]:
     stats = [
         QueueStats(
             queue=queue_from_wire(fastjson.loads(key)),
-            min_offset=int(data.get("minOffset", 0)),
-            max_offset=int(data.get("maxOffset", 0)),
-            last_update_ms=int(data.get("lastUpdateTimestamp", 0)),
+            min_offset=number_of(data.get("minOffset", 0)),
+            max_offset=number_of(data.get("maxOffset", 0)),
+            last_update_ms=number_of(data.get("lastUpdateTimestamp", 0)),
         )
         for key, data in table.items()
     ]

@@ -43,7 +43,7 @@ class ConfigFile:
                 _LOG.warning("config file empty path=%s", path)
                 continue
             try:
-                value = fastjson.loads(data)
+                value = fastjson.loads(data, is_forgiving=True)
             except ValueError as error:
                 fault = f"{path} is not JSON: {error}"
                 _LOG.warning("config file not readable path=%s error=%s", path, error)

@@ -22,6 +22,7 @@ from twinlog.broker.subscription import SubscriptionData
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.numbers import number_of
 from twinlog.store.filter import MessageFilter, TagsCodeFilter
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -156,17 +157,17 @@ class ConsumerFilterManager:
             topic,
             expression,
             expression_type=str(values.get("expressionType")),
-            sub_version=int(values.get("clientVersion") or 0),
+            sub_version=number_of(values.get("clientVersion") or 0),
         )
         try:
             compiled = Sql92Filter(expression)
         except FilterSyntaxError as error:
             _LOG.warning("filter not loaded topic=%s error=%s", topic, error)
             return None
-        born_ms = int(values.get("bornTime") or 0)
-        positions = tuple(int(bit) for bit in values["bloomFilterData"]["bitPos"])
+        born_ms = number_of(values.get("bornTime") or 0)
+        positions = tuple(number_of(bit) for bit in values["bloomFilterData"]["bitPos"])
         known = ConsumerFilterData(data, compiled, positions, born_ms)
-        dead_ms = int(values.get("deadTime") or 0)
+        dead_ms = number_of(values.get("deadTime") or 0)
         known.dead_ms = dead_ms or max(born_ms, self._clock.now_ms() - _UNSEEN_MS)
         return known
 

@@ -14,6 +14,7 @@ from twinlog.broker import offset_json
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, OffsetTable, merge_offsets
 from twinlog.broker.skip_guard import SkipGuard
+from twinlog.runtime.numbers import number_of
 
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
@@ -27,7 +28,9 @@ def offset_table(data: Any) -> OffsetTable:
     """
     table: OffsetTable = {}
     for key, queues in (data.get("offsetTable") or {}).items():
-        table[str(key)] = offsets = {int(number): int(value) for number, value in queues.items()}
+        table[str(key)] = offsets = {
+            number_of(number): number_of(value) for number, value in queues.items()
+        }
         if offsets and not -1 <= min(offsets.values()) <= max(offsets.values()) <= _OFFSET_MAX:
             raise ValueError(f"an offset of {key} is not one")
     return table

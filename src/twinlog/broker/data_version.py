@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twinlog.runtime.numbers import number_of
+
 
 class DataVersion:
     """A counter and the time of the last change, as RocketMQ's class of the same name."""
@@ -21,8 +23,8 @@ class DataVersion:
     def assign(self, other: Any) -> None:
         """Take over what a file or a master says (a JSON object, or nothing)."""
         if isinstance(other, dict):
-            self.timestamp = int(other.get("timestamp", 0))
-            self.counter = int(other.get("counter", 0))
+            self.timestamp = number_of(other.get("timestamp") or 0)
+            self.counter = number_of(other.get("counter") or 0)
 
     def to_json(self) -> dict[str, int]:
         return {"counter": self.counter, "timestamp": self.timestamp}

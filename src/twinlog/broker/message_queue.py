@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from twinlog.runtime.numbers import INT32_MAX, number_of
+
 
 class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
     """Hashable; written as an object, also where it is the key of a map."""
@@ -18,6 +20,6 @@ class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
 def queue_from_json(value: Any) -> MessageQueue:
     return MessageQueue(
         broker_name=str(value.get("brokerName") or ""),
-        queue_id=int(value.get("queueId") or 0),
+        queue_id=number_of(value.get("queueId") or 0, -INT32_MAX - 1, INT32_MAX),
         topic=str(value.get("topic") or ""),
     )

@@ -64,7 +64,9 @@ SYSTEM_GROUPS = (
 )
 
 GROUP_LENGTH_MAX = 255  # Apache's clients check it; topics made of the name must still fit.
+_OFFSET_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def retry_topic(group: str) -> str:
@@ -81,7 +83,26 @@ def reply_topic(cluster: str) -> str:
 
 def spoils_path(name: str) -> bool:
     """Whether a directory of this name would be another place than the name says."""
-    return "/" in name or "\0" in name
+    return "/" in name or has_control(name)
+
+
+def has_control(name: str) -> bool:
+    """Whether a character of `name` is one that no name has: NUL, line breaks and their like."""
+    return _CONTROL.search(name) is not None
+
+
+def offset_fault(group: str, topic: str) -> str | None:
+    """Say why no offset is kept under these names; None when it is.
+
+    Apache keeps any; what cannot be the name of a group or topic is only waste in the table.
+    """
+    if not group.strip() or not topic.strip():
+        return "The specified group or topic is blank."
+    if has_control(group) or has_control(topic):
+        return "The specified group or topic contains control characters."
+    if len(group) > GROUP_LENGTH_MAX or len(topic) > _OFFSET_TOPIC_LENGTH_MAX:
+        return "The specified group or topic is longer than a name may be."
+    return None
 
 
 def is_system_topic(topic: str) -> bool:

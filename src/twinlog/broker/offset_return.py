@@ -25,6 +25,7 @@ from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import RemotingError
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.numbers import number_of
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -112,7 +113,9 @@ class OffsetReturn:
             try:
                 group = (data.get("brokerAddrTable") or {}).get(self._config.broker_name) or {}
                 addresses = group.get("brokerAddrs") or {}
-                found = [str(address) for number, address in addresses.items() if int(number) != 0]
+                found = [
+                    str(address) for number, address in addresses.items() if number_of(number) != 0
+                ]
             except (AttributeError, TypeError, ValueError) as error:
                 _LOG.warning("offset return: bad answer address=%s reason=%s", name_server, error)
                 continue

@@ -31,6 +31,7 @@ from twinlog.message.properties import (
 )
 from twinlog.message.record import RecordError, decode_record
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.numbers import INT32_MAX, number_of, number_or_none
 from twinlog.store.filter import TAGS_HASH_MIN
 from twinlog.store.message_store import MessageStore
 from twinlog.store.reader import store_timestamp_of
@@ -47,7 +48,7 @@ _DUPLICATES_MAX = 64
 def delay_table(data: Any) -> dict[int, int]:
     """Level -> offset out of a file's or a master's JSON object."""
     table = (data or {}).get("offsetTable") or {}
-    return {int(level): int(offset) for level, offset in table.items()}
+    return {number_of(level): number_of(offset) for level, offset in table.items()}
 
 
 class _Level:
@@ -241,7 +242,8 @@ class ScheduleMessageService:
         properties = record.property_map
         topic = properties.get(PROPERTY_REAL_TOPIC)
         queue_text = properties.get(PROPERTY_REAL_QUEUE_ID, "")
-        if topic is None or topic == HALF_TOPIC or not queue_text.lstrip("-").isdigit():
+        queue_id = number_or_none(queue_text, -INT32_MAX - 1, INT32_MAX)
+        if not topic or topic == HALF_TOPIC or queue_id is None:
             _LOG.error("delayed record without destination id=%s", record.message_id)
             return None
         if level.offset < level.verify_until and self._was_delivered(record, topic):
@@ -249,7 +251,7 @@ class ScheduleMessageService:
             return None
         message = record.to_put()
         message.topic = topic
-        message.queue_id = int(queue_text)
+        message.queue_id = queue_id
         message.prepared_transaction_offset = 0
         message.tags_code, message.keys = tags_and_keys(message.properties)
         return message

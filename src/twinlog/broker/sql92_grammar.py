@@ -16,6 +16,7 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import LarkError, UnexpectedInput, VisitError
 
 from twinlog.broker.sql92 import EvaluationError, Evaluator, FilterSyntaxError, Properties
+from twinlog.runtime.numbers import number_or_none
 
 EXPRESSION_LENGTH_MAX = 8192  # A subscription travels in every heartbeat; longer is a mistake.
 NESTING_MAX = 64  # Evaluation recurses: deep brackets must not reach the interpreter's limit.
@@ -92,22 +93,23 @@ def _constant(value: Any, *, is_boolean: bool = False) -> _Node:
 
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
-_INTEGER_TEXT = re.compile(r"[+-]?[0-9]+")
 _DOUBLE_TEXT = re.compile(
     r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)"
 )
 
 
 def _to_integer(text: str, allowed: range) -> int:
-    if not _INTEGER_TEXT.fullmatch(text) or (number := int(text)) not in allowed:
-        raise EvaluationError(f"'{text}' is not a {'int' if allowed is _INT32 else 'long'}")
+    number = number_or_none(text, allowed[0], allowed[-1])
+    if number is None:
+        kind = "int" if allowed is _INT32 else "long"
+        raise EvaluationError(f"'{text[:64]}' is not a {kind}")
     return number
 
 
 def _to_double(text: str) -> float:
     trimmed = text.strip()
     if not _DOUBLE_TEXT.fullmatch(trimmed):
-        raise EvaluationError(f"'{text}' is not a number")
+        raise EvaluationError(f"'{text[:64]}' is not a number")
     return float(trimmed.rstrip("fFdD") if trimmed[-1:] in "fFdD" else trimmed)
 
 
@@ -222,9 +224,9 @@ class _Compiler(Transformer[Token, _Node]):
         return _constant(_text(token))
 
     def integer(self, token: Token) -> _Node:
-        number = int(token.rstrip("lL"))
-        if number not in _INT64:
-            raise FilterSyntaxError(f"{token} does not fit into 64 bits")
+        number = number_or_none(token.rstrip("lL"))
+        if number is None:
+            raise FilterSyntaxError(f"{token[:64]} does not fit into 64 bits")
         return _constant(number if number in _INT32 else Long(number))
 
     def float(self, token: Token) -> _Node:

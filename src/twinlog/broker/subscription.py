@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from twinlog.message.hashing import jhash
+from twinlog.runtime.numbers import number_of
 
 SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"
@@ -103,7 +104,7 @@ def subscription_from_json(value: Any) -> SubscriptionData:
     topic = str(value.get("topic") or "")
     sub_string = value.get("subString")
     expression_type = value.get("expressionType") or TAG_TYPE
-    version = int(value.get("subVersion") or 0)
+    version = number_of(value.get("subVersion") or 0)
     try:
         data = build_subscription(topic, sub_string, expression_type, version)
     except SubscriptionError:

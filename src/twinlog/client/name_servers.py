@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from twinlog.client.errors import InvalidAddressError, NameServerUnreachableError
+from twinlog.runtime.numbers import number_or_none
 
 DISCOVERY_PATH = "/rocketmq/nsaddr"
 DISCOVERY_ANSWER_SIZE_MAX = 64 * 1024
@@ -47,7 +48,7 @@ def check_address(address: str) -> str:
         raise InvalidAddressError(f"{address!r} is not host:port")
     if not separator or not host:
         raise InvalidAddressError(f"{address!r} has no port: host:port is expected")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if number_or_none(port, 1, 65535) is None:
         raise InvalidAddressError(f"{address!r}: {port!r} is not a port from 1 to 65535")
     return address
 

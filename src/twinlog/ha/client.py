@@ -31,6 +31,7 @@ from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
+from twinlog.runtime.numbers import number_of
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
@@ -344,7 +345,7 @@ class HAClient:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
                 _, link = await asyncio.get_running_loop().create_connection(
-                    new_link, host.strip("[]"), int(port), ssl=self._tls
+                    new_link, host.strip("[]"), number_of(port, 0, 65535), ssl=self._tls
                 )
         except ssl.SSLError as error:
             hint = "is twinlogHATLS on at the master, are both certificates of one authority?"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from twinlog.message.hashing import jhash
+from twinlog.runtime.numbers import INT32_MAX, number_of
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -134,4 +135,4 @@ def index_keys_of(properties: Mapping[str, str]) -> tuple[str, ...]:
 def delay_level(data: bytes) -> int | None:
     """The DELAY property as a number; None when absent. Raises ValueError when not a number."""
     value = _find(b"\x02" + data, _DELAY_BYTES)
-    return None if value is None else int(value)
+    return None if value is None else number_of(value, -INT32_MAX - 1, INT32_MAX)

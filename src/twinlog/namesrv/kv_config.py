@@ -44,7 +44,7 @@ class KVConfigManager:
         if not data.strip():
             return
         try:
-            self._table = fastjson.loads_as(data, _KVConfigFile).config_table
+            self._table = fastjson.loads_as(data, _KVConfigFile, is_forgiving=True).config_table
         except ValueError as error:
             raise KVConfigError(f"{self._path} cannot be read: {error}") from error
 

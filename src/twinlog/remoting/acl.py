@@ -280,13 +280,19 @@ def _ranges(text: str, source: str) -> Callable[[str], bool]:
     return matches
 
 
+def _part(text: str, base: int) -> int:
+    if re.fullmatch(r"[0-9]{1,3}" if base == 10 else r"[0-9A-Fa-f]{1,4}", text) is None:
+        raise ValueError(text)
+    return int(text, base)
+
+
 def _bounds(piece: str, base: int, limit: int, text: str, source: str) -> tuple[int, int]:
     if piece == "*":
         return 0, limit
     low, separator, high = piece.partition("-")
     try:
-        first = int(low, base)
-        last = int(high, base) if separator else first
+        first = _part(low, base)
+        last = _part(high, base) if separator else first
     except ValueError as error:
         raise AclConfigError(f"{source}: '{piece}' in '{text}' is not a number") from error
     if not 0 <= first <= last <= limit:

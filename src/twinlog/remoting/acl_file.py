@@ -12,6 +12,7 @@ from typing import Any
 
 from twinlog.remoting.acl import AclConfigError, AclRules, merge_rules, parse_rules
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.numbers import number_of
 
 _LOG = logging.getLogger("twinlog.acl")
 
@@ -107,7 +108,7 @@ class AclFiles:
 
     def data_version(self) -> dict[str, int]:
         versions = self._main_data().get("dataVersion") or [{"counter": 0, "timestamp": 0}]
-        return {"counter": int(versions[0]["counter"]), "timestamp": int(versions[0]["timestamp"])}
+        return {name: number_of(versions[0][name]) for name in ("counter", "timestamp")}
 
     def _main_data(self) -> dict[str, Any]:
         data = self._read(self.main_path) if self._disk.exists(self.main_path) else {}
@@ -116,7 +117,7 @@ class AclFiles:
     def _save(self, data: dict[str, Any], now_ms: int) -> None:
         """Check first, then replace the file: a change that makes no sense changes nothing."""
         parse_rules(data, source=self.main_path)
-        counter = int((data.get("dataVersion") or [{"counter": 0}])[0].get("counter", 0))
+        counter = number_of((data.get("dataVersion") or [{"counter": 0}])[0].get("counter", 0))
         data["dataVersion"] = [{"counter": counter + 1, "timestamp": now_ms}]
         import yaml
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
+from twinlog.runtime.numbers import number_or_none
+
 
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` to its parts; `[::1]:9876` and `::1:9876` are IPv6.
@@ -13,9 +15,10 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: no port, or not a number in 0..65535.
     """
     host, separator, port = address.strip().rpartition(":")
-    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    number = number_or_none(port, high=65535)
+    if not separator or number is None:
         raise ValueError(f"address {address!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host.removeprefix("[").removesuffix("]"), number
 
 
 def split_addresses(addresses: str) -> list[str]:

@@ -27,6 +27,7 @@ from twinlog.remoting.codes import FLAG_RESPONSE, OWN_LANGUAGE, OWN_VERSION, Ser
 from twinlog.remoting.command import Header, RemotingCommand, Request, ext_text, header_to_ext
 from twinlog.remoting.errors import DECODE_ERRORS, HeaderDecodeError
 from twinlog.remoting.framing import FrameSplitter
+from twinlog.runtime.numbers import INT32_MAX, number_of
 
 Body = bytes | bytearray | memoryview
 
@@ -106,10 +107,7 @@ def _request_of(values: dict[str, Any]) -> Request:
 
 def _number(values: dict[str, Any], name: str) -> int:
     value = values.get(name)
-    number = 0 if value is None else int(value)
-    if not -(2**31) <= number < 2**31:
-        raise ValueError(f"{name} is beyond 32 bits")
-    return number
+    return 0 if value is None else number_of(value, -INT32_MAX - 1, INT32_MAX)
 
 
 def decode_binary_header(header: bytes) -> Request:

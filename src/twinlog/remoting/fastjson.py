@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from twinlog.runtime.numbers import number_or_none
+
 _T = TypeVar("_T")
 
 DEPTH_MAX = 64  # RocketMQ's deepest body has 6 levels.
@@ -34,8 +36,11 @@ class FastjsonError(ValueError):
 # Reading
 
 
-def loads(data: bytes | bytearray | str) -> Any:
+def loads(data: bytes | bytearray | str, *, is_forgiving: bool = False) -> Any:
     """Parse a text; the standard forms by the fast parser, the rest by our own.
+
+    Text that is not UTF-8, or that escapes half of a surrogate pair, could never be written again:
+    it is refused. `is_forgiving` takes it with replacement characters, for our own files.
 
     Raises:
         FastjsonError: not JSON, or nested deeper than `DEPTH_MAX` where the fast parser gave up.
@@ -44,7 +49,7 @@ def loads(data: bytes | bytearray | str) -> Any:
     if not raw.strip():
         raise FastjsonError("empty text")
     try:
-        value = _loads_fast(raw)
+        value = _loads_fast(raw, is_forgiving)
         return _resolve_references(value) if b'"$ref"' in raw else value
     except RecursionError:
         raise FastjsonError("nested too deeply") from None
@@ -53,10 +58,11 @@ def loads(data: bytes | bytearray | str) -> Any:
 _TYPED_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
-def loads_as(data: bytes | bytearray | str, wanted: type[_T]) -> _T:
+def loads_as(data: bytes | bytearray | str, wanted: type[_T], *, is_forgiving: bool = False) -> _T:
     """Parse a text into a struct (or any type msgspec knows); members it has not are ignored.
 
-    As for fastjson, numbers may come as strings and a null is an absent member.
+    As for fastjson, numbers may come as strings and a null is an absent member. `is_forgiving` as
+    for `loads`.
 
     Raises:
         FastjsonError: not JSON, or a member is not of its type; names the member.
@@ -72,7 +78,8 @@ def loads_as(data: bytes | bytearray | str, wanted: type[_T]) -> _T:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # Off the standard, or with nulls: the slow way, which also says what is wrong.
     try:
-        return msgspec.convert(_without_nulls(loads(raw)), wanted, strict=False, str_keys=True)
+        value = _without_nulls(loads(raw, is_forgiving=is_forgiving))
+        return msgspec.convert(value, wanted, strict=False, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise FastjsonError(str(error)) from None
 
@@ -85,7 +92,7 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _loads_fast(raw: bytes) -> Any:
+def _loads_fast(raw: bytes, is_forgiving: bool) -> Any:
     try:
         return _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -93,7 +100,7 @@ def _loads_fast(raw: bytes) -> Any:
     try:
         return _decode(_INT_KEY.sub(_quote_key, raw))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Parser(raw).parse()
+        return _Parser(raw, is_forgiving=is_forgiving).parse()
 
 
 def _quote_key(match: re.Match[bytes]) -> bytes:
@@ -107,16 +114,19 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?[LBSFD]?")
 _WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.\-]*")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_INTEGER_LENGTH_MAX = 40  # More than any field takes: the field says what is wrong.
 _SIMPLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 
 
 class _Parser:
     """Recursive descent over the text; bounded by `DEPTH_MAX`."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, *, is_forgiving: bool) -> None:
+        self._is_forgiving = is_forgiving
         try:
-            self._text = raw.decode("utf-8")
+            self._text = raw.decode("utf-8", "replace" if is_forgiving else "strict")
         except UnicodeDecodeError as error:
             raise FastjsonError(f"not UTF-8: {error.reason} at byte {error.start}") from None
         self._at = 0
@@ -162,7 +172,18 @@ class _Parser:
             raise self._wrong("string without end")
         self._at = match.end()
         content = match.group(1) if match.group(1) is not None else match.group(2)
-        return _ESCAPE.sub(_unescape, content) if "\\" in content else content
+        if "\\" not in content:
+            return content
+        text = _ESCAPE.sub(_unescape, content)
+        return text if _SURROGATE.search(text) is None else self._joined(text)
+
+    def _joined(self, text: str) -> str:
+        """Escapes come in pairs for characters beyond 16 bits; half of a pair is no text."""
+        units = text.encode("utf-16-le", "surrogatepass")
+        try:
+            return units.decode("utf-16-le", "replace" if self._is_forgiving else "strict")
+        except UnicodeDecodeError:
+            raise self._wrong("half of a surrogate pair before the text") from None
 
     def _key(self, depth: int) -> str:
         following = self._skip_space()
@@ -212,7 +233,7 @@ class _Parser:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > 40:
+    if len(digits) > _INTEGER_LENGTH_MAX:
         raise FastjsonError(f"number of {len(digits)} digits")
     return int(digits)
 
@@ -251,8 +272,9 @@ def _at_path(root: Any, path: str) -> Any:
         return None
     for match in _STEP.finditer(path, 1):
         name, index, quoted = match.groups()
-        if index is not None and isinstance(value, list) and int(index) < len(value):
-            value = value[int(index)]
+        place = None if index is None else number_or_none(index)
+        if place is not None and isinstance(value, list) and place < len(value):
+            value = value[place]
         elif isinstance(value, dict):
             value = value.get(name or quoted or index)
         else:

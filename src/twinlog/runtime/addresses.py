@@ -6,6 +6,8 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
+from twinlog.runtime.numbers import number_or_none
+
 
 def is_wildcard(address: str) -> bool:
     """True for an address that means every interface."""
@@ -17,7 +19,7 @@ def is_wildcard(address: str) -> bool:
 
 def is_host_and_port(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    return bool(host) and number_or_none(port, 1, 65535) is not None
 
 
 def resolve(host: str) -> str:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import javaproperties
 import msgspec
 
+from twinlog.runtime.numbers import INT32_MAX, number_or_none
+
 _DELAY = re.compile(r"([0-9]+)([smhd])")
 _DELAY_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TRAILING_COMMENT = re.compile(r"\s#.*$")
@@ -47,8 +49,20 @@ def parse_properties(data: bytes) -> Iterator[Entry]:
     for element in javaproperties.parse(io.StringIO(text, newline=None)):
         if isinstance(element, javaproperties.KeyValue):
             # Java keeps blanks at the end of a value; no key of ours means anything by them.
-            yield Entry(line, element.key, element.value.rstrip())
+            entry = Entry(line, element.key, element.value.rstrip())
+            if not is_text(entry.key + entry.value):
+                raise ValueError(f"line {line}: an escape is half of a surrogate pair")
+            yield entry
         line += max(1, element.source.count("\n"))
+
+
+def is_text(value: str) -> bool:
+    """Whether `value` can be written: Python's strings can hold halves of surrogate pairs."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def trailing_comment(value: str) -> str | None:
@@ -64,7 +78,10 @@ def parse_delay_levels(text: str) -> dict[int, int]:
         match = _DELAY.fullmatch(part)
         if match is None:
             raise ValueError(f"level {level} is {part!r}; write a number and s, m, h or d")
-        levels[level] = int(match[1]) * _DELAY_UNIT_MS[match[2]]
+        count = number_or_none(match[1], high=INT32_MAX)
+        if count is None:
+            raise ValueError(f"level {level} is {part[:64]!r}: longer than {INT32_MAX} of a unit")
+        levels[level] = count * _DELAY_UNIT_MS[match[2]]
     return levels
 
 
@@ -72,9 +89,10 @@ def parse_hours(text: str) -> tuple[int, ...]:
     """`04;16` to hours. Raises ValueError naming the part that is wrong."""
     hours = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
-        if not part.isdecimal() or int(part) > 23:
+        hour = number_or_none(part, high=23)
+        if hour is None:
             raise ValueError(f"{part!r} is not an hour from 00 to 23")
-        hours.append(int(part))
+        hours.append(hour)
     return tuple(hours)
 
 

@@ -129,6 +129,8 @@ def _read_file(path: str) -> dict[str, str]:
             return {entry.key: entry.value for entry in parse_properties(file.read())}
     except OSError as error:
         raise ConfigValueError(_FILE_KEY, f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigValueError(_FILE_KEY, f"{path} is no properties file: {error}") from error
 
 
 def _convert(key: str, text: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from twinlog.message.hashing import index_key_hash
+from twinlog.runtime.numbers import is_number
 from twinlog.spark.decode import lay_out, topics
 from twinlog.spark.errors import DataLossError, RecordCorruptError
 from twinlog.spark.plan import Range
@@ -32,7 +33,7 @@ def index_offsets(directory: Path, topic: str, key: str) -> Iterator[int]:
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("*") if path.name.isdigit())
+    return sorted(path for path in directory.glob("*") if is_number(path.name))
 
 
 def _slots(path: Path) -> int:

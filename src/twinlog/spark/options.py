@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from twinlog.runtime.numbers import is_number
 from twinlog.spark.errors import OptionError, nearest
 
 READ_OPTIONS = (
@@ -143,7 +144,7 @@ def parse_queue_table(name: str, text: str, *, least: int = -2) -> QueueTable:
                 raise bad(name, text, f"broker {broker!r} of {topic!r} must hold queues")
             row = table.setdefault(topic, {}).setdefault(broker, {})
             for queue, number in queues.items():
-                if not queue.isdigit() or type(number) is not int or number < least:
+                if not is_number(queue) or type(number) is not int or number < least:
                     raise bad(name, text, f"{topic}/{broker}/{queue}: {number!r} is no offset")
                 row[int(queue)] = number
     return table

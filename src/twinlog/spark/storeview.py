@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twinlog.message.crc import crc32
+from twinlog.runtime.numbers import is_number
 from twinlog.spark.decode import MAGICS, LogSlice
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
 
@@ -46,7 +47,7 @@ _maps: OrderedDict[str, tuple[tuple[int, int], LogSlice]] = OrderedDict()
 def _numbered(directory: Path) -> list[tuple[int, Path]]:
     """List files named by their start offset, ascending."""
     try:
-        names = [n for n in os.listdir(directory) if len(n) == NAME_LENGTH and n.isdigit()]
+        names = [n for n in os.listdir(directory) if len(n) == NAME_LENGTH and is_number(n)]
     except FileNotFoundError:
         return []
     return [(int(name), directory / name) for name in sorted(names)]
@@ -318,7 +319,7 @@ class StoreView:
         found = {}
         for topic in sorted(os.listdir(top)):
             if (top / topic).is_dir():
-                found[topic] = sorted(int(q) for q in os.listdir(top / topic) if q.isdigit())
+                found[topic] = sorted(int(q) for q in os.listdir(top / topic) if is_number(q))
         return found
 
     def queue(self, topic: str, queue_id: int) -> QueueView:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from twinlog.message.record import BLANK_SIZE_MIN, blank_record
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, FileBytes, write_atomically
+from twinlog.runtime.numbers import number_or_none
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
 from twinlog.store.missing_log import check_log_is_there
@@ -131,9 +132,9 @@ class CommitLog:
         if segment.file.pread(BLANK_SIZE_MIN, 0) != bytes(BLANK_SIZE_MIN):
             return
         if self._disk.exists(self._start_path):
-            text = self._disk.read_bytes(self._start_path)
-            if text.isdigit() and segment.start <= int(text) < segment.end:
-                self._first_offset = int(text)
+            start = number_or_none(self._disk.read_bytes(self._start_path))
+            if start is not None and segment.start <= start < segment.end:
+                self._first_offset = start
 
     @property
     def min_offset(self) -> int:
@@ -475,8 +476,8 @@ class CommitLog:
     def _finish_cut(self) -> None:
         """A cut was cut off. What it was to remove is aside already, and what came behind the
         segment is gone: only zeros are missing."""
-        text = self._disk.read_bytes(self._cutting_path)
-        offset = int(text) if text.isdigit() else -1
+        offset = number_or_none(self._disk.read_bytes(self._cutting_path))
+        offset = -1 if offset is None else offset
         segment = self.segments.find(offset)
         if segment is not None:
             _LOG.warning("log cut, begun before the last crash offset=%d", offset)

@@ -20,6 +20,7 @@ from twinlog.message.hashing import index_key_hash, index_key_hashes
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import Disk
+from twinlog.runtime.numbers import is_number
 from twinlog.store import bulk
 from twinlog.store.bulk import Columns
 from twinlog.store.index_file import IndexFile, index_file_size, touched_slots
@@ -64,7 +65,7 @@ class IndexService:
         size = index_file_size(self._slots_max, self._index_max)
         for name in self._disk.list(self._directory):
             path = posixpath.join(self._directory, name)
-            if not name.isdigit() or self._disk.is_directory(path):
+            if not is_number(name) or self._disk.is_directory(path):
                 _LOG.error("foreign entry in the index ignored path=%s", path)
                 continue
             if self._disk.file_size(path) != size:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from twinlog.runtime.disk import Disk
+from twinlog.runtime.numbers import is_number
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
 from twinlog.store.file_pool import FilePool
 from twinlog.store.segment_queue import list_segments
@@ -62,7 +63,7 @@ class ConsumeQueueTable:
                 _LOG.warning("foreign entry ignored path=%s", topic_path)
                 continue
             for name in self._disk.list(topic_path):
-                if name.isascii() and name.isdigit():
+                if is_number(name, 10):
                     self._load_queue(topic, int(name), posixpath.join(topic_path, name))
 
     def _load_queue(self, topic: str, queue_id: int, directory: str) -> None:

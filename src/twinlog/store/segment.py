@@ -10,6 +10,7 @@ import posixpath
 from typing import Final
 
 from twinlog.runtime.disk import Disk, DiskFile
+from twinlog.runtime.numbers import is_number
 
 NAME_LENGTH: Final = 20
 _ZERO_CHUNK: Final = bytes(1 << 20)
@@ -23,7 +24,7 @@ def segment_name(start: int) -> str:
 
 def parse_segment_name(name: str) -> int | None:
     """The start offset, None when the name is not that of a segment."""
-    if len(name) == NAME_LENGTH and name.isascii() and name.isdigit():
+    if len(name) == NAME_LENGTH and is_number(name):
         return int(name)
     return None
 

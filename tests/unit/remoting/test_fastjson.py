@@ -162,3 +162,35 @@ def test_typed_reading_takes_strings_for_numbers_and_nulls_for_absence() -> None
         fastjson.loads_as(b"{}", BrokerData)
     with pytest.raises(FastjsonError):
         fastjson.loads_as(b"{", BrokerData)
+
+
+ESCAPES = st.lists(
+    st.sampled_from(
+        [r"\ud83d", r"\ude00", r"\ud800", r"\udfff", r"\u0041", r"\x41", "x", "\u00e9"]
+    ),
+    min_size=1,
+    max_size=6,
+).map("".join)
+
+
+@given(ESCAPES, st.sampled_from(['{"a":"%s"}', "{'a':'%s'}", '{"%s":1}', "{'%s':1}", '{1:"%s"}']))
+def test_what_is_read_can_be_written_whichever_parser_reads_it(escapes: str, form: str) -> None:
+    try:
+        value = fastjson.loads((form % escapes).encode())
+    except fastjson.FastjsonError:
+        return
+    fastjson.dumps(value)
+
+
+@pytest.mark.parametrize("form", ['{"a":"%s"}', "{'a':'%s'}", '{"%s":1}', "{'%s':1}"])
+@pytest.mark.parametrize("half", [r"\ud800", r"\udc00", r"x\ud83d", r"\ud83dx", r"\ude00\ud83d"])
+def test_half_of_a_surrogate_pair_is_refused_or_replaced(form: str, half: str) -> None:
+    text = (form % half).encode()
+    with pytest.raises(fastjson.FastjsonError):
+        fastjson.loads(text)
+    shown = fastjson.dumps(fastjson.loads(text, is_forgiving=True)).decode()
+    assert "\ufffd" in shown
+
+
+def test_a_pair_of_escapes_is_one_character_in_other_quotes_too() -> None:
+    assert fastjson.loads(rb"{'a':'\ud83d\ude00'}") == {"a": "\U0001f600"}

@@ -31,6 +31,7 @@ from twinlog.remoting.headers.offsets import (
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.numbers import number_of
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.message_store import MessageStore
 
@@ -289,4 +290,4 @@ def _reset_body(table: dict[MessageQueue, int], *, is_cpp: bool) -> bytes:
 def _queue_table(body: bytes) -> dict[MessageQueue, int]:
     """messageQueueTable of a member's answer; its keys are objects."""
     table = fastjson.loads(body).get("messageQueueTable") or {}
-    return {queue_from_json(fastjson.loads(key)): int(value) for key, value in table.items()}
+    return {queue_from_json(fastjson.loads(key)): number_of(value) for key, value in table.items()}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from twinlog.broker import offset_json
+from twinlog.broker import names, offset_json
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
@@ -203,6 +203,9 @@ class AdminStatsProcessor:
     def clone_offset(self, connection: ServerConnection, request: Request) -> None:
         """CLONE_GROUP_OFFSET (314). A blank topic means all: 4.9 then copies nothing, a bug."""
         header = request.header(CloneGroupOffsetRequestHeader)
+        fault = names.group_fault(header.dest_group)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
         if header.topic:
             topics = {header.topic}
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twinlog.broker import names
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
@@ -87,6 +88,9 @@ class ConsumerManageProcessor:
         """UPDATE_CONSUMER_OFFSET (15): the last one wins."""
         header = request.header(UpdateConsumerOffsetRequestHeader)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        fault = names.offset_fault(group, topic)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
         self._offsets.commit(group, topic, queue_id, header.commit_offset)
 
         def answer() -> None:

@@ -51,6 +51,7 @@ from twinlog.remoting.server import Lane, ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -558,8 +559,8 @@ def _delay_level(properties: dict[str, str]) -> int:
     text = properties.get(PROPERTY_DELAY_TIME_LEVEL)
     if text is None:
         return 0
-    try:
-        return int(text)
-    except ValueError:
+    level = number_or_none(text, -INT32_MAX - 1, INT32_MAX)
+    if level is None:
         remark = f"the property DELAY is not a delay level: {text[:64]!r}"
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+    return level

@@ -22,6 +22,7 @@ from twinlog.message.properties import (
     tags_and_keys,
 )
 from twinlog.message.record import encode_record
+from twinlog.runtime.numbers import INT32_MAX, number_or_none
 
 OP_TAG = "d"  # The one tag of op messages: "this half message is done".
 _OP_PROPERTIES = encode_properties({PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: OP_TAG})
@@ -51,10 +52,8 @@ def park_half(message: PutMessage) -> None:
 def real_queue(half: Record) -> tuple[str, int] | None:
     """Topic and queue that a half message is meant for; None when it does not say."""
     topic = half.property_map.get(PROPERTY_REAL_TOPIC)
-    queue = half.property_map.get(PROPERTY_REAL_QUEUE_ID, "")
-    if not topic or not queue.isdigit():
-        return None
-    return topic, int(queue)
+    queue = number_or_none(half.property_map.get(PROPERTY_REAL_QUEUE_ID, ""), high=INT32_MAX)
+    return None if not topic or queue is None else (topic, queue)
 
 
 def committed_message(half: Record, topic: str, queue_id: int) -> PutMessage:
@@ -92,7 +91,7 @@ def op_message(half_offset: int, *, host: bytes, now_ms: int) -> PutMessage:
 
 def check_times(half: Record) -> int:
     text = half.property_map.get(PROPERTY_TRANSACTION_CHECK_TIMES, "0")
-    return int(text) if text.isdigit() else 0
+    return number_or_none(text, high=INT32_MAX) or 0
 
 
 def with_check_times(half: Record, times: int) -> PutMessage:

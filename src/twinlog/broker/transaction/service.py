@@ -38,6 +38,7 @@ from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -143,9 +144,10 @@ class TransactionalMessageService:
                 return done
             for index, (physical_offset, size, _) in enumerate(entries):
                 record = self._read(HalfPlace(physical_offset, size))
-                if record is not None and record.body.isdigit():
-                    done.append(int(record.body))
-                    self._pending.op_stored(start + index, int(record.body))
+                half_offset = None if record is None else number_or_none(record.body)
+                if half_offset is not None:
+                    done.append(half_offset)
+                    self._pending.op_stored(start + index, half_offset)
             start += len(entries)
 
     def _settle_after_crash(self, start: int) -> None:
@@ -318,9 +320,8 @@ class TransactionalMessageService:
 
     def _immunity_ms(self, record: Record) -> int:
         text = record.property_map.get(PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS, "")
-        if text.isdigit():
-            return int(text) * 1000
-        return self._config.transaction_time_out
+        seconds = number_or_none(text, high=INT32_MAX)
+        return self._config.transaction_time_out if seconds is None else seconds * 1000
 
     def _give_up(self, offset: int, record: Record) -> None:
         self._topics.create_in_send_back(CHECK_MAX_TIME_TOPIC, queue_count=1)

@@ -12,6 +12,7 @@ from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_fo
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup, nearest
 from twinlog.cli.output import Column, Report, Table, show_bytes, show_percent
+from twinlog.runtime.numbers import number_or_none
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -115,13 +116,14 @@ async def addresses_of(admin: Admin, name: str) -> list[str]:
     if name in info.brokers:
         return list(info.brokers[name].addresses.values())
     group, _, number = name.rpartition(":")
-    if group in info.brokers and number.isdigit():
-        address = info.brokers[group].addresses.get(int(number))
+    broker_id = number_or_none(number)
+    if group in info.brokers and broker_id is not None:
+        address = info.brokers[group].addresses.get(broker_id)
         if address is None:
             known = ", ".join(f"{group}:{i}" for i in info.brokers[group].addresses)
             raise CommandError(f"no broker {name!r}", NOT_FOUND, hint=f"there is: {known}")
         return [address]
-    if number.isdigit() and group:
+    if broker_id is not None and group:
         return [name]
     raise not_found("broker", name, info.names())
 

@@ -21,6 +21,7 @@ from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import USAGE, CommandError
 from twinlog.cli.output import OUTPUTS, show_time
 from twinlog.cli.times import parse_time
+from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -252,10 +253,11 @@ async def start_offset(admin: Admin, queue: MessageQueue, start: str) -> int:
         return low
     if start in ("end", "latest", "last"):
         return high
-    if start.startswith("-") and start[1:].isdigit():
-        return max(low, high - int(start[1:]))
-    if start.isdigit() and len(start) < 10:
-        return min(max(low, int(start)), high)
+    number = number_or_none(start, -INT64_MAX)
+    if number is not None and start.startswith("-"):
+        return max(low, high + number)
+    if number is not None and len(start) < 10:
+        return min(max(low, number), high)
     return await calls.offset_for_time(admin.instance, queue, parse_time(start))
 
 

@@ -14,6 +14,7 @@ from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_time
 from twinlog.cli.times import now_ms, parse_time
+from twinlog.runtime.numbers import INT32_MAX, number_or_none
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -153,10 +154,11 @@ async def _at_offset(admin: Admin, topic: str, queue: str | None, offset: int) -
     from twinlog.admin import messages
     from twinlog.client.queues import MessageQueue
 
-    broker, separator, number = (queue or "").rpartition("/")
-    if not separator or not number.isdigit():
+    broker, separator, text = (queue or "").rpartition("/")
+    number = number_or_none(text, high=INT32_MAX)
+    if not separator or number is None:
         raise CommandError("--offset needs --queue BROKER/QUEUE", USAGE)
-    return await messages.query_by_offset(admin, MessageQueue(topic, broker, int(number)), offset)
+    return await messages.query_by_offset(admin, MessageQueue(topic, broker, number), offset)
 
 
 async def _by_time(

@@ -14,6 +14,7 @@ from twinlog.cli.admin.session import Session, run_async, show
 from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import UNHEALTHY, USAGE, CommandError
 from twinlog.cli.output import Column, Report, Table
+from twinlog.runtime.numbers import INT32_MAX, number_or_none
 
 if TYPE_CHECKING:
     from twinlog.client.message import Message, SendReceipt
@@ -174,7 +175,8 @@ def _queue(topic: str, text: str | None) -> MessageQueue | None:
 
     if text is None:
         return None
-    broker, separator, number = text.rpartition("/")
-    if not separator or not number.isdigit():
+    broker, separator, digits = text.rpartition("/")
+    number = number_or_none(digits, high=INT32_MAX)
+    if not separator or number is None:
         raise CommandError(f"--queue {text!r} is not BROKER/QUEUE", USAGE)
-    return MessageQueue(topic, broker, int(number))
+    return MessageQueue(topic, broker, number)

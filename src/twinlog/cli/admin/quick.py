@@ -16,6 +16,7 @@ from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.errors import RemotingError
+from twinlog.runtime.numbers import is_number
 
 if TYPE_CHECKING:
     from twinlog.cli.admin.session import Session
@@ -43,7 +44,7 @@ def ask(session: Session, codes: tuple[int, ...]) -> list[dict[str, Any]] | None
     """The JSON bodies of the answers, in the order of `codes`; None: ask in the usual way."""
     host, _, port = session.namesrv.rpartition(":")
     is_plain = not session.tls and not session.access_key and ";" not in session.namesrv
-    if not is_plain or not port.isdigit() or "/" in host:
+    if not is_plain or not is_number(port, 5) or "/" in host:
         return None
     requests = [RemotingCommand(code, opaque=number) for number, code in enumerate(codes, 1)]
     try:

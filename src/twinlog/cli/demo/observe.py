@@ -10,6 +10,7 @@ from twinlog.admin.ha import ha_status
 from twinlog.admin.topics import create_topic
 from twinlog.cli.demo.plot import Point
 from twinlog.client import ClientError
+from twinlog.runtime.numbers import number_or_none
 
 REST_SECONDS = 1.5  # Offsets are written into the log twice a second while they move.
 
@@ -68,7 +69,7 @@ class Observer:
         except ClientError:
             return None
         value = facts.get("commitLogMaxOffset", "")
-        return int(value) if value.isdigit() else None
+        return number_or_none(value)
 
 
 def first_caught_up(lag: list[Point], since: float) -> float:

@@ -19,6 +19,7 @@ from twinlog.client.message import Message
 from twinlog.client.producer import Producer
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, version_description
+from twinlog.runtime.numbers import number_or_none
 
 if TYPE_CHECKING:
     from twinlog.cli.mqadmin.startup import Call
@@ -228,7 +229,7 @@ def trace_views(message: ReceivedMessage, message_id: str) -> list[tuple[str, ..
         else:
             continue
         status = "success" if is_ok.lower() == "true" else "failed"
-        shown = java.second_time(int(time) if time.isdigit() else 0)
+        shown = java.second_time(number_or_none(time) or 0)
         views.append((line[0][:3], group, host, shown, f"{cost}ms", status))
     return views
 

@@ -15,6 +15,7 @@ from twinlog.client import calls
 from twinlog.client.errors import BrokerError, ClientError, ConsumerNotOnlineError
 from twinlog.client.queues import RETRY_TOPIC_PREFIX, MessageQueue, dead_letter_topic, retry_topic
 from twinlog.remoting.codes import RequestCode, version_description
+from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
 if TYPE_CHECKING:
     from twinlog.cli.mqadmin.startup import Call
@@ -218,8 +219,8 @@ async def reset_offset_by_time(call: Call) -> None:
     text = call.options.text("s")
     if text == "now":
         timestamp = -1
-    elif text.lstrip("-").isdigit():
-        timestamp = int(text)
+    elif (number := number_or_none(text, -INT64_MAX)) is not None:
+        timestamp = number
     else:
         timestamp = parse_time(text)
     group, topic, force = (

@@ -19,6 +19,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import Body, DataVersion
 from twinlog.remoting.bodies.topic import TopicConfig, topics_text
 from twinlog.remoting.errors import CommandError
+from twinlog.runtime.numbers import INT32_MAX, number_of
 
 _INT32 = struct.Struct(">i")
 INFLATED_SIZE_MAX = 64 * 1024 * 1024  # 200,000 topics of 127 characters take half of it.
@@ -124,4 +125,6 @@ def _topic_of(text: str) -> TopicConfig:
     words = text.split(" ")
     if len(words) < 5:
         raise ValueError(f"topic {text!r} has fewer than five words")
-    return TopicConfig(words[0], int(words[1]), int(words[2]), int(words[3]), words[4])
+    low, high = -INT32_MAX - 1, INT32_MAX
+    read_queues, write_queues, perm = (number_of(word, low, high) for word in words[1:4])
+    return TopicConfig(words[0], read_queues, write_queues, perm, words[4])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from twinlog.runtime.numbers import is_number
 from twinlog.spark.archive.manifest import (
     VERSION,
     ArchivedFile,
@@ -164,7 +165,7 @@ def _publish(manifest: Manifest, batches: list[Batch], files: list[ArchivedFile]
         manifest.write(kept, data)
     for path in manifest.directory.iterdir():
         number = path.name[:12]
-        if path.name != kept and number.isdigit() and int(number) <= last.sequence:
+        if path.name != kept and is_number(number) and int(number) <= last.sequence:
             path.unlink()
 
 

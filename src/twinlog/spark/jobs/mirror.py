@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twinlog.runtime.numbers import is_number
 from twinlog.spark.encode import ORIGIN_UNIQ_KEY
 from twinlog.spark.errors import NotFoundError
 from twinlog.spark.jobs.common import (
@@ -111,7 +112,7 @@ def _compare(
     facts: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Count equal messages on both sides, from where the stream began to where it is now."""
-    commits = [int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit()]
+    commits = [int(p.name) for p in (checkpoint / "commits").iterdir() if is_number(p.name)]
     until = copied_offsets(checkpoint, max(commits, default=-1))
     if not until:
         raise NotFoundError("NOTHING_COPIED", f"{checkpoint} has no finished batch to compare")
