@@ -1,102 +1,197 @@
-"""What a request of a broker needs; `remoting/acl_guard.py` asks whether its sender has it.
+"""What a request of a broker needs, by rule: the access column of the table in `handlers.py`.
 
 Answers to PlainAccessValidator.parse. A request that is denied is answered with 1 and the reason;
 the connection stays; a one-way request is dropped.
 
-Stricter than 4.9 where 4.9 forgets: batch sends and replies need PUB like other sends, and the
-requests that change the rules themselves need an admin account.
+Stricter than 4.9 where 4.9 forgets. It asks nothing but an account for most requests: each account
+reads every body by its offset, locks the queues of every group, moves and clones offsets, deletes
+log files. Here such a request needs what its owner has, or an admin account;
+`twinlogAclAsApache=true` opens it again. In both modes batch sends and replies need PUB like other
+sends, and the requests that change the rules themselves an admin account.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, TypeVar
 
-from twinlog.broker.names import RETRY_PREFIX, retry_topic
-from twinlog.remoting import fastjson
+from twinlog.broker import names
+from twinlog.message.ids import parse_offset_message_id
+from twinlog.message.model import Record
+from twinlog.message.properties import PROPERTY_REAL_TOPIC
+from twinlog.message.record import RecordError, decode_record
 from twinlog.remoting.acl import Permission, Resource
-from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.headers import admin, clients, offsets, pull, send, twinlog
+from twinlog.remoting.headers.base import GroupHeader, QueueHeader, TopicHeader
+from twinlog.remoting.json_body import members, read_body, text
+from twinlog.remoting.request_table import EITHER, Access, Needs, Rule, Standing, unless_apache
+from twinlog.store.message_store import MessageStore
 
-Resources = list[Resource]
-# Requests that only an admin account may send. 17, 25, 200, 207, 215 are 4.9's list; 50 to 53
-# change the rules themselves, which 4.9 lets every account do. Our own is a slave's: it moves the
-# offsets of every group.
-ADMIN_CODES = frozenset({17, 25, 50, 51, 52, 53, 200, 207, 215, RequestCode.TWINLOG_OFFSETS})
-
-
-def needed_resources(request: Request) -> Resources:
-    """Topics and groups that a request touches, and how. Codes without a row need none."""
-    row = _ROWS.get(request.code)
-    return [] if row is None else row(request)
+_SUB = Permission.SUB
+_H = TypeVar("_H", TopicHeader, QueueHeader, offsets.SearchOffsetRequestHeader)
+_SendHeader = send.SendMessageRequestHeader | send.SendMessageRequestHeaderV2
 
 
-def _topic(name: str | None, permission: Permission) -> Resources:
+def _topic(name: str, permission: Permission) -> Resource:
     """A retry topic stands for its group, and its group is consumed."""
-    if not name:
-        return []
-    if name.startswith(RETRY_PREFIX):
-        return [Resource(name, Permission.SUB)]
-    return [Resource(name, permission)]
+    return Resource(name, _SUB if name.startswith(names.RETRY_PREFIX) else permission)
 
 
-def _group(name: str | None) -> Resources:
-    return [Resource(retry_topic(name), Permission.SUB)] if name else []
+def _group(name: str) -> Resource:
+    return Resource(names.retry_topic(name), _SUB)
 
 
-def _send(field: str) -> Callable[[Request], Resources]:
-    return lambda request: _topic(request.ext().get(field), Permission.PUB)
+def _groups(*group_names: str | None) -> list[Resource]:
+    return [_group(name) for name in group_names if name]
 
 
-def _send_batch(request: Request) -> Resources:
-    """Long or short names: 320 and 325 have short ones, 324 long ones."""
-    ext = request.ext()
-    return _topic(ext.get("b") or ext.get("topic"), Permission.PUB)
+def _topics(*topic_names: str | None) -> list[Resource]:
+    return [_topic(name, _SUB) for name in topic_names if name]
 
 
-def _pull(request: Request) -> Resources:
-    ext = request.ext()
-    return _topic(ext.get("topic"), Permission.SUB) + _group(ext.get("consumerGroup"))
+# Sends, heartbeats, pulls: as 4.9
 
 
-def _query(request: Request) -> Resources:
-    return _topic(request.ext().get("topic"), Permission.SUB)
+def _publish(header: _SendHeader, request: Request) -> Needs:
+    return [_topic(header.topic, Permission.PUB)]
 
 
-def _consumer_group(request: Request) -> Resources:
-    return _group(request.ext().get("consumerGroup"))
+def _consume(
+    header: pull.PullMessageRequestHeader
+    | offsets.UpdateConsumerOffsetRequestHeader
+    | offsets.QueryConsumerOffsetRequestHeader,
+    request: Request,
+) -> Needs:
+    return [_topic(header.topic, _SUB), _group(header.consumer_group)]
 
 
-def _send_back(request: Request) -> Resources:
-    return _group(request.ext().get("group"))
-
-
-def _heartbeat(request: Request) -> Resources:
+def _heartbeat(header: Any, request: Request) -> Needs:
     """Every group that consumes and every topic it subscribes to."""
-    try:
-        body = fastjson.loads(request.body)
-    except ValueError:
-        return []  # It is refused for what it is, not for what it may.
-    needed: Resources = []
-    for data in (body.get("consumerDataSet") if isinstance(body, dict) else None) or ():
-        needed += _group(data.get("groupName"))
-        for subscription in data.get("subscriptionDataSet") or ():
-            needed += _topic(subscription.get("topic"), Permission.SUB)
-    return needed
+    needed: list[Resource] = []
+    for data in members(read_body(request), "consumerDataSet"):
+        needed.append(_group(text(data, "groupName")))
+        subscriptions = members(data, "subscriptionDataSet")
+        needed.extend(_topic(text(each, "topic"), _SUB) for each in subscriptions)
+    return needed or Standing.ANY_ACCOUNT
 
 
-_ROWS: dict[int, Callable[[Request], Resources]] = {
-    RequestCode.SEND_MESSAGE: _send("topic"),
-    RequestCode.SEND_MESSAGE_V2: _send("b"),
-    # 4.9 forgets these three.
-    RequestCode.SEND_BATCH_MESSAGE: _send_batch,
-    RequestCode.SEND_REPLY_MESSAGE: _send_batch,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _send_batch,
-    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
-    RequestCode.PULL_MESSAGE: _pull,
-    RequestCode.LITE_PULL_MESSAGE: _pull,
-    RequestCode.QUERY_MESSAGE: _query,
-    RequestCode.HEART_BEAT: _heartbeat,
-    RequestCode.UNREGISTER_CLIENT: _consumer_group,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _consumer_group,
-    RequestCode.UPDATE_CONSUMER_OFFSET: _pull,
-}
+def _unregister(header: clients.UnregisterClientRequestHeader, request: Request) -> Needs:
+    return _groups(header.consumer_group) or Standing.ANY_ACCOUNT
+
+
+def _group_alone(header: GroupHeader, request: Request) -> Needs:
+    return [_group(header.consumer_group)]
+
+
+PUBLISH: Access[Any] = Access(_publish)
+CONSUME: Access[Any] = Access(_consume)
+HEARTBEAT: Access[Any] = Access(_heartbeat)
+UNREGISTER = Access(_unregister)
+OWN_GROUP: Access[Any] = Access(_group_alone)
+QUERY: Access[pull.QueryMessageRequestHeader] = Access(lambda h, _: [_topic(h.topic, _SUB)])
+
+
+# Closed here, open to every account of 4.9
+
+
+def _lock(header: Any, request: Request) -> Needs:
+    body = read_body(request)
+    queues = {text(queue, "topic") for queue in members(body, "mqSet")}
+    return [_group(text(body, "consumerGroup")), *(_topic(name, _SUB) for name in sorted(queues))]
+
+
+def _client_config(header: Any, request: Request) -> Needs:
+    body = read_body(request)
+    data = body.get("subscriptionData")
+    topic = text(data, "topic") if isinstance(data, dict) else ""
+    return [*_groups(text(body, "group")), *_topics(topic)] or Standing.ANY_ACCOUNT
+
+
+def _info(header: twinlog.TwinlogInfoRequestHeader, request: Request) -> Needs:
+    """Anyone may ask who is there. Who says to be the master that is back moves a slave."""
+    return Standing.ADMIN if header.ha_address else Standing.ANY_ACCOUNT
+
+
+CONSUME_UNLESS_APACHE: Access[Any] = unless_apache(_consume)
+OWN_GROUP_UNLESS_APACHE: Access[Any] = unless_apache(_group_alone)
+LOCK: Access[Any] = unless_apache(_lock)
+CLIENT_CONFIG: Access[Any] = unless_apache(_client_config)
+TWIN_INFO = Access(_info)
+# Where a topic begins and ends, how it is: whoever writes or reads it may know.
+ABOUT_TOPIC: Access[Any] = unless_apache(lambda h, _: [_topic(h.topic, EITHER)])
+RESET_OFFSET: Access[Any] = unless_apache(lambda h, _: [_topic(h.topic, _SUB), _group(h.group)])
+TIME_SPAN: Access[Any] = RESET_OFFSET
+GROUP_CONFIG: Access[admin.GetSubscriptionGroupConfigRequestHeader] = unless_apache(
+    lambda h, _: [_group(h.group)]
+)
+CONSUME_STATS: Access[admin.GetConsumeStatsRequestHeader] = unless_apache(
+    lambda h, _: [_group(h.consumer_group), *_topics(h.topic)]
+)
+RUNNING_INFO: Access[clients.GetConsumerRunningInfoRequestHeader] = unless_apache(
+    lambda h, _: [_group(h.consumer_group)]
+)
+CORRECTION: Access[offsets.QueryCorrectionOffsetHeader] = unless_apache(
+    lambda h, _: [_topic(h.topic, _SUB), _group(h.compare_group)]
+)
+CLONE: Access[offsets.CloneGroupOffsetRequestHeader] = unless_apache(
+    lambda h, _: [_group(h.src_group), _group(h.dest_group), *_topics(h.topic)]
+)
+QUEUE_ENTRIES: Access[pull.QueryConsumeQueueRequestHeader] = unless_apache(
+    lambda h, _: [_topic(h.topic, _SUB), *_groups(h.consumer_group)]
+)
+
+
+class RecordRules:
+    """Rules for requests that name a record by its place: its topic is what they need."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    @property
+    def view(self) -> Access[pull.ViewMessageRequestHeader]:
+        return unless_apache(lambda h, _: self._readable(h.offset) or Standing.ANY_ACCOUNT)
+
+    @property
+    def send_back(self) -> Access[send.ConsumerSendMsgBackRequestHeader]:
+        """A group may have back what it may read: else it is a way to read everything."""
+        rule: Rule[send.ConsumerSendMsgBackRequestHeader]
+        rule = lambda h, _: [_group(h.group), *self._readable(h.offset)]  # noqa: E731
+        return Access(rule, lambda h, _: [_group(h.group)])
+
+    @property
+    def end_transaction(self) -> Access[send.EndTransactionRequestHeader]:
+        def rule(header: send.EndTransactionRequestHeader, request: Request) -> Needs:
+            topic = self._topic_at(header.commit_log_offset)
+            return Standing.ANY_ACCOUNT if topic is None else [_topic(topic, Permission.PUB)]
+
+        return unless_apache(rule)
+
+    @property
+    def consume_directly(self) -> Access[clients.ConsumeMessageDirectlyResultRequestHeader]:
+        def rule(
+            header: clients.ConsumeMessageDirectlyResultRequestHeader, request: Request
+        ) -> Needs:
+            needed = [_group(header.consumer_group)]
+            try:
+                offset = parse_offset_message_id(header.msg_id or "").physical_offset
+            except ValueError:
+                return needed  # The handler says what is wrong with it.
+            return needed + self._readable(offset)
+
+        return unless_apache(rule)
+
+    def _readable(self, offset: int) -> list[Resource]:
+        return _topics(self._topic_at(offset))
+
+    def _topic_at(self, offset: int) -> str | None:
+        """The topic that a record was sent to; None where there is none."""
+        data = self._store.message_by_offset(offset)
+        try:
+            record: Record | None = None if data is None else decode_record(data)
+        except RecordError:
+            return None
+        if record is None:
+            return None
+        if record.topic in (names.SCHEDULE_TOPIC, names.HALF_TOPIC):
+            return record.property_map.get(PROPERTY_REAL_TOPIC, record.topic)
+        return record.topic

@@ -1,14 +1,16 @@
-"""Which handler answers which request code: the one table of the broker.
+"""Which handler answers which request code, who may ask and how much: the table of the broker.
 
-A new feature is a module in `processors` and a row here. Each processor gets what it needs through
-its constructor.
+A new feature is a module in `processors` and a row here; a row without an access rule (they are in
+`acl_guard.py`) or without a limit of the body cannot be made. Each processor gets what it needs
+through its constructor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from twinlog.broker import acl_guard as rules
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
 from twinlog.broker.processors.admin_config import AdminConfigProcessor
@@ -26,17 +28,36 @@ from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.rng import Rng
 from twinlog.broker.runtime_info import RuntimeInfo
 from twinlog.message.ids import pack_host
-from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.headers import admin as admin_headers
+from twinlog.remoting.headers import clients as client_headers
+from twinlog.remoting.headers import offsets as offset_headers
+from twinlog.remoting.headers import pull as pull_headers
+from twinlog.remoting.headers import send as send_headers
+from twinlog.remoting.headers import twinlog as twinlog_headers
+from twinlog.remoting.headers.base import GroupHeader, QueueHeader, TopicHeader
+from twinlog.remoting.json_body import read_body, text
+from twinlog.remoting.request_table import (
+    ADMIN,
+    ADMIN_UNLESS_APACHE,
+    ANY_ACCOUNT,
+    LIST_BODY,
+    MESSAGES,
+    QUEUES_BODY,
+    SMALL_BODY,
+    UNUSED_BODY,
+    WHOLE_TABLE,
+    NoHeader,
+    RequestTable,
+    Row,
+)
 from twinlog.runtime.addresses import resolve
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.config_format import parse_properties
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
-
-Handler = Callable[[ServerConnection, Request], None]
 
 
 def store_host(config: BrokerConfig) -> bytes:
@@ -44,28 +65,32 @@ def store_host(config: BrokerConfig) -> bytes:
     return pack_host(resolve(config.broker_ip1), config.listen_port)
 
 
-def handler_table(
+def request_table(
     broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
-) -> dict[int, Handler]:
-    """Request code -> handler; with access control on, each behind its guard."""
-    rows = _rows(broker, rng=rng, memory_size=memory_size, config_path=config_path)
-    guard = broker.guard
-    if guard is None:
-        return rows
-    return {code: _guarded(guard, handler) for code, handler in rows.items()}
+) -> RequestTable:
+    """Everything that this broker answers."""
+    return RequestTable(_rows(broker, rng=rng, memory_size=memory_size, config_path=config_path))
 
 
-def _guarded(guard: AccessGuard, handler: Handler) -> Handler:
-    def checked(connection: ServerConnection, request: Request) -> None:
-        guard.check(connection, request)
-        handler(connection, request)
+def _fields(*attributes: str) -> Callable[[Any, Request], str]:
+    """Says what a request is about by members of its header."""
 
-    return checked
+    def described(header: Any, request: Request) -> str:
+        return " ".join(f"{name}={getattr(header, name)}" for name in attributes)
+
+    return described
 
 
-def _rows(
-    broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
-) -> dict[int, Handler]:
+def _group_of_body(header: NoHeader, request: Request) -> str:
+    return f"group_name={text(read_body(request), 'groupName')}"
+
+
+def _keys_of_body(header: NoHeader, request: Request) -> str:
+    """Names of the keys: a value may be a secret."""
+    return "keys=" + ",".join(sorted({entry.key for entry in parse_properties(request.body)}))
+
+
+def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None) -> list[Row[Any]]:
     config, code = broker.config, RequestCode
     send = SendMessageProcessor(
         config,
@@ -95,6 +120,7 @@ def _rows(
         rng=rng,
     )
     query = QueryMessageProcessor(config, store=broker.store)
+    records = rules.RecordRules(broker.store)
     consumer = ConsumerManageProcessor(
         store=broker.store,
         offsets=broker.offsets,
@@ -104,36 +130,115 @@ def _rows(
         memory_size=memory_size,
         committed=broker.pair.committed,
     )
-    return {
-        code.SEND_MESSAGE: send.send,
-        code.SEND_MESSAGE_V2: send.send_v2,
-        code.SEND_BATCH_MESSAGE: send.send_v2,
-        code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
-        code.PULL_MESSAGE: broker.pulls.pull,
-        code.LITE_PULL_MESSAGE: broker.pulls.pull,
-        code.QUERY_MESSAGE: query.query,
-        code.VIEW_MESSAGE_BY_ID: query.view,
-        code.GET_CONSUMER_LIST_BY_GROUP: consumer.consumer_list,
-        code.QUERY_CONSUMER_OFFSET: consumer.query_offset,
-        code.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
-        code.SEARCH_OFFSET_BY_TIMESTAMP: consumer.search_offset,
-        code.GET_MAX_OFFSET: consumer.max_offset,
-        code.GET_MIN_OFFSET: consumer.min_offset,
-        code.GET_EARLIEST_MSG_STORETIME: consumer.earliest_time,
-        code.LOCK_BATCH_MQ: consumer.lock_batch,
-        code.UNLOCK_BATCH_MQ: consumer.unlock_batch,
-        **_transaction_rows(broker),
-        **_client_rows(broker),
-        **_topic_rows(broker),
-        **_stats_rows(broker),
-        **_config_rows(broker, config_path),
-        **_acl_rows(broker),
-    }
+    return [
+        Row(
+            code.SEND_MESSAGE,
+            send_headers.SendMessageRequestHeader,
+            send.send,
+            rules.PUBLISH,
+            MESSAGES,
+        ),
+        Row(
+            code.SEND_MESSAGE_V2,
+            send_headers.SendMessageRequestHeaderV2,
+            send.send_v2,
+            rules.PUBLISH,
+            MESSAGES,
+        ),
+        Row(
+            code.SEND_BATCH_MESSAGE,
+            send_headers.SendMessageRequestHeaderV2,
+            send.send_v2,
+            rules.PUBLISH,
+            MESSAGES,
+        ),
+        Row(
+            code.CONSUMER_SEND_MSG_BACK,
+            send_headers.ConsumerSendMsgBackRequestHeader,
+            send_back.send_back,
+            records.send_back,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.PULL_MESSAGE,
+            pull_headers.PullMessageRequestHeader,
+            broker.pulls.pull,
+            rules.CONSUME,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.LITE_PULL_MESSAGE,
+            pull_headers.PullMessageRequestHeader,
+            broker.pulls.pull,
+            rules.CONSUME,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.QUERY_MESSAGE,
+            pull_headers.QueryMessageRequestHeader,
+            query.query,
+            rules.QUERY,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.VIEW_MESSAGE_BY_ID,
+            pull_headers.ViewMessageRequestHeader,
+            query.view,
+            records.view,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_CONSUMER_LIST_BY_GROUP,
+            client_headers.GetConsumerListByGroupRequestHeader,
+            consumer.consumer_list,
+            rules.OWN_GROUP,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.QUERY_CONSUMER_OFFSET,
+            offset_headers.QueryConsumerOffsetRequestHeader,
+            consumer.query_offset,
+            rules.CONSUME_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.UPDATE_CONSUMER_OFFSET,
+            offset_headers.UpdateConsumerOffsetRequestHeader,
+            consumer.update_offset,
+            rules.CONSUME,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.SEARCH_OFFSET_BY_TIMESTAMP,
+            offset_headers.SearchOffsetRequestHeader,
+            consumer.search_offset,
+            rules.ABOUT_TOPIC,
+            UNUSED_BODY,
+        ),
+        Row(code.GET_MAX_OFFSET, QueueHeader, consumer.max_offset, rules.ABOUT_TOPIC, UNUSED_BODY),
+        Row(code.GET_MIN_OFFSET, QueueHeader, consumer.min_offset, rules.ABOUT_TOPIC, UNUSED_BODY),
+        Row(
+            code.GET_EARLIEST_MSG_STORETIME,
+            QueueHeader,
+            consumer.earliest_time,
+            rules.ABOUT_TOPIC,
+            UNUSED_BODY,
+        ),
+        Row(code.LOCK_BATCH_MQ, NoHeader, consumer.lock_batch, rules.LOCK, QUEUES_BODY),
+        Row(code.UNLOCK_BATCH_MQ, NoHeader, consumer.unlock_batch, rules.LOCK, QUEUES_BODY),
+        *_transaction_rows(broker),
+        *_client_rows(broker),
+        *_topic_rows(broker),
+        *_stats_rows(broker),
+        *_config_rows(broker, config_path),
+        *_acl_rows(broker),
+    ]
 
 
-def _transaction_rows(broker: Broker) -> dict[int, Handler]:
+def _transaction_rows(broker: Broker) -> list[Row[Any]]:
     """Transactions, and the replies of request-reply."""
     code = RequestCode
+    records = rules.RecordRules(broker.store)
     ends = EndTransactionProcessor(
         broker.config, store=broker.store, transactions=broker.transactions
     )
@@ -146,16 +251,42 @@ def _transaction_rows(broker: Broker) -> dict[int, Handler]:
         clock=broker.clock,
         host=store_host(broker.config),
     )
-    return {
-        code.END_TRANSACTION: ends.end,
-        code.RESUME_CHECK_HALF_MESSAGE: ends.resume_check,
-        code.SEND_REPLY_MESSAGE: replies.reply,
-        code.SEND_REPLY_MESSAGE_V2: replies.reply_v2,
-    }
+    return [
+        Row(
+            code.END_TRANSACTION,
+            send_headers.EndTransactionRequestHeader,
+            ends.end,
+            records.end_transaction,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.RESUME_CHECK_HALF_MESSAGE,
+            admin_headers.ResumeCheckHalfMessageRequestHeader,
+            ends.resume_check,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+            _fields("msg_id"),
+        ),
+        Row(
+            code.SEND_REPLY_MESSAGE,
+            send_headers.SendMessageRequestHeader,
+            replies.reply,
+            rules.PUBLISH,
+            MESSAGES,
+        ),
+        Row(
+            code.SEND_REPLY_MESSAGE_V2,
+            send_headers.SendMessageRequestHeaderV2,
+            replies.reply_v2,
+            rules.PUBLISH,
+            MESSAGES,
+        ),
+    ]
 
 
-def _client_rows(broker: Broker) -> dict[int, Handler]:
+def _client_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
+    records = rules.RecordRules(broker.store)
     clients = ClientManageProcessor(
         broker.config,
         producers=broker.producers,
@@ -175,21 +306,76 @@ def _client_rows(broker: Broker) -> dict[int, Handler]:
         tasks=broker.tasks,
         clock=broker.clock,
     )
-    return {
-        code.HEART_BEAT: clients.heartbeat,
-        code.UNREGISTER_CLIENT: clients.unregister,
-        code.CHECK_CLIENT_CONFIG: clients.check_config,
-        code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
-        code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
-        code.GET_ALL_PRODUCER_INFO: admin.all_producers,
-        code.INVOKE_BROKER_TO_RESET_OFFSET: admin.reset_offset,
-        code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: admin.consumer_status,
-        code.GET_CONSUMER_RUNNING_INFO: admin.running_info,
-        code.CONSUME_MESSAGE_DIRECTLY: admin.consume_directly,
-    }
+    return [
+        Row(code.HEART_BEAT, NoHeader, clients.heartbeat, rules.HEARTBEAT, LIST_BODY),
+        Row(
+            code.UNREGISTER_CLIENT,
+            client_headers.UnregisterClientRequestHeader,
+            clients.unregister,
+            rules.UNREGISTER,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.CHECK_CLIENT_CONFIG,
+            NoHeader,
+            clients.check_config,
+            rules.CLIENT_CONFIG,
+            SMALL_BODY,
+        ),
+        Row(
+            code.GET_CONSUMER_CONNECTION_LIST,
+            GroupHeader,
+            admin.consumer_connections,
+            rules.OWN_GROUP_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_PRODUCER_CONNECTION_LIST,
+            client_headers.GetProducerConnectionListRequestHeader,
+            admin.producer_connections,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_ALL_PRODUCER_INFO,
+            NoHeader,
+            admin.all_producers,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.INVOKE_BROKER_TO_RESET_OFFSET,
+            offset_headers.ResetOffsetRequestHeader,
+            admin.reset_offset,
+            rules.RESET_OFFSET,
+            UNUSED_BODY,
+            _fields("group", "topic", "timestamp"),
+        ),
+        Row(
+            code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            offset_headers.GetConsumerStatusRequestHeader,
+            admin.consumer_status,
+            rules.RESET_OFFSET,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_CONSUMER_RUNNING_INFO,
+            client_headers.GetConsumerRunningInfoRequestHeader,
+            admin.running_info,
+            rules.RUNNING_INFO,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.CONSUME_MESSAGE_DIRECTLY,
+            client_headers.ConsumeMessageDirectlyResultRequestHeader,
+            admin.consume_directly,
+            records.consume_directly,
+            UNUSED_BODY,
+        ),
+    ]
 
 
-def _topic_rows(broker: Broker) -> dict[int, Handler]:
+def _topic_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
     admin = AdminTopicsProcessor(
         broker.config,
@@ -202,22 +388,82 @@ def _topic_rows(broker: Broker) -> dict[int, Handler]:
         registration=broker.registration,
         tasks=broker.tasks,
     )
-    return {
-        code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,
-        code.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
-        code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
-        code.GET_TOPIC_CONFIG: admin.topic_config,
-        code.GET_TOPIC_STATS_INFO: admin.topic_stats,
-        code.QUERY_TOPIC_CONSUME_BY_WHO: admin.consumed_by,
-        code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
-        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
-        code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
-        code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
-        code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.group_config,
-    }
+    return [
+        Row(
+            code.UPDATE_AND_CREATE_TOPIC,
+            admin_headers.CreateTopicRequestHeader,
+            admin.update_topic,
+            ADMIN,
+            UNUSED_BODY,
+            _fields("topic"),
+        ),
+        Row(
+            code.DELETE_TOPIC_IN_BROKER,
+            TopicHeader,
+            admin.delete_topic,
+            ADMIN,
+            UNUSED_BODY,
+            _fields("topic"),
+        ),
+        Row(
+            code.GET_ALL_TOPIC_CONFIG, NoHeader, admin.all_topics, ADMIN_UNLESS_APACHE, UNUSED_BODY
+        ),
+        Row(code.GET_TOPIC_CONFIG, TopicHeader, admin.topic_config, rules.ABOUT_TOPIC, UNUSED_BODY),
+        Row(
+            code.GET_TOPIC_STATS_INFO,
+            TopicHeader,
+            admin.topic_stats,
+            rules.ABOUT_TOPIC,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.QUERY_TOPIC_CONSUME_BY_WHO,
+            TopicHeader,
+            admin.consumed_by,
+            rules.ABOUT_TOPIC,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+            NoHeader,
+            admin.system_topics,
+            ANY_ACCOUNT,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            NoHeader,
+            admin.update_group,
+            ADMIN,
+            SMALL_BODY,
+            _group_of_body,
+        ),
+        Row(
+            code.DELETE_SUBSCRIPTIONGROUP,
+            admin_headers.DeleteSubscriptionGroupRequestHeader,
+            admin.delete_group,
+            ADMIN,
+            UNUSED_BODY,
+            _fields("group_name"),
+        ),
+        Row(
+            code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            NoHeader,
+            admin.all_groups,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_SUBSCRIPTIONGROUP_CONFIG,
+            admin_headers.GetSubscriptionGroupConfigRequestHeader,
+            admin.group_config,
+            rules.GROUP_CONFIG,
+            UNUSED_BODY,
+        ),
+    ]
 
 
-def _stats_rows(broker: Broker) -> dict[int, Handler]:
+def _stats_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
     runtime = RuntimeInfo(
         broker.config,
@@ -244,24 +490,97 @@ def _stats_rows(broker: Broker) -> dict[int, Handler]:
         broker_address=broker.address,
         clock=broker.clock,
     )
-    return {
-        code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
-        code.TWINLOG_INFO: broker.pair.info,
-        code.TWINLOG_OFFSETS: broker.pair.offset_return.take,
-        code.GET_BROKER_HA_STATUS: HAStatusProcessor(broker.ha, broker.pair.status).status,
-        code.GET_ALL_CONSUMER_OFFSET: admin.all_consumer_offsets,
-        code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
-        code.GET_CONSUME_STATS: admin.consume_stats,
-        code.GET_BROKER_CONSUME_STATS: admin.broker_consume_stats,
-        code.QUERY_CONSUME_TIME_SPAN: admin.consume_time_span,
-        code.QUERY_CORRECTION_OFFSET: admin.correction_offset,
-        code.CLONE_GROUP_OFFSET: admin.clone_offset,
-        code.VIEW_BROKER_STATS_DATA: admin.stats_data,
-        code.QUERY_CONSUME_QUEUE: admin.consume_queue,
-    }
+    return [
+        Row(code.GET_BROKER_RUNTIME_INFO, NoHeader, admin.runtime_info, ANY_ACCOUNT, UNUSED_BODY),
+        Row(
+            code.TWINLOG_INFO,
+            twinlog_headers.TwinlogInfoRequestHeader,
+            broker.pair.info,
+            rules.TWIN_INFO,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.TWINLOG_OFFSETS,
+            twinlog_headers.TwinlogOffsetsRequestHeader,
+            broker.pair.offset_return.take,
+            ADMIN,
+            WHOLE_TABLE,
+        ),
+        Row(
+            code.GET_BROKER_HA_STATUS,
+            NoHeader,
+            HAStatusProcessor(broker.ha, broker.pair.status).status,
+            ANY_ACCOUNT,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_ALL_CONSUMER_OFFSET,
+            NoHeader,
+            admin.all_consumer_offsets,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_ALL_DELAY_OFFSET,
+            NoHeader,
+            admin.all_delay_offsets,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_CONSUME_STATS,
+            admin_headers.GetConsumeStatsRequestHeader,
+            admin.consume_stats,
+            rules.CONSUME_STATS,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.GET_BROKER_CONSUME_STATS,
+            admin_headers.GetConsumeStatsInBrokerHeader,
+            admin.broker_consume_stats,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.QUERY_CONSUME_TIME_SPAN,
+            admin_headers.QueryConsumeTimeSpanRequestHeader,
+            admin.consume_time_span,
+            rules.TIME_SPAN,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.QUERY_CORRECTION_OFFSET,
+            offset_headers.QueryCorrectionOffsetHeader,
+            admin.correction_offset,
+            rules.CORRECTION,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.CLONE_GROUP_OFFSET,
+            offset_headers.CloneGroupOffsetRequestHeader,
+            admin.clone_offset,
+            rules.CLONE,
+            UNUSED_BODY,
+            _fields("src_group", "dest_group", "topic"),
+        ),
+        Row(
+            code.VIEW_BROKER_STATS_DATA,
+            admin_headers.ViewBrokerStatsDataRequestHeader,
+            admin.stats_data,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.QUERY_CONSUME_QUEUE,
+            pull_headers.QueryConsumeQueueRequestHeader,
+            admin.consume_queue,
+            rules.QUEUE_ENTRIES,
+            UNUSED_BODY,
+        ),
+    ]
 
 
-def _config_rows(broker: Broker, config_path: str | None) -> dict[int, Handler]:
+def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
     code = RequestCode
 
     def changed(attributes: list[str]) -> None:
@@ -277,16 +596,37 @@ def _config_rows(broker: Broker, config_path: str | None) -> dict[int, Handler]:
         config_path=config_path,
         changed=changed,
     )
-    return {
-        code.UPDATE_BROKER_CONFIG: admin.update,
-        code.GET_BROKER_CONFIG: admin.get,
-        code.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_expired_queues,
-        code.CLEAN_UNUSED_TOPIC: admin.clean_unused_topics,
-        code.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_log,
-    }
+    return [
+        Row(code.UPDATE_BROKER_CONFIG, NoHeader, admin.update, ADMIN, SMALL_BODY, _keys_of_body),
+        Row(code.GET_BROKER_CONFIG, NoHeader, admin.get, ADMIN_UNLESS_APACHE, UNUSED_BODY),
+        Row(
+            code.CLEAN_EXPIRED_CONSUMEQUEUE,
+            NoHeader,
+            admin.clean_expired_queues,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+            _fields(),
+        ),
+        Row(
+            code.CLEAN_UNUSED_TOPIC,
+            NoHeader,
+            admin.clean_unused_topics,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+            _fields(),
+        ),
+        Row(
+            code.DELETE_EXPIRED_COMMITLOG,
+            NoHeader,
+            admin.delete_expired_log,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+            _fields(),
+        ),
+    ]
 
 
-def _acl_rows(broker: Broker) -> dict[int, Handler]:
+def _acl_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
     admin = AdminAclProcessor(
         broker.config,
@@ -294,9 +634,30 @@ def _acl_rows(broker: Broker) -> dict[int, Handler]:
         clock=broker.clock,
         broker_address=broker.address,
     )
-    return {
-        code.UPDATE_AND_CREATE_ACL_CONFIG: admin.update_account,
-        code.DELETE_ACL_CONFIG: admin.delete_account,
-        code.GET_BROKER_CLUSTER_ACL_INFO: admin.version,
-        code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: admin.update_white,
-    }
+    return [
+        Row(
+            code.UPDATE_AND_CREATE_ACL_CONFIG,
+            admin_headers.CreateAccessConfigRequestHeader,
+            admin.update_account,
+            ADMIN,
+            UNUSED_BODY,
+            _fields("access_key"),
+        ),
+        Row(
+            code.DELETE_ACL_CONFIG,
+            admin_headers.DeleteAccessConfigRequestHeader,
+            admin.delete_account,
+            ADMIN,
+            UNUSED_BODY,
+            _fields("access_key"),
+        ),
+        Row(code.GET_BROKER_CLUSTER_ACL_INFO, NoHeader, admin.version, ADMIN, UNUSED_BODY),
+        Row(
+            code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+            admin_headers.UpdateGlobalWhiteAddrsConfigRequestHeader,
+            admin.update_white,
+            ADMIN,
+            UNUSED_BODY,
+            _fields("global_white_addrs"),
+        ),
+    ]

@@ -23,6 +23,7 @@ from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import RemotingError
+from twinlog.remoting.headers.twinlog import TwinlogOffsetsRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import number_of
@@ -79,9 +80,9 @@ class OffsetReturn:
 
     def take(self, connection: ServerConnection, request: Request) -> None:
         """TWINLOG_OFFSETS (10002): late commits, from a slave of this group."""
-        config, ext = self._config, request.ext()
+        config, header = self._config, request.header(TwinlogOffsetsRequestHeader)
         ours = (config.broker_cluster_name, config.broker_name)
-        if not config.is_master or (ext.get("clusterName"), ext.get("brokerName")) != ours:
+        if not config.is_master or (header.cluster_name, header.broker_name) != ours:
             remark = "only the master of the group takes its slave's offsets"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         try:

@@ -27,6 +27,7 @@ from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import RemotingError
+from twinlog.remoting.headers.twinlog import TwinlogInfoRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
@@ -263,11 +264,11 @@ class PairService:
 
     def info(self, connection: ServerConnection, request: Request) -> None:
         """TWINLOG_INFO (10001): who is there. A peer of the group says who it is in doing so."""
-        ext = request.ext()
+        header = request.header(TwinlogInfoRequestHeader)
         config = self._config
         ours = (config.broker_cluster_name, config.broker_name)
-        if (ext.get("clusterName"), ext.get("brokerName")) == ours:
-            self._peer_asked(ext)
+        if (header.cluster_name, header.broker_name) == ours:
+            self._peer_asked(header)
         body: dict[str, Any] = {
             **self._identity(),
             "brokerRole": config.broker_role.value,
@@ -277,14 +278,14 @@ class PairService:
         }
         connection.reply(request, header={"twinlog": __version__}, body=fastjson.dumps(body))
 
-    def _peer_asked(self, ext: dict[str, str]) -> None:
-        is_master_asking = ext.get("brokerId") == "0"
-        if not self._config.is_master and is_master_asking and ext.get("haAddress"):
-            _LOG.info("the master is back ha=%s", ext["haAddress"])
-            if ext.get("address"):
+    def _peer_asked(self, header: TwinlogInfoRequestHeader) -> None:
+        is_master_asking = header.broker_id == "0"
+        if not self._config.is_master and is_master_asking and header.ha_address:
+            _LOG.info("the master is back ha=%s", header.ha_address)
+            if header.address:
                 # Where it registers in a moment: the dialect question goes there.
-                self.master_found(ext["address"], ext["haAddress"])
-            self._master_is_back(ext["haAddress"])
+                self.master_found(header.address, header.ha_address)
+            self._master_is_back(header.ha_address)
 
     def twin_slave_joined(self) -> None:
         """A twin slave attached: from now on metadata travels in the log, also after a restart."""

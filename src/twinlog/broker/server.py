@@ -17,7 +17,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from twinlog.broker.acl_guard import ADMIN_CODES, needed_resources
 from twinlog.broker.clients import (
     CLIENT_SCAN_INTERVAL_MS,
     ConsumerGroupInfo,
@@ -28,7 +27,7 @@ from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.handlers import Handler, handler_table, store_host
+from twinlog.broker.handlers import request_table, store_host
 from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
 from twinlog.broker.message_queue import MessageQueue
@@ -62,7 +61,9 @@ from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.errors import CommandError
 from twinlog.remoting.limits import DEFAULT_LIMITS
+from twinlog.remoting.request_table import Handler, RequestTable, too_large
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
@@ -124,7 +125,8 @@ class Broker:
         self.clock = clock
         self.tasks = tasks
         self.client = client
-        self.handlers: dict[int, Handler] = {}
+        self.table = RequestTable(())
+        self._handlers: dict[int, tuple[Handler, int]] = {}
         self.server = _remoting_server(config, clock, self._dispatch, "broker")
         self.vip_server = _remoting_server(config, clock, self._dispatch_vip, "broker-vip")
         self.guard: AccessGuard | None = None
@@ -156,11 +158,22 @@ class Broker:
     # Requests
 
     def _dispatch(self, connection: ServerConnection, request: Request) -> None:
-        handler = self.handlers.get(request.code)
-        if handler is None:
+        known = self._handlers.get(request.code)
+        if known is None:
             self._unknown(connection, request)
-        elif self.pair.is_open or not self.pair.hold(connection, request):
+            return
+        handler, body_max = known
+        if len(request.body) > body_max:
+            raise CommandError(too_large(request.code, len(request.body), body_max))
+        if self.pair.is_open or not self.pair.hold(connection, request):
             handler(connection, request)
+
+    def serve(self, table: RequestTable) -> None:
+        """Answer these requests from now on; with access control each behind its guard."""
+        self.table = table
+        for row in table:
+            handler = row.handler if self.guard is None else self.guard.guarded(row)
+            self._handlers[row.code] = (handler, row.body_max)
 
     def _dispatch_vip(self, connection: ServerConnection, request: Request) -> None:
         """The VIP port answers everything but pulls, as Apache's."""
@@ -412,9 +425,7 @@ def build_broker(
     _build_store(broker, memory_size)
     _build_services(broker)
     broker.guard = _build_guard(broker)
-    broker.handlers = handler_table(
-        broker, rng=rng, memory_size=memory_size, config_path=config_path
-    )
+    broker.serve(request_table(broker, rng=rng, memory_size=memory_size, config_path=config_path))
     return broker
 
 
@@ -439,11 +450,8 @@ def _build_guard(broker: Broker) -> AccessGuard | None:
     """Access control, if it is on. Its files are where Apache looks for them."""
     if not broker.config.acl_enable:
         return None
-    return AccessGuard(
-        rule_files(broker.disk, broker.config.rocketmq_home),
-        admin_codes=ADMIN_CODES,
-        needed_resources=needed_resources,
-    )
+    files = rule_files(broker.disk, broker.config.rocketmq_home)
+    return AccessGuard(files, is_apache=broker.config.twinlog_acl_as_apache)
 
 
 def _build_tables(broker: Broker) -> None:

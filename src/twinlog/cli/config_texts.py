@@ -62,6 +62,8 @@ TEXTS = {
     "a master that of tls.server.*, a slave that of tls.client.*.",
     "twinlogAccessKey": "Account with which this broker asks servers that have aclEnable=true: a "
     "slave its master, every broker its name servers. It should be an admin account there.",
+    "twinlogAclAsApache": "Let every account do what 4.9 lets it do, such as to read every body by "
+    "its offset, to lock and reset every group, to delete log files.",
     "twinlogSecretKey": "The secret of twinlogAccessKey; never shown.",
     "twinlogLogLevel": "DEBUG, INFO, WARNING or ERROR.",
     "twinlogLogFormat": "plain or json: one object a line.",

@@ -2,12 +2,18 @@
 
 Shell over the route table and the KV configuration: reads the request, asks, answers. Codes and
 remarks are RocketMQ's, also where its code 0 hides that nothing was found.
+
+Apache's name server has no access control. Here routes and lists are shown to every account; who
+may register brokers, take them out or change configuration could redirect all traffic, and must be
+an admin. Apache's brokers cannot sign their registrations: their addresses belong into
+`globalWhiteRemoteAddresses`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigError, KVConfigManager
@@ -26,16 +32,27 @@ from twinlog.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import CommandError
 from twinlog.remoting.headers import namesrv as headers
+from twinlog.remoting.request_table import (
+    ADMIN,
+    ANY_ACCOUNT,
+    SMALL_BODY,
+    UNUSED_BODY,
+    WHOLE_TABLE,
+    Handler,
+    NoHeader,
+    RequestTable,
+    Row,
+    too_large,
+)
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import NamesrvConfig
+from twinlog.runtime.config_format import parse_properties
 
 _LOG = logging.getLogger("twinlog.namesrv")
 VERSION_3_0_11 = 37  # From here on a registration carries filter servers too.
 VERSION_4_9_4 = 401  # From here on clients read standard JSON, integer keys in quotes.
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-
-Answer = Callable[[ServerConnection, Request], None]
 
 
 class NamesrvProcessor:
@@ -52,51 +69,181 @@ class NamesrvProcessor:
         guard: AccessGuard | None = None,
     ) -> None:
         self._config = config
-        self._guard = guard
         self._routes = routes
         self._kv = kv
         self._updater = updater
         self._clock = clock
-        self._table: dict[int, Answer] = {
-            RequestCode.PUT_KV_CONFIG: self._put_kv,
-            RequestCode.GET_KV_CONFIG: self._get_kv,
-            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
-            RequestCode.REGISTER_BROKER: self._register,
-            RequestCode.UNREGISTER_BROKER: self._unregister,
-            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
-            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _list(routes.all_topics),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _list(routes.system_topics),
-            RequestCode.GET_UNIT_TOPIC_LIST: _list(routes.unit_topics),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _list(routes.unit_sub_topics),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _list(routes.unit_sub_ununit_topics),
-            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
-            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
-            RequestCode.TWINLOG_INFO: self._info,
+        self.table = RequestTable(self._rows())
+        self._answers = {
+            row.code: (row.handler if guard is None else guard.guarded(row), row.body_max)
+            for row in self.table
         }
+
+    def _rows(self) -> list[Row[Any]]:
+        code, routes = RequestCode, self._routes
+        return [
+            Row(
+                code.PUT_KV_CONFIG,
+                headers.PutKVConfigRequestHeader,
+                self._put_kv,
+                ADMIN,
+                UNUSED_BODY,
+                _kv_key,
+            ),
+            Row(
+                code.GET_KV_CONFIG,
+                headers.GetKVConfigRequestHeader,
+                self._get_kv,
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.DELETE_KV_CONFIG,
+                headers.DeleteKVConfigRequestHeader,
+                self._delete_kv,
+                ADMIN,
+                UNUSED_BODY,
+                _kv_key,
+            ),
+            Row(
+                code.GET_KVLIST_BY_NAMESPACE,
+                headers.GetKVListByNamespaceRequestHeader,
+                self._kv_list,
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.REGISTER_BROKER,
+                headers.RegisterBrokerRequestHeader,
+                self._register,
+                ADMIN,
+                WHOLE_TABLE,
+            ),
+            Row(
+                code.UNREGISTER_BROKER,
+                headers.UnregisterBrokerRequestHeader,
+                self._unregister,
+                ADMIN,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.QUERY_DATA_VERSION,
+                headers.QueryDataVersionRequestHeader,
+                self._query_data_version,
+                ADMIN,
+                SMALL_BODY,
+            ),
+            Row(
+                code.BROKER_HEARTBEAT,
+                headers.BrokerHeartbeatRequestHeader,
+                self._heartbeat,
+                ADMIN,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.GET_ROUTEINFO_BY_TOPIC,
+                headers.GetRouteInfoRequestHeader,
+                self._route,
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.GET_BROKER_CLUSTER_INFO, NoHeader, self._cluster_info, ANY_ACCOUNT, UNUSED_BODY
+            ),
+            Row(
+                code.WIPE_WRITE_PERM_OF_BROKER,
+                headers.WipeWritePermOfBrokerRequestHeader,
+                self._wipe_write_perm,
+                ADMIN,
+                UNUSED_BODY,
+                _broker_name,
+            ),
+            Row(
+                code.ADD_WRITE_PERM_OF_BROKER,
+                headers.AddWritePermOfBrokerRequestHeader,
+                self._add_write_perm,
+                ADMIN,
+                UNUSED_BODY,
+                _broker_name,
+            ),
+            Row(
+                code.DELETE_TOPIC_IN_NAMESRV,
+                headers.DeleteTopicInNamesrvRequestHeader,
+                self._delete_topic,
+                ADMIN,
+                UNUSED_BODY,
+                _topic_name,
+            ),
+            Row(
+                code.GET_TOPICS_BY_CLUSTER,
+                headers.GetTopicsByClusterRequestHeader,
+                self._topics_by_cluster,
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+                NoHeader,
+                _list(routes.all_topics),
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+                NoHeader,
+                _list(routes.system_topics),
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.GET_UNIT_TOPIC_LIST,
+                NoHeader,
+                _list(routes.unit_topics),
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+                NoHeader,
+                _list(routes.unit_sub_topics),
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+                NoHeader,
+                _list(routes.unit_sub_ununit_topics),
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
+            Row(
+                code.UPDATE_NAMESRV_CONFIG,
+                NoHeader,
+                self._update_config,
+                ADMIN,
+                SMALL_BODY,
+                _config_keys,
+            ),
+            Row(code.GET_NAMESRV_CONFIG, NoHeader, self._get_config, ADMIN, UNUSED_BODY),
+            Row(code.TWINLOG_INFO, NoHeader, self._info, ANY_ACCOUNT, UNUSED_BODY),
+        ]
 
     def handle(self, connection: ServerConnection, request: Request) -> None:
         """Handler of the remoting server."""
-        answer = self._table.get(request.code)
-        if answer is None:
+        known = self._answers.get(request.code)
+        if known is None:
             remark = f" request type {request.code} not supported"
             connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             return
-        if self._guard is not None:
-            self._guard.check(connection, request)
+        answer, body_max = known
+        if len(request.body) > body_max:
+            raise CommandError(too_large(request.code, len(request.body), body_max))
         answer(connection, request)
 
     @property
     def codes(self) -> frozenset[int]:
         """The request codes that are answered."""
-        return frozenset(self._table)
+        return frozenset(self.table.rows)
 
     # Brokers
 
@@ -292,6 +439,27 @@ class NamesrvProcessor:
         connection.reply(request, header={"twinlog": "1", "role": "namesrv"})
 
 
+def _kv_key(
+    header: headers.PutKVConfigRequestHeader | headers.DeleteKVConfigRequestHeader, request: Request
+) -> str:
+    return f"namespace={header.namespace} key={header.key}"
+
+
+def _broker_name(
+    header: headers.WipeWritePermOfBrokerRequestHeader | headers.AddWritePermOfBrokerRequestHeader,
+    request: Request,
+) -> str:
+    return f"broker_name={header.broker_name}"
+
+
+def _topic_name(header: headers.DeleteTopicInNamesrvRequestHeader, request: Request) -> str:
+    return f"topic={header.topic} cluster_name={header.cluster_name}"
+
+
+def _config_keys(header: NoHeader, request: Request) -> str:
+    return "keys=" + ",".join(sorted({entry.key for entry in parse_properties(request.body)}))
+
+
 def _identity(
     header: headers.RegisterBrokerRequestHeader | headers.UnregisterBrokerRequestHeader,
     ha_server_addr: str = "",
@@ -313,7 +481,7 @@ def _registration(request: Request, *, is_compressed: bool) -> RegisterBrokerBod
     return decode_registration(request.body, compressed=is_compressed)
 
 
-def _list(topics: Callable[[], TopicList]) -> Answer:
+def _list(topics: Callable[[], TopicList]) -> Handler:
     def answer(connection: ServerConnection, request: Request) -> None:
         connection.reply(request, body=fastjson.dumps(topics()))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from twinlog.namesrv.acl_guard import ADMIN_CODES
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import KVConfigManager
 from twinlog.namesrv.processor import NamesrvProcessor
@@ -39,8 +38,7 @@ class Namesrv:
         self._limits = limits
         self.guard: AccessGuard | None = None
         if config.acl_enable:
-            files = rule_files(disk, config.rocketmq_home)
-            self.guard = AccessGuard(files, admin_codes=ADMIN_CODES)
+            self.guard = AccessGuard(rule_files(disk, config.rocketmq_home))
         self.processor = NamesrvProcessor(
             config=config,
             routes=self.routes,

@@ -5,7 +5,7 @@ Answers to RocketMQ's PlainAccessValidator and PlainPermissionManager. The rules
 takes the same time whatever differs.
 
 It is here because brokers and name servers both enforce it; what a request needs is said by the
-guard of each (`broker/acl_guard.py`, `namesrv/acl_guard.py`).
+table of each (`broker/handlers.py`, `namesrv/processor.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,14 @@ class Resource:
     permission: Permission
 
 
+_TRACES = Resource(TRACE_TOPIC, Permission.PUB)  # Every account may write traces.
+_PERMISSION_NAMES = {
+    Permission.PUB: "PUB",
+    Permission.SUB: "SUB",
+    Permission.PUB | Permission.SUB: "PUB or SUB",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     access_key: str
@@ -62,6 +70,30 @@ class Account:
     default_group: Permission = Permission.DENY
     permissions: Mapping[str, Permission] = field(default_factory=dict)
 
+    def check_standing(self, code: int, *, needs_admin: bool) -> None:
+        """Raise AccessDenied unless the account is what a request without resources asks for."""
+        if needs_admin and not self.is_admin:
+            raise AccessDenied(f"Need admin permission for request code={code}, but accessKey="
+                               f"{self.access_key} is not")  # fmt: skip
+
+    def check_resources(self, resources: Sequence[Resource]) -> None:
+        """Raise AccessDenied for the first resource that the account has no permission for."""
+        if self.is_admin and not self.permissions:
+            return
+        for resource in resources:
+            if resource == _TRACES:
+                continue
+            is_group = resource.name.startswith(RETRY_PREFIX)
+            default = self.default_group if is_group else self.default_topic
+            granted = self.permissions.get(resource.name, default)
+            if granted & Permission.DENY or not granted & resource.permission:
+                kind = "group" if is_group else "topic"
+                name = resource.name.removeprefix(RETRY_PREFIX)
+                raise AccessDenied(
+                    f"No default permission for {kind}:{name}, accessKey={self.access_key} needs "
+                    f"{_PERMISSION_NAMES[resource.permission]} on it"
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class AclRules:
@@ -70,29 +102,26 @@ class AclRules:
     global_white: tuple[Callable[[str], bool], ...] = ()
     accounts: Mapping[str, Account] = field(default_factory=dict)
 
-    def check(
+    def authenticate(
         self,
         *,
-        code: int,
         version: int,
         ext: Mapping[str, str],
         body: bytes | memoryview,
         remote_address: str,
-        resources: Iterable[Resource],
-        needs_admin: bool,
-    ) -> None:
-        """Return when the request is allowed; raise AccessDenied with the reason otherwise."""
+    ) -> Account | None:
+        """The account that signed the request; None for an address that needs none.
+
+        Raises AccessDenied with the reason.
+        """
         if any(matches(remote_address) for matches in self.global_white):
-            return
+            return None
         account = self._account(ext)
         if account.white_address(remote_address):
-            return
+            return None
         if not is_signed(ext, bytes(body), account.secret_key, version=version):
             raise AccessDenied(f"Check signature failed for accessKey={account.access_key}")
-        if needs_admin and not account.is_admin:
-            raise AccessDenied(f"Need admin permission for request code={code}, but accessKey="
-                               f"{account.access_key} is not")  # fmt: skip
-        _check_permissions(account, tuple(resources))
+        return account
 
     def _account(self, ext: Mapping[str, str]) -> Account:
         access_key = ext.get("AccessKey")
@@ -102,24 +131,6 @@ class AclRules:
         if account is None:
             raise AccessDenied(f"No acl config for {access_key}")
         return account
-
-
-def _check_permissions(account: Account, resources: tuple[Resource, ...]) -> None:
-    if resources == (Resource(TRACE_TOPIC, Permission.PUB),):
-        return
-    if not resources or (account.is_admin and not account.permissions):
-        return
-    for resource in resources:
-        is_group = resource.name.startswith(RETRY_PREFIX)
-        default = account.default_group if is_group else account.default_topic
-        granted = account.permissions.get(resource.name, default)
-        if granted & Permission.DENY or not granted & resource.permission:
-            kind = "group" if is_group else "topic"
-            name = resource.name.removeprefix(RETRY_PREFIX)
-            raise AccessDenied(
-                f"No default permission for {kind}:{name}, accessKey={account.access_key} needs "
-                f"{resource.permission.name} on it"
-            )
 
 
 # ---- the file's content -> rules

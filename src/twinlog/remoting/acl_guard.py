@@ -1,44 +1,81 @@
 """Access control at the door of a server: whether the sender of a request has what it needs.
 
-The rules are in `acl.py`, their files in `acl_file.py`. What a request needs is the server's to
-say: a broker looks at topics and groups, a name server only asks who may change things.
+The rules are in `acl.py`, their files in `acl_file.py`, what a request needs in the server's table
+(`request_table.py`). First the signature: until it is right nothing of the body is looked at, and
+of the header no more than the account and what the signature covers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from twinlog.remoting.acl import REFUSAL, AccessDenied, Resource
+from twinlog.remoting.acl import REFUSAL, AccessDenied
 from twinlog.remoting.acl_file import AclFiles
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import CommandError
+from twinlog.remoting.request_table import Handler, Row, Standing
 from twinlog.remoting.server import ServerConnection
+
+# Names under which requests say the same thing. Two of them that differ are an attempt to show
+# access control one thing and the handler another.
+_SAME_THING = (
+    ("topic", "b"),
+    ("producerGroup", "a"),
+    ("consumerGroup", "group", "groupName"),
+)
+
+
+class AccessRefused(CommandError):
+    """Access control says no; answered as Apache answers, which clients know by its name."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{REFUSAL}{reason}")
+        self.reason = reason
 
 
 class AccessGuard:
     """Lets a request through, or raises CommandError."""
 
-    def __init__(
-        self,
-        files: AclFiles,
-        *,
-        admin_codes: frozenset[int],
-        needed_resources: Callable[[Request], Sequence[Resource]] = lambda _: (),
-    ) -> None:
+    def __init__(self, files: AclFiles, *, is_apache: bool = False) -> None:
         self.files = files
-        self._admin_codes = admin_codes
-        self._needed_resources = needed_resources
+        self._is_apache = is_apache
 
-    def check(self, connection: ServerConnection, request: Request) -> None:
+    def guarded(self, row: Row[Any]) -> Handler:
+        """The handler of a row, behind its access rule."""
+        handler = row.handler
+
+        def checked(connection: ServerConnection, request: Request) -> None:
+            self.check(connection, request, row)
+            handler(connection, request)
+
+        return checked
+
+    def check(self, connection: ServerConnection, request: Request, row: Row[Any]) -> None:
+        rules = self.files.rules
+        ext = request.ext()
         try:
-            self.files.rules.check(
-                code=request.code,
+            account = rules.authenticate(
                 version=request.version,
-                ext=request.ext(),
+                ext=ext,
                 body=request.body,
                 remote_address=connection.remote_address[0],
-                resources=self._needed_resources(request),
-                needs_admin=request.code in self._admin_codes,
             )
+            if account is None:
+                return
+            _refuse_conflicts(ext)
+            header = request.bind_header(row.header)
+            needs = row.access.needs(header, request, is_apache=self._is_apache)
+            if isinstance(needs, Standing):
+                account.check_standing(request.code, needs_admin=needs is Standing.ADMIN)
+            else:
+                account.check_resources(needs)
         except AccessDenied as denial:
-            raise CommandError(f"{REFUSAL}{denial}") from None
+            raise AccessRefused(str(denial)) from None
+
+
+def _refuse_conflicts(ext: Mapping[str, str]) -> None:
+    for names in _SAME_THING:
+        given = {name: ext[name] for name in names if ext.get(name)}
+        if len(set(given.values())) > 1:
+            raise AccessDenied(f"the fields {' and '.join(given)} contradict each other")

@@ -37,6 +37,8 @@ _WIRE_NAMES = {
     "ext_fields": "(ext)",
     "body": "(body)",
     "serialize_type": "(type)",
+    "read_header": "(header)",
+    "read_body": "(json)",
 }
 _NO_EXT = msgspec.Raw()
 _decode_strings = msgspec.json.Decoder(dict[str, str]).decode
@@ -57,6 +59,9 @@ class RemotingCommand(msgspec.Struct, gc=False, rename=_WIRE_NAMES):
     ext_fields: dict[str, str] | None = None
     body: bytes = b""
     serialize_type: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    # The header that an access rule was asked about; its handler gets this object and no other.
+    read_header: Any = None
+    read_body: Any = None  # The same for a JSON body; see `json_body.py`.
 
     @classmethod
     def request(
@@ -103,6 +108,13 @@ class RemotingCommand(msgspec.Struct, gc=False, rename=_WIRE_NAMES):
         Raises:
             HeaderError: a required field is missing or a value does not parse; names the field.
         """
+        if self.read_header.__class__ is struct_class:
+            known: HeaderT = self.read_header
+            return known
+        assert not isinstance(self.read_header, msgspec.Struct), (
+            f"request {self.code} was allowed as {type(self.read_header).__name__} and is read as "
+            f"{struct_class.__name__}"
+        )
         if self.ext_fields is None:
             raw = self.raw_ext
             try:
@@ -112,6 +124,13 @@ class RemotingCommand(msgspec.Struct, gc=False, rename=_WIRE_NAMES):
                 return header_from_ext(self.ext(), struct_class)
             return header
         return header_from_ext(self.ext_fields, struct_class)
+
+    def bind_header(self, struct_class: type[HeaderT]) -> HeaderT:
+        """Read the header once and for all: whoever asks later gets this object."""
+        self.read_header = None
+        header = self.header(struct_class)
+        self.read_header = header
+        return header
 
 
 class Request(RemotingCommand, gc=False, rename=_WIRE_NAMES):

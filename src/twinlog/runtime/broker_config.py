@@ -114,6 +114,8 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     # The account with which this broker asks others that have access control.
     twinlog_access_key: str = ""
     twinlog_secret_key: str = ""
+    # Ask accounts for no more than 4.9 does; see `broker/acl_guard.py`.
+    twinlog_acl_as_apache: bool = False
     # Where log lines go and how they look; see `runtime/log_config.py`.
     twinlog_log_level: LogLevel = LogLevel.INFO
     twinlog_log_format: LogFormat = LogFormat.PLAIN

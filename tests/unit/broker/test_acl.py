@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker.acl_guard import ADMIN_CODES
 from twinlog.remoting.acl import (
     AccessDenied,
     AclConfigError,
@@ -42,9 +41,8 @@ DATA: dict[str, Any] = {
     ],
 }
 
-UNSIGNED: dict[str, Any] = {
-    "code": 11, "version": 401, "ext": {}, "body": b"", "resources": (), "needs_admin": False,
-}  # fmt: skip
+UNSIGNED: dict[str, Any] = {"version": 401, "ext": {}, "body": b""}
+ADMIN_CODES = (17, 25, 50, 51, 53, 200, 207, 215)
 
 
 def ask(
@@ -57,10 +55,10 @@ def ask(
 ) -> None:
     ext = {"a": "pg", "AccessKey": key}
     ext["Signature"] = signature(secret, ext, b"hi")
-    rules.check(
-        code=code, version=401, ext=ext, body=b"hi", remote_address=address, resources=resources,
-        needs_admin=code in ADMIN_CODES,
-    )  # fmt: skip
+    account = rules.authenticate(version=401, ext=ext, body=b"hi", remote_address=address)
+    if account is not None:
+        account.check_standing(code, needs_admin=code in ADMIN_CODES)
+        account.check_resources(resources)
 
 
 @pytest.fixture
@@ -102,33 +100,17 @@ def test_wrong_missing_and_unknown_keys_are_denied(rules: AclRules) -> None:
     with pytest.raises(AccessDenied, match="No acl config"):
         ask(rules, key="nobody-here")
     with pytest.raises(AccessDenied, match="No accessKey"):
-        rules.check(
-            code=11,
-            version=401,
-            ext={},
-            body=b"",
-            remote_address="127.0.0.1",
-            resources=(),
-            needs_admin=False,
-        )
+        rules.authenticate(version=401, ext={}, body=b"", remote_address="127.0.0.1")
 
 
 def test_white_addresses_need_no_signature(rules: AclRules) -> None:
-    rules.check(
-        code=11,
-        version=401,
-        ext={},
-        body=b"",
-        remote_address="10.10.15.9",
-        resources=(),
-        needs_admin=False,
-    )
+    rules.authenticate(version=401, ext={}, body=b"", remote_address="10.10.15.9")
     ask(rules, Resource("unheard", Permission.PUB), secret="wrong-secret", address="192.168.0.2")
     with pytest.raises(AccessDenied):
         ask(rules, secret="wrong-secret", address="192.168.0.3")
 
 
-@pytest.mark.parametrize("code", [17, 25, 50, 51, 53, 200, 207, 215])
+@pytest.mark.parametrize("code", ADMIN_CODES)
 def test_admin_requests_need_an_admin(rules: AclRules, code: int) -> None:
     ask(rules, code=code, key="adminadmin", secret="87654321")
     with pytest.raises(AccessDenied, match="admin"):

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from support.captured import Peer, open_without_ports, write_file
-from twinlog.broker.acl_guard import _ROWS, ADMIN_CODES
 from twinlog.broker.server import Broker, build_broker
 from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting import fastjson
@@ -39,6 +38,12 @@ BODY = fastjson.dumps(
     {
         "clientID": "c",
         "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T"}]}],
+        "consumerGroup": "g",
+        "clientId": "c",
+        "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}],
+        "group": "g",
+        "subscriptionData": {"topic": "T", "subString": "*"},
+        "groupName": "g",
     }
 )
 # Everything that any of the codes reads, so that no request is refused for want of a field.
@@ -49,28 +54,46 @@ EXT = {
     "queueOffset": "0", "maxMsgNums": "1", "commitOffset": "0", "suspendTimeoutMillis": "0",
     "subVersion": "0", "subscription": "*", "group": "g", "offset": "0", "delayLevel": "0",
     "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1", "clientID": "c",
-    "timestamp": "0", "groupName": "gone", "clientId": "c", "msgId": "0" * 32, "srcGroup": "g",
-    "destGroup": "h", "statsName": "X", "statsKey": "y", "compareGroup": "g", "index": "0",
+    "timestamp": "0", "groupName": "g", "clientId": "c", "msgId": "0" * 32, "srcGroup": "g",
+    "destGroup": "g", "statsName": "X", "statsKey": "y", "compareGroup": "g", "index": "0",
     "count": "1", "accessKey": "new-account", "secretKey": "new-secret",
     "tranStateTableOffset": "0",
     "globalWhiteAddrs": "10.0.0.1", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
     "topicFilterType": "SINGLE_TAG", "commitLogOffset": "0", "commitOrRollback": "12",
 }  # fmt: skip
-# Codes that touch no topic and no group of anybody: an account is enough.
-NO_RESOURCE = {
-    "QUERY_CONSUMER_OFFSET", "GET_ALL_TOPIC_CONFIG", "GET_BROKER_CONFIG",
-    "GET_BROKER_RUNTIME_INFO", "SEARCH_OFFSET_BY_TIMESTAMP", "GET_MAX_OFFSET", "GET_MIN_OFFSET",
-    "GET_EARLIEST_MSG_STORETIME", "VIEW_MESSAGE_BY_ID", "END_TRANSACTION", "LOCK_BATCH_MQ",
-    "UNLOCK_BATCH_MQ", "GET_ALL_CONSUMER_OFFSET", "GET_ALL_DELAY_OFFSET", "CHECK_CLIENT_CONFIG",
-    "GET_ALL_SUBSCRIPTIONGROUP_CONFIG", "GET_TOPIC_STATS_INFO", "GET_CONSUMER_CONNECTION_LIST",
-    "GET_PRODUCER_CONNECTION_LIST", "GET_CONSUME_STATS", "INVOKE_BROKER_TO_RESET_OFFSET",
-    "INVOKE_BROKER_TO_GET_CONSUMER_STATUS", "QUERY_TOPIC_CONSUME_BY_WHO",
-    "QUERY_CONSUME_TIME_SPAN", "GET_SYSTEM_TOPIC_LIST_FROM_BROKER", "CLEAN_EXPIRED_CONSUMEQUEUE",
-    "GET_CONSUMER_RUNNING_INFO", "QUERY_CORRECTION_OFFSET", "CONSUME_MESSAGE_DIRECTLY",
-    "CLONE_GROUP_OFFSET", "VIEW_BROKER_STATS_DATA", "CLEAN_UNUSED_TOPIC",
-    "GET_BROKER_CONSUME_STATS", "QUERY_CONSUME_QUEUE", "RESUME_CHECK_HALF_MESSAGE",
-    "GET_ALL_PRODUCER_INFO", "DELETE_EXPIRED_COMMITLOG", "GET_TOPIC_CONFIG",
-    "GET_SUBSCRIPTIONGROUP_CONFIG", "GET_BROKER_HA_STATUS", "TWINLOG_INFO",
+# Codes that show nothing of anybody, or name a record, and there is none: an account is enough.
+FOR_EVERY_ACCOUNT = {
+    "GET_BROKER_RUNTIME_INFO", "GET_SYSTEM_TOPIC_LIST_FROM_BROKER", "GET_BROKER_HA_STATUS",
+    "TWINLOG_INFO", "VIEW_MESSAGE_BY_ID", "END_TRANSACTION",
+}  # fmt: skip
+# Codes that ask for the topic or the group they touch, here and in 4.9.
+RESOURCE = {
+    "SEND_MESSAGE", "SEND_MESSAGE_V2", "SEND_BATCH_MESSAGE", "SEND_REPLY_MESSAGE",
+    "SEND_REPLY_MESSAGE_V2", "CONSUMER_SEND_MSG_BACK", "PULL_MESSAGE", "LITE_PULL_MESSAGE",
+    "QUERY_MESSAGE", "HEART_BEAT", "UNREGISTER_CLIENT", "GET_CONSUMER_LIST_BY_GROUP",
+    "UPDATE_CONSUMER_OFFSET",
+}  # fmt: skip
+# The same for codes that 4.9 leaves open to every account.
+RESOURCE_UNLESS_APACHE = {
+    "QUERY_CONSUMER_OFFSET", "SEARCH_OFFSET_BY_TIMESTAMP", "GET_MAX_OFFSET", "GET_MIN_OFFSET",
+    "GET_EARLIEST_MSG_STORETIME", "LOCK_BATCH_MQ", "UNLOCK_BATCH_MQ", "CHECK_CLIENT_CONFIG",
+    "GET_TOPIC_STATS_INFO", "GET_CONSUMER_CONNECTION_LIST", "GET_CONSUME_STATS",
+    "INVOKE_BROKER_TO_RESET_OFFSET", "INVOKE_BROKER_TO_GET_CONSUMER_STATUS",
+    "QUERY_TOPIC_CONSUME_BY_WHO", "QUERY_CONSUME_TIME_SPAN", "GET_CONSUMER_RUNNING_INFO",
+    "QUERY_CORRECTION_OFFSET", "CONSUME_MESSAGE_DIRECTLY", "CLONE_GROUP_OFFSET",
+    "QUERY_CONSUME_QUEUE", "GET_TOPIC_CONFIG", "GET_SUBSCRIPTIONGROUP_CONFIG",
+}  # fmt: skip
+ADMIN_ALONE = {
+    "UPDATE_AND_CREATE_TOPIC", "DELETE_TOPIC_IN_BROKER", "UPDATE_BROKER_CONFIG",
+    "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP", "DELETE_SUBSCRIPTIONGROUP",
+    "UPDATE_AND_CREATE_ACL_CONFIG", "DELETE_ACL_CONFIG", "GET_BROKER_CLUSTER_ACL_INFO",
+    "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG", "TWINLOG_OFFSETS",
+}  # fmt: skip
+ADMIN_UNLESS_APACHE = {
+    "GET_ALL_TOPIC_CONFIG", "GET_BROKER_CONFIG", "GET_ALL_CONSUMER_OFFSET", "GET_ALL_DELAY_OFFSET",
+    "GET_ALL_SUBSCRIPTIONGROUP_CONFIG", "GET_PRODUCER_CONNECTION_LIST", "GET_ALL_PRODUCER_INFO",
+    "CLEAN_EXPIRED_CONSUMEQUEUE", "CLEAN_UNUSED_TOPIC", "DELETE_EXPIRED_COMMITLOG",
+    "VIEW_BROKER_STATS_DATA", "GET_BROKER_CONSUME_STATS", "RESUME_CHECK_HALF_MESSAGE",
 }  # fmt: skip
 TO_CLIENTS = {
     "CHECK_TRANSACTION_STATE", "NOTIFY_CONSUMER_IDS_CHANGED", "RESET_CONSUMER_CLIENT_OFFSET",
@@ -96,6 +119,7 @@ OF_VERSION_5 = {
     "PEEK_MESSAGE", "CHANGE_MESSAGE_INVISIBLETIME", "NOTIFICATION", "POLLING_INFO",
     "BATCH_ACK_MESSAGE",
 }  # fmt: skip
+WITHOUT_TOPIC = {key: value for key, value in EXT.items() if key != "topic"}
 DENIED = "AclException"
 
 
@@ -107,7 +131,7 @@ def disk() -> SimDisk:
     return disk
 
 
-def make(disk: SimDisk) -> Broker:
+def make(disk: SimDisk, *, as_apache: bool = False) -> Broker:
     config = BrokerConfig(
         store_path_root_dir="/store",
         mapped_file_size_commit_log=1 << 20,
@@ -115,6 +139,7 @@ def make(disk: SimDisk) -> Broker:
         max_index_num=400,
         acl_enable=True,
         rocketmq_home="/rules",
+        twinlog_acl_as_apache=as_apache,
     )
     return build_broker(config, rng=random.Random(1), disk=disk)
 
@@ -161,21 +186,25 @@ ANSWERS = {
 }
 
 
-def need(code: RequestCode) -> str:
-    if code in _ROWS:
+def need(code: RequestCode, *, as_apache: bool = False) -> str:
+    if code.name in (RESOURCE if as_apache else RESOURCE | RESOURCE_UNLESS_APACHE):
         return "resource"
-    if code in ADMIN_CODES:
+    if code.name in (ADMIN_ALONE if as_apache else ADMIN_ALONE | ADMIN_UNLESS_APACHE):
         return "admin"
-    return "account" if code.name in NO_RESOURCE else "unserved"
+    every = FOR_EVERY_ACCOUNT | RESOURCE_UNLESS_APACHE | ADMIN_UNLESS_APACHE
+    return "account" if code.name in every else "unserved"
 
 
+@pytest.mark.parametrize("as_apache", [False, True])
 @pytest.mark.parametrize("column", range(len(SIGNERS)))
-async def test_table_of_every_code_and_account(broker: Broker, column: int) -> None:
+async def test_table_of_every_code_and_account(disk: SimDisk, column: int, as_apache: bool) -> None:
     """Made from the enumeration: a code that is served and in no list above is found here."""
+    broker = make(disk, as_apache=as_apache)
+    await open_without_ports(broker)
     wrong = {}
     for code in RequestCode:
         answer, remark = await ask(broker, code, SIGNERS[column])
-        expected = ANSWERS[need(code)][column]
+        expected = ANSWERS[need(code, as_apache=as_apache)][column]
         if expected == PASSED:
             is_right = DENIED not in remark and UNSERVED not in remark
         elif expected == UNSERVED:
@@ -185,13 +214,14 @@ async def test_table_of_every_code_and_account(broker: Broker, column: int) -> N
             is_right = is_right and expected in remark
         if not is_right:
             wrong[code.name] = (answer, remark, expected)
+    await broker.stop()
     assert wrong == {}
 
 
 async def test_what_is_not_served_is_of_other_servers_or_of_none(broker: Broker) -> None:
     """A new code of the enumeration belongs to a server or, with a reason, to this list."""
     unserved = {code for code in RequestCode if need(code) == "unserved"}
-    assert unserved == {code for code in RequestCode if code not in broker.handlers}
+    assert unserved == {code for code in RequestCode if code not in broker.table.rows}
     config = NamesrvConfig(listen_port=0, kv_config_path="/kv", config_store_path="/properties")
     unserved -= build_namesrv(config, disk=SimDisk()).processor.codes
     assert {code.name for code in unserved} == TO_CLIENTS | WITHOUT_HANDLER_IN_4_9 | OF_VERSION_5
@@ -199,9 +229,9 @@ async def test_what_is_not_served_is_of_other_servers_or_of_none(broker: Broker)
 
 async def test_other_topics_and_retry_topics_are_told_apart(broker: Broker) -> None:
     code = RequestCode.SEND_MESSAGE_V2
-    assert DENIED in (await ask(broker, code, RIGHT, {**EXT, "b": "Secret"}))[1]
-    assert DENIED in (await ask(broker, code, RIGHT, {**EXT, "b": "%RETRY%other"}))[1]
-    assert DENIED not in (await ask(broker, code, RIGHT, {**EXT, "b": "%RETRY%g"}))[1]
+    assert DENIED in (await ask(broker, code, RIGHT, {**WITHOUT_TOPIC, "b": "Secret"}))[1]
+    assert DENIED in (await ask(broker, code, RIGHT, {**WITHOUT_TOPIC, "b": "%RETRY%other"}))[1]
+    assert DENIED not in (await ask(broker, code, RIGHT, {**WITHOUT_TOPIC, "b": "%RETRY%g"}))[1]
 
 
 async def test_rules_change_without_a_restart(broker: Broker, disk: SimDisk) -> None:

@@ -198,15 +198,7 @@ class _Answers(_Connection):
 
 
 def late(body: bytes, **ext: str) -> Any:
-    class LateRequest(_Request):
-        def __init__(self) -> None:
-            super().__init__(Code.TWINLOG_OFFSETS)
-            self.body = body
-
-        def ext(self) -> dict[str, str]:
-            return {**INFO, **ext}
-
-    return LateRequest()
+    return RemotingCommand.request(Code.TWINLOG_OFFSETS, {**INFO, **ext}, body)
 
 
 def test_a_masters_slave_passes_on_late_commits_which_never_move_back(world: World) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from twinlog.namesrv.acl_guard import ADMIN_CODES
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting.acl import AclConfigError
 from twinlog.remoting.client import RemotingClient
@@ -44,8 +43,21 @@ FOR_EVERY_ACCOUNT = {
     RequestCode.GET_UNIT_TOPIC_LIST,
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    RequestCode.GET_NAMESRV_CONFIG,
     RequestCode.TWINLOG_INFO,
+}
+# Codes that show or change how the server is, or who is in its routes.
+ADMIN_CODES = {
+    RequestCode.PUT_KV_CONFIG,
+    RequestCode.DELETE_KV_CONFIG,
+    RequestCode.REGISTER_BROKER,
+    RequestCode.UNREGISTER_BROKER,
+    RequestCode.QUERY_DATA_VERSION,  # It keeps a broker alive.
+    RequestCode.BROKER_HEARTBEAT,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV,
+    RequestCode.UPDATE_NAMESRV_CONFIG,
+    RequestCode.GET_NAMESRV_CONFIG,
 }
 DENIED = "AclException"
 ADMIN = AclSigner("admin-key", "admin-secret")

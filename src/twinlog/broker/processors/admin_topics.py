@@ -15,7 +15,6 @@ from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.message_queue import MessageQueue
-from twinlog.broker.processors.client_manage import read_body
 from twinlog.broker.registration import Registration
 from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
@@ -30,6 +29,7 @@ from twinlog.remoting.headers.admin import (
     GetSubscriptionGroupConfigRequestHeader,
 )
 from twinlog.remoting.headers.base import TopicHeader
+from twinlog.remoting.json_body import read_body
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.tasks import TaskOwner

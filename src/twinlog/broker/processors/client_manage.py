@@ -17,17 +17,18 @@ from twinlog.broker.sql92 import FilterSyntaxError, compile_filter
 from twinlog.broker.subscription import is_tag_type, subscription_from_json
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
-from twinlog.remoting import fastjson
 from twinlog.remoting.codec import language_name
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.headers.clients import UnregisterClientRequestHeader
+from twinlog.remoting.json_body import members, read_body, text
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 
 _UNIT_SUB_FLAG = 2
 _KNOWN_KEY = "twinlog.broker.client"
+_GROUPS_MAX = 1_024  # Of one client; each costs a look into four tables.
 
 # The C++ client sends ordinals where Java sends names.
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
@@ -67,25 +68,29 @@ class ClientManageProcessor:
     def heartbeat(self, connection: ServerConnection, request: Request) -> None:
         """HEART_BEAT (34)."""
         body = read_body(request)
-        client_id = str(body.get("clientID") or "")
+        client_id = text(body, "clientID")
         if not client_id:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
+        consuming, producing = members(body, "consumerDataSet"), members(body, "producerDataSet")
+        if max(len(consuming), len(producing)) > _GROUPS_MAX:
+            remark = f"a heartbeat names at most {_GROUPS_MAX} groups of consumers or producers"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         self._watch(connection)
         now = self._clock.monotonic_ms()
         language = language_name(request)
         with self._groups.saver.together(), self._topics.saver.together():
-            for data in body.get("consumerDataSet") or ():
+            for data in consuming:
                 info = ClientChannelInfo(connection, client_id, language, request.version)
                 self._consumer_alive(data, info, now)
-        for data in body.get("producerDataSet") or ():
-            group = str(data.get("groupName") or "")
+        for data in producing:
+            group = text(data, "groupName")
             if group:
                 info = ClientChannelInfo(connection, client_id, language, request.version)
                 self._producers.register(group, info, now)
         connection.reply(request)
 
-    def _consumer_alive(self, data: Any, info: ClientChannelInfo, now_ms: int) -> None:
-        group = str(data.get("groupName") or "")
+    def _consumer_alive(self, data: dict[str, Any], info: ClientChannelInfo, now_ms: int) -> None:
+        group = text(data, "groupName")
         if not group:
             return
         config = self._groups.find(group)
@@ -98,7 +103,7 @@ class ClientManageProcessor:
                 sys_flag=_UNIT_SUB_FLAG if data.get("unitMode") else 0,
             )
         subscriptions = [
-            subscription_from_json(value) for value in data.get("subscriptionDataSet") or ()
+            subscription_from_json(value) for value in members(data, "subscriptionDataSet")
         ]
         self._filters.register(group, subscriptions)
         self._consumers.register(
@@ -126,6 +131,8 @@ class ClientManageProcessor:
     def check_config(self, connection: ServerConnection, request: Request) -> None:
         """CHECK_CLIENT_CONFIG (46): may this subscription be used here?"""
         data = read_body(request).get("subscriptionData") or {}
+        if not isinstance(data, dict):
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "subscriptionData is not an object")
         kind = data.get("expressionType")
         if not is_tag_type(kind):
             if not self._config.enable_property_filter:
@@ -157,18 +164,6 @@ def notify_members(config: BrokerConfig, info: ConsumerGroupInfo) -> None:
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": info.group}
         )
         connection.oneway(command)
-
-
-def read_body(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body."""
-    try:
-        value = fastjson.loads(request.body)
-    except ValueError as error:
-        remark = f"the body is not JSON: {error}"
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
-    if not isinstance(value, dict):
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body is not a JSON object")
-    return value
 
 
 def _enum(value: Any, names_in_order: tuple[str, ...], default: int) -> str:

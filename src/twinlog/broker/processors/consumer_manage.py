@@ -7,14 +7,12 @@ AdminBrokerProcessor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twinlog.broker import names
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.message_queue import MessageQueue, queue_from_json
-from twinlog.broker.processors.client_manage import read_body
 from twinlog.broker.rebalance_lock import RebalanceLockManager
 from twinlog.broker.store_view import is_on_disk
 from twinlog.remoting import fastjson
@@ -27,6 +25,7 @@ from twinlog.remoting.headers.offsets import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from twinlog.remoting.json_body import members, read_body, text
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.store.message_store import MessageStore
@@ -140,10 +139,9 @@ class ConsumerManageProcessor:
 
 
 def _lock_body(request: Request) -> tuple[str, str, list[MessageQueue]]:
-    body: dict[str, Any] = read_body(request)
-    group = str(body.get("consumerGroup") or "")
-    client_id = str(body.get("clientId") or "")
+    body = read_body(request)
+    group, client_id = text(body, "consumerGroup"), text(body, "clientId")
     if not group or not client_id:
         remark = "the body names no consumerGroup or no clientId"
         raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-    return group, client_id, [queue_from_json(value) for value in body.get("mqSet") or ()]
+    return group, client_id, [queue_from_json(value) for value in members(body, "mqSet")]
