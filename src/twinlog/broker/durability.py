@@ -9,13 +9,15 @@ the two futures. Pure: watermarks and time are passed in, decided replies come o
 | REPLICATE | confirmed >= end    | FLUSH_SLAVE_TIMEOUT                   |
 | BOTH      | both                | the replication status wins           |
 
-Invariants: every entry is decided exactly once; entries of one demand are added in offset order
-and decided in offset order; a reply never leaves before its promise holds.
+Invariants: every entry is decided exactly once; entries of one demand that are decided at the same
+moment are decided in offset order; a reply never leaves before its promise holds.
 """
 
 from __future__ import annotations
 
 import enum
+import heapq
+import itertools
 from collections import deque
 from typing import Generic, TypeVar
 
@@ -59,9 +61,11 @@ class DurabilityQueue(Generic[ReplyT]):
     """Replies that wait for flush, replication or both."""
 
     def __init__(self) -> None:
-        # One line per demand, with its number: within a line both order of offsets and order of
-        # deadlines hold, so releasing looks only at heads.
+        # One line per demand, with its number, in order of offsets: releasing looks only at heads.
         self._lines: tuple[deque[_Entry[ReplyT]], ...] = (deque(), deque(), deque(), deque())
+        # Repeats of what was put long ago come behind newer puts: heaps of (end, number, entry).
+        self._late: tuple[list[tuple[int, int, _Entry[ReplyT]]], ...] = ([], [], [], [])
+        self._late_numbers = itertools.count()
         self._count = 0
 
     def __len__(self) -> int:
@@ -80,8 +84,11 @@ class DurabilityQueue(Generic[ReplyT]):
     ) -> None:
         """`reply` stands for `count` messages, the last of which ends at `end_offset`."""
         line = self._lines[demand]
-        assert not line or line[-1].end_offset <= end_offset, "replies are added in log order"
-        line.append(_Entry(end_offset, flush_deadline_ms, slave_deadline_ms, reply, count))
+        entry = _Entry(end_offset, flush_deadline_ms, slave_deadline_ms, reply, count)
+        if line and line[-1].end_offset > end_offset:
+            heapq.heappush(self._late[demand], (end_offset, next(self._late_numbers), entry))
+        else:
+            line.append(entry)
         self._count += count
 
     def advance(self, flushed: int, confirmed: int) -> Decided[ReplyT]:
@@ -94,6 +101,8 @@ class DurabilityQueue(Generic[ReplyT]):
             self._release(replicate, confirmed, decided)
         if both:
             self._release(both, min(flushed, confirmed), decided)
+        if any(self._late):
+            self._release_late(flushed, confirmed, decided)
         return decided
 
     def _release(self, line: deque[_Entry[ReplyT]], reached: int, decided: Decided[ReplyT]) -> None:
@@ -102,19 +111,34 @@ class DurabilityQueue(Generic[ReplyT]):
             self._count -= entry.count
             decided.append((entry.reply, PutMessageStatus.PUT_OK, entry.end_offset))
 
+    def _release_late(self, flushed: int, confirmed: int, decided: Decided[ReplyT]) -> None:
+        _, flush, replicate, both = self._late
+        reached = ((flush, flushed), (replicate, confirmed), (both, min(flushed, confirmed)))
+        for heap, mark in reached:
+            while heap and heap[0][0] <= mark:
+                _, _, entry = heapq.heappop(heap)
+                self._count -= entry.count
+                decided.append((entry.reply, PutMessageStatus.PUT_OK, entry.end_offset))
+        decided.sort(key=_end_of)  # Stable: the original before its repeat.
+
     def expire(self, now_ms: int, flushed: int, confirmed: int) -> Decided[ReplyT]:
         """Take out what ran out of time, with the status of what was missing."""
         decided = self.advance(flushed, confirmed)
         for demand in (Demand.FLUSH, Demand.REPLICATE, Demand.BOTH):
-            line = self._lines[demand]
+            line, late = self._lines[demand], self._late[demand]
             kept: list[_Entry[ReplyT]] = []
-            for entry in line:
+            waiting = itertools.chain(line, (entry for _, _, entry in sorted(late)))
+            for entry in waiting:
                 status = _overdue(demand, entry, now_ms, flushed, confirmed)
                 if status is None:
                     kept.append(entry)
                 else:
                     self._count -= entry.count
                     decided.append((entry.reply, status, entry.end_offset))
+            if late:
+                # They find their place in the line now that all of it is looked at.
+                kept.sort(key=_end_of_entry)
+                late.clear()
             line.clear()
             line.extend(kept)
         return decided
@@ -122,10 +146,20 @@ class DurabilityQueue(Generic[ReplyT]):
     def fail_all(self) -> list[ReplyT]:
         """Empty the queue because what waits can no longer be promised (shutdown, broken log)."""
         replies = [entry.reply for line in self._lines for entry in line]
-        for line in self._lines:
+        replies += [entry.reply for late in self._late for _, _, entry in late]
+        for line, late in zip(self._lines, self._late, strict=True):
             line.clear()
+            late.clear()
         self._count = 0
         return replies
+
+
+def _end_of(decided: tuple[ReplyT, PutMessageStatus, int]) -> int:
+    return decided[2]
+
+
+def _end_of_entry(entry: _Entry[ReplyT]) -> int:
+    return entry.end_offset
 
 
 def _overdue(

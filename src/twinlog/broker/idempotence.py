@@ -58,6 +58,7 @@ class Place(NamedTuple):
     queue_offset: int
     physical_offset: int
     safe_end: int  # Who has the log up to here has the message.
+    is_exact: bool = True  # `safe_end` is the end of the message, not of others behind it too.
 
 
 class _Run(msgspec.Struct, array_like=True, gc=False):
@@ -139,8 +140,18 @@ class ProducerTable:
             index = mark.number - run.number
             if run.epoch == mark.epoch and 0 <= index < run.count:
                 physical = run.physical_offset if index == 0 else -1
-                return Place(run.queue_offset + index, physical, run.end_offset)
+                is_exact = run.count == 1
+                return Place(run.queue_offset + index, physical, run.end_offset, is_exact)
         return None
+
+    def forgotten_place(self, mark: Mark) -> Place:
+        """Of a message that is known to be stored and whose place is not: the messages of one
+        producer are in the log in the order of their numbers, so it ends before the next run."""
+        entry = self._entries[mark.producer, mark.topic, mark.queue_id]
+        for run in entry.runs:
+            if (run.epoch, run.number) > (mark.epoch, mark.number):
+                return Place(-1, -1, run.physical_offset, is_exact=False)
+        return Place(-1, -1, entry.runs[-1].end_offset, is_exact=False)
 
     def seen(
         self,

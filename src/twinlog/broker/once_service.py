@@ -134,14 +134,21 @@ class IdempotentSends:
         return self.table.decide(mark, count, self._steady.now_ms())
 
     def place(self, mark: Mark) -> Place | None:
-        """Where a message is, with its physical offset if the consume queue still has it."""
+        """Where a message is and ends, as exactly as the consume queue still knows it."""
         place = self.table.place(mark)
-        if place is None or place.physical_offset >= 0:
+        if place is None or place.is_exact:
             return place
         queues = self._store.queue_table
         queue = queues.by_key.get((mark.topic, mark.queue_id))
         entry = queue.entry(queues.pool, place.queue_offset) if queue is not None else None
-        return place if entry is None else place._replace(physical_offset=entry[0])
+        if entry is None:
+            return place
+        offset, size, _ = entry
+        return Place(place.queue_offset, offset, offset + size)
+
+    def forgotten_place(self, mark: Mark) -> Place:
+        """Of a message so old that its place is forgotten: nowhere, and what to wait for."""
+        return self.table.forgotten_place(mark)
 
     def is_same(self, place: Place, body: bytes | memoryview) -> bool:
         """Whether the record there has this body; true when the log cannot tell (any more)."""

@@ -155,7 +155,8 @@ class PutReplies:
         demand = Demand.NONE
         if self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             demand = Demand.FLUSH
-        if self._config.broker_role is BrokerRole.SYNC_MASTER:
+        is_awaited = end_offset > self._replication.confirmed.value  # Not so: a repeat.
+        if self._config.broker_role is BrokerRole.SYNC_MASTER and is_awaited:
             status, reason = self._replication.check_sync(end_offset)
             if status is None:
                 demand = Demand.BOTH if demand is Demand.FLUSH else Demand.REPLICATE

@@ -46,6 +46,26 @@ def test_replies_of_one_mode_leave_in_log_order() -> None:
     assert [reply for reply, _, _ in queue.advance(30, 0)] == ["r2"]
 
 
+def test_a_repeat_of_an_old_record_waits_for_its_own_marks_and_no_newer_ones() -> None:
+    queue = queue_with((Demand.REPLICATE, 100), (Demand.REPLICATE, 300), (Demand.REPLICATE, 200))
+    queue.add(Demand.REPLICATE, 100, "again", flush_deadline_ms=5000, slave_deadline_ms=4000)
+    assert len(queue) == 4
+    assert [reply for reply, _, _ in queue.advance(0, 99)] == []
+    assert [reply for reply, _, _ in queue.advance(0, 200)] == ["r0", "again", "r2"]
+    assert [reply for reply, _, _ in queue.advance(0, 300)] == ["r1"]
+    assert len(queue) == 0
+
+
+def test_repeats_run_out_of_time_by_their_own_deadlines() -> None:
+    queue = queue_with((BOTH, 300))
+    queue.add(BOTH, 100, "again", flush_deadline_ms=9000, slave_deadline_ms=7000)
+    slow = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+    assert queue.expire(3000, 0, 0) == [("r0", slow, 300)]
+    assert queue.expire(6999, 0, 0) == []
+    assert queue.expire(7000, 0, 0) == [("again", slow, 100)]
+    assert len(queue) == 0
+
+
 def test_weaker_mode_is_not_held_up_by_a_stronger_one_before_it() -> None:
     queue = queue_with((BOTH, 10), (Demand.FLUSH, 20))
     assert [reply for reply, _, _ in queue.advance(20, 0)] == ["r1"]
@@ -75,19 +95,22 @@ def test_deadline_gives_the_status_of_what_was_missing(
 
 
 def test_stop_empties_the_queue() -> None:
-    queue = queue_with((Demand.FLUSH, 10), (BOTH, 20))
-    assert sorted(queue.fail_all()) == ["r0", "r1"]
+    queue = queue_with((Demand.FLUSH, 10), (BOTH, 20), (BOTH, 10))
+    assert sorted(queue.fail_all()) == ["r0", "r1", "r2"]
     assert len(queue) == 0
 
 
 @given(
-    st.lists(st.sampled_from([Demand.FLUSH, Demand.REPLICATE, BOTH]), max_size=30),
+    st.lists(
+        st.tuples(st.sampled_from([Demand.FLUSH, Demand.REPLICATE, BOTH]), st.integers(1, 40)),
+        max_size=30,
+    ),
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=30),
 )
 def test_every_reply_is_decided_once_and_never_early(
-    demands: list[Demand], steps: list[tuple[int, int, bool]]
+    demands: list[tuple[Demand, int]], steps: list[tuple[int, int, bool]]
 ) -> None:
-    queue = queue_with(*((demand, end + 1) for end, demand in enumerate(demands)))
+    queue = queue_with(*demands)
     seen: list[str] = []
     flushed = confirmed = 0
     for flush_step, confirm_step, is_late in steps:
@@ -98,7 +121,8 @@ def test_every_reply_is_decided_once_and_never_early(
             else queue.advance(flushed, confirmed)
         )
         for reply, status, end in decided:
-            demand = demands[int(reply[1:])]
+            demand, asked = demands[int(reply[1:])]
+            assert asked == end
             if status is OK:
                 assert not demand & Demand.FLUSH or flushed >= end
                 assert not demand & Demand.REPLICATE or confirmed >= end

@@ -73,6 +73,17 @@ def test_a_repeat_of_the_epoch_before_is_known_as_long_as_its_place_is() -> None
     assert table.decide(mark(4, 1), 2, NOW).verdict is Verdict.STALE
 
 
+def test_a_forgotten_place_ends_before_the_first_one_that_is_known() -> None:
+    table = ProducerTable(runs_max=2)
+    for number in range(5):  # Ordinary messages between: each is a run of its own.
+        table.seen(mark(number), 2 * number, 200 * number, 200 * number + 100, NOW)
+    assert [table.place(mark(number)) is None for number in range(5)] == [True] * 3 + [False] * 2
+    for number in range(3):
+        assert table.decide(mark(number), 1, NOW).verdict is Verdict.REPEAT
+        place = table.forgotten_place(mark(number))
+        assert (place.queue_offset, place.safe_end) == (-1, 600)
+
+
 def test_places_are_those_of_the_originals_also_when_others_wrote_in_between() -> None:
     table = ProducerTable()
     fill(table, range(3), at=10)

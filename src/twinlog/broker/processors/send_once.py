@@ -40,7 +40,6 @@ _CODES = {
     Verdict.OTHER: ResponseCode.TWINLOG_REPEAT_DIFFERS,
     Verdict.FULL: ResponseCode.SYSTEM_BUSY,
 }
-_UNKNOWN = Place(-1, 0, 0)  # A repeat so old that its place is forgotten.
 
 
 class SendOnce:
@@ -93,7 +92,7 @@ class SendOnce:
             place = self._sends.place(one)
             if place is not None and not self._sends.is_same(place, body):
                 raise _refusal(one, Decision(Verdict.OTHER))
-            places.append(place or _UNKNOWN)
+            places.append(place or self._sends.forgotten_place(one))
         return places
 
     def answer_repeat(
