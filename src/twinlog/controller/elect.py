@@ -1,0 +1,77 @@
+"""Rule R7: which member of the set becomes master. Pure.
+
+RocketMQ 5 sets the set to the new master alone, so that a second failure finds no candidate, and
+compares log ends as 32-bit numbers. Here the set keeps its candidates, and numbers have no width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from twinlog.controller.record import Election
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one replica at the moment of an election."""
+
+    broker_id: int
+    incarnation: str
+    last_epoch: int
+    end: int
+    priority: int
+    is_alive: bool
+    is_complete: bool
+    is_writable: bool
+
+    @property
+    def is_candidate(self) -> bool:
+        return self.is_alive and self.is_complete and self.is_writable
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """The outcome. Without a winner `waiting_for` names the members whose return would decide."""
+
+    winner: Standing | None
+    members: frozenset[int] = frozenset()
+    election: Election = Election.CLEAN
+    waiting_for: tuple[int, ...] = ()
+
+
+def elect(
+    members: Collection[int], standings: dict[int, Standing], preferred: int | None = None
+) -> Ballot:
+    """Choose among `members`; `preferred` wins if it is a candidate at all."""
+    known = [standings[n] for n in sorted(members) if n in standings]
+    candidates = [standing for standing in known if standing.is_candidate]
+    if candidates:
+        winner = next((s for s in candidates if s.broker_id == preferred), None)
+        return Ballot(winner or _best(candidates), frozenset(s.broker_id for s in candidates))
+    return _elect_among_doubtful(members, known)
+
+
+def elect_unclean(standings: Collection[Standing], preferred: int | None = None) -> Ballot:
+    """By an operator's command only: any living replica, with whatever it has."""
+    living = [standing for standing in standings if standing.is_alive]
+    if not living:
+        return Ballot(None)
+    winner = next((s for s in living if s.broker_id == preferred), None) or _best(living)
+    return Ballot(winner, frozenset([winner.broker_id]), Election.UNCLEAN)
+
+
+def _elect_among_doubtful(members: Collection[int], known: list[Standing]) -> Ballot:
+    """Every member is dead or in doubt. With all of them back, the longest is as good as it gets:
+    they lost power together, which asynchronous flushing does not survive (R8)."""
+    living = [s for s in known if s.is_alive and s.is_writable]
+    if members and len(living) == len(members):
+        winner = _best(living)
+        return Ballot(winner, frozenset([winner.broker_id]), Election.INCOMPLETE)
+    ready = {standing.broker_id for standing in living}
+    return Ballot(None, waiting_for=tuple(n for n in sorted(members) if n not in ready))
+
+
+def _best(standings: list[Standing]) -> Standing:
+    """The longest log of the newest epoch; then the smallest priority, then the smallest id."""
+    return max(standings, key=lambda s: (s.last_epoch, s.end, -s.priority, -s.broker_id))

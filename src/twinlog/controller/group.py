@@ -1,0 +1,562 @@
+"""One group as its controller sees it: the committed record, who is alive, what is being written.
+
+Pure: every method takes the time and returns effects. Corresponds to what RocketMQ 5 spreads over
+ReplicasInfoManager, DefaultBrokerHeartbeatManager and the scanners of ControllerManager.
+
+One commit at a time. While one is on its way, or its outcome is unknown, no lease is granted and no
+set is changed: whatever is written may already count. An outcome that stays unknown is settled by
+reading the store and, if the write is not there, by committing the present record again: a late
+copy then finds a stale version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from twinlog.controller import membership
+from twinlog.controller.elect import Ballot, Standing, elect, elect_unclean
+from twinlog.controller.events import (
+    AlterSyncStateSet,
+    Commit,
+    Effect,
+    ElectMaster,
+    Happened,
+    Heartbeat,
+    Hint,
+    RegisterReplica,
+    Reload,
+    RemoveReplica,
+    Reply,
+    SetLearner,
+    Timing,
+    Token,
+)
+from twinlog.controller.liveness import Liveness
+from twinlog.controller.record import Election, GroupRecord, changed
+
+BUSY = "another change of this group is being written, ask again"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A record that is being written, and the effects that wait for it."""
+
+    record: GroupRecord
+    after: tuple[Effect, ...]
+
+
+@dataclass(slots=True)
+class HandOver:
+    """A planned switch: the master drains until `until_ms`, then `target` is elected."""
+
+    target: int
+    until_ms: int
+    token: Token
+
+
+class Group:
+    """State machine of one group. `since_ms` is when this controller began to decide about it."""
+
+    def __init__(self, record: GroupRecord, timing: Timing, since_ms: int) -> None:
+        self.record = record
+        self.frozen = ""
+        self._timing = timing
+        self._since_ms = since_ms
+        self._liveness = Liveness(timing)
+        self._granted_ms: int | None = None
+        self._pending: Pending | None = None
+        self._hand_over: HandOver | None = None
+        self._switched_ms: int | None = None
+        self._waiting_said: object = None
+        self._is_adopted = False
+
+    # What is known of the replicas
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the record is known to be what the store holds."""
+        return self._pending is None
+
+    def is_alive(self, broker_id: int, now_ms: int) -> bool:
+        return self._liveness.is_alive(broker_id, now_ms)
+
+    def heartbeat(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
+        if beat.broker_id not in self.record.replicas:
+            error = f"replica {beat.broker_id} is not registered in {self.record.group}"
+            return [Reply(beat.token, self.record, error=error)]
+        if not self._liveness.note(now_ms, beat):
+            return [Reply(beat.token, self.record, error="a newer connection has taken over")]
+        effects = self._freeze_if_newer(beat)
+        effects += self._remove_if_doubtful(beat)
+        effects += self._hand_over_if_drained(now_ms, beat)
+        effects += self.consider(now_ms)
+        return [*effects, self._answer(now_ms, beat)]
+
+    def closed(self, now_ms: int, connection: int) -> list[Effect]:
+        self._liveness.closed(now_ms, connection)
+        return self.consider(now_ms)
+
+    def _answer(self, now_ms: int, beat: Heartbeat) -> Reply:
+        record = self.record
+        is_master = self._is_master(beat)
+        may_lease = is_master and self.is_settled and not self.frozen and self._hand_over is None
+        if may_lease:
+            self._granted_ms = now_ms
+        return Reply(
+            beat.token,
+            record,
+            lease_ms=self._timing.lease_ms if may_lease else 0,
+            is_admitted=record.admitted.get(beat.broker_id) == beat.incarnation,
+            hand_over_to=self._hand_over.target if self._hand_over and is_master else None,
+            frozen=self.frozen,
+        )
+
+    def _is_master(self, beat: Heartbeat) -> bool:
+        record = self.record
+        return (beat.broker_id, beat.incarnation) == (
+            record.master_broker_id,
+            record.master_incarnation,
+        )
+
+    # Rules that a heartbeat brings about
+
+    def _freeze_if_newer(self, beat: Heartbeat) -> list[Effect]:
+        """R12: the record was restored from a backup. Deciding by it could elect a stale copy."""
+        record = self.record
+        if self.frozen or not record.master_epoch or beat.known_epoch <= record.master_epoch:
+            return []
+        self.frozen = (
+            f"replica {beat.broker_id} knows epoch {beat.known_epoch}, this controller's record is"
+            f" of epoch {record.master_epoch}: it is older than the group, adopt the group again"
+        )
+        return [self._happened("frozen", reason=self.frozen)]
+
+    def _remove_if_doubtful(self, beat: Heartbeat) -> list[Effect]:
+        """R8: a member that may have lost what it acknowledged leaves the set, unless none would
+        be left that is not in doubt. A master that started again is left to the election."""
+        record, n = self.record, beat.broker_id
+        if n not in record.sync_state_set or n == record.master_broker_id or not self._may_change:
+            return []
+        if not self._liveness.is_doubtful(record, n):
+            return []
+        others = record.sync_state_set - {n}
+        if all(self._liveness.is_doubtful(record, other) for other in others):
+            return []
+        following = changed(
+            record, sync_state_set=others, sync_state_set_epoch=record.sync_state_set_epoch + 1
+        )
+        reason = "it lost power and is in doubt"
+        return self._commit(following, self._happened("removed", replica=n, reason=reason))
+
+    @property
+    def _may_change(self) -> bool:
+        return self.is_settled and not self.frozen
+
+    # Elections
+
+    def consider(self, now_ms: int) -> list[Effect]:
+        """Whether the group needs another master, and who that is."""
+        if not self._may_change:
+            return []
+        effects = self._end_hand_over(now_ms)
+        if self.record.master_epoch == 0:
+            return [*effects, *self._first_master(now_ms)]
+        reason = self._why_replace(now_ms)
+        if not reason:
+            return effects
+        if self.record.policy.needs_lease and not self._are_leases_over(now_ms):
+            return effects
+        return [*effects, *self._elect(now_ms, reason)]
+
+    def _why_replace(self, now_ms: int) -> str:
+        """Why the master of the record cannot go on; empty when it can, as far as is known."""
+        record, timing = self.record, self._timing
+        assert record.master_broker_id is not None
+        report = self._liveness.get(record.master_broker_id)
+        if report is None:
+            silent_ms = now_ms - self._since_ms
+        elif report.heartbeat.incarnation != record.master_incarnation:
+            return f"master {record.master_broker_id} started again"
+        else:
+            silent_ms = now_ms - report.at_ms
+        if report is not None and report.closed_ms is not None:
+            if not self._liveness.is_master_heard(record, now_ms) and (
+                self._liveness.is_master_lost_by_all(record, now_ms)
+                or now_ms - report.closed_ms >= timing.close_grace_ms
+            ):
+                return f"the connection of master {record.master_broker_id} closed"
+        elif report is not None and report.unwritable_since_ms is not None:
+            return self._why_unwritable(now_ms, report.unwritable_since_ms)
+        if silent_ms < timing.silence_ms:
+            return ""
+        is_heard = self._liveness.is_master_heard(record, now_ms)
+        if is_heard and silent_ms < timing.heard_by_slaves_ms:
+            return ""
+        return f"master {record.master_broker_id} has been silent for {silent_ms} ms"
+
+    def _why_unwritable(self, now_ms: int, since_ms: int) -> str:
+        """A full disk: worth a switch if another member can write, but not back and forth."""
+        timing, record = self._timing, self.record
+        if now_ms - since_ms < timing.unwritable_ms:
+            return ""
+        if self._switched_ms is not None and now_ms - self._switched_ms < timing.switch_pause_ms:
+            return ""
+        others = record.sync_state_set - {record.master_broker_id}
+        if not any(s.is_candidate for n, s in self._standings(now_ms).items() if n in others):
+            return ""
+        return f"master {record.master_broker_id} cannot write"
+
+    def _are_leases_over(self, now_ms: int) -> bool:
+        """R6: counted from the last grant, and from the moment this controller began: the one
+        before it may have granted just then."""
+        since = max(self._since_ms, -(2**62) if self._granted_ms is None else self._granted_ms)
+        return now_ms - since >= self._timing.lease_wait_ms
+
+    def _standings(self, now_ms: int) -> dict[int, Standing]:
+        return self._liveness.standings(self.record, now_ms)
+
+    def _elect(self, now_ms: int, reason: str, preferred: int | None = None) -> list[Effect]:
+        ballot = elect(self.record.sync_state_set, self._standings(now_ms), preferred)
+        if ballot.winner is None:
+            return self._say_waiting(ballot.waiting_for, reason)
+        if ballot.winner.broker_id == self.record.master_broker_id and (
+            ballot.winner.incarnation == self.record.master_incarnation
+        ):
+            return []  # It is back before anybody else could take over: it never left.
+        return self._install(now_ms, ballot, reason)
+
+    def _say_waiting(self, waiting_for: tuple[int, ...], reason: str) -> list[Effect]:
+        """Once for each change of who is waited for."""
+        if waiting_for == self._waiting_said:
+            return []
+        self._waiting_said = waiting_for
+        return [self._happened("not-elected", reason=reason, waiting_for=list(waiting_for))]
+
+    def _install(self, now_ms: int, ballot: Ballot, reason: str, epoch: int = 0) -> list[Effect]:
+        record, winner = self.record, ballot.winner
+        assert winner is not None
+        admitted = dict(record.admitted)
+        if ballot.election is not Election.CLEAN:
+            admitted[winner.broker_id] = winner.incarnation  # Its log is the truth from now on.
+        following = changed(
+            record,
+            master_epoch=max(record.master_epoch, epoch) + 1,
+            master_broker_id=winner.broker_id,
+            master_incarnation=winner.incarnation,
+            election=ballot.election,
+            sync_state_set=ballot.members,
+            sync_state_set_epoch=record.sync_state_set_epoch + 1,
+            admitted=admitted,
+        )
+        self._switched_ms = now_ms
+        self._waiting_said = None
+        kind = "elected" if ballot.election is Election.CLEAN else f"{ballot.election}-elected"
+        happened = self._happened(
+            kind,
+            master=winner.broker_id,
+            epoch=following.master_epoch,
+            members=sorted(ballot.members),
+            reason=reason,
+        )
+        hints = [Hint(record.group, n) for n in sorted(record.replicas)]
+        return self._commit(following, happened, *hints)
+
+    def _first_master(self, now_ms: int) -> list[Effect]:
+        """A group without a record of its own: new, or of a controller that lost its state."""
+        standings = self._standings(now_ms)
+        living = [s for s in standings.values() if s.is_alive]
+        if not living:
+            return []
+        if all(s.end == 0 and self._beat(s).known_epoch == 0 for s in living):
+            winner = max(living, key=lambda s: (-s.priority, -s.broker_id))
+            ballot = Ballot(winner, frozenset([winner.broker_id]))
+            return self._install(now_ms, ballot, "the first master of a new group")
+        total = self.record.policy.total_replicas
+        if not self._is_adopted and (not total or len(living) < total):
+            reason = f"adoption: {len(living)} of {total or 'all'} replicas are here"
+            return self._say_waiting((-len(living),), reason)
+        return self._adopt_group(now_ms, standings)
+
+    def _beat(self, standing: Standing) -> Heartbeat:
+        report = self._liveness.get(standing.broker_id)
+        assert report is not None
+        return report.heartbeat
+
+    def _adopt_group(self, now_ms: int, standings: dict[int, Standing]) -> list[Effect]:
+        """Rebuild the record from what the replicas have stored: the newest set that any of them
+        knows holds everything that was confirmed. Without one, the former master of a pair."""
+        stored = [
+            beat.stored for s in standings.values() if (beat := self._beat(s)).stored is not None
+        ]
+        epoch = max((self._beat(s).known_epoch for s in standings.values()), default=0)
+        newest = max(stored, key=lambda r: (r.master_epoch, r.sync_state_set_epoch), default=None)
+        if newest is not None and newest.master_epoch == epoch:
+            self._keep_set_epoch(newest.sync_state_set_epoch)
+            ballot = elect(newest.sync_state_set, standings)
+        else:
+            masters = [s for s in standings.values() if s.is_alive and self._beat(s).was_master]
+            if len(masters) != 1:
+                return self._say_waiting((), f"{len(masters)} replicas were the master before")
+            ballot = Ballot(masters[0], frozenset([masters[0].broker_id]))
+        if ballot.winner is None:
+            return self._say_waiting(ballot.waiting_for, "adoption")
+        return self._install(now_ms, ballot, "the group was adopted", epoch)
+
+    def _keep_set_epoch(self, set_epoch: int) -> None:
+        if set_epoch > self.record.sync_state_set_epoch:
+            self.record = msgspec.structs.replace(self.record, sync_state_set_epoch=set_epoch)
+
+    # Planned switches
+
+    def elect_by_request(self, now_ms: int, request: ElectMaster) -> list[Effect]:
+        """An operator's election; without a wish the present state is the answer."""
+        token, record = request.token, self.record
+        if self.frozen or not self.is_settled:
+            return [Reply(token, record, error=self.frozen or BUSY)]
+        if request.is_unclean:
+            return self._elect_unclean(now_ms, request)
+        wanted = request.designate
+        if wanted is None or wanted == record.master_broker_id:
+            return self._then_reply(self.consider(now_ms), token)
+        if wanted not in record.sync_state_set:
+            members = sorted(record.sync_state_set)
+            error = f"replica {wanted} is not in the sync-state set {members}"
+            return [Reply(token, record, error=error)]
+        assert record.master_broker_id is not None
+        if not self.is_alive(wanted, now_ms):
+            return [Reply(token, record, error=f"replica {wanted} sends no heartbeats")]
+        if self.is_alive(record.master_broker_id, now_ms):
+            return self._begin_hand_over(now_ms, wanted, token)
+        if record.policy.needs_lease and not self._are_leases_over(now_ms):
+            return [Reply(token, record, error="the old master's lease has not ended, ask again")]
+        return self._then_reply(self._elect(now_ms, "an operator's request", wanted), token)
+
+    def _begin_hand_over(self, now_ms: int, target: int, token: Token) -> list[Effect]:
+        if self._hand_over is not None:
+            error = f"a switch to replica {self._hand_over.target} is under way"
+            return [Reply(token, self.record, error=error)]
+        self._hand_over = HandOver(target, now_ms + self._timing.hand_over_ms, token)
+        assert self.record.master_broker_id is not None
+        return [
+            Hint(self.record.group, self.record.master_broker_id),
+            self._happened("hand-over", to=target),
+        ]
+
+    def _hand_over_if_drained(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
+        """The master holds its sends and gave up its lease: the set stays as it is."""
+        switch = self._hand_over
+        if switch is None or beat.drained_end is None or not self._is_master(beat):
+            return []
+        if not self._may_change:
+            return []
+        standing = self._standings(now_ms).get(switch.target)
+        is_member = switch.target in self.record.sync_state_set
+        if standing is None or not standing.is_candidate or not is_member:
+            return self._cancel_hand_over(f"replica {switch.target} is not a candidate any more")
+        self._hand_over = None
+        ballot = Ballot(standing, self.record.sync_state_set)
+        effects = self._install(now_ms, ballot, f"switched by request from {beat.broker_id}")
+        return self._then_reply(effects, switch.token)
+
+    def _then_reply(self, effects: list[Effect], token: Token) -> list[Effect]:
+        """Answer `token` when what is being written is written, or now if nothing is."""
+        if self._pending is None:
+            return [*effects, Reply(token, self.record)]
+        reply = Reply(token, self._pending.record)
+        self._pending = replace(self._pending, after=(*self._pending.after, reply))
+        return effects
+
+    def _end_hand_over(self, now_ms: int) -> list[Effect]:
+        switch = self._hand_over
+        if switch is None or now_ms < switch.until_ms:
+            return []
+        return self._cancel_hand_over("the master did not drain in time")
+
+    def _cancel_hand_over(self, reason: str) -> list[Effect]:
+        switch, self._hand_over = self._hand_over, None
+        assert switch is not None
+        return [
+            Reply(switch.token, self.record, error=f"no switch: {reason}"),
+            self._happened("hand-over-cancelled", to=switch.target, reason=reason),
+        ]
+
+    def _elect_unclean(self, now_ms: int, request: ElectMaster) -> list[Effect]:
+        """May lose what was acknowledged: only with the group's name typed, and never while a
+        lease may be believed."""
+        token, record = request.token, self.record
+        if request.typed_group != record.group:
+            error = f"an unclean election may lose messages: type the group's name {record.group}"
+            return [Reply(token, record, error=error)]
+        if not self._are_leases_over(now_ms):
+            return [Reply(token, record, error="the old master's lease has not ended, ask again")]
+        standings = self._standings(now_ms)
+        ballot = elect_unclean(standings.values(), request.designate)
+        if ballot.winner is None:
+            return [Reply(token, record, error="no replica sends heartbeats")]
+        return self._then_reply(self._install(now_ms, ballot, "an operator's command"), token)
+
+    # Replicas and the set
+
+    def alter(self, now_ms: int, request: AlterSyncStateSet) -> list[Effect]:
+        error = self.frozen or ("" if self.is_settled else BUSY)
+        living = self._liveness.living(now_ms)
+        error = error or membership.refusal(self.record, request.proposal, living)
+        if error:
+            return [Reply(request.token, self.record, error=error)]
+        following = membership.commit(self.record, request.proposal)
+        before, after = self.record.sync_state_set, following.sync_state_set
+        said = [self._happened("admitted", replica=n) for n in sorted(after - before)]
+        said += [
+            self._happened("removed", replica=n, reason="the master proposed it")
+            for n in sorted(before - after)
+        ]
+        return self._commit(following, *said, Reply(request.token, following))
+
+    def register(self, request: RegisterReplica) -> list[Effect]:
+        record, replica = self.record, request.replica
+        known = record.replicas.get(replica.broker_id)
+        if known is not None:
+            error = _identity_refusal(known.check_code, replica.check_code, "check code")
+            error = error or _identity_refusal(known.uid, replica.uid, "store")
+            if error:
+                return [Reply(request.token, record, error=f"id {replica.broker_id}: {error}")]
+            replica = msgspec.structs.replace(
+                replica,
+                learner=known.learner or replica.learner,
+                uid=replica.uid or known.uid,
+                check_code=replica.check_code or known.check_code,
+            )
+            if replica == known:
+                return [Reply(request.token, record)]
+        if not self.is_settled:
+            return [Reply(request.token, record, error=BUSY)]
+        if replica.learner and replica.broker_id in record.sync_state_set:
+            error = f"replica {replica.broker_id} is a member of the sync-state set: drain it first"
+            return [Reply(request.token, record, error=error)]
+        following = changed(record, replicas={**record.replicas, replica.broker_id: replica})
+        return self._commit(
+            following,
+            self._happened("registered", replica=replica.broker_id, address=replica.address),
+            Reply(request.token, following),
+        )
+
+    def set_learner(self, request: SetLearner) -> list[Effect]:
+        """A drained replica may stop unnoticed. A smaller set is safe at any time: the master
+        counts the larger one until it hears of it."""
+        record, n = self.record, request.broker_id
+        error = self._change_refusal(n)
+        if not error and request.is_learner and n == record.master_broker_id:
+            error = f"replica {n} is the master: switch to another one first"
+        if error:
+            return [Reply(request.token, record, error=error)]
+        replica = msgspec.structs.replace(record.replicas[n], learner=request.is_learner)
+        members = record.sync_state_set - {n} if request.is_learner else record.sync_state_set
+        is_smaller = members != record.sync_state_set
+        following = changed(
+            record,
+            replicas={**record.replicas, n: replica},
+            sync_state_set=members,
+            sync_state_set_epoch=record.sync_state_set_epoch + is_smaller,
+        )
+        kind = "drained" if request.is_learner else "undrained"
+        return self._commit(
+            following, self._happened(kind, replica=n), Reply(request.token, following)
+        )
+
+    def remove(self, now_ms: int, request: RemoveReplica) -> list[Effect]:
+        record, n = self.record, request.broker_id
+        error = self._change_refusal(n)
+        if not error and n == record.master_broker_id:
+            error = f"replica {n} is the master"
+        if not error and n in record.sync_state_set and self.is_alive(n, now_ms):
+            error = f"replica {n} is a living member of the sync-state set: drain it first"
+        if error:
+            return [Reply(request.token, record, error=error)]
+        following = changed(
+            record,
+            replicas={m: replica for m, replica in record.replicas.items() if m != n},
+            sync_state_set=record.sync_state_set - {n},
+            sync_state_set_epoch=record.sync_state_set_epoch + (n in record.sync_state_set),
+        )
+        self._liveness.forget(n)
+        return self._commit(
+            following, self._happened("forgotten", replica=n), Reply(request.token, following)
+        )
+
+    def _change_refusal(self, broker_id: int) -> str:
+        if self.frozen or not self.is_settled:
+            return self.frozen or BUSY
+        if broker_id not in self.record.replicas:
+            return f"replica {broker_id} is not registered in {self.record.group}"
+        return ""
+
+    def adopt(self, now_ms: int, typed_group: str, token: Token) -> list[Effect]:
+        """The operator answers for replicas that are missing, or for a record that is too old."""
+        record = self.record
+        if typed_group != record.group:
+            error = f"adoption decides which replicas count: type the group's name {record.group}"
+            return [Reply(token, record, error=error)]
+        if not self.is_settled:
+            return [Reply(token, record, error=BUSY)]
+        if not self.frozen and record.master_epoch:
+            return [Reply(token, record, error="the group has a record, nothing is to be adopted")]
+        self.frozen = ""
+        self._is_adopted = True
+        return self._then_reply(self._adopt_group(now_ms, self._standings(now_ms)), token)
+
+    # Writing
+
+    def _commit(self, following: GroupRecord, *after: Effect) -> list[Effect]:
+        assert self._pending is None
+        assert following.version == self.record.version + 1
+        self._pending = Pending(following, after)
+        return [Commit(following)]
+
+    def commit_done(self, version: int) -> list[Effect]:
+        pending = self._pending
+        if pending is None or pending.record.version != version:
+            return []
+        self._settle(pending.record)
+        return list(pending.after)
+
+    def commit_unknown(self, version: int) -> list[Effect]:
+        if self._pending is None or self._pending.record.version != version:
+            return []
+        return [Reload(self.record.group)]
+
+    def loaded(self, now_ms: int, stored: GroupRecord | None) -> list[Effect]:
+        """The outcome is known now; one that did not happen is kept from happening later."""
+        pending = self._pending
+        if pending is None:
+            return []
+        if stored == pending.record:
+            return self.commit_done(pending.record.version)
+        refused: list[Effect] = [
+            Reply(effect.token, stored, error="the change was not written, ask again")
+            for effect in pending.after
+            if isinstance(effect, Reply)
+        ]
+        self._pending = None
+        self._since_ms = now_ms  # Whoever wrote instead may have granted a lease.
+        if stored is not None:
+            self._settle(stored)
+        return [*refused, *self._commit(changed(self.record))]
+
+    def _settle(self, record: GroupRecord) -> None:
+        if record.master_epoch != self.record.master_epoch:
+            self._granted_ms = None  # Nobody holds a lease of an epoch that begins now.
+            self._hand_over = None
+        self.record = record
+        self._pending = None
+
+    def _happened(self, kind: str, **details: Any) -> Happened:
+        return Happened(kind, self.record.group, details)
+
+
+def _identity_refusal(known: str, given: str, what: str) -> str:
+    if known and given and known != given:
+        return f"it belongs to another {what}"
+    return ""

@@ -1,0 +1,115 @@
+"""Who is alive, who is in doubt, who still hears the master: the last report of each replica. Pure.
+
+Corresponds to RocketMQ 5's RaftBrokerHeartBeatManager. Nothing of this is stored: a controller that
+starts anew hears all of it again within a heartbeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinlog.controller.elect import Standing
+from twinlog.controller.events import Heartbeat, Timing
+from twinlog.controller.record import GroupRecord
+
+
+@dataclass(slots=True)
+class Report:
+    """The last heartbeat of a replica, and what became of its connection."""
+
+    heartbeat: Heartbeat
+    at_ms: int
+    closed_ms: int | None = None
+    unwritable_since_ms: int | None = None
+
+
+class Liveness:
+    """The reports of one group."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._reports: dict[int, Report] = {}
+
+    def get(self, broker_id: int | None) -> Report | None:
+        return None if broker_id is None else self._reports.get(broker_id)
+
+    def note(self, now_ms: int, beat: Heartbeat) -> bool:
+        """Take a report; False for the last words of a process that has been replaced since."""
+        known = self._reports.get(beat.broker_id)
+        if known is not None and beat.connection < known.heartbeat.connection:
+            return False
+        report = Report(beat, now_ms)
+        if not beat.is_writable:
+            since = None if known is None else known.unwritable_since_ms
+            report.unwritable_since_ms = now_ms if since is None else since
+        self._reports[beat.broker_id] = report
+        return True
+
+    def closed(self, now_ms: int, connection: int) -> None:
+        for report in self._reports.values():
+            if report.heartbeat.connection == connection and report.closed_ms is None:
+                report.closed_ms = now_ms
+
+    def forget(self, broker_id: int) -> None:
+        self._reports.pop(broker_id, None)
+
+    def is_alive(self, broker_id: int, now_ms: int) -> bool:
+        report = self._reports.get(broker_id)
+        if report is None or report.closed_ms is not None:
+            return False
+        return now_ms - report.at_ms < self._timing.silence_ms
+
+    def living(self, now_ms: int) -> dict[int, str]:
+        """Incarnation by id."""
+        return {
+            n: report.heartbeat.incarnation
+            for n, report in self._reports.items()
+            if self.is_alive(n, now_ms)
+        }
+
+    def is_doubtful(self, record: GroupRecord, broker_id: int) -> bool:
+        """Whether a replica may have lost what it acknowledged: it says so, and this process has
+        not been admitted since (R8). One that is silent is not in doubt as long as it is silent."""
+        report = self._reports.get(broker_id)
+        if report is None or report.heartbeat.is_complete:
+            return False
+        return record.admitted.get(broker_id) != report.heartbeat.incarnation
+
+    def standings(self, record: GroupRecord, now_ms: int) -> dict[int, Standing]:
+        """What an election needs to know of the replicas that may win it."""
+        return {
+            n: self._standing(record, n, report, now_ms)
+            for n, report in self._reports.items()
+            if n in record.voters
+        }
+
+    def _standing(self, record: GroupRecord, n: int, report: Report, now_ms: int) -> Standing:
+        beat = report.heartbeat
+        return Standing(
+            broker_id=n,
+            incarnation=beat.incarnation,
+            last_epoch=beat.last_epoch,
+            end=beat.end,
+            priority=record.replicas[n].priority,
+            is_alive=self.is_alive(n, now_ms),
+            is_complete=not self.is_doubtful(record, n),
+            is_writable=beat.is_writable,
+        )
+
+    def is_master_heard(self, record: GroupRecord, now_ms: int) -> bool:
+        """Whether a living member still hears the master: then only our own link to it is cut."""
+        return any(ms < self._timing.link_lost_ms for ms in self._links(record, now_ms))
+
+    def is_master_lost_by_all(self, record: GroupRecord, now_ms: int) -> bool:
+        """Whether every living member says that its link to the master is gone."""
+        links = self._links(record, now_ms)
+        return bool(links) and all(ms >= self._timing.link_lost_ms for ms in links)
+
+    def _links(self, record: GroupRecord, now_ms: int) -> list[int]:
+        """How long ago each living member heard the master."""
+        others = record.sync_state_set - {record.master_broker_id}
+        reports = [self._reports[n] for n in others if self.is_alive(n, now_ms)]
+        return [
+            2**62 if (ms := report.heartbeat.link_ms) is None else ms + now_ms - report.at_ms
+            for report in reports
+        ]

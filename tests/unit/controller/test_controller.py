@@ -1,0 +1,456 @@
+"""The controller's rules, one by one; `tests/sim/test_group_model.py` has them all together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twinlog.controller import events
+from twinlog.controller.core import Controller
+from twinlog.controller.events import DEFAULT_TIMING, Commit, Happened, Reload, Reply
+from twinlog.controller.membership import Proposal
+from twinlog.controller.record import Election, GroupRecord, Policy, Replica, changed
+
+GROUP = "broker-a"
+ASYNC = Policy(broker_role="ASYNC_MASTER", total_replicas=2)
+LEASE_WAIT = DEFAULT_TIMING.lease_wait_ms
+SILENCE = DEFAULT_TIMING.silence_ms
+
+
+class Bench:
+    """A controller with a store that answers at once, unless told otherwise."""
+
+    def __init__(self, record: GroupRecord) -> None:
+        self.stored = record
+        self.now = 1_000_000
+        self.core = Controller([record], self.now)
+        self.happened: list[Happened] = []
+        self.replies: dict[Any, Reply] = {}
+        self.answers_commits = True
+        self.commits: list[GroupRecord] = []
+
+    def tell(self, event: Any) -> None:
+        for effect in self.core.handle(self.now, event):
+            if isinstance(effect, Commit):
+                self.commits.append(effect.record)
+                if self.answers_commits:
+                    self.stored = effect.record
+                    self.tell(events.CommitDone(GROUP, effect.record.version))
+            elif isinstance(effect, Happened):
+                self.happened.append(effect)
+            elif isinstance(effect, Reply):
+                self.replies[effect.token] = effect
+            elif isinstance(effect, Reload):
+                self.tell(events.Loaded(GROUP, self.stored))
+
+    def beat(self, n: int, **fields: Any) -> Reply:
+        given: dict[str, Any] = {
+            "connection": n, "incarnation": f"i{n}", "known_epoch": self.record.master_epoch,
+            "last_epoch": self.record.master_epoch, "end": 100, "link_ms": 0,
+        }  # fmt: skip
+        beat = events.Heartbeat(group=GROUP, broker_id=n, token=("beat", n), **{**given, **fields})
+        self.tell(beat)
+        return self.replies["beat", n]
+
+    def wait(self, ms: int) -> None:
+        self.now += ms
+        self.tell(events.Tick())
+
+    def ask(self, event: Any) -> Reply:
+        self.tell(event)
+        return self.replies[event.token]
+
+    @property
+    def record(self) -> GroupRecord:
+        return self.core.groups[GROUP].record
+
+    @property
+    def kinds(self) -> list[str]:
+        return [happened.kind for happened in self.happened]
+
+
+def group(
+    members: set[int], *, master: int = 1, replicas: int = 3, policy: Policy | None = None
+) -> GroupRecord:
+    return GroupRecord(
+        cluster="c",
+        group=GROUP,
+        version=7,
+        master_epoch=4,
+        master_broker_id=master,
+        master_incarnation=f"i{master}",
+        sync_state_set=frozenset(members),
+        sync_state_set_epoch=9,
+        policy=policy or Policy(),
+        replicas={n: Replica(broker_id=n) for n in range(1, replicas + 1)},
+    )
+
+
+def proposal(record: GroupRecord, wanted: set[int], **fields: Any) -> Proposal:
+    given: dict[str, Any] = {
+        "broker_id": 1, "incarnation": "i1", "master_epoch": record.master_epoch,
+        "set_epoch": record.sync_state_set_epoch, "members": frozenset(wanted),
+        "incarnations": {n: f"i{n}" for n in wanted},
+    }  # fmt: skip
+    return Proposal(**{**given, **fields})
+
+
+class TestElection:
+    """R7."""
+
+    def test_the_longest_living_member_of_the_newest_epoch_wins(self) -> None:
+        bench = Bench(group({1, 2, 3}))
+        bench.beat(1)
+        bench.beat(2, last_epoch=3, end=900, link_ms=None)
+        bench.beat(3, last_epoch=4, end=100, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (3, 5)
+        assert bench.record.sync_state_set == {2, 3}, "its living members stay"
+        assert bench.record.sync_state_set_epoch == 10
+
+    def test_nobody_outside_of_the_set_is_elected(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(3, end=10_000, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        bench.wait(60_000)
+        bench.beat(3, end=10_000, link_ms=None)
+        assert bench.record.master_epoch == 4
+        assert bench.happened[-1].details["waiting_for"] == [1, 2]
+
+    def test_a_master_that_started_again_is_elected_anew(self) -> None:
+        bench = Bench(group({1}))
+        bench.beat(1)
+        reply = bench.beat(1, incarnation="later", connection=50)
+        assert bench.record.master_incarnation == "later"
+        assert bench.record.master_epoch == 5
+        assert reply.lease_ms == 0 or reply.record is not None
+
+    def test_lengths_beyond_32_bits_are_compared(self) -> None:
+        bench = Bench(group({1, 2, 3}))
+        bench.beat(1)
+        bench.beat(2, end=2**40, link_ms=None)
+        bench.beat(3, end=2**40 + 2**33, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        assert bench.record.master_broker_id == 3
+
+    def test_a_closed_connection_has_a_grace_unless_all_members_lost_their_link(self) -> None:
+        bench = Bench(group({1, 2, 3}))
+        for n in (1, 2, 3):
+            bench.beat(n, link_ms=0)
+        bench.tell(events.ConnectionClosed(1))
+        bench.wait(DEFAULT_TIMING.close_grace_ms + 1)
+        assert bench.record.master_epoch == 4, "the members still hear it"
+        bench.beat(2, link_ms=None)
+        assert bench.record.master_epoch == 4, "one of them does"
+        bench.beat(3, link_ms=None)
+        assert bench.record.master_epoch == 5
+
+    def test_a_master_that_its_slaves_hear_is_given_ten_seconds(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        for _ in range(20):
+            bench.wait(400)
+            bench.beat(2, link_ms=10)
+        assert bench.record.master_epoch == 4
+        for _ in range(10):
+            bench.wait(400)
+            bench.beat(2, link_ms=10)
+        assert bench.record.master_epoch == 5
+
+    def test_a_full_disk_is_a_reason_to_switch_but_not_back_and_forth(self) -> None:
+        bench = Bench(group({1, 2}))
+        for _ in range(12):
+            bench.beat(1, is_writable=False)
+            bench.beat(2)
+            bench.wait(400)
+        assert bench.record.master_broker_id == 2
+        for _ in range(12):
+            bench.beat(2, is_writable=False)
+            bench.beat(1)
+            bench.wait(400)
+        assert bench.record.master_broker_id == 2
+
+
+class TestLease:
+    """R6: what a deposed master may still believe is waited for."""
+
+    def test_an_async_group_waits_from_the_last_grant(self) -> None:
+        bench = Bench(group({1, 2}, policy=ASYNC))
+        bench.wait(LEASE_WAIT)
+        assert bench.beat(1).lease_ms == DEFAULT_TIMING.lease_ms
+        bench.beat(2, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        bench.wait(LEASE_WAIT - 1)
+        bench.beat(2, link_ms=None)
+        assert bench.record.master_epoch == 4
+        bench.wait(1)
+        assert bench.record.master_epoch == 5
+
+    def test_a_controller_that_begins_counts_from_then(self) -> None:
+        bench = Bench(group({1, 2}, policy=ASYNC))
+        bench.beat(2, link_ms=None)
+        bench.beat(1, incarnation="later", connection=9)
+        bench.wait(LEASE_WAIT - 1)
+        bench.beat(2, link_ms=None)
+        assert bench.record.master_epoch == 4
+        bench.wait(1)
+        assert bench.record.master_epoch == 5
+
+    def test_a_sync_group_does_not_wait(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        assert bench.record.master_epoch == 5
+
+    def test_no_lease_while_an_election_is_being_written(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.answers_commits = False
+        bench.beat(2, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        assert bench.commits[-1].master_broker_id == 2
+        assert bench.beat(1, connection=20).lease_ms == 0
+
+    def test_a_write_of_unknown_outcome_is_fenced_before_anything_else_is_granted(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.answers_commits = False
+        bench.beat(2, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        lost = bench.commits[-1]
+        bench.tell(events.CommitUnknown(GROUP, lost.version))
+        fence = bench.commits[-1]
+        assert (fence.version, fence.master_epoch) == (lost.version, 4), "the late copy is stale"
+        assert bench.beat(1, connection=20).lease_ms == 0
+        bench.tell(events.CommitDone(GROUP, fence.version))
+        assert bench.beat(1, connection=20).lease_ms == DEFAULT_TIMING.lease_ms
+
+
+class TestSet:
+    """R2 and R3."""
+
+    def test_a_member_is_admitted_in_the_incarnation_that_was_checked(self) -> None:
+        bench = Bench(group({1}))
+        bench.beat(1)
+        bench.beat(2)
+        reply = bench.ask(events.AlterSyncStateSet(GROUP, proposal(bench.record, {1, 2}), "alter"))
+        assert not reply.error
+        assert bench.record.sync_state_set == {1, 2}
+        assert bench.record.admitted[2] == "i2"
+        assert bench.beat(2).is_admitted
+
+    @pytest.mark.parametrize(
+        ("fields", "error"),
+        [
+            ({"master_epoch": 3}, "epoch 3"),
+            ({"set_epoch": 8}, "sync-state set epoch 8"),
+            ({"broker_id": 2, "incarnation": "i2"}, "not the master"),
+            ({"incarnation": "earlier"}, "not the master"),
+            ({"members": frozenset({2})}, "not in its own"),
+            ({"members": frozenset({1, 9})}, "not registered"),
+            ({"incarnations": {2: "earlier"}}, "started again"),
+            ({"members": frozenset({1, 3}), "incarnations": {3: "i3"}}, "no heartbeats"),
+        ],
+    )
+    def test_what_is_stale_or_unknown_is_refused(self, fields: Any, error: str) -> None:
+        bench = Bench(group({1}))
+        bench.beat(1)
+        bench.beat(2)
+        asked = proposal(bench.record, {1, 2}, **fields)
+        assert error in bench.ask(events.AlterSyncStateSet(GROUP, asked, "alter")).error
+        assert bench.record == bench.stored == group({1})
+
+    def test_the_present_set_makes_earlier_proposals_stale(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        late = proposal(bench.record, {1})
+        withdrawn = proposal(bench.record, {1, 2})
+        assert not bench.ask(events.AlterSyncStateSet(GROUP, withdrawn, "alter")).error
+        assert bench.ask(events.AlterSyncStateSet(GROUP, late, "late")).error
+        assert bench.record.sync_state_set == {1, 2}
+
+    def test_learners_are_not_admitted(self) -> None:
+        record = group({1})
+        learner = Replica(broker_id=2, learner=True)
+        bench = Bench(changed(record, replicas={**record.replicas, 2: learner}))
+        bench.beat(1)
+        bench.beat(2)
+        asked = proposal(bench.record, {1, 2})
+        assert "learners" in bench.ask(events.AlterSyncStateSet(GROUP, asked, "alter")).error
+
+
+class TestDoubt:
+    """R8."""
+
+    def test_a_member_in_doubt_leaves_the_set(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2, incarnation="later", connection=9, is_complete=False)
+        assert bench.record.sync_state_set == {1}
+
+    def test_it_is_whole_again_once_admitted(self) -> None:
+        bench = Bench(group({1}))
+        bench.beat(1)
+        bench.beat(2, is_complete=False)
+        bench.ask(events.AlterSyncStateSet(GROUP, proposal(bench.record, {1, 2}), "alter"))
+        bench.beat(2, is_complete=False)
+        assert bench.record.sync_state_set == {1, 2}
+
+    def test_a_master_in_doubt_is_not_elected_again(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(2)
+        bench.beat(1, incarnation="later", connection=9, is_complete=False, end=10_000)
+        assert bench.record.master_broker_id == 2
+
+    def test_all_in_doubt_waits_for_all_and_says_so(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1, incarnation="x", connection=8, is_complete=False, end=50)
+        bench.wait(60_000)
+        assert bench.record.master_epoch == 4
+        bench.beat(1, incarnation="x", connection=8, is_complete=False, end=50)
+        bench.beat(2, incarnation="y", connection=9, is_complete=False, end=60)
+        assert bench.record.master_broker_id == 2
+        assert bench.record.election is Election.INCOMPLETE
+        assert bench.kinds[-1] == "incomplete-elected"
+
+
+def test_an_older_record_freezes_the_group() -> None:
+    """R12: a backup of the controller's state must decide nothing."""
+    bench = Bench(group({1, 2}))
+    bench.beat(1)
+    reply = bench.beat(2, known_epoch=6, link_ms=None)
+    assert "epoch 6" in reply.frozen
+    assert bench.beat(1).lease_ms == 0
+    bench.tell(events.ConnectionClosed(1))
+    bench.wait(60_000)
+    bench.beat(2, known_epoch=6, link_ms=None)
+    assert bench.record.master_epoch == 4
+    asked = proposal(bench.record, {1})
+    assert bench.ask(events.AlterSyncStateSet(GROUP, asked, "alter")).error
+    newer = changed(bench.record, master_epoch=6, sync_state_set_epoch=20)
+    bench.beat(2, known_epoch=6, link_ms=None, stored=newer)
+    assert not bench.ask(events.Adopt(GROUP, GROUP, "adopt")).error
+    assert (bench.record.master_epoch, bench.record.master_broker_id) == (7, 2)
+    assert bench.record.sync_state_set_epoch == 21
+
+
+class TestHandOver:
+    def test_a_drained_master_is_replaced_and_stays_a_member(self) -> None:
+        bench = Bench(group({1, 2}, policy=ASYNC))
+        bench.beat(1)
+        bench.beat(2)
+        bench.tell(events.ElectMaster(GROUP, designate=2, token="switch"))
+        reply = bench.beat(1)
+        assert (reply.hand_over_to, reply.lease_ms) == (2, 0)
+        bench.beat(1, drained_end=100)
+        assert bench.record.master_broker_id == 2
+        assert bench.record.sync_state_set == {1, 2}
+        assert not bench.replies["switch"].error
+
+    def test_one_that_does_not_drain_goes_on(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2)
+        bench.tell(events.ElectMaster(GROUP, designate=2, token="switch"))
+        bench.wait(DEFAULT_TIMING.hand_over_ms)
+        assert "did not drain" in bench.replies["switch"].error
+        assert bench.beat(1, drained_end=100).hand_over_to is None
+        assert bench.record.master_broker_id == 1
+
+    def test_a_replica_that_is_not_in_sync_is_refused(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(3)
+        reply = bench.ask(events.ElectMaster(GROUP, designate=3, token="switch"))
+        assert "[1, 2]" in reply.error
+
+
+class TestOperator:
+    def test_an_unclean_election_wants_the_name_and_the_end_of_leases(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.wait(LEASE_WAIT)
+        bench.beat(1)
+        bench.beat(3, end=40)
+        ask = events.ElectMaster(GROUP, designate=3, is_unclean=True, token="elect")
+        assert "type the group's name" in bench.ask(ask).error
+        typed = events.ElectMaster(GROUP, 3, is_unclean=True, typed_group=GROUP, token="elect")
+        assert "lease" in bench.ask(typed).error
+        bench.wait(LEASE_WAIT)
+        bench.beat(3, end=40)
+        assert not bench.ask(typed).error
+        assert (bench.record.master_broker_id, bench.record.election) == (3, Election.UNCLEAN)
+        assert bench.record.sync_state_set == {3}
+
+    def test_a_drained_replica_leaves_the_set_and_may_be_removed(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2)
+        refused = bench.ask(events.RemoveReplica(GROUP, 2, "remove"))
+        assert "drain it first" in refused.error
+        assert not bench.ask(events.SetLearner(GROUP, 2, True, "drain")).error
+        assert bench.record.sync_state_set == {1}
+        assert not bench.ask(events.RemoveReplica(GROUP, 2, "remove")).error
+        assert 2 not in bench.record.replicas
+
+    def test_the_master_is_neither_drained_nor_removed(self) -> None:
+        bench = Bench(group({1, 2}))
+        assert "the master" in bench.ask(events.SetLearner(GROUP, 1, True, "drain")).error
+        assert "the master" in bench.ask(events.RemoveReplica(GROUP, 1, "remove")).error
+
+
+class TestFirstMaster:
+    def test_an_empty_group_begins_with_whoever_is_there(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=2)))
+        register(bench, 1)
+        bench.beat(1, end=0)
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (1, 1)
+        assert bench.record.sync_state_set == {1}
+
+    def test_a_group_with_messages_is_adopted_when_all_are_there(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=2)))
+        register(bench, 1)
+        register(bench, 2)
+        bench.beat(1, end=500)
+        assert bench.record.master_epoch == 0
+        bench.beat(2, end=400, was_master=True)
+        assert bench.record.master_broker_id == 2, "the former master of the pair"
+
+    def test_the_newest_set_that_anybody_has_stored_wins(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=2)))
+        register(bench, 1)
+        register(bench, 2)
+        older, newer = group({1, 2}, replicas=2), group({1}, replicas=2)
+        newer = changed(newer, sync_state_set_epoch=12)
+        bench.beat(2, end=900, known_epoch=4, stored=older)
+        bench.beat(1, end=500, known_epoch=4, stored=newer)
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (1, 5)
+        assert bench.record.sync_state_set_epoch == 13
+
+
+def register(bench: Bench, n: int, **fields: Any) -> Reply:
+    replica = Replica(broker_id=n, **{"uid": f"u{n}", "check_code": f"c{n}", **fields})
+    return bench.ask(events.RegisterReplica("c", GROUP, replica, Policy(), ("register", n)))
+
+
+class TestIdentity:
+    def test_an_id_belongs_to_one_store(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP))
+        assert not register(bench, 1).error
+        assert "another store" in register(bench, 1, uid="other").error
+        assert "another check code" in register(bench, 1, check_code="other").error
+        assert not register(bench, 1, address="127.0.0.1:1").error
+        assert bench.record.replicas[1].address == "127.0.0.1:1"
+
+    def test_a_broker_of_another_cluster_is_refused(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP))
+        asked = events.RegisterReplica("other", GROUP, Replica(broker_id=1), Policy(), "r")
+        assert "belongs to cluster c" in bench.ask(asked).error
+
+    def test_the_last_words_of_a_replaced_process_are_not_believed(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1, connection=10)
+        assert "newer connection" in bench.beat(1, connection=9, incarnation="old").error
+        assert bench.record.master_incarnation == "i1"
