@@ -1,4 +1,4 @@
-"""The rules of controlled groups together, on the production cores; see `testing/group_model.py`."""
+"""The rules of controlled groups together, on the production cores (`testing/group_model.py`)."""
 
 from __future__ import annotations
 
