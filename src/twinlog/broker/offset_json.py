@@ -57,8 +57,11 @@ def _pretty(part: OffsetTable) -> bytes:
     return b'\n\t\t"' + text[2:-2].replace(b'},"', b'\n\t\t},\n\t\t"') + b"\n\t\t}"
 
 
-def loads(body: bytes) -> Any:
-    """A peer's table: the fast way when it is what it should be, else any fastjson text."""
+def loads(body: bytes, *, lenient_max: int | None = None) -> Any:
+    """A peer's table: the fast way when it is what it should be, else any fastjson text.
+
+    `lenient_max` as for `fastjson.loads`.
+    """
     opening = _OPENING.match(body)
     if opening is not None and body.endswith(b"}"):
         pieces = _BARE.split(body[opening.end() : -1])
@@ -67,4 +70,4 @@ def loads(body: bytes) -> Any:
             return {"offsetTable": _decoder.decode(b"".join(pieces))}
         except msgspec.DecodeError:
             pass  # The general reader knows what is wrong with it, if anything.
-    return fastjson.loads(body)
+    return fastjson.loads(body, lenient_max=lenient_max)

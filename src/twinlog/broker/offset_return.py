@@ -24,7 +24,7 @@ from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import RemotingError
 from twinlog.remoting.headers.twinlog import TwinlogOffsetsRequestHeader
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.server import ON_LOOP_SIZE_MAX, ServerConnection
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import number_of
 
@@ -85,10 +85,18 @@ class OffsetReturn:
         if not config.is_master or (header.cluster_name, header.broker_name) != ours:
             remark = "only the master of the group takes its slave's offsets"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-        try:
-            table = offset_table(fastjson.loads(bytes(request.body)))
-        except (AttributeError, TypeError, ValueError) as error:
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"not an offset table: {error}") from None
+        if len(request.body) > ON_LOOP_SIZE_MAX:
+            connection.read_elsewhere(
+                request,
+                lambda: _read_table(request.body),
+                lambda table: self._taken(connection, request, table),
+            )
+        else:
+            self._taken(connection, request, _read_table(request.body))
+
+    def _taken(
+        self, connection: ServerConnection, request: Request, table: dict[str, dict[int, int]]
+    ) -> None:
         self._offsets.take_forward(table, self._queue_end)
         connection.reply(request)
 
@@ -158,3 +166,10 @@ class OffsetReturn:
             _LOG.info("offset return: no answer address=%s reason=%s", address, error)
             return None
         return value if isinstance(value, dict) else None
+
+
+def _read_table(body: bytes) -> dict[str, dict[int, int]]:
+    try:
+        return offset_table(offset_json.loads(body, lenient_max=fastjson.LENIENT_SIZE_MAX))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, f"not an offset table: {error}") from None

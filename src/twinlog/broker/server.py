@@ -61,9 +61,9 @@ from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.errors import CommandError
+from twinlog.remoting.errors import BodyTooLargeError
 from twinlog.remoting.limits import DEFAULT_LIMITS
-from twinlog.remoting.request_table import Handler, RequestTable, too_large
+from twinlog.remoting.request_table import Handler, RequestTable
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
@@ -164,13 +164,14 @@ class Broker:
             return
         handler, body_max = known
         if len(request.body) > body_max:
-            raise CommandError(too_large(request.code, len(request.body), body_max))
+            raise BodyTooLargeError(request.code, len(request.body), body_max)
         if self.pair.is_open or not self.pair.hold(connection, request):
             handler(connection, request)
 
     def serve(self, table: RequestTable) -> None:
         """Answer these requests from now on; with access control each behind its guard."""
         self.table = table
+        self.server.body_max = self.vip_server.body_max = table.body_max
         for row in table:
             handler = row.handler if self.guard is None else self.guard.guarded(row)
             self._handlers[row.code] = (handler, row.body_max)

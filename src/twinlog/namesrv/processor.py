@@ -30,7 +30,7 @@ from twinlog.remoting.bodies.registration import (
 )
 from twinlog.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.errors import CommandError
+from twinlog.remoting.errors import BodyTooLargeError, CommandError
 from twinlog.remoting.headers import namesrv as headers
 from twinlog.remoting.request_table import (
     ADMIN,
@@ -42,9 +42,8 @@ from twinlog.remoting.request_table import (
     NoHeader,
     RequestTable,
     Row,
-    too_large,
 )
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.server import ON_LOOP_SIZE_MAX, ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import NamesrvConfig
 from twinlog.runtime.config_format import parse_properties
@@ -237,7 +236,7 @@ class NamesrvProcessor:
             return
         answer, body_max = known
         if len(request.body) > body_max:
-            raise CommandError(too_large(request.code, len(request.body), body_max))
+            raise BodyTooLargeError(request.code, len(request.body), body_max)
         answer(connection, request)
 
     @property
@@ -252,7 +251,24 @@ class NamesrvProcessor:
         if header.body_crc32 != 0 and body_crc32(request.body) != header.body_crc32:
             _LOG.warning("registration refused peer=%s reason=crc32", connection.remote_text)
             raise CommandError("crc32 not match")
-        body = _registration(request, is_compressed=header.compressed)
+        # What a few bytes inflate to is not known before.
+        if header.compressed or len(request.body) > ON_LOOP_SIZE_MAX:
+            connection.read_elsewhere(
+                request,
+                lambda: _registration(request, is_compressed=header.compressed),
+                lambda body: self._registered(connection, request, header, body),
+            )
+        else:
+            body = _registration(request, is_compressed=False)
+            self._registered(connection, request, header, body)
+
+    def _registered(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        header: headers.RegisterBrokerRequestHeader,
+        body: RegisterBrokerBody,
+    ) -> None:
         wrapper = body.topic_config_serialize_wrapper
         broker = _identity(header, header.ha_server_addr)
         is_new = self._routes.data_version(broker.address) is None
@@ -300,7 +316,9 @@ class NamesrvProcessor:
     def _query_data_version(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.QueryDataVersionRequestHeader)
         try:
-            asked = fastjson.loads_as(request.body, DataVersion)
+            asked = fastjson.loads_as(
+                request.body, DataVersion, lenient_max=fastjson.LENIENT_SIZE_MAX
+            )
         except ValueError as error:
             raise CommandError(f"Failed to decode DataVersion: {error}") from error
         known = self._routes.data_version(header.broker_addr)

@@ -70,6 +70,7 @@ class Namesrv:
             tls=server_tls(self.config.tls),
             name="namesrv",
         )
+        self._remoting.body_max = self.processor.table.body_max
         self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
         self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
         if self.guard is not None:

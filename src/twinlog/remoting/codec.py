@@ -24,7 +24,15 @@ import msgspec
 
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import FLAG_RESPONSE, OWN_LANGUAGE, OWN_VERSION, SerializeType
-from twinlog.remoting.command import Header, RemotingCommand, Request, ext_text, header_to_ext
+from twinlog.remoting.command import (
+    EXT_FIELDS_MAX,
+    Header,
+    RemotingCommand,
+    Request,
+    check_field_count,
+    ext_text,
+    header_to_ext,
+)
 from twinlog.remoting.errors import DECODE_ERRORS, HeaderDecodeError
 from twinlog.remoting.framing import FrameSplitter
 from twinlog.runtime.numbers import INT32_MAX, number_of
@@ -35,7 +43,7 @@ _FIXED = struct.Struct(">hbhii")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _OPENING = struct.Struct(">ii")
-_LENIENT_SIZE_MAX = 16 * 1024  # A header off the JSON standard is parsed slowly: only short ones.
+_LENIENT_SIZE_MAX = 4 * 1024  # A header off the JSON standard is parsed slowly: only short ones.
 _UNKNOWN_LANGUAGE = 7  # OTHER
 
 _encode_json = msgspec.json.Encoder().encode
@@ -92,6 +100,7 @@ def _request_of(values: dict[str, Any]) -> Request:
     ext = values.get("extFields")
     if ext is not None and not isinstance(ext, dict):
         raise ValueError("extFields is not an object")
+    check_field_count(ext or {})
     remark = values.get("remark")
     language = values.get("language", "JAVA")
     return Request(
@@ -149,6 +158,8 @@ def _decode_binary_ext(header: bytes, position: int, end: int) -> dict[str, str]
         if key_size and value_size:
             key = header[position : position + key_size].decode("utf-8")
             ext[key] = header[value_start:stop].decode("utf-8")
+            if len(ext) > EXT_FIELDS_MAX:
+                raise HeaderDecodeError(f"more than {EXT_FIELDS_MAX} ext fields")
         position = stop
     return ext
 

@@ -29,6 +29,7 @@ from twinlog.remoting.errors import DECODE_ERRORS, HeaderDecodeError, HeaderErro
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 Header = msgspec.Struct | Mapping[str, Any]
+_V = TypeVar("_V")
 
 # The names in parentheses are used by no peer. One that does use them fools nobody but itself.
 _WIRE_NAMES = {
@@ -41,6 +42,7 @@ _WIRE_NAMES = {
     "read_body": "(json)",
 }
 _NO_EXT = msgspec.Raw()
+EXT_FIELDS_MAX = 256  # The widest header has 14, and clients add a handful.
 _decode_strings = msgspec.json.Decoder(dict[str, str]).decode
 _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 _TYPED_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {}
@@ -151,14 +153,21 @@ def _decode_ext(raw: msgspec.Raw) -> dict[str, str]:
     if not text or text == b"null":
         return {}
     try:
-        return _decode_strings(text)
+        return check_field_count(_decode_strings(text))
     except DECODE_ERRORS:
         pass  # Not all strings: numbers, booleans and nulls are converted one by one.
     try:
-        values = _decode_any(text)
+        values = check_field_count(_decode_any(text))
     except DECODE_ERRORS as error:
         raise HeaderDecodeError(f"extFields: {error}") from error
     return {key: ext_text(value) for key, value in values.items() if value is not None}
+
+
+def check_field_count(fields: dict[str, _V]) -> dict[str, _V]:
+    """The fields. Raises HeaderDecodeError when there are too many."""
+    if len(fields) > EXT_FIELDS_MAX:
+        raise HeaderDecodeError(f"{len(fields)} ext fields, at most {EXT_FIELDS_MAX} are taken")
+    return fields
 
 
 def ext_text(value: Any) -> str:

@@ -17,7 +17,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import Executor
+from typing import Any, TypeVar
 
 from twinlog.remoting import codec
 from twinlog.remoting.addresses import join_address, pack_host, peer_address
@@ -36,6 +37,7 @@ from twinlog.remoting.limits import RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter, PendingRequests
 from twinlog.runtime.clock import Clock, TimerHandle
 
+_T = TypeVar("_T")
 _LOG = logging.getLogger("twinlog.remoting")
 _LARGE = 16 * 1024  # A piece of this size is handed to the transport as it is, not copied.
 _TURN_BYTES_MAX = 256 * 1024  # Large bodies leave before the turn ends once there are this many.
@@ -87,7 +89,9 @@ class Connection(asyncio.Protocol):
         self._turn = turn
         self._opaques = opaques
         self._splitter = FrameSplitter(
-            frame_size_max=limits.frame_size_max, header_size_max=limits.header_size_max
+            frame_size_max=limits.frame_size_max,
+            header_size_max=limits.header_size_max,
+            admit=self._admit,
         )
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Frame] = deque()
@@ -95,6 +99,7 @@ class Connection(asyncio.Protocol):
         self._out_large = 0
         self._is_in_turn = False
         self._is_reading_paused = False
+        self._is_elsewhere = False
         self._requests_in_flight = 0
         self._bytes_in_flight = 0
         self._replies = 0
@@ -219,6 +224,34 @@ class Connection(asyncio.Protocol):
         self.submit(command, timeout_ms, answered)
         return await answer
 
+    def elsewhere(
+        self,
+        request: Request,
+        work: Callable[[], _T],
+        done: Callable[[_T], None],
+        executor: Executor,
+    ) -> None:
+        """Do what would hold up the loop in a thread, then go on with its result.
+
+        Requests that come behind this one wait, so that they find what it did.
+        """
+        self._is_elsewhere = True
+        self._update_reading()
+        loop = asyncio.get_running_loop()
+
+        def finished(future: asyncio.Future[_T]) -> None:
+            self._is_elsewhere = False
+            if self.is_closed:
+                return
+            try:
+                done(future.result())
+            except Exception as error:
+                self._failed(request, error)
+            self.flush()
+            self._continue_backlog()
+
+        loop.run_in_executor(executor, work).add_done_callback(finished)
+
     def on_close(self, callback: Callable[[Any], object]) -> None:
         """Call back with this connection once it is gone; at once if it is already."""
         if self.is_closed:
@@ -301,7 +334,7 @@ class Connection(asyncio.Protocol):
         True: the data completed at least one frame.
         """
         frames = self._splitter.feed(data)
-        if self._backlog:
+        if self._backlog or self._is_elsewhere:
             self._backlog.extend(frames)
             return bool(frames)
         if frames:
@@ -320,7 +353,7 @@ class Connection(asyncio.Protocol):
         handler = self._handler
         decode = codec.decode_header
         for index, (kind, header, body) in enumerate(frames):
-            if self.is_congested or self.is_closed:
+            if self.is_congested or self.is_closed or self._is_elsewhere:
                 self._backlog.extend(frames[index:])
                 return
             try:
@@ -343,13 +376,23 @@ class Connection(asyncio.Protocol):
                 self._broken(error)
                 return
             except Exception as error:
-                # A bug of ours costs this request its answer, not the others their server.
-                _LOG.exception("handler failed peer=%s code=%d", self.remote_text, request.code)
-                remark = f"{type(error).__name__}: {error}"
-                self.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+                self._failed(request, error)
+
+    def _failed(self, request: Request, error: Exception) -> None:
+        """A bug of ours costs this request its answer, not the others their server."""
+        if isinstance(error, CommandError):
+            self.reply(request, error.code, remark=error.remark)
+            return
+        _LOG.error("handler failed peer=%s code=%d", self.remote_text, request.code, exc_info=error)
+        remark = f"{type(error).__name__}: {error}"
+        self.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def _admit(self, kind: int, header: bytes, body_size: int) -> bool:
+        """Whether the body of a long frame is wanted, asked when its header is there."""
+        return True
 
     def _continue_backlog(self) -> None:
-        while self._backlog and not self.is_congested and not self.is_closed:
+        while self._backlog and not (self.is_congested or self.is_closed or self._is_elsewhere):
             frames = list(self._backlog)
             self._backlog.clear()
             self._is_in_turn = True
@@ -442,12 +485,14 @@ class Connection(asyncio.Protocol):
         if self._is_reading_paused:  # Go on at half the limit, not at one below it.
             return (
                 self.is_congested
+                or self._is_elsewhere
                 or bool(self._backlog)
                 or self._requests_in_flight > limits.requests_in_flight_max // 2
                 or self._bytes_in_flight > limits.bytes_in_flight_max // 2
             )
         return (
             self.is_congested
+            or self._is_elsewhere
             or bool(self._backlog)
             or self._requests_in_flight >= limits.requests_in_flight_max
             or self._bytes_in_flight >= limits.bytes_in_flight_max

@@ -9,6 +9,7 @@ RemotingError
     FrameError                 lengths or type byte that cannot be
     HeaderDecodeError          header bytes that do not decode
   CommandError               a request refused with a response code; the connection stays
+    BodyTooLargeError          the body is longer than its request code may have
     HeaderError                a field of the header is missing or is not what it should be
 """
 
@@ -84,6 +85,13 @@ class CommandError(RemotingError):
         self.remark = remark
         if code is not None:
             self.code = code
+
+
+class BodyTooLargeError(CommandError):
+    """The body is longer than its request code may have; answered with code 1."""
+
+    def __init__(self, code: int, size: int, limit: int) -> None:
+        super().__init__(f"the body of request {code} has {size} bytes, at most {limit} are taken")
 
 
 class HeaderError(CommandError):

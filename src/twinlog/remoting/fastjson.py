@@ -23,9 +23,11 @@ from twinlog.runtime.numbers import number_or_none
 _T = TypeVar("_T")
 
 DEPTH_MAX = 64  # RocketMQ's deepest body has 6 levels.
-LENIENT_SIZE_MAX = 8 * 1024  # Of a request; a tenth of a heartbeat off the standard takes 20 ms.
+LENIENT_SIZE_MAX = 8 * 1024  # Of a request: 20 ms at worst.
 
-_INT_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL)
+# A string without end is a match to the end of the text: else the search would begin anew at each
+# of its quotes, and a text of 16 KiB would take seconds.
+_INT_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*+)(-?[0-9]++)(\s*+:)', re.DOTALL)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -57,7 +59,7 @@ def loads(
         raise FastjsonError("empty text")
     try:
         value = _loads_fast(raw, is_forgiving, lenient_max)
-        return _resolve_references(value) if b'"$ref"' in raw else value
+        return _resolved(value, len(raw)) if b'"$ref"' in raw else value
     except RecursionError:
         raise FastjsonError("nested too deeply") from None
 
@@ -77,11 +79,17 @@ def loads_request(data: bytes) -> Any:
 _TYPED_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
-def loads_as(data: bytes | bytearray | str, wanted: type[_T], *, is_forgiving: bool = False) -> _T:
+def loads_as(
+    data: bytes | bytearray | str,
+    wanted: type[_T],
+    *,
+    is_forgiving: bool = False,
+    lenient_max: int | None = None,
+) -> _T:
     """Parse a text into a struct (or any type msgspec knows); members it has not are ignored.
 
-    As for fastjson, numbers may come as strings and a null is an absent member. `is_forgiving` as
-    for `loads`.
+    As for fastjson, numbers may come as strings and a null is an absent member. `is_forgiving` and
+    `lenient_max` as for `loads`.
 
     Raises:
         FastjsonError: not JSON, or a member is not of its type; names the member.
@@ -97,7 +105,8 @@ def loads_as(data: bytes | bytearray | str, wanted: type[_T], *, is_forgiving: b
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # Off the standard, or with nulls: the slow way, which also says what is wrong.
     try:
-        value = _without_nulls(loads(raw, is_forgiving=is_forgiving))
+        plain = loads(raw, is_forgiving=is_forgiving, lenient_max=lenient_max)
+        value = _without_nulls(plain)
         return msgspec.convert(value, wanted, strict=False, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise FastjsonError(str(error)) from None
@@ -139,6 +148,7 @@ _WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.\-]*")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_NUMBER_LENGTH_MAX = 800  # The longest double in full has 767 digits.
 _INTEGER_LENGTH_MAX = 40  # More than any field takes: the field says what is wrong.
 _SIMPLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 
@@ -153,6 +163,7 @@ class _Parser:
         except UnicodeDecodeError as error:
             raise FastjsonError(f"not UTF-8: {error.reason} at byte {error.start}") from None
         self._at = 0
+        self._is_in_key = False
 
     def parse(self) -> Any:
         value = self._value(0)
@@ -183,6 +194,8 @@ class _Parser:
         if number := _NUMBER.match(self._text, self._at):
             self._at = number.end()
             digits = number.group().rstrip("LBSFD")
+            if len(digits) > _NUMBER_LENGTH_MAX:
+                raise self._wrong(f"number of {len(digits)} characters")
             return float(digits) if number.group(1) or number.group(2) else _integer(digits)
         if (word := _WORD.match(self._text, self._at)) and word.group() in _WORDS:
             self._at = word.end()
@@ -213,12 +226,24 @@ class _Parser:
         if following in {'"', "'"}:
             return self._string()
         if following in {"{", "["}:
-            return _encode(self._value(depth + 1)).decode("utf-8")
+            return self._object_key(depth)
         for pattern in (_NUMBER, _WORD):
             if match := pattern.match(self._text, self._at):
                 self._at = match.end()
                 return match.group()
         raise self._wrong("no member name")
+
+    def _object_key(self, depth: int) -> str:
+        """An object as a key. Not within another: each level would double the escapes of the text.
+
+        RocketMQ has them one deep.
+        """
+        if self._is_in_key:
+            raise self._wrong("an object as a key within such a key")
+        self._is_in_key = True
+        text = _encode(self._value(depth + 1)).decode("utf-8")
+        self._is_in_key = False
+        return text
 
     def _object(self, depth: int) -> dict[str, Any]:
         members: dict[str, Any] = {}
@@ -271,22 +296,36 @@ def _unescape(match: re.Match[str]) -> str:
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]|\[[\"']([^\]]+)[\"']\]")
 
 
-def _resolve_references(root: Any) -> Any:
-    """Put the object in the place of each `{"$ref":"$.path"}`; a path to nowhere gives None."""
+class _References:
+    """Puts a copy of the object in the place of each `{"$ref":"$.path"}`.
 
-    def walk(value: Any, depth: int) -> Any:
+    What the copies add is bounded by the size of the text: references to lists of references double
+    with each level, and one to its own parent never ends.
+    """
+
+    def __init__(self, root: Any, copied_max: int) -> None:
+        self._root = root
+        self._left = copied_max
+
+    def resolved(self, value: Any, depth: int = 0, *, is_copy: bool = False) -> Any:
         if depth > DEPTH_MAX:
             raise FastjsonError("nested too deeply")
+        if is_copy:
+            self._left -= 1
+            if self._left < 0:
+                raise FastjsonError("references that make more of the text than it is")
         if isinstance(value, dict):
             if len(value) == 1 and isinstance(value.get("$ref"), str):
-                return _at_path(root, value["$ref"])
-            for key, member in value.items():
-                value[key] = walk(member, depth + 1)
-        elif isinstance(value, list):
-            value[:] = [walk(item, depth + 1) for item in value]
+                return self.resolved(_at_path(self._root, value["$ref"]), depth + 1, is_copy=True)
+            return {k: self.resolved(v, depth + 1, is_copy=is_copy) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self.resolved(item, depth + 1, is_copy=is_copy) for item in value]
         return value
 
-    return walk(root, 0)
+
+def _resolved(root: Any, copied_max: int) -> Any:
+    """The value without references; a path to nowhere gives None."""
+    return _References(root, copied_max).resolved(root)
 
 
 def _at_path(root: Any, path: str) -> Any:

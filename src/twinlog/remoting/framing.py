@@ -11,19 +11,22 @@ Answers to RocketMQ's NettyDecoder. A frame:
 
 A frame that breaks a rule ends the stream: what came before it is still returned, `error` says why,
 and nothing is accepted any more.
+
+A long frame is asked about as soon as its header is there (`admit`): a body that nobody wants is
+passed over as it comes and never kept.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from twinlog.remoting.errors import FrameError
 from twinlog.runtime.limits import FRAME_SIZE_MAX
 
-HEADER_SIZE_MAX = (
-    1024 * 1024
-)  # Properties of 32767 bytes, every one escaped as six, fit five times.
+HEADER_SIZE_MAX = 256 * 1024  # Properties of 32767 bytes, every one escaped as six, fit.
 SERIALIZE_TYPE_MAX = 1
+LONG_FRAME = 64 * 1024  # Above it a header is looked at before the body behind it is kept.
 
 Frame = tuple[int, bytes, bytes]  # type of the header, header, body
 _OPENING = struct.Struct(">iI")
@@ -34,11 +37,28 @@ _MARK = struct.Struct(">I")
 class FrameSplitter:
     """Keeps the incomplete frame between two reads."""
 
-    __slots__ = ("_buffer", "_frame_size_max", "_header_size_max", "_needed", "error")
+    __slots__ = (
+        "_admit",
+        "_buffer",
+        "_frame_size_max",
+        "_header_size_max",
+        "_is_asked",
+        "_needed",
+        "_unwanted",
+        "error",
+    )
 
     def __init__(
-        self, *, frame_size_max: int = FRAME_SIZE_MAX, header_size_max: int = HEADER_SIZE_MAX
+        self,
+        *,
+        frame_size_max: int = FRAME_SIZE_MAX,
+        header_size_max: int = HEADER_SIZE_MAX,
+        admit: Callable[[int, bytes, int], bool] | None = None,
     ) -> None:
+        """`admit` gets type, header and size of the body of a long frame; False: pass it over."""
+        self._admit = admit
+        self._is_asked = False
+        self._unwanted = 0
         self._frame_size_max = frame_size_max
         self._header_size_max = header_size_max
         self._buffer = bytearray()
@@ -50,10 +70,19 @@ class FrameSplitter:
         """Bytes of the frame that is not complete yet."""
         return len(self._buffer)
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return not self._buffer and not self._unwanted
+
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was read; return the frames it completes, in order."""
         if self.error is not None:
             return []
+        if self._unwanted:
+            passed = min(self._unwanted, len(data))
+            self._unwanted -= passed
+            data = data[passed:]
         buffer = self._buffer
         if not buffer:
             return self._split(data)
@@ -61,6 +90,8 @@ class FrameSplitter:
         if len(buffer) < self._needed:
             if self._needed == 8:
                 self._check_length(buffer)
+            elif not self._is_asked:
+                self._ask()
             return []
         self._buffer = bytearray()
         return self._split_buffer(buffer)
@@ -104,8 +135,25 @@ class FrameSplitter:
     def _keep(self, rest: bytes, needed: int) -> None:
         self._needed = needed
         self._buffer += rest
+        self._is_asked = self._admit is None or 8 < needed <= LONG_FRAME
         if needed == 8:
             self._check_length(rest)
+        elif not self._is_asked:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Once the header of a long frame is there: is its body wanted?"""
+        (mark,) = _MARK.unpack_from(self._buffer, 4)
+        header_end = 8 + (mark & 0xFFFFFF)
+        if len(self._buffer) < header_end:
+            return
+        self._is_asked = True
+        header = bytes(self._buffer[8:header_end])
+        if self._admit is not None and not self._admit(
+            mark >> 24, header, self._needed - header_end
+        ):
+            self._unwanted = self._needed - len(self._buffer)
+            self._buffer = bytearray()
 
     def _check_length(self, opening: bytes | bytearray) -> None:
         """Refuse a length as soon as its four bytes are there."""

@@ -16,7 +16,6 @@ import msgspec
 
 from twinlog.remoting.acl import Permission, Resource
 from twinlog.remoting.command import Request
-from twinlog.remoting.errors import CommandError
 from twinlog.remoting.headers.base import Header
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.limits import FRAME_SIZE_MAX
@@ -28,7 +27,7 @@ Handler = Callable[[ServerConnection, Request], None]
 UNUSED_BODY = 64 * 1024  # Nothing looks at it. Room for a client that sends one all the same.
 SMALL_BODY = 64 * 1024  # One object or a few lines.
 LIST_BODY = 256 * 1024  # A heartbeat of 1,000 subscriptions.
-QUEUES_BODY = 1024 * 1024  # 12,000 queues to lock.
+QUEUES_BODY = 512 * 1024  # 6,000 queues to lock.
 WHOLE_TABLE = FRAME_SIZE_MAX  # Every topic of a broker, every offset. Read off the loop.
 MESSAGES = FRAME_SIZE_MAX  # Stored as they are; `maxMessageSize` decides.
 
@@ -100,14 +99,6 @@ class Row(Generic[H]):
             raise TypeError(f"request code {self.code} has no limit of its body")
         if not (isinstance(self.header, type) and issubclass(self.header, msgspec.Struct)):
             raise TypeError(f"request code {self.code} has no header")
-
-    def check_body(self, size: int) -> None:
-        if size > self.body_max:
-            raise CommandError(too_large(self.code, size, self.body_max))
-
-
-def too_large(code: int, size: int, limit: int) -> str:
-    return f"the body of request {code} has {size} bytes, at most {limit} are taken"
 
 
 class RequestTable:

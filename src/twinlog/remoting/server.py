@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 from twinlog.remoting import codec
+from twinlog.remoting.codes import FLAG_RESPONSE
 from twinlog.remoting.command import Request
 from twinlog.remoting.connection import Connection, WriteTurn
-from twinlog.remoting.errors import RemoteProtocolError
+from twinlog.remoting.errors import BodyTooLargeError, RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
@@ -29,7 +31,9 @@ _SWEEP_MS = 1000
 _GIVE_BACK_MS_MIN = 5000
 _CLOSE_MS_MAX = 1000  # So long a stopping server waits for peers to read their last answers.
 
+_T = TypeVar("_T")
 Handler = Callable[["ServerConnection", Request], None]
+ON_LOOP_SIZE_MAX = 64 * 1024  # A longer body is read in a thread, where one may be that long.
 
 
 PLAIN_TEXT = ServerTls(TlsMode.DISABLED, None)
@@ -76,7 +80,9 @@ class ServerConnection(Connection):
     @property
     def is_ready(self) -> bool:
         """Whether a read begins with a frame, and the frame may be handled now."""
-        return not (self._splitter.buffered or self._backlog or self.is_closed or self.is_congested)
+        return self._splitter.is_between_frames and not (
+            self._backlog or self.is_closed or self.is_congested or self._is_elsewhere
+        )
 
     def count_requests(self, count: int, size: int) -> None:
         """So many requests, with bodies of so many bytes, were taken and wait for their answers."""
@@ -163,7 +169,27 @@ class ServerConnection(Connection):
             self._channel.encrypt(data)
             self._send_records()
 
+    def read_elsewhere(
+        self, request: Request, work: Callable[[], _T], done: Callable[[_T], None]
+    ) -> None:
+        """Read a large body in a thread; see `elsewhere`. All peers share one thread."""
+        self.elsewhere(request, work, done, self._server.reader)
+
     # Incomplete frames
+
+    def _admit(self, kind: int, header: bytes, body_size: int) -> bool:
+        """A body above the limit of its request code is refused before it is kept."""
+        try:
+            request = codec.decode_header(kind, header)
+        except RemoteProtocolError:
+            return True  # Said when the frame is complete, as of every frame.
+        limit = self._server.body_max(request.code)
+        if request.flag & FLAG_RESPONSE or body_size <= limit:
+            return True
+        self._requests_in_flight += 1
+        refusal = BodyTooLargeError(request.code, body_size, limit)
+        self.reply(request, refusal.code, remark=refusal.remark)
+        return False
 
     def _partial_changed(self, partial: int, has_frames: bool) -> None:
         if partial == 0:
@@ -225,6 +251,8 @@ class RemotingServer:
         self.name = name
         self.opaques = OpaqueCounter()
         self.lane: Lane | None = None  # For connections made from then on.
+        # The largest body of a request code; what serves a table sets it.
+        self.body_max: Callable[[int], int] = lambda code: limits.frame_size_max
         self.turn = WriteTurn(asyncio.get_running_loop())
         self.connections: set[ServerConnection] = set()
         self.partial_bytes = 0
@@ -236,6 +264,14 @@ class RemotingServer:
         self._had_burst = False
         self._gave_back_ms = 0
         self._emptied: asyncio.Future[None] | None = None
+        self._reader: ThreadPoolExecutor | None = None
+
+    @property
+    def reader(self) -> Executor:
+        """The thread that reads large bodies. One: they may not take the loop's turns together."""
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1, f"{self.name}-reader")
+        return self._reader
 
     async def listen(self, host: str, port: int) -> int:
         """Open a port (0: any free one) and return its number.
@@ -273,6 +309,9 @@ class RemotingServer:
         for listener in self._listeners:
             await listener.wait_closed()
         self._listeners.clear()
+        if self._reader is not None:
+            self._reader.shutdown(wait=False, cancel_futures=True)
+            self._reader = None
 
     async def _until_empty(self) -> None:
         """Wait until the peers have read what they were sent; who does not read is cut off."""

@@ -22,6 +22,7 @@ from twinlog.remoting.errors import CommandError
 from twinlog.runtime.numbers import INT32_MAX, number_of
 
 _INT32 = struct.Struct(">i")
+_LENIENT = fastjson.LENIENT_SIZE_MAX
 INFLATED_SIZE_MAX = 64 * 1024 * 1024  # 200,000 topics of 127 characters take half of it.
 
 
@@ -78,7 +79,7 @@ def decode_registration(data: bytes, *, compressed: bool) -> RegisterBrokerBody:
     try:
         if compressed:
             return _decode_compressed(_inflate(data))
-        return fastjson.loads_as(data, RegisterBrokerBody)
+        return fastjson.loads_as(data, RegisterBrokerBody, lenient_max=_LENIENT)
     except (ValueError, struct.error, zlib.error) as error:
         raise CommandError(f"Failed to decode RegisterBrokerBody: {error}") from error
 
@@ -86,7 +87,9 @@ def decode_registration(data: bytes, *, compressed: bool) -> RegisterBrokerBody:
 def decode_old_registration(data: bytes) -> RegisterBrokerBody:
     """Body of a broker before 3.0.11: only the topics."""
     try:
-        return RegisterBrokerBody(fastjson.loads_as(data, TopicConfigSerializeWrapper))
+        return RegisterBrokerBody(
+            fastjson.loads_as(data, TopicConfigSerializeWrapper, lenient_max=_LENIENT)
+        )
     except ValueError as error:
         raise CommandError(f"Failed to decode TopicConfigSerializeWrapper: {error}") from error
 
@@ -109,8 +112,9 @@ def _decode_compressed(text: bytes) -> RegisterBrokerBody:
         topic = _topic_of(words.decode("utf-8"))
         topics[topic.topic_name] = topic
     filter_text, position = _take(text, position)
-    wrapper = TopicConfigSerializeWrapper(fastjson.loads_as(version_text, DataVersion), topics)
-    return RegisterBrokerBody(wrapper, fastjson.loads_as(filter_text, list[str]))
+    version = fastjson.loads_as(version_text, DataVersion, lenient_max=_LENIENT)
+    filters = fastjson.loads_as(filter_text, list[str], lenient_max=_LENIENT)
+    return RegisterBrokerBody(TopicConfigSerializeWrapper(version, topics), filters)
 
 
 def _take(text: bytes, position: int) -> tuple[bytes, int]:
