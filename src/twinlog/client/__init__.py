@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from twinlog.client import blocking
     from twinlog.client.consumer_core import ConsumeFrom
-    from twinlog.client.errors import ClientError
+    from twinlog.client.errors import ClientError, SendOutcome
     from twinlog.client.hooks import ClientHooks
     from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
     from twinlog.client.producer import Producer
@@ -35,6 +35,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "RetryLater",
+    "SendOutcome",
     "SendReceipt",
     "SendStatus",
     "TransactionProducer",
@@ -54,6 +55,7 @@ _MODULES = {
     "PushConsumer": "push_consumer",
     "ReceivedMessage": "message",
     "RetryLater": "push_consumer",
+    "SendOutcome": "errors",
     "SendReceipt": "message",
     "SendStatus": "message",
     "TransactionProducer": "transaction",

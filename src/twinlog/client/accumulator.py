@@ -141,6 +141,18 @@ class Accumulator:
             self.size -= batch.size
         return ready
 
+    def take_all(self) -> list[Batch]:
+        """Everything that has not left, in order: nothing will be sent any more."""
+        batches = list(self._full)
+        self._full.clear()
+        for lane in self._lanes.values():
+            batches += lane.waiting
+            if lane.open is not None:
+                batches.append(lane.open)
+        self._lanes.clear()
+        self.size = 0
+        return batches
+
     def finished(self, batch: Batch) -> None:
         """The batch was answered, or given up: the next one of its lane may leave."""
         lane = self._lanes.get(batch.key)

@@ -82,12 +82,14 @@ class Batching:
         self._is_draining = True
         now_ms = self._clock.monotonic_ms()
         outbox, sender = self._outbox, self._sender
-        for batch in self._accumulator.take_ready(now_ms, force=force):
-            outbox.append(batch)
-            self._outbox_size += batch.size
-        while outbox and sender.outstanding_size < IN_FLIGHT_SIZE_MAX:
-            self._send_out(outbox.popleft(), now_ms)
-        self._is_draining = False
+        try:
+            for batch in self._accumulator.take_ready(now_ms, force=force):
+                outbox.append(batch)
+                self._outbox_size += batch.size
+            while outbox and sender.outstanding_size < IN_FLIGHT_SIZE_MAX:
+                self._send_out(outbox.popleft(), now_ms)
+        finally:
+            self._is_draining = False
         if self._timer is None:
             self._schedule()
 
@@ -97,6 +99,19 @@ class Batching:
             self._accumulator.finished(request.batch)
             if request.is_pinned or self._outbox:
                 self.drain()
+
+    def take_all(self) -> list[Any]:
+        """The tickets of everything that has not left: the producer is closed."""
+        batches = [*self._outbox, *self._accumulator.take_all()]
+        self._outbox.clear()
+        self._outbox_size = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        tickets: list[Any] = []
+        for batch in batches:
+            tickets += batch.tickets[0].tickets if batch.is_single else batch.tickets
+        return tickets
 
     def _schedule(self) -> None:
         if self._is_draining:

@@ -28,6 +28,7 @@ from twinlog.client.errors import (
     ClientError,
     ClientForkedError,
     InvalidHandlerError,
+    SendOutcome,
 )
 from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
 from twinlog.client.push_consumer import RetryLater
@@ -45,6 +46,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "RetryLater",
+    "SendOutcome",
     "SendReceipt",
     "SendStatus",
     "TransactionProducer",
@@ -53,6 +55,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_END_S = 0.5  # For calls that have their outcome already: two turns of the loop.
 
 
 class _LoopThread:
@@ -115,9 +118,23 @@ class _LoopThread:
         self._is_closed = True
         if self._loop is None or self._thread is None or self._process_id != process_id():
             return
+        if threading.current_thread() is not self._thread:
+            asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """Let calls that have their outcome return it, and end the others: no future stays open."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=_END_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    # One more turn: what the calls returned is handed to the threads that wait for it.
+    await asyncio.sleep(0)
 
 
 class _Blocking:

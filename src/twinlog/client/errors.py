@@ -1,6 +1,10 @@
 """What can go wrong, in the user's words. Retry logic reads the flags, never lists of classes.
 
-ClientError                        code, retriable, refresh_route
+Every error of a send says what became of the message (`outcome`): the class knows it for one
+attempt, and the sender combines the attempts of a message, so that a retry never turns UNKNOWN into
+NOT_STORED.
+
+ClientError                        code, retriable, refresh_route, outcome
   UsageError                       wrong call; nothing was sent
     InvalidMessageError            topic, body, properties, size
     InvalidSubscriptionError       expression that cannot be read
@@ -29,6 +33,27 @@ ClientError                        code, retriable, refresh_route
 
 from __future__ import annotations
 
+import enum
+from typing import TypeVar
+
+
+class SendOutcome(enum.Enum):
+    """What became of a message whose send failed, judged by what was written to a socket."""
+
+    #: No broker stored it, and none will: sending it again cannot make a copy.
+    NOT_STORED = "not stored"
+    #: It left this process and no broker said what became of it: it may be stored, now or later.
+    UNKNOWN = "unknown"
+    #: A master said that it has stored it. How durable it is there is not known.
+    STORED = "stored"
+
+    def combined_with(self, other: SendOutcome) -> SendOutcome:
+        """The outcome of two attempts to send the same message: the stronger claim of storage."""
+        return self if _STRENGTH[self] >= _STRENGTH[other] else other
+
+
+_STRENGTH = {SendOutcome.NOT_STORED: 0, SendOutcome.UNKNOWN: 1, SendOutcome.STORED: 2}
+
 
 class ClientError(Exception):
     """Base of everything that this package raises on purpose."""
@@ -38,17 +63,41 @@ class ClientError(Exception):
     retriable = False
     #: Whether the route that led here should be asked for again.
     refresh_route = False
-    #: Whether it is certain that nothing was stored, so that trying again until the time is up
-    #: cannot make a copy.
-    is_safe_to_repeat = False
+    #: Whether the reason usually passes within seconds: a send that was certainly not stored is
+    #: then tried until its time is up, however often.
+    is_passing = False
+    #: Of a send: what became of the message. Unknown unless somebody knows better.
+    outcome = SendOutcome.UNKNOWN
+
+    @property
+    def is_safe_to_repeat(self) -> bool:
+        """Whether it is certain that nothing was stored, so that a repeat cannot make a copy."""
+        return self.outcome is SendOutcome.NOT_STORED
 
     @property
     def text(self) -> str:
         return str(self)
 
 
+E = TypeVar("E", bound=ClientError)
+
+
+def with_outcome(error: E, outcome: SendOutcome, note: str = "") -> E:
+    """The same error with another outcome. A copy: one error may stand for many sends."""
+    if error.outcome is outcome and not note:
+        return error
+    copy = type(error).__new__(type(error))
+    copy.__dict__.update(error.__dict__)
+    copy.args = (f"{error}{note}", *error.args[1:])
+    copy.__cause__ = error.__cause__ or error
+    copy.outcome = outcome
+    return copy
+
+
 class UsageError(ClientError, ValueError):
     """The call itself is wrong."""
+
+    outcome = SendOutcome.NOT_STORED
 
 
 class InvalidMessageError(UsageError):
@@ -79,16 +128,20 @@ class BufferFullError(ClientError):
     """The producer holds as many unsent bytes as it may."""
 
     retriable = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class RouteError(ClientError):
     """Where to send could not be found out."""
 
     retriable = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class NameServerUnreachableError(RouteError):
     """None of the name servers answers."""
+
+    is_passing = True
 
 
 class NotANameServerError(RouteError):
@@ -99,6 +152,8 @@ class NotANameServerError(RouteError):
 
 class NoBrokerError(RouteError):
     """The name server is there, but no broker has registered."""
+
+    is_passing = True
 
 
 class TopicNotFoundError(RouteError):
@@ -112,7 +167,7 @@ class NoWritableQueueError(RouteError):
     """The topic exists, but no master takes messages for it."""
 
     refresh_route = True
-    is_safe_to_repeat = True
+    is_passing = True
 
 
 class TransportError(ClientError):
@@ -125,7 +180,8 @@ class TransportError(ClientError):
 class BrokerUnreachableError(TransportError):
     """No connection; nothing was sent."""
 
-    is_safe_to_repeat = True
+    is_passing = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class RequestTimeoutError(TransportError):
@@ -135,6 +191,8 @@ class RequestTimeoutError(TransportError):
 class ConnectionLostError(TransportError):
     """The connection broke before the answer. The broker may have done it all the same."""
 
+    is_passing = True
+
 
 class UnreadableAnswerError(ClientError):
     """A server answered, but not in the form that the protocol has."""
@@ -143,7 +201,7 @@ class UnreadableAnswerError(ClientError):
 
 
 class RequestReplyTimeoutError(ClientError):
-    """The request was delivered to the broker, but no reply came in time."""
+    """No reply came in time. `outcome` says whether the broker has the request."""
 
     retriable = True
 
@@ -151,9 +209,13 @@ class RequestReplyTimeoutError(ClientError):
 class IdempotenceNotSupportedError(ClientError):
     """The broker does not know idempotent sends: it is not twinlog. Nothing was sent."""
 
+    outcome = SendOutcome.NOT_STORED
+
 
 class IdempotenceLostError(ClientError):
     """An earlier idempotent send to this queue failed: nothing may follow it. Nothing was sent."""
+
+    outcome = SendOutcome.NOT_STORED
 
 
 class TransactionError(ClientError):
@@ -188,24 +250,29 @@ class AccessDeniedError(BrokerError):
     """Access control refuses the account, its signature or what it wants."""
 
     advice = "check access_key and secret_key, and the account's permissions on the broker"
+    outcome = SendOutcome.NOT_STORED
 
 
 class BrokerBusyError(BrokerError):
     """The broker is overloaded."""
 
     retriable = True
-    is_safe_to_repeat = True
     advice = "the broker is overloaded: wait, then send again"
+    is_passing = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class RequestCodeNotSupportedError(BrokerError):
     """The server does not know this request."""
 
     advice = "is this the right kind of server and port?"
+    outcome = SendOutcome.NOT_STORED
 
 
 class MessageIllegalError(BrokerError):
     """The message is too large, or its properties are."""
+
+    outcome = SendOutcome.NOT_STORED
 
 
 class ServiceNotAvailableError(BrokerError):
@@ -213,7 +280,8 @@ class ServiceNotAvailableError(BrokerError):
 
     retriable = True
     refresh_route = True
-    is_safe_to_repeat = True
+    is_passing = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class NoPermissionError(BrokerError):
@@ -221,6 +289,7 @@ class NoPermissionError(BrokerError):
 
     # RocketMQ's producers try another broker: the permission is per broker.
     retriable = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class BrokerTopicNotFoundError(BrokerError):
@@ -228,6 +297,7 @@ class BrokerTopicNotFoundError(BrokerError):
 
     retriable = True
     refresh_route = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class PullNotFoundError(BrokerError):
@@ -268,6 +338,7 @@ class OutOfSequenceError(BrokerError):
     """An idempotent send whose number does not follow what the broker has."""
 
     is_out_of_sequence = True
+    outcome = SendOutcome.NOT_STORED
 
 
 class ProducerExpiredError(OutOfSequenceError):

@@ -22,16 +22,16 @@ from twinlog.client.errors import (
     ClientError,
     IdempotenceLostError,
     IdempotenceNotSupportedError,
-    NoWritableQueueError,
     UsageError,
 )
 from twinlog.client.instance import ClientInstance
-from twinlog.client.message import Message, SendReceipt
+from twinlog.client.message import Message
 from twinlog.client.outgoing import SendRequest, batch_element
 from twinlog.client.queues import MessageQueue
-from twinlog.client.routes import TopicRoute
+from twinlog.client.retry import backoff_ms, is_unlimited
 from twinlog.client.selector import choose_by_key
 from twinlog.client.sender import Sender
+from twinlog.client.waiting_room import find_queues, find_queues_until
 from twinlog.message.once import ONCE_NAME, PRODUCER_ID_LENGTH_MAX, Mark, is_producer_id
 from twinlog.remoting.codes import RequestCode
 
@@ -41,7 +41,9 @@ _MARK_SIZE_MAX = PRODUCER_ID_LENGTH_MAX + 200
 class _Item:
     """One message that waits for its number."""
 
-    __slots__ = ("body", "is_lone", "message", "properties", "queue", "sys_flag", "ticket")
+    __slots__ = (
+        "body", "deadline_ms", "is_lone", "message", "properties", "queue", "sys_flag", "ticket",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class _Item:
         ticket: Any,
         sys_flag: int,
         queue: MessageQueue | None,
+        deadline_ms: float,
     ) -> None:
         self.message = message
         self.body = body
@@ -58,6 +61,7 @@ class _Item:
         self.ticket = ticket
         self.sys_flag = sys_flag
         self.queue = queue
+        self.deadline_ms = deadline_ms  # By then its queue must be known.
         self.is_lone = bool(sys_flag or message.delay_level)
 
 
@@ -99,6 +103,7 @@ class IdempotentLanes:
         size_max: int,
         count_max: int,
         timeout_ms: int,
+        tell: Callable[[Any, ClientError], None],
         changed: Callable[[], None],
     ) -> None:
         if producer_id is not None and not is_producer_id(producer_id):
@@ -116,6 +121,7 @@ class IdempotentLanes:
         self._size_max = size_max
         self._count_max = count_max
         self._timeout_ms = timeout_ms
+        self._tell = tell  # Gives the ticket of a message that was not sent its error.
         self._changed = changed
         self._lanes: dict[MessageQueue, Lane] = {}
         # Queues of a topic as they were at the first send: a number belongs to its queue for good.
@@ -134,7 +140,8 @@ class IdempotentLanes:
         queue: MessageQueue | None,
     ) -> None:
         """Take a message; its future is told what became of it."""
-        item = _Item(message, body, properties, ticket, sys_flag, queue)
+        deadline_ms = self._instance.clock.monotonic_ms() + self._timeout_ms
+        item = _Item(message, body, properties, ticket, sys_flag, queue, deadline_ms)
         self.size += len(body)
         topic = message.topic
         if topic in self._layouts:
@@ -153,24 +160,25 @@ class IdempotentLanes:
         Raises ClientError when there are none.
         """
         if topic not in self._layouts:
-            route = await self._instance.route(topic, create=True)
-            queues = route.write_queues(topic, with_master_only=False)
-            if not queues:
-                raise NoWritableQueueError(f"topic {topic!r} has no queue that takes messages")
-            await self._require_once(route, queues)
-            self._layouts.setdefault(topic, queues)
-            for item in self._unrouted.pop(topic, ()):
-                self._place(item)
+            deadline_ms = self._instance.clock.monotonic_ms() + self._timeout_ms
+            queues = await find_queues_until(self._instance, topic, deadline_ms)
+            await self._require_once(queues)
+            self._take_layout(topic, queues)
         return self._layouts[topic]
 
-    async def _require_once(self, route: TopicRoute, queues: list[MessageQueue]) -> None:
+    def _take_layout(self, topic: str, queues: list[MessageQueue]) -> None:
+        self._layouts.setdefault(topic, queues)
+        for item in self._unrouted.pop(topic, ()):
+            self._place(item)
+
+    async def _require_once(self, queues: list[MessageQueue]) -> None:
         """All brokers of a topic must drop repeats, or nothing is sent to any of them."""
         for name in dict.fromkeys(queue.broker_name for queue in queues):
-            broker = route.brokers.get(name)
-            if broker is None or broker.master_address is None:
+            address = self._instance.master_address(name)
+            if address is None:
                 continue
             try:
-                await self._sender.require_once(broker.master_address, self._timeout_ms)
+                await self._sender.require_once(address, self._timeout_ms)
             except IdempotenceNotSupportedError:
                 raise
             except ClientError:
@@ -193,12 +201,33 @@ class IdempotentLanes:
         self._append(queue, _Members(data, count, ticket), count)
 
     async def _find_layout(self, topic: str) -> None:
-        try:
-            await self.layout(topic)
-        except ClientError as error:
-            for item in self._unrouted.pop(topic, ()):
+        """For those that wait; each is told when its own time is up, or nothing would help."""
+        attempt = 0
+        earlier: ClientError | None = None
+        while waiting := self._unrouted.get(topic):
+            deadline_ms = min(item.deadline_ms for item in waiting)
+            try:
+                queues = await find_queues(self._instance, topic, deadline_ms, earlier)
+                await self._require_once(queues)
+            except ClientError as error:
+                attempt += 1
+                earlier = error
+                self._dismiss(topic, error, only_late=is_unlimited(error))
+                left_ms = int(deadline_ms - self._instance.clock.monotonic_ms())
+                await self._instance.clock.sleep_ms(min(backoff_ms(attempt), max(1, left_ms)))
+            else:
+                self._take_layout(topic, queues)
+
+    def _dismiss(self, topic: str, error: ClientError, *, only_late: bool) -> None:
+        now_ms = self._instance.clock.monotonic_ms()
+        waiting = self._unrouted.pop(topic, [])
+        staying = [item for item in waiting if only_late and item.deadline_ms > now_ms]
+        if staying:
+            self._unrouted[topic] = staying
+        for item in waiting:
+            if not only_late or item.deadline_ms <= now_ms:
                 self._fail(item, error)
-            self._changed()
+        self._changed()
 
     def _place(self, item: _Item) -> None:
         self._append(item.queue or self._choose(item.message), item, 1)
@@ -302,15 +331,13 @@ class IdempotentLanes:
         request.count = members.count
         return request
 
-    def finished(
-        self, request: SendRequest, receipts: list[SendReceipt] | None, error: ClientError | None
-    ) -> None:
+    def finished(self, request: SendRequest, error: ClientError | None) -> None:
         """A request of ours has its outcome: go on, or close the queue."""
         lane: Lane = request.once
         lane.in_flight = False
-        if receipts is not None:
+        if error is None:
             lane.next_number += request.count
-        elif request.is_unknown or getattr(error, "is_out_of_sequence", False):
+        elif not error.is_safe_to_repeat or getattr(error, "is_out_of_sequence", False):
             lane.broken = IdempotenceLostError(
                 f"queue {lane.queue.broker_name}/{lane.queue.queue_id} of {lane.queue.topic!r} is "
                 f"closed for producer {self.producer_id}: an earlier send failed ({error}). Open a "
@@ -322,6 +349,8 @@ class IdempotentLanes:
     def fail_all(self) -> None:
         """The producer is closed: what waits is told so."""
         error = ClientClosedError("the producer was closed meanwhile")
+        for topic in list(self._unrouted):
+            self._dismiss(topic, error, only_late=False)
         for lane in self._lanes.values():
             lane.broken = lane.broken or error
             while lane.waiting:
@@ -329,6 +358,4 @@ class IdempotentLanes:
 
     def _fail(self, item: _Item | _Members, error: ClientError) -> None:
         self.size -= len(item.body)
-        future = item.ticket[0]
-        if not future.done():
-            future.set_exception(error)
+        self._tell(item.ticket, error)

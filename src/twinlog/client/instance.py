@@ -14,7 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from twinlog.client.errors import ClientClosedError, ClientError, ClientForkedError
+from twinlog.client.errors import (
+    ClientClosedError,
+    ClientError,
+    ClientForkedError,
+    NameServerUnreachableError,
+)
 from twinlog.client.name_servers import NameServers, discover, is_discovery, parse_name_servers
 from twinlog.client.presence import GroupMember, MemberRole, Presence
 from twinlog.client.route_table import DEFAULT_TOPIC, RouteTable
@@ -299,6 +304,14 @@ class ClientInstance:
             )
             return
         handler(connection, request)
+
+
+def no_answer(instance: ClientInstance, topic: str) -> ClientError:
+    """The error of who waited for a route until its time was up."""
+    asked = ", ".join(instance.name_servers.in_order())
+    return NameServerUnreachableError(
+        f"no name server answers: no answer from {asked} about topic {topic!r} in time"
+    )
 
 
 def _address_bytes(address: str) -> bytes:

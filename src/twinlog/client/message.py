@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from twinlog.client.errors import InvalidMessageError
+from twinlog.client.errors import InvalidMessageError, SendOutcome
 from twinlog.client.queues import MessageQueue
 from twinlog.message import properties as names
 from twinlog.message.compression import inflate_body
@@ -79,6 +79,11 @@ class SendReceipt(NamedTuple):
     @property
     def is_acknowledged(self) -> bool:
         return self.status is SendStatus.SEND_OK
+
+    @property
+    def outcome(self) -> SendOutcome:
+        """STORED with every status: a master answers only what it has in its log."""
+        return SendOutcome.STORED
 
 
 class Message:

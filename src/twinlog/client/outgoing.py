@@ -9,7 +9,13 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from twinlog.client.errors import ClientError, UnreadableAnswerError, broker_error
+from twinlog.client.errors import (
+    ClientError,
+    SendOutcome,
+    UnreadableAnswerError,
+    broker_error,
+    with_outcome,
+)
 from twinlog.client.message import SendReceipt, SendStatus
 from twinlog.client.queues import MessageQueue
 from twinlog.remoting.codes import RequestCode
@@ -36,9 +42,9 @@ class SendRequest:
     """One request on its way: a message, or a batch of them. Kept until answered or given up."""
 
     __slots__ = (
-        "attempt", "batch", "body", "born_ms", "code", "count", "deadline_ms", "error",
-        "flag", "is_pinned", "is_unknown", "once", "properties", "queue", "reconsume_times",
-        "reconsume_times_max", "size", "sys_flag", "tickets", "topic", "tried",
+        "attempt", "batch", "body", "born_ms", "code", "count", "deadline_ms", "error", "failures",
+        "flag", "is_pinned", "once", "outcome", "properties", "queue", "receipts",
+        "reconsume_times", "reconsume_times_max", "size", "sys_flag", "tickets", "topic", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -74,11 +80,20 @@ class SendRequest:
         self.attempt = 0
         self.tried: tuple[str, ...] = ()
         self.error: ClientError | None = None
+        # Attempts that count against the limit of retries: those that may have been stored, and
+        # those whose reason does not pass by itself.
+        self.failures = 0
+        self.outcome = SendOutcome.NOT_STORED  # Of all attempts so far, together.
+        # Of an attempt whose status was not SEND_OK and that is made again all the same.
+        self.receipts: list[SendReceipt] | None = None
         self.reconsume_times = 0
         self.reconsume_times_max: int | None = None
-        # Of an idempotent send: its lane, and whether an attempt may have been stored.
-        self.once: Any = None
-        self.is_unknown = False
+        self.once: Any = None  # The lane of an idempotent send.
+
+    def pin(self, queue: MessageQueue) -> None:
+        """Exactly there, also when it is sent again."""
+        self.queue = queue
+        self.is_pinned = True
 
 
 def send_command(request: SendRequest, group: str, default_topic: str) -> RemotingCommand:
@@ -132,7 +147,9 @@ def read_receipts(
         queue_id, queue_offset = int(ext["queueId"]), int(ext["queueOffset"])
         offset_ids = ext["msgId"].split(",")
     except (KeyError, ValueError) as error:
-        raise UnreadableAnswerError(f"{address}: send answer without {error}") from error
+        # The code alone says that the master has it.
+        unreadable = UnreadableAnswerError(f"{address}: send answer without {error}")
+        raise with_outcome(unreadable, SendOutcome.STORED) from error
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     transaction_id = ext.get("transactionId", "")
@@ -147,6 +164,25 @@ def read_receipts(
     if len(places) != len(message_ids):
         places = range(queue_offset, queue_offset + len(message_ids))
     return receipts(status, queue, message_ids, places, offset_ids)
+
+
+async def all_receipts(outcomes: list[Any]) -> list[SendReceipt]:
+    """The receipts of messages and runs; raises the first error when all have their outcome."""
+    receipts: list[SendReceipt] = []
+    error: ClientError | None = None
+    for future in outcomes:
+        try:
+            outcome = await future
+        except ClientError as failure:
+            error = error or failure
+            continue
+        if type(outcome) is list:
+            receipts.extend(outcome)
+        else:
+            receipts.append(outcome)
+    if error is not None:
+        raise error
+    return receipts
 
 
 def receipts_in_python(

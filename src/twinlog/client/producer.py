@@ -31,7 +31,7 @@ from twinlog.client.errors import (
 from twinlog.client.fault_strategy import FaultStrategy
 from twinlog.client.hooks import guarded
 from twinlog.client.idempotent import IdempotentLanes
-from twinlog.client.instance import ClientInstance, MemberRole
+from twinlog.client.instance import DEFAULT_TOPIC, ClientInstance, MemberRole
 from twinlog.client.message import (
     Message,
     ReceivedMessage,
@@ -43,13 +43,14 @@ from twinlog.client.message import (
     encode_user_properties,
     is_checked_topic,
 )
-from twinlog.client.outgoing import SendRequest, batch_element, send_command
+from twinlog.client.outgoing import SendRequest, all_receipts, batch_element, send_command
 from twinlog.client.queues import MessageQueue
 from twinlog.client.request_reply import RequestReply
 from twinlog.client.run import pack_run
 from twinlog.client.selector import choose_by_key
 from twinlog.client.sender import Sender
 from twinlog.client.settings import ClientSettings, resolve
+from twinlog.client.waiting_room import Guest, WaitingRoom, find_queues_until
 from twinlog.message import sysflag
 from twinlog.message.compression import compress
 from twinlog.message.sysflag import CompressionType
@@ -138,6 +139,7 @@ class Producer:
         self._hooks = self._instance.settings.hooks
         self._has_linger = linger_ms is not None
         self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._taken = 0  # Messages that were taken and wait for room in the buffer.
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
@@ -155,12 +157,16 @@ class Producer:
         self._batching = Batching(
             accumulator, self._sender, self._instance.clock, send_timeout_ms=send_timeout_ms
         )
+        self._waiting_room = WaitingRoom(
+            self._instance, tell=self._fail_ticket, changed=self._wake_waiters
+        )
         self._once: IdempotentLanes | None = None
         if idempotent:
             self._once = IdempotentLanes(
                 self._instance, self._sender, epoch=epoch, size_max=batch_size_max,
                 producer_id=producer_id,
-                count_max=batch_count_max, timeout_ms=send_timeout_ms, changed=self._wake_waiters,
+                count_max=batch_count_max, timeout_ms=send_timeout_ms,
+                tell=self._fail_ticket, changed=self._wake_waiters,
             )  # fmt: skip
         elif producer_id is not None or epoch:
             raise UsageError("producer_id and epoch are for idempotent=True")
@@ -177,7 +183,10 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Send what waits, wait for the answers (at most `send_timeout_ms`), then disconnect."""
+        """Send what waits, wait for the answers (at most `send_timeout_ms`), then disconnect.
+
+        Everything that was taken has its outcome then: a receipt, or an error.
+        """
         if self._closing or not self._instance.is_running:
             await self._instance.stop()
             return
@@ -191,9 +200,17 @@ class Producer:
         self._fail_all()
 
     def _fail_all(self) -> None:
+        error = ClientClosedError("the producer was closed meanwhile")
+        self._waiting_room.fail_all(error)
+        for ticket in self._batching.take_all():
+            self._fail_ticket(ticket, error)
         self._sender.fail_all()
         if self._once is not None:
             self._once.fail_all()
+        while self._room_waiters:
+            waiter = self._room_waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -223,8 +240,10 @@ class Producer:
             timeout_ms: Instead of `send_timeout_ms`.
 
         Raises:
-            ClientError: see `twinlog.client.errors`; `error.retriable` says whether to try again.
+            ClientError: see `twinlog.client.errors`; `error.retriable` says whether to try again,
+                `error.outcome` whether the message is stored.
         """
+        self._check_open()
         if self._is_over_limit():
             await self._wait_for_room()
         return await self._enqueue(message, queue, timeout_ms)
@@ -238,10 +257,12 @@ class Producer:
             BufferFullError: too much is on its way; nothing was taken.
         """
         if self._is_over_limit():
+            self._check_open()
             raise BufferFullError(
                 f"{self._sender.outstanding} requests and {self._buffered()} bytes are on their "
                 f"way: await some of the futures, or use send()"
             )
+        self._check_open()
         return self._enqueue(message, queue, None)
 
     async def send_batch(
@@ -251,6 +272,7 @@ class Producer:
         batch = list(messages)
         if not batch:
             return []
+        self._check_open()
         self._not_idempotent("send_batch", "send_many gathers batches by itself")
         check_batch(batch)
         if queue is not None:
@@ -291,6 +313,7 @@ class Producer:
                 failure = error
             start = 0
             while start < len(chunk):
+                self._check_open()
                 if self._is_over_limit() or self._batching.is_backed_up:
                     # More would only wait here, and whoever sends beside us behind it.
                     await self._wait_for_room(is_bulk=True)
@@ -298,7 +321,7 @@ class Producer:
             if failure is not None:
                 raise failure
             is_more = len(chunk) == YIELD_EVERY
-        return await _all_receipts(outcomes)
+        return await all_receipts(outcomes)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without an answer: as fast as it gets, and nobody knows whether it arrived."""
@@ -309,13 +332,15 @@ class Producer:
         if queue is not None:
             check_queue(queue, message.topic)
         sys_flag, body = self._compressed(body)
-        route = await self._instance.route(message.topic, create=True)
         request = self._request(message, body, properties.decode(), [ticket], queue, sys_flag)
+        queues = await find_queues_until(self._instance, message.topic, request.deadline_ms)
+        if queue is None and message.sharding_key is not None:
+            request.pin(choose_by_key(queues, message.sharding_key))
+        route = self._instance.cached_route(message.topic)
+        assert route is not None
         address = self._sender.choose(request, route)
-        command = send_command(request, self.group, self._default_topic)
+        command = send_command(request, self.group, DEFAULT_TOPIC)
         await self._instance.transport.oneway(address, command)
-
-    _default_topic = "TBW102"
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that can be sent to now."""
@@ -335,9 +360,9 @@ class Producer:
         return await self._request_reply.reply(request, body)
 
     async def flush(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until nothing is on its way: everything taken so far has its receipt or error."""
         self._batching.drain(force=True)
-        while self._buffered() or self._sender.outstanding:
+        while self._is_busy():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle_waiters.append(waiter)
             await waiter
@@ -362,7 +387,6 @@ class Producer:
         first = messages[start]
         if type(first) is not Message or not is_checked_topic(first.topic):
             return None
-        self._check_open()
         loop = self._own_loop()
         key = self._batching.free_lane(first)
         size_room, count_room = self._batching.room(key)
@@ -394,7 +418,6 @@ class Producer:
     def _enqueue(
         self, message: Message, queue: MessageQueue | None, timeout_ms: int | None
     ) -> asyncio.Future[SendReceipt]:
-        self._check_open()
         if queue is not None:
             check_message(message, self._message_size_max)
             check_queue(queue, message.topic)
@@ -409,7 +432,7 @@ class Producer:
             sys_flag, body = self._compressed(body)
         is_lone = bool(sys_flag or message.delay_level)
         if message.sharding_key is not None and pinned is None:
-            self._enqueue_when_routed(message, body, properties, ticket, sys_flag)
+            self._enqueue_when_routed(message, body, properties, ticket, sys_flag, timeout_ms)
             return ticket[0]
         if not self._has_linger and message.sharding_key is None:
             request = self._request(
@@ -472,24 +495,32 @@ class Producer:
             self._batching.add(key, batch_element(body, properties, message.flag), ticket)
 
     def _enqueue_when_routed(
-        self, message: Message, body: bytes, properties: bytes, ticket: Ticket, sys_flag: int
+        self,
+        message: Message,
+        body: bytes,
+        properties: bytes,
+        ticket: Ticket,
+        sys_flag: int,
+        timeout_ms: int | None,
     ) -> None:
         """The queue of a key follows from the route, which is not there yet."""
+        key = message.sharding_key
+        assert key is not None
+        is_lone = bool(sys_flag or message.delay_level)
 
-        async def wait() -> None:
-            try:
-                await self._instance.route(message.topic, create=True)
-                pinned = self._queue_of_key(message)
-                is_lone = bool(sys_flag or message.delay_level)
-                self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
-            except ClientError as error:
-                if not ticket[0].done():
-                    ticket[0].set_exception(error)
+        def place(queues: list[MessageQueue]) -> None:
+            pinned = choose_by_key(queues, key)
+            self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
 
-        self._instance.tasks.spawn("first send", wait())
+        guest = Guest(self._deadline_ms(timeout_ms), len(body), ticket, place)
+        self._waiting_room.add(message.topic, guest)
+
+    def _deadline_ms(self, timeout_ms: int | None) -> float:
+        return self._instance.clock.monotonic_ms() + (timeout_ms or self._send_timeout_ms)
 
     def _queue_of_key(self, message: Message) -> MessageQueue | None:
-        if message.sharding_key is None:
+        """None: no key, or its queue is not known yet, or others wait to know theirs."""
+        if message.sharding_key is None or self._waiting_room.has(message.topic):
             return None
         route = self._instance.cached_route(message.topic)
         queues = route.write_queues(message.topic, with_master_only=False) if route else []
@@ -530,7 +561,7 @@ class Producer:
         clock = self._instance.clock
         return SendRequest(
             message.topic, body, properties, tickets=tickets, born_ms=clock.now_ms(),
-            deadline_ms=clock.monotonic_ms() + (timeout_ms or self._send_timeout_ms),
+            deadline_ms=self._deadline_ms(timeout_ms),
             flag=message.flag, sys_flag=sys_flag, queue=queue,
         )  # fmt: skip
 
@@ -553,10 +584,28 @@ class Producer:
             sys_flag | flag, timeout_ms,
         )  # fmt: skip
         request.code = code
+        key = message.sharding_key
+        if key is not None and not request.is_pinned:
+
+            def place(queues: list[MessageQueue]) -> None:
+                request.pin(choose_by_key(queues, key))
+                self._sender.send(request)
+
+            guest = Guest(request.deadline_ms, request.size, ticket, place)
+            self._waiting_room.add(message.topic, guest)
+            return ticket[0]
         self._sender.send(request)
         return ticket[0]
 
     # Outcomes
+
+    def _fail_ticket(self, ticket: Ticket, error: ClientError) -> None:
+        """A message that is not part of any request yet failed."""
+        future, _, context = ticket
+        if not future.done():
+            future.set_exception(error)
+        if self._hooks is not None:
+            guarded(self._hooks.after_send, context, None, error)
 
     def _outcome(
         self, request: SendRequest, receipts: list[SendReceipt] | None, error: ClientError | None
@@ -580,15 +629,21 @@ class Producer:
                 guarded(hooks.after_send, context, outcome, error)
         if request.once is not None:
             assert self._once is not None
-            self._once.finished(request, receipts, error)
+            self._once.finished(request, error)
         self._batching.finished(request)
         self._wake_waiters()
 
     # Back-pressure
 
     def _buffered(self) -> int:
-        size = self._sender.outstanding_size + self._batching.size
+        size = self._sender.outstanding_size + self._batching.size + self._waiting_room.size
         return size if self._once is None else size + self._once.size
+
+    def _is_busy(self) -> bool:
+        """Whether anything that was taken has no outcome yet."""
+        return bool(
+            self._sender.outstanding or self._waiting_room.count or self._taken or self._buffered()
+        )
 
     def _is_over_limit(self) -> bool:
         sender = self._sender
@@ -600,10 +655,17 @@ class Producer:
 
     async def _wait_for_room(self, *, is_bulk: bool = False) -> None:
         self._instance.check_usable()
-        while self._is_over_limit() or (is_bulk and self._batching.is_backed_up):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room_waiters.append(waiter)
-            await waiter
+        loop = self._own_loop()
+        self._taken += 1
+        try:
+            while self._is_over_limit() or (is_bulk and self._batching.is_backed_up):
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._room_waiters.append(waiter)
+                await waiter
+        finally:
+            self._taken -= 1
+            # Room may be left, and whoever had it may not have used it: the next one looks.
+            loop.call_soon(self._wake_waiters)
 
     def _wake_waiters(self) -> None:
         while self._room_waiters and not self._is_over_limit():
@@ -611,7 +673,7 @@ class Producer:
             if not waiter.done():
                 waiter.set_result(None)
                 break
-        if self._idle_waiters and not self._sender.outstanding:
+        if self._idle_waiters and not self._sender.outstanding and not self._taken:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
                 if not waiter.done():
@@ -620,9 +682,7 @@ class Producer:
     def _instance_failed(self) -> None:
         """Nobody waits for a producer that no longer works."""
         self._fail_all()
-        waiters = [*self._room_waiters, *self._idle_waiters]
-        self._room_waiters.clear()
-        self._idle_waiters.clear()
+        waiters, self._idle_waiters = self._idle_waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(ClientClosedError("this producer has failed, see the log"))
@@ -638,22 +698,3 @@ class Producer:
 
     def routes_changed(self) -> None:
         """Routes are looked up for each send: nothing to do."""
-
-
-async def _all_receipts(outcomes: list[Any]) -> list[SendReceipt]:
-    """The receipts of messages and runs; raises the first error when all have their outcome."""
-    receipts: list[SendReceipt] = []
-    error: ClientError | None = None
-    for future in outcomes:
-        try:
-            outcome = await future
-        except ClientError as failure:
-            error = error or failure
-            continue
-        if type(outcome) is list:
-            receipts.extend(outcome)
-        else:
-            receipts.append(outcome)
-    if error is not None:
-        raise error
-    return receipts

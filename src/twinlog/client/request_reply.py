@@ -12,9 +12,15 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from twinlog.client.errors import InvalidMessageError, RequestReplyTimeoutError
+from twinlog.client.errors import (
+    InvalidMessageError,
+    RequestReplyTimeoutError,
+    SendOutcome,
+    with_outcome,
+)
 from twinlog.client.instance import ClientInstance
 from twinlog.client.message import Message, ReceivedMessage, SendReceipt
+from twinlog.client.waiting_room import find_queues_until
 from twinlog.message import properties as names
 from twinlog.message.ids import pack_host
 from twinlog.message.model import Record
@@ -41,7 +47,8 @@ class RequestReply:
 
     async def request(self, message: Message, timeout_ms: int) -> ReceivedMessage:
         self._instance.check_usable()
-        await self._announce(message.topic)
+        deadline_ms = self._instance.clock.monotonic_ms() + timeout_ms
+        await self._announce(message.topic, deadline_ms)
         correlation_id = str(uuid.uuid4())
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
@@ -50,22 +57,26 @@ class RequestReply:
             names.PROPERTY_MESSAGE_REPLY_TO_CLIENT: self._instance.client_id,
             names.PROPERTY_MESSAGE_TTL: str(timeout_ms),
         }
+        outcome = SendOutcome.UNKNOWN
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._send(message, properties=properties, timeout_ms=timeout_ms)
+            left_ms = max(1, int(deadline_ms - self._instance.clock.monotonic_ms()))
+            async with asyncio.timeout(left_ms / 1000):
+                await self._send(message, properties=properties, timeout_ms=left_ms)
+                outcome = SendOutcome.STORED
                 return await reply
         except TimeoutError:
-            raise RequestReplyTimeoutError(
+            error = RequestReplyTimeoutError(
                 f"no reply to the request on topic {message.topic!r} within {timeout_ms} ms: "
                 f"is a consumer running that replies?"
-            ) from None
+            )
+            raise with_outcome(error, outcome) from None
         finally:
             del self._waiting[correlation_id]
 
-    async def _announce(self, topic: str) -> None:
+    async def _announce(self, topic: str, deadline_ms: float) -> None:
         if self._is_announced:
             return
-        await self._instance.route(topic, create=True)
+        await find_queues_until(self._instance, topic, deadline_ms)
         self._instance.brokers.update(await self._instance.cluster_brokers())
         await self._instance.heartbeat()
         self._is_announced = True

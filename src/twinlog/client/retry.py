@@ -29,13 +29,19 @@ def decide(
 
     A pinned message (explicit queue, sharding key) stays on its queue: order is worth more than
     speed. Nothing is retried once the time is up: the caller is told instead. What certainly was
-    not stored is retried until then, however often: a broker that restarts is back in a second.
+    not stored is retried until then, however often, if the reason is one that passes: a broker
+    that restarts is back in a second.
     """
     if not error.retriable or time_left_ms <= 0:
         return RetryAction.GIVE_UP
-    if attempt >= attempts_max and not (error.is_safe_to_repeat and attempts_max > 1):
+    if attempt >= attempts_max and not (is_unlimited(error) and attempts_max > 1):
         return RetryAction.GIVE_UP
     return RetryAction.SAME_QUEUE if is_pinned else RetryAction.ANOTHER_BROKER
+
+
+def is_unlimited(error: ClientError) -> bool:
+    """Whether only time limits the repeats: no copy can come of them, and the reason passes."""
+    return error.is_passing and error.is_safe_to_repeat
 
 
 def backoff_ms(attempt: int) -> int:

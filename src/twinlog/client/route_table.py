@@ -166,21 +166,30 @@ class RouteTable:
             self._changed()
 
     async def _route_of_missing_topic(self, topic: str, *, create: bool) -> TopicRoute:
-        if create:
-            template = await self._fetch_route(DEFAULT_TOPIC)
-            self._routes.pop(DEFAULT_TOPIC, None)
-            if isinstance(template, TopicRoute):
-                route = template.as_template_for_new_topic(DEFAULT_TOPIC_QUEUES)
-                self._remember(topic, route, is_provisional=True)
-                return route
-        if not await self.cluster_brokers():
+        route = await self._route_of_new_topic(topic) if create else None
+        if route is None and not await self.cluster_brokers():
             asked = self._host.name_servers.in_order()[0]
             raise NoBrokerError(
                 f"name server {asked} knows no broker: none is running, or it registers with "
                 f"another name server (namesrvAddr)"
             )
+        if route is None and create:
+            # Brokers may have registered between the two questions, all their topics at once.
+            route = await self._route_of_new_topic(topic)
+        if route is not None:
+            return route
         hint = "autoCreateTopicEnable=false" if create else "nobody has sent to it yet"
         raise TopicNotFoundError(f"topic {topic!r} does not exist ({hint}): create it first")
+
+    async def _route_of_new_topic(self, topic: str) -> TopicRoute | None:
+        """Where the first send will create the topic; None when no broker does that."""
+        template = await self._fetch_route(DEFAULT_TOPIC)
+        self._routes.pop(DEFAULT_TOPIC, None)
+        if not isinstance(template, TopicRoute):
+            return None
+        route = template.as_template_for_new_topic(DEFAULT_TOPIC_QUEUES)
+        self._remember(topic, route, is_provisional=True)
+        return route
 
     async def cluster_brokers(self) -> dict[str, BrokerData]:
         """Every broker that is registered, by name."""

@@ -7,6 +7,7 @@ that a broken connection with ten thousand requests on it makes one route look-u
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -18,13 +19,15 @@ from twinlog.client.errors import (
     IdempotenceNotSupportedError,
     NoWritableQueueError,
     RequestCodeNotSupportedError,
+    SendOutcome,
+    with_outcome,
 )
 from twinlog.client.fault_strategy import FaultStrategy
-from twinlog.client.instance import DEFAULT_TOPIC, ClientInstance
+from twinlog.client.instance import DEFAULT_TOPIC, ClientInstance, no_answer
 from twinlog.client.message import SendReceipt
 from twinlog.client.outgoing import SendRequest, ids_of, read_receipts, send_command
 from twinlog.client.queues import MessageQueue
-from twinlog.client.retry import RetryAction, backoff_ms, decide
+from twinlog.client.retry import RetryAction, backoff_ms, decide, is_unlimited
 from twinlog.client.routes import TopicRoute
 from twinlog.client.selector import RoundRobin
 from twinlog.client.transport import translate
@@ -63,6 +66,7 @@ class Sender:
         self._waiting: deque[SendRequest] = deque()
         self._is_recovering = False
         self._once_brokers: set[str] = set()  # Known to drop repeats.
+        self._asking: set[SendRequest] = set()  # Wait to hear whether their broker drops repeats.
         self.outstanding = 0
         self.outstanding_size = 0
 
@@ -113,6 +117,7 @@ class Sender:
 
     def _submit(self, request: SendRequest, address: str) -> None:
         if request.once is not None and address not in self._once_brokers:
+            self._asking.add(request)
             self._instance.tasks.spawn("ask broker", self._ask_broker(request, address))
             return
         started_ms = self._instance.clock.monotonic_ms()
@@ -133,19 +138,28 @@ class Sender:
             )
         except RemotingError as error:
             self._lost(request, address, error)
+        except ClientClosedError as error:
+            self._failed(request, error)
 
     async def _ask_broker(self, request: SendRequest, address: str) -> None:
         """Before the first idempotent send to a broker: it must be one that drops repeats."""
         left_ms = request.deadline_ms - self._instance.clock.monotonic_ms()
+        failure: ClientError | None = None
         try:
             await self.require_once(address, max(1.0, left_ms))
-        except IdempotenceNotSupportedError as error:
-            self._finish(request, None, error)
         except ClientError as error:
-            request.attempt += 1
-            self._failed(request, error)
-        else:
+            # The question was lost, not the message: that has not been written anywhere.
+            failure = with_outcome(error, SendOutcome.NOT_STORED)
+        if request not in self._asking:
+            return  # Given up meanwhile.
+        self._asking.discard(request)
+        if failure is None:
             self._submit(request, address)
+        elif isinstance(failure, IdempotenceNotSupportedError):
+            self._finish(request, None, failure)
+        else:
+            request.attempt += 1
+            self._failed(request, failure)
 
     async def require_once(self, address: str, timeout_ms: float) -> None:
         """Raise IdempotenceNotSupportedError unless the broker there drops repeats."""
@@ -187,35 +201,52 @@ class Sender:
             and (not request.is_pinned or request.once is not None)
         ):
             request.tried += (receipts[0].queue.broker_name,)
+            request.receipts = receipts
+            request.outcome = SendOutcome.STORED
             self._look_after(request)
             return
         self._finish(request, receipts, None)
 
     def _lost(self, request: SendRequest, address: str, error: RemotingError) -> None:
         translated = translate(error, address)
-        if not translated.is_safe_to_repeat:
-            request.is_unknown = True
         self._instance.connection_failed(address, translated)
         if request.queue is not None and isinstance(translated, BrokerUnreachableError):
             self._faults.failed(request.queue.broker_name, self._instance.clock.monotonic_ms())
         self._failed(request, translated)
 
-    def _failed(self, request: SendRequest, error: ClientError) -> None:
+    def _failed(self, request: SendRequest, error: ClientError, *, has_route: bool = True) -> None:
+        """An attempt failed: try again, or tell. `error` speaks of this attempt alone."""
+        request.outcome = request.outcome.combined_with(error.outcome)
+        if not is_unlimited(error):
+            request.failures += 1
         action = decide(
             error,
-            attempt=request.attempt,
-            # A repeat does no harm: only time limits it.
-            attempts_max=self._attempts_max if request.once is None else _NO_LIMIT,
+            attempt=request.failures,
+            # A repeat does no harm, and without a route nothing was tried: only time limits them.
+            attempts_max=self._attempts_max if request.once is None and has_route else _NO_LIMIT,
             is_pinned=request.is_pinned,
             time_left_ms=request.deadline_ms - self._instance.clock.monotonic_ms(),
         )
-        if action is RetryAction.GIVE_UP or not self._instance.is_running:
-            self._finish(request, None, error)
+        is_stored = error.outcome is SendOutcome.STORED and request.once is None
+        if action is RetryAction.GIVE_UP or is_stored or not self._instance.is_running:
+            self._give_up(request, error)
             return
         if action is RetryAction.ANOTHER_BROKER and request.queue is not None:
             request.tried += (request.queue.broker_name,)
         request.error = error
         self._look_after(request)
+
+    def _give_up(self, request: SendRequest, error: ClientError) -> None:
+        """Tell the last error, with the outcome of all attempts together."""
+        if request.receipts is not None:
+            # An earlier attempt is stored: its receipt says more than the error of a repeat.
+            self._finish(request, request.receipts, None)
+            return
+        outcome = request.outcome.combined_with(error.outcome)
+        note = ""
+        if outcome is not error.outcome:
+            note = "; an earlier attempt may have been stored"
+        self._finish(request, None, with_outcome(error, outcome, note))
 
     def _finish(
         self, request: SendRequest, receipts: list[SendReceipt] | None, error: ClientError | None
@@ -238,13 +269,18 @@ class Sender:
             while self._waiting:
                 pause_ms = max(backoff_ms(request.attempt) for request in self._waiting)
                 if pause_ms:
-                    await self._instance.clock.sleep_ms(pause_ms)
+                    await self._instance.clock.sleep_ms(max(0, min(pause_ms, self._left_ms())))
                 errors = await self._find_routes()
                 waiting, self._waiting = self._waiting, deque()
                 for request in waiting:
                     self._send_again(request, errors.get(request.topic))
         finally:
             self._is_recovering = False
+
+    def _left_ms(self) -> float:
+        """Until the first of those that wait must be told."""
+        first = min((request.deadline_ms for request in self._waiting), default=0.0)
+        return first - self._instance.clock.monotonic_ms()
 
     async def _find_routes(self) -> dict[str, ClientError]:
         """Ask for the routes that are missing or known to be wrong."""
@@ -255,24 +291,29 @@ class Sender:
             or request.error.refresh_route
             or self._instance.cached_route(request.topic) is None
         }
-        errors: dict[str, ClientError] = {}
-        for topic in topics:
-            try:
+        found = await asyncio.gather(*(self._find_route(topic) for topic in topics))
+        return {topic: error for topic, error in zip(topics, found, strict=True) if error}
+
+    async def _find_route(self, topic: str) -> ClientError | None:
+        """Ask for one route, no longer than the first of those that wait may take."""
+        try:
+            async with asyncio.timeout(max(1.0, self._left_ms()) / 1000):
                 await self._instance.refresh_route(topic, create=True)
-            except ClientError as error:
-                errors[topic] = error
-        return errors
+        except TimeoutError:
+            return None  # Who must be told now is, the others ask again.
+        except ClientError as error:
+            return error
+        return None
 
     def _send_again(self, request: SendRequest, route_error: ClientError | None) -> None:
         route = self._instance.cached_route(request.topic)
         if route is None:
             request.attempt += 1
-            self._failed(
-                request, route_error or request.error or NoWritableQueueError(request.topic)
-            )
+            error = route_error or request.error or no_answer(self._instance, request.topic)
+            self._failed(request, error, has_route=False)
             return
         if request.deadline_ms <= self._instance.clock.monotonic_ms():
-            self._finish(request, None, request.error or route_error or ClientError("timed out"))
+            self._give_up(request, request.error or route_error or _too_late(request))
             return
         try:
             address = self.choose(request, route)
@@ -284,9 +325,16 @@ class Sender:
 
     def fail_all(self) -> None:
         """The producer is closed: what waits is told so."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = [*self._waiting, *self._asking], deque()
+        self._asking.clear()
         for request in waiting:
-            self._finish(request, None, ClientClosedError("the producer was closed meanwhile"))
+            self._give_up(request, ClientClosedError("the producer was closed meanwhile"))
+
+
+def _too_late(request: SendRequest) -> ClientError:
+    return NoWritableQueueError(
+        f"the time of a send to topic {request.topic!r} was up before it could be sent"
+    )
 
 
 def _knows_once(body: bytes | memoryview) -> bool:

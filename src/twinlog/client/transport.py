@@ -13,8 +13,10 @@ from twinlog.client.errors import (
     BrokerUnreachableError,
     ConnectionLostError,
     RequestTimeoutError,
+    SendOutcome,
     TransportError,
     broker_error,
+    with_outcome,
 )
 from twinlog.remoting import errors as remoting_errors
 from twinlog.remoting.client import RemotingClient
@@ -36,7 +38,10 @@ def translate(error: BaseException, address: str) -> TransportError:
         return ConnectionLostError(f"{address} answers in HTTP: it is not a RocketMQ port")
     if isinstance(error, remoting_errors.RemoteProtocolError) or "frame length" in text:
         return ConnectionLostError(f"{address} does not speak RocketMQ's protocol: {text}")
-    return ConnectionLostError(text)
+    lost = ConnectionLostError(text)
+    if isinstance(error, remoting_errors.ConnectionClosedError) and not error.was_sent:
+        return with_outcome(lost, SendOutcome.NOT_STORED)
+    return lost
 
 
 class Transport:

@@ -223,9 +223,16 @@ class RemotingClient:
         if self._waiting >= _WAITING_FOR_CONNECT_MAX:
             raise TooManyRequestsError(address, _WAITING_FOR_CONNECT_MAX)
         self._waiting += 1
-        self._tasks.spawn(
+        task = self._tasks.spawn(
             f"submit {address}", self._submit_later(address, command, timeout_ms, callback)
         )
+
+        def ended(task: asyncio.Task[None]) -> None:
+            # Also one that was cancelled before it ran at all.
+            if task.cancelled():
+                callback(None, ConnectError(address, "the client is closed"))
+
+        task.add_done_callback(ended)
 
     async def _submit_later(
         self, address: str, command: RemotingCommand, timeout_ms: float, callback: AnswerCallback
@@ -233,8 +240,10 @@ class RemotingClient:
         started_ms = self._clock.monotonic_ms()
         try:
             connection = await self.connect(address)
+            rest_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
+            if rest_ms <= 0:
+                raise ConnectError(address, f"not connected within {timeout_ms:.0f} ms")
             self._prepare(address, command)
-            rest_ms = max(1, timeout_ms - (self._clock.monotonic_ms() - started_ms))
             connection.submit(command, rest_ms, callback)
         except RemotingError as error:
             callback(None, error)

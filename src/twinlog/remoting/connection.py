@@ -104,6 +104,7 @@ class Connection(asyncio.Protocol):
         self._bytes_in_flight = 0
         self._replies = 0
         self._pending = PendingRequests()
+        self._unsent = 0  # The last so many of them are still in `_out`.
         self._expiry: TimerHandle | None = None
         self._close_callbacks: list[Callable[[Any], object]] = []
         self._writable_callbacks: list[Callable[[], object]] = []
@@ -191,7 +192,7 @@ class Connection(asyncio.Protocol):
             ConnectionClosedError, TooManyRequestsError: nothing was sent, no callback will come.
         """
         if self.is_closed:
-            raise ConnectionClosedError(self.remote_text, self.close_reason)
+            raise ConnectionClosedError(self.remote_text, self.close_reason, was_sent=False)
         if len(self._pending) >= self._limits.pending_requests_max:
             raise TooManyRequestsError(self.remote_text, self._limits.pending_requests_max)
         opaque = self._opaques.take()
@@ -202,6 +203,7 @@ class Connection(asyncio.Protocol):
         deadline_ms = self._clock.monotonic_ms() + int(timeout_ms)
         if self._pending.add(opaque, callback, deadline_ms, command.code):
             self._schedule_expiry()
+        self._unsent += 1
         self._queue((frame,))
 
     async def invoke(self, command: RemotingCommand, timeout_ms: float) -> Request:
@@ -431,6 +433,7 @@ class Connection(asyncio.Protocol):
         if not out or self._transport is None or self.is_closed:
             return
         self._out = []
+        self._unsent = 0
         self._count_replies()
         if self._out_large > _LARGE:
             self._write_large(out)
@@ -537,8 +540,11 @@ class Connection(asyncio.Protocol):
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        for callback in self._pending.drain():
-            callback(None, ConnectionClosedError(self.remote_text, reason))
+        waiting = self._pending.drain()
+        sent_count = len(waiting) - self._unsent
+        for index, callback in enumerate(waiting):
+            was_sent = index < sent_count
+            callback(None, ConnectionClosedError(self.remote_text, reason, was_sent=was_sent))
         callbacks, self._close_callbacks = self._close_callbacks, []
         for close_callback in callbacks:
             close_callback(self)

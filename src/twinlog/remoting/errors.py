@@ -38,12 +38,14 @@ class ConnectError(RemotingError):
 
 
 class ConnectionClosedError(RemotingError):
-    """The connection ended before the answer; whether the request was carried out is unknown."""
+    """The connection ended before the answer; whether the request was carried out is unknown,
+    unless not a byte of it was sent."""
 
-    def __init__(self, address: str, reason: str) -> None:
+    def __init__(self, address: str, reason: str, *, was_sent: bool = True) -> None:
         super().__init__(f"connection to {address} closed: {reason}")
         self.address = address
         self.reason = reason
+        self.was_sent = was_sent
 
 
 class RequestTimeoutError(RemotingError):
