@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.ha_load import ask, send_once
-from support.pair_story import Pair, running_pair
-from support.processes import wait_until
+from support.command_line import Result, twinlog
+from support.ha_load import ask, ha_status, send_once
+from support.pair_story import CONFIG, Pair, running_pair, stored_bodies
+from support.processes import ProcessGroup, free_port, process_group, wait_until
 from support.twinlog_servers import TwinlogBroker
-from twinlog.remoting.codes import RequestCode
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -52,3 +57,210 @@ def test_a_killed_slave_that_is_made_master_by_hand_has_the_metadata_of_its_log(
         # Also when it dies again before its tables are saved for the first time.
         promoted.kill()
         assert committed(pair.restart(promoted)) == "40"
+
+
+class Trio(Pair):
+    """A master with two slaves."""
+
+    def __init__(self, directory: Path, group: ProcessGroup, **config: object) -> None:
+        super().__init__(directory, group, **config)
+        slave = {"brokerRole": "SLAVE", "brokerId": 2}
+        self.second = self._start(directory / "c", **{**CONFIG, **config, **slave})
+        wait_until(lambda: replica_count(self.master) == 2, "both slaves are in sync")
+        wait_until(self._all_heard, "both slaves know of each other")
+
+    def _all_heard(self) -> bool:
+        return all(facts(slave)["replicaIds"] == [1, 2] for slave in (self.slave, self.second))
+
+
+@contextmanager
+def running_trio(directory: Path, **config: object) -> Iterator[Trio]:
+    with process_group() as group:
+        yield Trio(directory, group, **config)
+
+
+def replica_count(broker: TwinlogBroker) -> int:
+    replicas = ha_status(broker.address)["haConnectionInfo"]
+    return sum(r["twinlog"]["state"] == "TRANSFER" and r["diff"] == 0 for r in replicas)
+
+
+def facts(broker: TwinlogBroker) -> dict[str, Any]:
+    answer = ask(broker.address, RequestCode.TWINLOG_REPLICA)
+    assert answer.code == 0, answer.remark
+    return dict(fastjson.loads(answer.body))
+
+
+def promote(pair: Pair, *options: object) -> Result:
+    return twinlog("ha", "promote", "broker-a", "-n", pair.name_server, *options)
+
+
+def left_by_master(pair: Pair) -> None:
+    """The slaves have noticed that their master is gone, and so has the name server."""
+    wait_until(lambda: not facts(pair.slave)["isLinked"], "the slave has lost its master")
+    wait_until(lambda: 0 not in registered(pair), "the name server has lost the master")
+
+
+def registered(pair: Pair) -> dict[int, str]:
+    answer = ask(pair.name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
+    table = fastjson.loads(answer.body)["brokerAddrTable"]
+    addresses = table.get("broker-a", {}).get("brokerAddrs", {})
+    return {int(number): address for number, address in addresses.items()}
+
+
+def bodies_of(broker: TwinlogBroker) -> set[bytes]:
+    return set(stored_bodies(broker.store, "load"))
+
+
+def role_in_file(broker: TwinlogBroker) -> tuple[str, str]:
+    text = (broker.directory / "broker.conf").read_text()
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return values["brokerRole"], values["brokerId"]
+
+
+def test_the_slave_of_a_lost_master_is_promoted_with_all_that_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    with running_pair(tmp_path, flushConsumerOffsetInterval=3_600_000) as pair:
+        wait_until(lambda: facts(pair.slave)["masterRole"], "the slave knows its master's role")
+        acknowledged = send_many(pair.master, 50)
+        commit(pair.master, 40)
+        wait_until(lambda: committed(pair.slave) == "40", "the slave knows the offset")
+        pair.master.kill()
+        left_by_master(pair)
+        dry = promote(pair, "--dry-run", "-o", "json").ok().json
+        assert (dry["is_safe"], dry["lost_messages"]) == (True, 0)
+        assert dry["target"] == pair.slave.address
+        assert facts(pair.slave)["brokerRole"] == "SLAVE", "a dry run changes nothing"
+        done = promote(pair, "--yes", "-o", "json").ok().json
+        assert "is the master of broker-a now" in done["sentence"]
+        assert registered(pair) == {0: pair.slave.address}
+        assert role_in_file(pair.slave) == ("SYNC_MASTER", "0")
+        assert set(acknowledged) <= bodies_of(pair.slave)
+        assert committed(pair.slave) == "40"
+        # It stays the master, whoever kills it.
+        pair.slave.kill()
+        again = TwinlogBroker.start_as_it_is(pair.slave)
+        pair.group.add(again)
+        assert facts(again)["brokerRole"] == "SYNC_MASTER"
+        already = promote(pair, "--to", again.address).ok()
+        assert "already" in already.out
+
+
+def test_the_shorter_of_two_slaves_is_refused_and_named_with_what_it_lacks(tmp_path: Path) -> None:
+    with running_trio(tmp_path) as trio:
+        send_many(trio.master, 1, b"first")
+        assert trio.slave.stop() == 0
+        acknowledged = send_many(trio.master, 10, b"acked")
+        trio.master.kill()
+        # The one that was down for maintenance comes back, and is shorter.
+        trio.slave = trio.restart(trio.slave)
+        wait_until(lambda: set(registered(trio)) == {1, 2}, "both slaves are registered")
+        refused = promote(trio, "--to", 1, "--yes", "-o", "json")
+        assert refused.code == 1, refused.err
+        assert f"{trio.second.address} (brokerId 2) has" in refused.err
+        assert "10 messages known" in refused.err
+        missing = facts(trio.second)["logEnd"] - facts(trio.slave)["logEnd"]
+        assert refused.json["lost_messages"] == 10
+        assert refused.json["lost_bytes"] == missing > 0
+        assert promote(trio, "--to", 1, "--force", "broker-b").code == 2
+        # Without a name the longer one is chosen, and the other follows it.
+        done = promote(trio, "--yes", "-o", "json").ok().json
+        assert done["target"] == trio.second.address
+        wait_until(lambda: replica_count(trio.second) == 1, "the other slave follows")
+        assert set(acknowledged) <= bodies_of(trio.second)
+        assert set(acknowledged) <= bodies_of(trio.slave)
+
+
+def test_made_master_by_hand_the_shorter_of_two_slaves_does_not_start(tmp_path: Path) -> None:
+    with running_trio(tmp_path) as trio:
+        send_many(trio.master, 1, b"first")
+        assert trio.slave.stop() == 0
+        acknowledged = send_many(trio.master, 10, b"acked")
+        trio.master.kill()
+        left_by_second(trio)
+        values = {**trio.slave.config, "brokerRole": "SYNC_MASTER", "brokerId": 0}
+        by_hand = TwinlogBroker(trio.slave.directory, values)
+        trio.group.add(by_hand)
+        assert by_hand.wait() == 1, by_hand.tail()
+        assert f"the replica {trio.second.address} has" in by_hand.output()
+        assert set(acknowledged) <= bodies_of(trio.second)
+        # As a slave it may be promoted all the same, by who types the name and gives them up.
+        trio.slave = trio.restart(trio.slave)
+        wait_until(lambda: set(registered(trio)) == {1, 2}, "both slaves are registered")
+        forced = promote(trio, "--to", 1, "--force", "broker-a", "-o", "json").ok().json
+        assert forced["lost_messages"] == 10
+        assert facts(trio.slave)["brokerRole"] == "SYNC_MASTER"
+
+
+def left_by_second(trio: Trio) -> None:
+    wait_until(lambda: not facts(trio.second)["isLinked"], "the other slave lost its master")
+    wait_until(lambda: 0 not in registered(trio), "the name server lost the master")
+
+
+def test_a_slave_that_does_not_answer_may_have_more_and_is_not_passed_over(tmp_path: Path) -> None:
+    with running_trio(tmp_path) as trio:
+        send_many(trio.master, 1, b"first")
+        assert trio.slave.stop() == 0
+        send_many(trio.master, 10, b"acked")
+        trio.master.kill()
+        trio.second.kill()  # It alone has them.
+        trio.slave = trio.restart(trio.slave)
+        wait_until(lambda: registered(trio) == {1: trio.slave.address}, "one slave is registered")
+        refused = promote(trio, "--yes")
+        assert refused.code == 1
+        assert "brokerId 2" in refused.err
+        assert facts(trio.slave)["brokerRole"] == "SLAVE"
+
+
+def test_no_slave_is_promoted_beside_a_living_master(tmp_path: Path) -> None:
+    with running_pair(tmp_path) as pair:
+        wait_until(lambda: facts(pair.slave)["masterRole"], "the slave knows its master's role")
+        for force in ((), ("--force", "broker-a")):
+            refused = promote(pair, "--yes", *force)
+            assert refused.code == 1
+            assert f"the master {pair.master.address} (brokerId 0) lives" in refused.err
+        header = {"brokerName": "broker-a", "brokerRole": "SYNC_MASTER", "logEnd": 0}
+        direct = ask(pair.slave.address, RequestCode.TWINLOG_PROMOTE, header)
+        assert direct.code == ResponseCode.NO_PERMISSION
+        assert facts(pair.slave)["brokerRole"] == "SLAVE"
+        # Nor by hand.
+        assert pair.slave.stop() == 0
+        values = {**pair.slave.config, "brokerRole": "SYNC_MASTER", "brokerId": 0}
+        by_hand = TwinlogBroker(pair.slave.directory, values)
+        pair.group.add(by_hand)
+        assert by_hand.wait() == 1, by_hand.tail()
+        assert f"the master of broker-a lives at {pair.master.address}" in by_hand.output()
+
+
+def test_an_old_master_does_not_become_a_second_one(tmp_path: Path) -> None:
+    with running_pair(tmp_path) as pair:
+        wait_until(lambda: facts(pair.slave)["masterRole"], "the slave knows its master's role")
+        send_many(pair.master, 5)
+        pair.master.kill()
+        left_by_master(pair)
+        promote(pair, "--yes").ok()
+        # It comes back as it was, as by systemd.
+        old = TwinlogBroker.start_as_it_is(pair.master, wait=False)
+        pair.group.add(old)
+        assert old.wait() == 1, old.tail()
+        assert f"{pair.slave.address} was made the master of broker-a" in old.output()
+        assert registered(pair)[0] == pair.slave.address
+        # Without a name server it cannot know at its start: it is told.
+        blind = TwinlogBroker(pair.master.directory, {**old.config, "namesrvAddr": ""})
+        pair.group.add(blind)
+        assert blind.wait() == 1, blind.tail()
+        assert "twinlog broker ready" in blind.output()
+        assert f"{pair.slave.address} was made the master of broker-a" in blind.output()
+        # As a slave it follows, and has what the new master has.
+        slave = pair.restart(pair.master, brokerRole="SLAVE", brokerId=1)
+        wait_until(lambda: replica_count(pair.slave) == 1, "the old master follows")
+        assert facts(slave)["promotion"] >= 0
+
+
+def test_names_that_do_not_exist_and_brokers_that_do_not_answer(tmp_path: Path) -> None:
+    with running_pair(tmp_path) as pair:
+        server = ("-n", pair.name_server)
+        assert twinlog("ha", "promote", "broker-z", *server).code == 3
+        assert promote(pair, "--to", 7).code == 3
+        assert twinlog("ha", "promote", "broker-a", "-n", f"127.0.0.1:{free_port()}").code == 4
+        assert twinlog("ha", "promote").code == 2

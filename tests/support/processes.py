@@ -194,6 +194,13 @@ class Process:
                 f"{self.name} did not stop within {deadline_s:g} s of SIGTERM\n{self.tail()}"
             ) from None
 
+    def wait(self, *, deadline_s: float = DEADLINE_S) -> int:
+        """The exit code of a process that ends by itself."""
+        try:
+            return self.popen.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end\n{self.tail()}") from None
+
     def suspend(self) -> None:
         self.popen.send_signal(signal.SIGSTOP)
 

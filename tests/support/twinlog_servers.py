@@ -45,16 +45,28 @@ class TwinlogNamesrv(Process):
 
 
 class TwinlogBroker(Process):
-    def __init__(self, directory: Path, config: dict[str, object]) -> None:
+    def __init__(
+        self, directory: Path, config: dict[str, object], *, writes_file: bool = True
+    ) -> None:
         self.directory = directory
         self.config = config
         self.port = int(str(config["listenPort"]))
         self.address = f"127.0.0.1:{self.port}"
         self.ha_port = int(str(config.get("haListenPort", self.port + 1)))
         self.store = Path(str(config["storePathRootDir"]))
-        file = write_properties(directory / "broker.conf", config)
+        file = directory / "broker.conf"
+        if writes_file:
+            write_properties(file, config)
         argv = [str(TWINLOG), "broker", "-c", str(file)]
         super().__init__("twinlog broker", argv, log=directory / "broker.log", cwd=directory)
+
+    @classmethod
+    def start_as_it_is(cls, broker: TwinlogBroker, *, wait: bool = True) -> TwinlogBroker:
+        """A new process with the configuration file as the broker left it."""
+        again = cls(broker.directory, broker.config, writes_file=False)
+        if wait:
+            again.wait_for_text("twinlog broker ready", deadline_s=READY_DEADLINE_S)
+        return again
 
     def restart(self, **changes: object) -> TwinlogBroker:
         """A new process on the same directory, ports and configuration, with `changes` to it."""

@@ -20,6 +20,7 @@ from twinlog.broker.processors.client_manage import ClientManageProcessor
 from twinlog.broker.processors.consumer_manage import ConsumerManageProcessor
 from twinlog.broker.processors.end_transaction import EndTransactionProcessor
 from twinlog.broker.processors.ha_status import HAStatusProcessor
+from twinlog.broker.processors.promote import PromoteProcessor
 from twinlog.broker.processors.query import QueryMessageProcessor
 from twinlog.broker.processors.reply_message import ReplyMessageProcessor
 from twinlog.broker.processors.send import SendMessageProcessor
@@ -596,7 +597,34 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
         config_path=config_path,
         changed=changed,
     )
+    promotion = PromoteProcessor(
+        broker.config,
+        log=broker.store.commit_log,
+        ha=broker.ha,
+        identity=broker.identity,
+        succession=broker.succession,
+        disk=broker.disk,
+        tasks=broker.tasks,
+        config_path=config_path,
+        restart=lambda reason: broker.on_restart(reason),
+        flush_writes=broker.flush_writes,
+    )
     return [
+        Row(
+            code.TWINLOG_REPLICA,
+            twinlog_headers.TwinlogReplicaRequestHeader,
+            promotion.replica,
+            ADMIN,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.TWINLOG_PROMOTE,
+            twinlog_headers.TwinlogPromoteRequestHeader,
+            promotion.promote,
+            ADMIN,
+            UNUSED_BODY,
+            _fields("broker_name", "broker_role"),
+        ),
         Row(code.UPDATE_BROKER_CONFIG, NoHeader, admin.update, ADMIN, SMALL_BODY, _keys_of_body),
         Row(code.GET_BROKER_CONFIG, NoHeader, admin.get, ADMIN_UNLESS_APACHE, UNUSED_BODY),
         Row(

@@ -3,7 +3,8 @@
 The store id names the lineage of the log, so a slave that is pointed at another master's log is
 told so before a byte is written. The replica id tells a slave that connects again from another one
 that was given the same brokerId. The role of the last run tells a master that it was a slave until
-now: its delay offsets and transaction state are a copy, a moment older than its log.
+now: its delay offsets and transaction state are a copy, a moment older than its log; the number of
+its promotion tells which of two masters is the newer (`succession.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class _Saved(msgspec.Struct):
     store_id: str
     replica_uid: str
     is_master: bool = False
+    promotion: int = 0
+    is_granted: bool = False
 
 
 class StoreIdentity:
@@ -47,7 +50,12 @@ class StoreIdentity:
         self._copy_path = self._path + ".bak"  # The same, not the one before: see `_read`.
         self._twin: TwinIdentity | None = None
         self._saved_id = ""
+        self._saved = _Saved("", "")
         self.was_master = False
+        self.promotion = 0
+        """Number of the newest promotion that this replica knows of; see succession.py."""
+        self.is_granted = False
+        """`twinlog ha promote` has compared the replicas: the next start may be as the master."""
 
     def twin(self) -> TwinIdentity:
         """What a twinlog peer is told; its ids are filled in by `load`."""
@@ -69,18 +77,51 @@ class StoreIdentity:
         )
         return self._twin
 
-    def load(self) -> None:
-        """Read the ids, or draw them. A slave draws no store id: it takes its master's."""
+    @property
+    def store_id(self) -> str:
         assert self._twin is not None
-        saved = self._read()
+        return self._twin.store_id
+
+    @property
+    def is_promotion(self) -> bool:
+        """Whether this start makes a copy the master."""
+        return self._config.is_master and bool(self._saved.replica_uid) and not self.was_master
+
+    def load(self) -> None:
+        """Read the ids, or draw them. A slave draws no store id: it takes its master's.
+
+        Nothing is written yet: `settle` does, when the role that the file asks for may be had.
+        """
+        assert self._twin is not None
+        saved = self._saved = self._read()
         self._saved_id = saved.store_id
+        self.promotion = saved.promotion
+        self.is_granted = saved.is_granted
         self._twin.replica_uid = saved.replica_uid or self._token()
         self._twin.store_id = saved.store_id
         self.was_master = saved.is_master
         if not saved.store_id and self._config.is_master:
             self._twin.store_id = self._token()
-        if self._now() != saved or not self._has_both_files():
+
+    def settle(self, now_ms: int) -> None:
+        """The broker serves in its role: a copy that is the master now was promoted."""
+        if self.is_promotion:
+            self.promotion = max(self.promotion + 1, now_ms)
+        self.is_granted = False
+        if self._now() != self._saved or not self._has_both_files():
             self._save()
+
+    def heard(self, promotion: int) -> None:
+        """The master's number: the next promotion must be above it."""
+        if promotion > self.promotion:
+            self.promotion = promotion
+            self._save()
+
+    def grant(self, promotion: int) -> None:
+        """The next start is a promotion that was compared; `promotion` is the group's newest."""
+        self.promotion = max(self.promotion, promotion)
+        self.is_granted = True
+        self._save()
 
     def adopt(self, store_id: str) -> None:
         """The log is now a copy of that one."""
@@ -124,4 +165,10 @@ class StoreIdentity:
 
     def _now(self) -> _Saved:
         assert self._twin is not None
-        return _Saved(self._twin.store_id, self._twin.replica_uid, self._config.is_master)
+        return _Saved(
+            self._twin.store_id,
+            self._twin.replica_uid,
+            self._config.is_master,
+            self.promotion,
+            self.is_granted,
+        )

@@ -50,6 +50,7 @@ from twinlog.broker.slave_synchronize import SlaveSynchronize
 from twinlog.broker.stats import BROKER_PUT_NUMS, SAMPLE_INTERVAL_MS, BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
+from twinlog.broker.succession import NotTheMasterError, Succession
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.ha.service import HAService
@@ -106,6 +107,7 @@ class Broker:
     pulls: PullMessageProcessor
     pair: PairService
     identity: StoreIdentity
+    succession: Succession
     skip_guard: SkipGuard
     ha: HAService
     once: IdempotentSends
@@ -134,6 +136,8 @@ class Broker:
         self.listen_port = config.listen_port
         # Asked for when the process must start again; the command that runs it sets this.
         self.on_restart: Callable[[str], None] = lambda reason: None
+        # Asked for when the process must end, with the reason; set as above.
+        self.on_failure: Callable[[str], None] = lambda reason: None
         self._day = 0
         self._is_stopped = False
 
@@ -220,6 +224,7 @@ class Broker:
         self.recovery = await self.store.load()
         await self.once.recovered(self.recovery)
         self.identity.load()
+        await self._check_role()
         self.confirmed_file.load(self.store.commit_log.max_offset)
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
@@ -244,7 +249,21 @@ class Broker:
         self._start_timers()
         self.registration.start(self.tasks)
         self.pair.start(self.registration.addresses)
+        if config.is_master:
+            self.tasks.spawn("tell-predecessor", self.succession.tell_predecessor())
+        else:
+            self.tasks.spawn("learn-group", self.succession.learn())
         _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
+
+    async def _check_role(self) -> None:
+        """A master that was replaced must not serve, nor a copy that would lose messages."""
+        self.succession.load()
+        try:
+            await self.succession.check_start(self.registration.addresses)
+        except NotTheMasterError:
+            await self.store.stop()  # As clean as it was found.
+            raise
+        self.identity.settle(self.clock.now_ms())
 
     def _arm_skip_guard(self) -> None:
         """A copy that becomes the master: its log may be shorter than what consumers have seen."""
@@ -547,6 +566,7 @@ def _build_services(broker: Broker) -> None:
         on_master=lambda ha_address, address: _master_found(broker, ha_address, address),
     )
     broker.pair = _build_pair(broker)
+    broker.succession = _build_succession(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
     broker.store.on_queues_cut = broker.pair.queues_cut
     broker.pulls = PullMessageProcessor(
@@ -571,6 +591,21 @@ def _build_services(broker: Broker) -> None:
 def _master_found(broker: Broker, ha_address: str | None, address: str | None) -> None:
     broker.pair.master_found(address, ha_address)
     broker.ha.update_master_address(ha_address)
+
+
+def _build_succession(broker: Broker) -> Succession:
+    return Succession(
+        broker.config,
+        disk=broker.disk,
+        clock=broker.clock,
+        client=broker.client,
+        identity=broker.identity,
+        address=broker.address,
+        log_end=lambda: broker.store.commit_log.max_offset,
+        master_address=lambda: broker.pair.synchronize.master_address,
+        is_linked=lambda: broker.ha.is_linked,
+        fail=lambda reason: broker.on_failure(reason),
+    )
 
 
 def _build_pair(broker: Broker) -> PairService:

@@ -105,6 +105,7 @@ def _build(config: BrokerConfig, config_path: str | None, lifetime: Lifetime) ->
         on_failure=lambda name, error: lifetime.fail(f"{name}: {error!r}"),
     )
     broker.on_restart = lifetime.restart
+    broker.on_failure = lifetime.fail
     return broker
 
 

@@ -224,6 +224,33 @@ class HAClient:
         self._is_stopping = False
         self.connect_count = 0
         self.link: MasterLink | TwinLink | None = None
+        self._seen_end = 0
+        self._seen_confirmed = 0
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the master is there and replicates to this slave."""
+        link = self.link
+        if isinstance(link, TwinLink):
+            return link.core.state is HAConnectionState.TRANSFER
+        return link is not None
+
+    @property
+    def master_end(self) -> int:
+        """The end of the master's log when it last said so; the twin dialect's only."""
+        self._note_marks(self.link)
+        return self._seen_end
+
+    @property
+    def confirmed(self) -> int:
+        """How far the master last said that enough replicas have its log."""
+        self._note_marks(self.link)
+        return self._seen_confirmed
+
+    def _note_marks(self, link: MasterLink | TwinLink | None) -> None:
+        if isinstance(link, TwinLink):
+            self._seen_end = max(self._seen_end, link.core.master_end)
+            self._seen_confirmed = max(self._seen_confirmed, link.core.confirmed)
 
     @property
     def master_address(self) -> str | None:
@@ -327,6 +354,7 @@ class HAClient:
         self.connect_count += 1
         _LOG.info("HA connected to master %s, log end %d", address, self._log.max_offset)
         await link.closed.wait()
+        self._note_marks(link)
         self.link = None
         self._disconnected(address, link.core.reason)
         return link.stored_size > 0

@@ -75,6 +75,8 @@ class HAService:
         self.confirmed: Watermark = self.group_transfer.confirmed
         """The offset that `inSyncReplicas` replicas have, the master included."""
         self.on_twin_joined: Callable[[], None] = lambda: None
+        self.joined_replica_ids: set[int] = set()
+        """Twin slaves that have joined since the start: they may have what others have not."""
         self.listen_port = 0
         self.client: HAClient | None = None
         self.connections: list[HAConnection | TwinConnection] = []
@@ -182,6 +184,21 @@ class HAService:
     def confirmed_offset(self) -> int:
         return self.confirmed.value
 
+    @property
+    def is_linked(self) -> bool:
+        """On a slave: whether its master is there."""
+        return self.client is not None and self.client.is_linked
+
+    @property
+    def known_confirmed(self) -> int:
+        """How far the log is on enough replicas, as far as this one knows."""
+        return self.confirmed.value if self.client is None else self.client.confirmed
+
+    @property
+    def known_master_end(self) -> int:
+        """Where the master's log ends, as far as this replica knows."""
+        return self._log.max_offset if self.client is None else self.client.master_end
+
     def classic_refusal(self, host: str) -> str:
         """Why a classic connection from `host` is not served; empty when it is."""
         return self.twin.classic_refusal(host) if self.twin is not None else ""
@@ -268,6 +285,8 @@ class HAService:
         core = connection.core
         self._doubt_others(connection)
         if isinstance(connection, TwinConnection):
+            if connection.core.hello is not None:
+                self.joined_replica_ids.add(connection.core.hello.replica_id)
             self.on_twin_joined()
         self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
         self.group_transfer.acks_changed()

@@ -191,6 +191,8 @@ class RequestCode(IntEnum):
     # twinlog's own.
     TWINLOG_INFO = 10001  # Are you twinlog, and what do you speak? Apache answers 3.
     TWINLOG_OFFSETS = 10002  # A slave to its master: offsets that clients committed to it.
+    TWINLOG_REPLICA = 10003  # How far is this replica, and what does it know of its group?
+    TWINLOG_PROMOTE = 10004  # To a slave: become the master.
 
 
 class ResponseCode(IntEnum):

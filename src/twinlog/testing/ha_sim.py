@@ -136,6 +136,7 @@ class SimNode:
         identity = StoreIdentity(config, self.disk, self.sim.token)
         twin = identity.twin()
         identity.load()
+        identity.settle(self.clock.now_ms())
         return HAService(
             settings, self.store, self.clock, self.tasks, twin=twin, is_master_twin=_is_twin
         )

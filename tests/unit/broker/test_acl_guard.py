@@ -48,6 +48,7 @@ BODY = fastjson.dumps(
 )
 # Everything that any of the codes reads, so that no request is refused for want of a field.
 EXT = {
+    "brokerName": "broker-a", "brokerRole": "SYNC_MASTER", "logEnd": "0",
     "a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
     "producerGroup": "pg", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
     "queueId": "0", "sysFlag": "4", "bornTimestamp": "1", "flag": "0", "consumerGroup": "g",
@@ -87,7 +88,7 @@ ADMIN_ALONE = {
     "UPDATE_AND_CREATE_TOPIC", "DELETE_TOPIC_IN_BROKER", "UPDATE_BROKER_CONFIG",
     "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP", "DELETE_SUBSCRIPTIONGROUP",
     "UPDATE_AND_CREATE_ACL_CONFIG", "DELETE_ACL_CONFIG", "GET_BROKER_CLUSTER_ACL_INFO",
-    "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG", "TWINLOG_OFFSETS",
+    "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG", "TWINLOG_OFFSETS", "TWINLOG_REPLICA", "TWINLOG_PROMOTE",
 }  # fmt: skip
 ADMIN_UNLESS_APACHE = {
     "GET_ALL_TOPIC_CONFIG", "GET_BROKER_CONFIG", "GET_ALL_CONSUMER_OFFSET", "GET_ALL_DELAY_OFFSET",

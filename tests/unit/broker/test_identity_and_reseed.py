@@ -36,12 +36,14 @@ def test_a_masters_ids_are_drawn_once() -> None:
     first = identity(disk)
     twin = first.twin()
     first.load()
+    first.settle(1000)
     assert twin.store_id
     assert twin.replica_uid
     assert twin.store_id != twin.replica_uid
     again = identity(disk.crash(None))
     same = again.twin()
     again.load()
+    again.settle(1000)
     assert (same.store_id, same.replica_uid) == (twin.store_id, twin.replica_uid)
 
 
@@ -50,6 +52,7 @@ def test_a_slave_takes_its_masters_store_id_and_keeps_it() -> None:
     slave = identity(disk, "SLAVE")
     twin = slave.twin()
     slave.load()
+    slave.settle(1000)
     assert twin.store_id == ""
     slave.adopt("")
     assert twin.store_id == ""
@@ -57,8 +60,55 @@ def test_a_slave_takes_its_masters_store_id_and_keeps_it() -> None:
     again = identity(disk.crash(None), "SLAVE")
     same = again.twin()
     again.load()
+    again.settle(1000)
     assert same.store_id == "lineage"
     assert same.replica_uid == twin.replica_uid
+
+
+def test_each_promotion_has_a_number_above_all_that_the_group_had() -> None:
+    disk = new_disk()
+    master = identity(disk)
+    master.twin()
+    master.load()
+    master.settle(1000)
+    assert (master.is_promotion, master.promotion) == (False, 0), "a first master is none"
+    disk = new_disk()
+    slave = identity(disk, "SLAVE")
+    slave.twin()
+    slave.load()
+    slave.settle(1000)
+    slave.heard(5000)
+    promoted = identity(disk.crash(None))
+    promoted.twin()
+    promoted.load()
+    assert promoted.is_promotion
+    assert not promoted.is_granted
+    # A start that is refused leaves no trace.
+    refused = identity(disk.crash(None))
+    refused.twin()
+    refused.load()
+    assert refused.is_promotion
+    refused.settle(4000)
+    assert refused.promotion == 5001, "also when the clock is behind"
+
+
+def test_a_grant_holds_for_one_start() -> None:
+    disk = new_disk()
+    slave = identity(disk, "SLAVE")
+    slave.twin()
+    slave.load()
+    slave.settle(1000)
+    slave.grant(700)
+    disk = disk.crash(None)
+    promoted = identity(disk)
+    promoted.twin()
+    promoted.load()
+    assert (promoted.is_granted, promoted.promotion) == (True, 700)
+    promoted.settle(2000)
+    again = identity(disk.crash(None))
+    again.twin()
+    again.load()
+    assert (again.is_granted, again.is_promotion, again.promotion) == (False, False, 2000)
 
 
 def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_a_slave() -> None:
@@ -66,15 +116,18 @@ def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_
     slave = identity(disk, "SLAVE")
     slave.twin()
     slave.load()
+    slave.settle(1000)
     slave.adopt("lineage")
     promoted = identity(disk)
     twin = promoted.twin()
     promoted.load()
+    promoted.settle(1000)
     assert twin.store_id == "lineage"
     assert not promoted.was_master
     restarted = identity(disk)
     restarted.twin()
     restarted.load()
+    restarted.settle(1000)
     assert restarted.was_master
 
 
@@ -85,10 +138,12 @@ def test_a_damaged_file_is_replaced_by_its_copy_and_without_one_refused(text: by
     first = identity(disk)
     known = first.twin()
     first.load()
+    first.settle(1000)
     put(disk, "identity.json", text)
     store = identity(disk)
     twin = store.twin()
     store.load()
+    store.settle(1000)
     assert (twin.store_id, twin.replica_uid) == (known.store_id, known.replica_uid)
     put(disk, "identity.json", text)
     put(disk, "identity.json.bak", text)
@@ -113,11 +168,13 @@ def test_a_missing_file_or_copy_is_written_again() -> None:
     first = identity(disk)
     known = first.twin()
     first.load()
+    first.settle(1000)
     for name in ("identity.json", "identity.json.bak"):
         disk.unlink(f"{ROOT}/twinlog/{name}")
         again = identity(disk)
         twin = again.twin()
         again.load()
+        again.settle(1000)
         assert twin.store_id == known.store_id
         assert disk.exists(f"{ROOT}/twinlog/{name}")
 

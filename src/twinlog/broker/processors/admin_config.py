@@ -128,11 +128,7 @@ class AdminConfigProcessor:
         if self._config_path is None:
             return
         try:
-            text = self._disk.read_bytes(self._config_path).decode("utf-8")
-            data = with_values(text, entries).encode("utf-8")
-            write_atomically(
-                self._disk, self._config_path, data, keep_backup=True, is_secret=holds_secrets(text)
-            )
+            write_values(self._disk, self._config_path, entries)
         except (OSError, UnicodeDecodeError) as error:
             remark = f"the change holds until the next start: {self._config_path}: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
@@ -163,6 +159,13 @@ class AdminConfigProcessor:
         """DELETE_EXPIRED_COMMITLOG (329)."""
         self._store.cleaner.execute_delete_files_manually()
         connection.reply(request)
+
+
+def write_values(disk: Disk, path: str, entries: dict[str, str]) -> None:
+    """Set these keys in a configuration file. Raises OSError, UnicodeDecodeError."""
+    text = disk.read_bytes(path).decode("utf-8")
+    data = with_values(text, entries).encode("utf-8")
+    write_atomically(disk, path, data, keep_backup=True, is_secret=holds_secrets(text))
 
 
 def with_values(text: str, entries: dict[str, str]) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from twinlog.cli.admin.options import cluster_options
-from twinlog.cli.admin.session import Session, not_found, run
+from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_bytes, show_seconds, show_time
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
     from twinlog.admin.ha import GroupHAStatus
+    from twinlog.admin.promotion import Comparison, Replica
 
 
 @click.group(cls=LazyGroup, short_help="Replication: is it healthy, and if not, why.")
@@ -136,3 +139,170 @@ def _metadata_rows(group: GroupHAStatus) -> list[dict[str, Any]]:
         }
         for state in group.metadata
     ]
+
+
+_PROMOTE_COLUMNS = [
+    Column("broker_id", "ID", is_right=True),
+    Column("address"),
+    Column("role"),
+    Column("log_end", "LOG END", is_right=True),
+    Column("confirmed", is_right=True),
+    Column("state"),
+    Column("store_id", is_wide=True),
+    Column("promotion", is_wide=True, is_right=True),
+]
+
+
+@ha.command("promote", epilog="Example: twinlog ha promote broker-a --dry-run")
+@click.argument("name", metavar="BROKER")
+@click.option("--to", "wanted", metavar="ID|ADDRESS",
+              help="The slave to promote; the one with the most unless given.")  # fmt: skip
+@click.option("--role", type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
+              help="Of the new master; as the lost one's unless given.")  # fmt: skip
+@click.option("--also", multiple=True, metavar="ADDRESS",
+              help="Another replica to compare, one that no name server knows.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Compare and judge; change nothing.")
+@click.option("--force", metavar="BROKER",
+              help="Do it though messages are lost: type the name of the group.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def promote(
+    session: Session,
+    name: str,
+    wanted: str | None,
+    role: str | None,
+    also: tuple[str, ...],
+    dry_run: bool,
+    force: str | None,
+    yes: bool,
+) -> int:
+    """Make a slave of BROKER its master, when the master is lost or stopped.
+
+    Compares all replicas that can be reached, chooses the one with the most, and refuses what would
+    lose messages or make two masters. Exit code 1 when it is refused.
+    """
+    if force is not None and force != name:
+        raise CommandError(f"--force {force}: the name of the group is {name}", USAGE)
+    wish = _Promotion(name, wanted, role, also, force is not None)
+    comparison = call(session, wish.compare)
+    if comparison is None:
+        return 0
+    wish.check_role(comparison)
+    report = _promotion_report(comparison, "would be promoted" if dry_run else "is the choice")
+    refusals = comparison.verdict.refusals or (() if wish.is_forced else comparison.reasons)
+    if refusals or dry_run:
+        show(session, report)
+        if refusals:
+            raise CommandError(f"not promoted: {'; '.join(refusals)}", hint=wish.hint(comparison))
+        return 0
+    target = comparison.verdict.target
+    if not wish.is_forced and not yes:
+        if session.output == "table":
+            show(session, report)
+        confirm(f"make {target.name} the master of {name}?", yes)
+    call(session, lambda admin: wish.execute(admin, comparison))
+    report = _promotion_report(comparison, f"is the master of {name} now")
+    report.is_healthy = True
+    return show(session, report)
+
+
+class _Promotion:
+    """What the user wants."""
+
+    def __init__(
+        self, name: str, wanted: str | None, role: str | None, also: Sequence[str], is_forced: bool
+    ) -> None:
+        self.name = name
+        self.wanted = wanted
+        self.role = role
+        self.also = also
+        self.is_forced = is_forced
+
+    async def compare(self, admin: Admin) -> Comparison | None:
+        """What was found; None when there is nothing to do."""
+        from twinlog.admin import promotion
+
+        brokers = (await admin.cluster()).brokers
+        if self.name not in brokers:
+            raise not_found("broker", self.name, list(brokers))
+        broker = brokers[self.name]
+        comparison = await promotion.compare(admin, broker, self.wanted, self.also)
+        if comparison is None and self.wanted is not None:
+            known = ", ".join(f"{number} at {a}" for number, a in broker.addresses.items())
+            raise CommandError(f"no replica {self.wanted!r} of {self.name}", NOT_FOUND,
+                               hint=f"there is: {known}")  # fmt: skip
+        if comparison is None:
+            raise CommandError(f"no slave of {self.name} answers", UNREACHABLE)
+        target = comparison.verdict.target
+        if target.error:
+            raise CommandError(f"{target.name} does not answer: {target.error}", UNREACHABLE)
+        if not target.is_twinlog:
+            raise CommandError(f"{target.name} is not twinlog", hint="edit its file, and start it")
+        if target.is_master and not any(
+            r.is_master for r in comparison.replicas if r.address != target.address
+        ):
+            click.echo(f"{target.name} is the master of {self.name} already")
+            return None
+        return comparison
+
+    def check_role(self, comparison: Comparison) -> None:
+        self.role = self.role or comparison.role
+        if not self.role and not comparison.verdict.refusals:
+            raise CommandError("the role of the lost master is not known", USAGE,
+                               hint="add --role SYNC_MASTER or ASYNC_MASTER")  # fmt: skip
+
+    async def execute(self, admin: Admin, comparison: Comparison) -> None:
+        from twinlog.admin import promotion
+
+        assert self.role is not None
+        try:
+            await promotion.promote(admin, comparison, self.role)
+        except TimeoutError as error:
+            raise CommandError(str(error), FAILED) from error
+
+    def hint(self, comparison: Comparison) -> str:
+        if comparison.verdict.refusals:
+            return "stop the master first (SIGTERM), and try again"
+        count = comparison.lost_messages
+        lost = "an unknown number of messages" if count is None else f"{count} messages"
+        return f"--force {self.name} does it all the same and loses what is said ({lost} known)"
+
+
+def _promotion_report(comparison: Comparison, done: str) -> Report:
+    verdict = comparison.verdict
+    target = verdict.target
+    sentence = f"{target.name} {done}"
+    if not comparison.is_safe:
+        count = "unknown" if comparison.lost_messages is None else comparison.lost_messages
+        sentence += f"; messages lost: {count}, bytes: {verdict.lost_bytes}"
+    return Report(
+        [Table(_PROMOTE_COLUMNS, [_replica_row(r, target) for r in comparison.replicas],
+               "replicas")],
+        fields={
+            "broker": comparison.group,
+            "target": target.address,
+            "is_safe": comparison.is_safe,
+            "refusals": list(verdict.refusals),
+            "losses": list(verdict.losses),
+            "warnings": list(verdict.warnings),
+            "lost_messages": comparison.lost_messages,
+            "lost_bytes": verdict.lost_bytes,
+        },
+        sentence=sentence,
+        is_healthy=comparison.is_safe,
+    )  # fmt: skip
+
+
+def _replica_row(replica: Replica, target: Replica) -> dict[str, Any]:
+    state = replica.error or ("connected to its master" if replica.is_linked else "answers")
+    is_known = replica.is_reached
+    return {
+        "broker_id": replica.broker_id,
+        "address": replica.address,
+        "role": replica.role,
+        "log_end": replica.log_end if is_known else None,
+        "confirmed": replica.confirmed if is_known else None,
+        "state": "chosen" if replica.address == target.address and is_known else state,
+        "store_id": replica.store_id,
+        "promotion": replica.promotion,
+    }

@@ -1,8 +1,8 @@
-"""Between twinlogs: 10001, 10002. Who asks says who it is; a client that asks says nothing."""
+"""Between twinlogs: 10001 to 10004. Who asks says who it is; a client that asks says nothing."""
 
 from __future__ import annotations
 
-from twinlog.remoting.headers.base import Header
+from twinlog.remoting.headers.base import Header, Long
 
 
 class TwinlogInfoRequestHeader(Header):
@@ -20,3 +20,25 @@ class TwinlogOffsetsRequestHeader(Header):
 
     cluster_name: str | None = None
     broker_name: str | None = None
+
+
+class TwinlogReplicaRequestHeader(Header):
+    """10003. The first five are a peer's; `count_from` and the digest want the log to be read."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    broker_id: str | None = None
+    address: str | None = None
+    promotion: Long = 0
+    count_from: Long | None = None
+    digest_start: Long = 0
+    digest_end: Long | None = None
+
+
+class TwinlogPromoteRequestHeader(Header):
+    """10004."""
+
+    broker_name: str
+    broker_role: str
+    log_end: Long
+    promotion: Long = 0

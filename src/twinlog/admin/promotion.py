@@ -1,0 +1,363 @@
+"""Making a slave the master of its group: all replicas are compared first.
+
+A SEND_OK of a SYNC_MASTER is a message on `inSyncReplicas - 1` slaves, not on all of them: which
+slave has it is seen by comparing their logs. `judge` is that comparison, a pure function of what
+the replicas say; `promote` asks them, and the chosen one to become the master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from twinlog.admin.brokers import broker_runtime
+from twinlog.admin.client import Admin, gather
+from twinlog.client.calls import json_object
+from twinlog.client.errors import (
+    AccessDeniedError,
+    BrokerUnreachableError,
+    ClientError,
+    RequestCodeNotSupportedError,
+)
+from twinlog.client.routes import MASTER_ID, BrokerData
+from twinlog.remoting.codes import RequestCode
+
+SLAVE = "SLAVE"
+MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
+_DIGEST_SIZE = 64 * 1024
+_POLL_SECONDS = 0.1
+_START_POLLS_MAX = 600  # A minute: a large store is loaded again.
+_COUNT_TIMEOUT_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica of the group, as it answered; or why it did not."""
+
+    address: str
+    broker_id: int
+    role: str = ""
+    store_id: str = ""
+    promotion: int = 0
+    log_min: int = 0
+    log_end: int = 0
+    confirmed: int = 0
+    master_end: int = 0
+    is_linked: bool = False
+    replica_ids: tuple[int, ...] = ()
+    in_sync_replicas: int = 0
+    master_role: str = ""
+    master_address: str = ""
+    digest: int | None = None
+    error: str = ""
+    is_refusing: bool = False  # Nothing listens at the address: the process is not there.
+    is_twinlog: bool = True
+
+    @property
+    def is_reached(self) -> bool:
+        return not self.error
+
+    @property
+    def is_master(self) -> bool:
+        return self.is_reached and self.role != SLAVE
+
+    @property
+    def name(self) -> str:
+        return f"{self.address} (brokerId {self.broker_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a promotion of `target` would mean.
+
+    `refusals` cannot be overruled. `losses` can, by who types the group's name.
+    """
+
+    target: Replica
+    refusals: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    longest: Replica | None = None  # Another replica with more than the target.
+
+    @property
+    def lost_bytes(self) -> int:
+        return 0 if self.longest is None else self.longest.log_end - self.target.log_end
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that was found out, before anything is changed."""
+
+    group: str
+    replicas: tuple[Replica, ...]
+    verdict: Verdict
+    lost_messages: int | None = 0  # None: nobody that answers can count them.
+    role: str = ""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return self.verdict.refusals + self.verdict.losses
+
+    @property
+    def is_safe(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(slots=True)
+class _Findings:
+    refusals: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+# The comparison, pure
+
+
+def choose(replicas: Sequence[Replica]) -> Replica | None:
+    """The slave with the most; of several the one with the lowest id."""
+    slaves = [r for r in replicas if r.is_reached and not r.is_master and r.is_twinlog]
+    return max(slaves, key=lambda r: (r.log_end, -r.broker_id), default=None)
+
+
+def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
+    """What speaks against `target` as the master of its group."""
+    found = _Findings()
+    others = [r for r in replicas if r.address != target.address]
+    _judge_master(found, replicas, target)
+    longest = _judge_copies(found, others, target)
+    _judge_marks(found, replicas, target)
+    _judge_absent(found, replicas, target)
+    return Verdict(
+        target, tuple(found.refusals), tuple(found.losses), tuple(found.warnings), longest
+    )
+
+
+def _judge_master(found: _Findings, replicas: Sequence[Replica], target: Replica) -> None:
+    for replica in replicas:
+        if replica.is_master:
+            found.refusals.append(
+                f"the master {replica.name} lives: a second one would take sends for another log"
+            )
+        elif replica.is_linked:
+            found.refusals.append(
+                f"{replica.name} is connected to the master {replica.master_address}, which lives"
+            )
+    absent = next((r for r in replicas if r.broker_id == MASTER_ID and not r.is_reached), None)
+    if absent is not None and not absent.is_refusing:
+        found.losses.append(
+            f"the master {absent.name} is registered and may live, though it does not answer"
+            f" here ({absent.error}): make sure that it is stopped"
+        )
+    if target.master_role != "SYNC_MASTER" and not any(r.is_master for r in replicas):
+        role = target.master_role or "master of a role that is not known"
+        found.warnings.append(
+            f"the lost master was an {role}: what it acknowledged and had not replicated yet is not"
+            " on any slave, and how much that is nobody here can know"
+        )
+
+
+def _judge_copies(found: _Findings, others: Sequence[Replica], target: Replica) -> Replica | None:
+    """The other copies: longer, of another log, or with other bytes."""
+    copies = [r for r in others if r.is_reached and not r.is_master]
+    longer = max(copies, key=lambda r: r.log_end, default=None)
+    if longer is None or longer.log_end <= target.log_end:
+        longer = None
+    else:
+        found.losses.append(
+            f"{longer.name} has {longer.log_end - target.log_end} bytes more, up to"
+            f" {longer.log_end}: promote that one"
+        )
+    for copy in copies:
+        if copy.store_id and target.store_id and copy.store_id != target.store_id:
+            found.losses.append(f"{copy.name} is a copy of another log: its store id differs")
+        elif None not in (copy.digest, target.digest) and copy.digest != target.digest:
+            found.losses.append(
+                f"{copy.name} has other bytes before {min(copy.log_end, target.log_end)}:"
+                " the logs have diverged"
+            )
+        if copy.promotion > target.promotion and copy.store_id == target.store_id:
+            found.warnings.append(f"{copy.name} has followed a newer master than {target.name}")
+    return longer
+
+
+def _judge_marks(found: _Findings, replicas: Sequence[Replica], target: Replica) -> None:
+    """What the master had said about its log before it went."""
+    reached = [r for r in replicas if r.is_reached and not r.is_master]
+    confirmed = max((r.confirmed for r in reached), default=0)
+    if confirmed > target.log_end:
+        found.losses.append(
+            f"the log was confirmed up to {confirmed} and {target.name} ends at {target.log_end}:"
+            f" {confirmed - target.log_end} bytes were acknowledged that it does not have"
+        )
+    end = max((r.master_end for r in reached), default=0)
+    if end > max(target.log_end, confirmed):
+        text = (
+            f"the master's log was known to reach {end}, {end - target.log_end} bytes beyond"
+            f" {target.name}"
+        )
+        if target.master_role == "SYNC_MASTER":
+            found.warnings.append(f"{text}; they were not acknowledged with SEND_OK")
+        else:
+            found.losses.append(text)
+
+
+def _judge_absent(found: _Findings, replicas: Sequence[Replica], target: Replica) -> None:
+    """Slaves that do not answer. An acknowledged message is on `inSyncReplicas - 1` of all slaves:
+    the longest of those that answer has it unless so many are missing."""
+    reached = [r for r in replicas if r.is_reached and not r.is_master]
+    known = {number for r in reached for number in r.replica_ids} - {MASTER_ID}
+    known |= {r.broker_id for r in replicas if r.broker_id != MASTER_ID}
+    absent = sorted(known - {r.broker_id for r in reached})
+    needed = max((r.in_sync_replicas for r in reached), default=0) or 2
+    if len(absent) >= needed - 1 and absent:
+        names = ", ".join(map(str, absent))
+        found.losses.append(
+            f"slaves of this group do not answer (brokerId {names}): what was acknowledged by them"
+            " alone cannot be seen. Start them as slaves and try again"
+        )
+    if not any(r.in_sync_replicas for r in reached):
+        found.warnings.append("which slaves the lost master had is not known")
+
+
+# Asking
+
+
+async def compare(
+    admin: Admin, broker: BrokerData, wanted: str | None, also: Sequence[str] = ()
+) -> Comparison | None:
+    """Ask every replica; None when no slave answers, or `wanted` (id or address) is none."""
+    addresses = {address: number for number, address in broker.addresses.items()}
+    addresses |= {address: -1 for address in also if address not in addresses}
+    asked = await asyncio.gather(*(_ask(admin, a, number) for a, number in addresses.items()))
+    replicas = await _with_digests(admin, asked)
+    target = choose(replicas) if wanted is None else _named(replicas, wanted)
+    if target is None:
+        return None
+    verdict = judge(replicas, target)
+    lost: int | None = 0
+    if verdict.longest is not None:
+        lost = await _count(admin, verdict.longest, target.log_end)
+    return Comparison(broker.name, tuple(replicas), verdict, lost, target.master_role)
+
+
+def _named(replicas: Sequence[Replica], wanted: str) -> Replica | None:
+    return next((r for r in replicas if wanted in (r.address, str(r.broker_id))), None)
+
+
+async def _ask(admin: Admin, address: str, broker_id: int) -> Replica:
+    try:
+        answer = await admin.ask(address, RequestCode.TWINLOG_REPLICA, action="replica")
+    except RequestCodeNotSupportedError:
+        return await _ask_apache(admin, address, broker_id)
+    except AccessDeniedError:
+        raise  # Not a replica that is gone: an account that may not ask.
+    except ClientError as error:
+        return _unreached(address, broker_id, error)
+    return _parse(json_object(answer), address)
+
+
+async def _ask_apache(admin: Admin, address: str, broker_id: int) -> Replica:
+    """An Apache broker tells where its log ends; it can be compared, not promoted."""
+    try:
+        runtime = await broker_runtime(admin, address)
+    except ClientError as error:
+        return _unreached(address, broker_id, error)
+    role = SLAVE if broker_id != MASTER_ID else "ASYNC_MASTER"
+    end = int(runtime.get("commitLogMaxOffset", 0) or 0)
+    return Replica(address=address, broker_id=broker_id, role=role, log_end=end, is_twinlog=False)
+
+
+def _unreached(address: str, broker_id: int, error: ClientError) -> Replica:
+    is_refusing = isinstance(error, BrokerUnreachableError) and "refused" in str(error).lower()
+    return Replica(address=address, broker_id=broker_id, error=str(error), is_refusing=is_refusing)
+
+
+def _parse(data: Mapping[str, Any], address: str) -> Replica:
+    return Replica(
+        address=address,
+        broker_id=int(data["brokerId"]),
+        role=str(data["brokerRole"]),
+        store_id=str(data["storeId"]),
+        promotion=int(data["promotion"]),
+        log_min=int(data["logMin"]),
+        log_end=int(data["logEnd"]),
+        confirmed=int(data["confirmed"]),
+        master_end=int(data["masterEnd"]),
+        is_linked=bool(data["isLinked"]),
+        replica_ids=tuple(int(number) for number in data["replicaIds"]),
+        in_sync_replicas=int(data["inSyncReplicas"]),
+        master_role=str(data["masterRole"]),
+        master_address=str(data["masterAddress"]),
+    )
+
+
+async def _with_digests(admin: Admin, replicas: Sequence[Replica]) -> list[Replica]:
+    """The same bytes at the end of what all copies have, or not?"""
+    copies = [r for r in replicas if r.is_reached and not r.is_master and r.is_twinlog]
+    end = min((r.log_end for r in copies), default=0)
+    start = max([end - _DIGEST_SIZE, *(r.log_min for r in copies)])
+    if len(copies) < 2 or start >= end:
+        return list(replicas)
+    header = {"digestStart": start, "digestEnd": end}
+
+    async def ask(address: str) -> int:
+        answer = await admin.ask(
+            address, RequestCode.TWINLOG_REPLICA, header, action="comparison of logs"
+        )
+        return int(json_object(answer)["digest"])
+
+    digests = await gather((r.address for r in copies), ask)
+    return [replace(r, digest=digests.values.get(r.address)) for r in replicas]
+
+
+async def _count(admin: Admin, replica: Replica, offset: int) -> int | None:
+    """Messages that `replica` has from `offset` on."""
+    try:
+        answer = await admin.ask(
+            replica.address, RequestCode.TWINLOG_REPLICA, {"countFrom": offset},
+            action="count of messages", timeout_ms=_COUNT_TIMEOUT_MS,
+        )  # fmt: skip
+    except ClientError:
+        return None
+    data = json_object(answer)
+    return int(data["messageCount"]) if int(data["countEnd"]) >= replica.log_end else None
+
+
+# Doing it
+
+
+async def promote(admin: Admin, comparison: Comparison, role: str) -> None:
+    """Ask the chosen slave to become the master, and wait until it serves as such.
+
+    Raises ClientError when it refuses, TimeoutError when it was told and did not come back.
+    """
+    target = comparison.verdict.target
+    newest = max(r.promotion for r in comparison.replicas)
+    header = {
+        "brokerName": comparison.group,
+        "brokerRole": role,
+        "logEnd": target.log_end,
+        "promotion": newest,
+    }
+    await admin.ask(target.address, RequestCode.TWINLOG_PROMOTE, header, action="promotion")
+    for _ in range(_START_POLLS_MAX):
+        if await _is_serving(admin, comparison.group, target.address):
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+    raise TimeoutError(
+        f"{target.name} was told to become the master and does not serve as it after"
+        f" {_START_POLLS_MAX * _POLL_SECONDS:.0f} s: see its log"
+    )
+
+
+async def _is_serving(admin: Admin, group: str, address: str) -> bool:
+    """It answers as the master, and clients are sent to it."""
+    try:
+        answer = await admin.ask(address, RequestCode.TWINLOG_REPLICA, action="replica")
+        broker = (await admin.cluster()).brokers.get(group)
+    except ClientError:
+        return False
+    is_master = json_object(answer).get("brokerRole") in MASTER_ROLES
+    return is_master and broker is not None and broker.master_address == address

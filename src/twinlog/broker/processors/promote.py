@@ -1,0 +1,216 @@
+"""A replica before and at its promotion: 10003 and 10004, both of ours.
+
+10003 says how far a replica is, so that all of a group can be compared. 10004 makes a slave the
+master: the role is written into its configuration file, which stays the one place where a role is
+read from, and the broker starts again in its own process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from struct import unpack_from
+from typing import Any
+
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.identity import StoreIdentity
+from twinlog.broker.names import METADATA_TOPIC
+from twinlog.broker.processors.admin_config import write_values
+from twinlog.broker.succession import Succession
+from twinlog.ha.service import HAService
+from twinlog.message.crc import crc32
+from twinlog.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import ResponseCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.headers.twinlog import (
+    TwinlogPromoteRequestHeader,
+    TwinlogReplicaRequestHeader,
+)
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.config import BrokerConfig, BrokerRole
+from twinlog.runtime.disk import Disk
+from twinlog.runtime.tasks import TaskOwner
+from twinlog.store.commit_log import CommitLog
+from twinlog.store.errors import StoreError
+
+_LOG = logging.getLogger("twinlog.broker")
+
+DIGEST_SIZE_MAX = 1024 * 1024
+COUNT_SIZE_MAX = 1024 * 1024 * 1024  # Of log that is read to count its messages.
+_READ_SIZE = 1024 * 1024
+_MASTER_ROLES = (BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value)
+
+
+class PromoteProcessor:
+    """Handlers of the codes above."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        log: CommitLog,
+        ha: HAService,
+        identity: StoreIdentity,
+        succession: Succession,
+        disk: Disk,
+        tasks: TaskOwner,
+        config_path: str | None,
+        restart: Callable[[str], None],
+        flush_writes: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._ha = ha
+        self._identity = identity
+        self._succession = succession
+        self._disk = disk
+        self._tasks = tasks
+        self._config_path = config_path
+        self._restart = restart
+        self._flush_writes = flush_writes
+
+    # 10003
+
+    def replica(self, connection: ServerConnection, request: Request) -> None:
+        """TWINLOG_REPLICA: who this replica is, how far it is, what it knows of its group."""
+        header = request.header(TwinlogReplicaRequestHeader)
+        self._note_peer(header)
+        if header.count_from is not None or header.digest_end is not None:
+            self._tasks.spawn("replica-facts", self._measure(connection, request, header))
+        else:
+            connection.reply(request, body=fastjson.dumps(self._facts()))
+
+    def _note_peer(self, header: TwinlogReplicaRequestHeader) -> None:
+        """A master of this group with a newer promotion: is it true that we are replaced?"""
+        config = self._config
+        ours = (config.broker_cluster_name, config.broker_name, "0")
+        if (header.cluster_name, header.broker_name, header.broker_id) != ours:
+            return
+        if config.is_master and header.promotion > self._identity.promotion and header.address:
+            self._tasks.spawn("hear-successor", self._succession.hear_successor(header.address))
+
+    def _facts(self) -> dict[str, Any]:
+        config, memory = self._config, self._succession.memory
+        facts: dict[str, Any] = {
+            "clusterName": config.broker_cluster_name,
+            "brokerName": config.broker_name,
+            "brokerId": config.broker_id,
+            "brokerRole": config.broker_role.value,
+            "storeId": self._identity.store_id,
+            "promotion": self._identity.promotion,
+            "logMin": self._log.min_offset,
+            "logEnd": self._log.max_offset,
+            "confirmed": self._ha.known_confirmed,
+            "masterEnd": self._ha.known_master_end,
+            "isLinked": self._ha.is_linked,
+            "replicaIds": memory.replica_ids,
+            "inSyncReplicas": memory.in_sync_replicas,
+            "masterRole": memory.master_role,
+            "masterAddress": memory.master_address,
+            "heardMs": memory.heard_ms,
+        }
+        if config.is_master:
+            facts["replicaIds"] = sorted(self._ha.joined_replica_ids)
+            facts["inSyncReplicas"] = config.in_sync_replicas
+        return facts
+
+    async def _measure(
+        self, connection: ServerConnection, request: Request, header: TwinlogReplicaRequestHeader
+    ) -> None:
+        """The same with what must be read from the log for it."""
+        facts = self._facts()
+        try:
+            if header.digest_end is not None:
+                facts["digest"] = digest(self._log, header.digest_start, header.digest_end)
+            if header.count_from is not None:
+                count, end = await count_messages(self._log, header.count_from)
+                facts["messageCount"], facts["countEnd"] = count, end
+        except (StoreError, ValueError) as error:
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+        else:
+            connection.reply(request, body=fastjson.dumps(facts))
+        self._flush_writes()
+
+    # 10004
+
+    def promote(self, connection: ServerConnection, request: Request) -> None:
+        """TWINLOG_PROMOTE: become the master. All was compared by who asks; here is checked what
+        only this broker can know, and what may have changed since."""
+        header, config = request.header(TwinlogPromoteRequestHeader), self._config
+        role, log_end = header.broker_role, header.log_end
+        if header.broker_name != config.broker_name:
+            _refuse(f"this is a broker of {config.broker_name}, not of {header.broker_name}")
+        if config.is_master:
+            _refuse(f"this broker is the master of {config.broker_name} already")
+        if role not in _MASTER_ROLES:
+            _refuse(f"brokerRole={role}: {' or '.join(_MASTER_ROLES)} is wanted")
+        if self._ha.is_linked:
+            _refuse("this slave is connected to its master, which lives: stop the master first")
+        if self._log.max_offset < log_end:
+            _refuse(f"the log ends at {self._log.max_offset} now, not at {log_end}: compare again")
+        self._write_role(role)
+        self._identity.grant(header.promotion)
+        _LOG.warning("promoted role=%s peer=%s", role, connection.remote_text)
+        connection.reply(request)
+        self._restart(f"promoted to {role}")
+
+    def _write_role(self, role: str) -> None:
+        """Into the configuration file: the next start, whoever causes it, has the new role."""
+        path, values = self._config_path, {"brokerRole": role, "brokerId": "0"}
+        if path is None:
+            _refuse("this broker was started without a configuration file that could keep its role")
+        assert path is not None
+        try:
+            write_values(self._disk, path, values)
+        except (OSError, UnicodeDecodeError) as error:
+            wanted = ", ".join(f"{key}={value}" for key, value in values.items())
+            _refuse(f"{path} cannot be written ({error}): set {wanted} there and restart it")
+
+
+def _refuse(reason: str) -> None:
+    raise BrokerError(ResponseCode.NO_PERMISSION, reason)
+
+
+def digest(log: CommitLog, start: int, end: int) -> int:
+    """The CRC of [start, end) of the log: replicas of one log have the same."""
+    if not log.min_offset <= start <= end <= log.max_offset or end - start > DIGEST_SIZE_MAX:
+        raise ValueError(f"[{start}, {end}) is not {DIGEST_SIZE_MAX} bytes of this log at most")
+    pieces = []
+    while start < end:
+        pieces.append(log.read(start, end - start))
+        start += len(pieces[-1])
+    return crc32(b"".join(pieces))
+
+
+async def count_messages(log: CommitLog, start: int) -> tuple[int, int]:
+    """(messages in the log from the record at `start` on, where counting ended).
+
+    Records by which replicas tell each other metadata are no messages of anybody.
+    """
+    count, offset = 0, start
+    end = min(log.max_offset, start + COUNT_SIZE_MAX)
+    while offset < end:
+        data = log.read(offset, _READ_SIZE)
+        position = 0
+        while position + 8 <= len(data):
+            size, magic = unpack_from(">iI", data, position)
+            if magic == MAGIC_BLANK:
+                position += size
+                break
+            if magic not in (MAGIC_V1, MAGIC_V2) or size <= 0:
+                raise ValueError(f"no record at {offset + position}")
+            if position + size > len(data):
+                break
+            count += decode_record(data, position).topic != METADATA_TOPIC
+            position += size
+        if position == 0:
+            if len(data) < _READ_SIZE:
+                break
+            # A record that is larger than what was read at once.
+            position = int.from_bytes(data[:4], "big")
+            count += 1
+        offset += position
+        await asyncio.sleep(0)
+    return count, offset
