@@ -8,6 +8,7 @@ is final: the kernel has dropped the pages, so the store is broken and those who
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Final
 
 from twinlog.runtime.clock import Clock
@@ -95,8 +96,12 @@ class FlushService:
             cut_count = log.cut_count
             try:
                 for segment in segments:
+                    if cut_count != log.cut_count:
+                        break
                     await segment.file.fdatasync_async()
             except OSError as error:
+                if error.errno == errno.EBADF and cut_count != log.cut_count:
+                    return log.flushed.value  # The cut closed the file: there is nothing to sync.
                 reason = f"sync of the commit log failed: {error}"
                 log.break_down(reason)
                 raise StoreBrokenError(reason) from error

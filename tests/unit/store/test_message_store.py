@@ -499,6 +499,28 @@ async def test_a_sync_that_began_before_a_cut_says_nothing_about_what_follows():
     await store.stop()
 
 
+async def test_a_cut_that_removes_a_file_under_a_sync_breaks_nothing():
+    """Found by the simulation (group, mixed, seed 2): the slave's process ended with EBADF."""
+    disk = SimDisk()
+    store = make_store(small_config("/store"), disk)
+    await store.load()
+    store.open_for_puts()
+    log = store.commit_log
+    kept = store.put(message(0)).end_offset
+    while log.tail < 2 * log.segment_size:
+        store.put(message(1))
+    store.write_pending()
+    disk.stall()
+    sync = asyncio.ensure_future(store.flush_service.flush())
+    await asyncio.sleep(0)
+    log.truncate_to(kept, reason="test")
+    disk.resume()
+    await sync
+    assert not log.broken_reason
+    assert await store.flush_service.flush() == kept
+    await store.stop()
+
+
 async def test_a_log_that_began_and_has_no_byte_may_begin_elsewhere():
     disk = SimDisk()
     store = make_store(small_config("/store", broker_role=BrokerRole.SLAVE, broker_id=1), disk)
