@@ -13,10 +13,10 @@ import pytest
 from twinlog.testing.ha_sim import SimFailure, run_seed
 from twinlog.testing.ha_sim_world import CLASSIC_FAULTS, FAULTS, TWIN_FAULTS
 
-SEED_COUNT = 200
-GROUPS = 8
+SEED_COUNT = 64
+GROUPS = 2
 TWIN_SEED_COUNT = 40
-TWIN_GROUPS = 4
+TWIN_GROUPS = 2
 # A full disk while the store id is written; retention on a full disk during a handshake.
 TWIN_REGRESSIONS = (96, 141)
 TWIN_FLIP_SEEDS = (22,)

@@ -33,6 +33,10 @@ class SimNetwork:
         self.flip_probability = 0.0
         """Of one flipped bit in a piece, whoever sends it."""
         self.flip_count = 0
+        self.dial_rule: Callable[[SimHost, str, int], tuple[float, str, int]] = _dial_as_asked
+        """Seconds that a dial takes besides (negative: it is refused) and where it really ends."""
+        self.on_write: Callable[[SimTransport, bytes], None] | None = None
+        """Sees what every end says, before the network has its way with it."""
         self._loop = loop
         self._cuts: set[tuple[str, str]] = set()
         self._next_port = 40_000
@@ -91,8 +95,11 @@ class SimNetwork:
         target = self.hosts.get(address)
         while target is None or self.is_cut(source, target) or self.is_cut(target, source):  # noqa: ASYNC110
             await asyncio.sleep(0.5)  # SYN and SYN again; the caller has a timeout.
-        server = self.listeners.get((address, port))
-        if server is None or not target.is_alive:
+        wait_s, true_address, true_port = self.dial_rule(source, address, port)
+        await asyncio.sleep(max(0.0, wait_s))
+        target = self.hosts[true_address]
+        server = self.listeners.get((true_address, true_port))
+        if server is None or not target.is_alive or wait_s < 0:
             raise ConnectionRefusedError(111, f"{address}:{port} refused")
         self._next_port += 1
         near = SimTransport(self, source, (source.address, self._next_port), (address, port))
@@ -119,6 +126,10 @@ class SimNetwork:
     @property
     def loop(self) -> SimLoop:
         return self._loop
+
+
+def _dial_as_asked(source: SimHost, address: str, port: int) -> tuple[float, str, int]:
+    return 0.0, address, port
 
 
 class SimServer:
@@ -184,6 +195,8 @@ class SimTransport(asyncio.Transport):
         if self.is_dead or self._is_closing:
             return
         self._outgoing += data
+        if self._network.on_write is not None:
+            self._network.on_write(self, bytes(data))
         self.pump()
         self._check_paused()
 

@@ -388,6 +388,31 @@ class SimDisk:
         disk._durable = dict(disk._tree)
         return disk
 
+    def peek(self, path: str, offset: int, size: int, *, durable: bool = False) -> bytes:
+        """What is in a file, or on the platter, also when the power is off; nothing is counted."""
+        name = self._name(path)
+        inode = (self._durable if durable else self._tree).get(name)
+        if inode is None:
+            return b""
+        return bytes((inode.durable if durable else inode.live)[offset : offset + size])
+
+    def names(self, directory: str, *, durable: bool = False) -> Sequence[str]:
+        """What is in a directory, for whoever judges the disk from outside."""
+        tree = self._durable if durable else self._tree
+        start = self._name(directory) + "/"
+        return sorted(
+            name[len(start) :]
+            for name in tree
+            if name.startswith(start) and "/" not in name[len(start) :]
+        )
+
+    def remove_tree(self, directory: str) -> None:
+        """Somebody deletes a directory and all that is in it, for good."""
+        start = self._name(directory)
+        for tree in (self._tree, self._durable):
+            for name in [n for n in tree if n == start or n.startswith(start + "/")]:
+                del tree[name]
+
     def snapshot(self) -> dict[str, bytes]:
         """Every file and its content, as programs see them."""
         return {name: bytes(inode.live) for name, inode in self._tree.items() if inode is not None}

@@ -1,0 +1,213 @@
+"""What an operator does with a group, as `docs/PAIR.md` says, and what he finds: one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from twinlog.runtime.broker_config import BrokerRole
+from twinlog.testing.group.load import GROUP, MAX_OFFSET, QUERY_OFFSET, TOPIC
+from twinlog.testing.group.node import QUEUE_PATH, GroupNode
+from twinlog.testing.group.records import committed_in_log, topics_in_log
+from twinlog.testing.group.rpc import Answer, OnAnswer
+
+if TYPE_CHECKING:
+    from twinlog.testing.group.sim import GroupSimulation
+
+CREATE_TOPIC, DELETE_EXPIRED = 17, 329
+
+
+class Operations:
+    """One method for each name in `world.OPERATIONS`; the caller holds the lock."""
+
+    def __init__(self, sim: GroupSimulation) -> None:
+        self._sim = sim
+        self._rng = sim.rng
+
+    # A master is lost.
+
+    async def switch(self) -> None:
+        sim = self._sim
+        old = sim.master
+        if not sim.copies_are_whole() or not all(slave.is_up for slave in sim.slaves):
+            return
+        way = self._rng.choice(("stop", "kill", "kill", "power"))
+        old.is_held = True
+        if way == "stop":
+            await old.stop()
+        if old.host.is_alive:
+            if way == "power" and sim.world.is_flushed and not old.is_classic:
+                sim.power_loss(old)
+            else:
+                old.kill()
+        sim.master_was_lost()
+        await self._promote(self._chosen(), old)
+
+    def _chosen(self) -> GroupNode:
+        """The documents name no choice; a classic slave that is ahead could not be told so."""
+        if any(node.is_classic for node in self._sim.nodes):
+            return max(self._sim.slaves, key=lambda slave: slave.image().end)
+        return self._rng.choice(self._sim.slaves)
+
+    async def _promote(self, node: GroupNode, old: GroupNode) -> None:
+        sim = self._sim
+        sim.trace(f"{node.name} takes the place of {old.name}")
+        node.is_held = True
+        if self._rng.random() < 0.5:
+            await node.stop()
+        if node.host.is_alive:
+            node.kill()
+        sim.excuse_all_but(node)
+        sim.check_has_all(node)
+        image = node.image()
+        expected = committed_in_log(image)
+        known = topics_in_log(image)
+        sim.topics = [name for name in sim.topics if name in known]
+        old.broker_id, node.broker_id = node.broker_id, 0
+        old.role, node.role = BrokerRole.SLAVE, sim.world.role
+        sim.watch.forget(node.host.address)
+        node.is_held = False
+        node.boot()
+        await sim.until_up(node)
+        await self._check_offsets(node, expected)
+        await self._point_others_at(node, old)
+        if old.is_classic or node.is_classic:
+            old.replace_disk()  # It may have a tail of its own, which its dialect cannot find.
+        await asyncio.sleep(self._rng.choice((0.0, 1.0, 4.0)))
+        old.is_held = False
+        old.boot_if_down()
+
+    async def _point_others_at(self, node: GroupNode, old: GroupNode) -> None:
+        if not self._sim.world.is_fixed:
+            return
+        for slave in self._sim.slaves:
+            if slave is not old and slave is not node:
+                slave.is_held = True
+                await slave.stop()
+                if slave.host.is_alive:
+                    slave.kill()
+                slave.is_held = False
+                slave.boot()
+
+    async def _check_offsets(self, node: GroupNode, expected: dict[tuple[str, int], int]) -> None:
+        """What the promoted copy's own log says of consumers, it must say too."""
+        for (key, queue_id), offset in expected.items():
+            if key != f"{TOPIC}@{GROUP}":
+                continue
+            queue = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id)}
+            rpc = self._sim.operator
+            told = await rpc.call(node.address, QUERY_OFFSET, queue)
+            end = await rpc.call(node.address, MAX_OFFSET, queue)
+            if end.code != 0 or told.code not in (0, 22):
+                continue
+            least = min(offset, int(end.ext["offset"]))
+            if told.code == 22 or int(told.ext["offset"]) < least:
+                self._sim.fail(
+                    f"{node.name} was promoted with offset {offset} of queue {queue_id} in its"
+                    f" log and says {told.ext.get('offset')} (metadata not applied)"
+                )
+
+    async def wipe_master(self) -> None:
+        """Somebody starts the master again with an empty disk, as master, and clients go on."""
+        sim = self._sim
+        old = sim.master
+        if not sim.copies_are_whole() or not all(slave.is_up for slave in sim.slaves):
+            return
+        if not await sim.in_sync_within(5.0):
+            return
+        old.is_held = sim.consumer.is_held = True
+        if old.host.is_alive:
+            old.kill()
+        old.replace_disk()
+        sim.master_was_lost()
+        old.is_held = False
+        old.boot()
+        await asyncio.sleep(self._rng.choice((2.0, 6.0)))
+        sim.check_kept("after an empty master was started")
+        old.is_held = True
+        if old.host.is_alive:
+            old.kill()
+        sim.master_was_lost()
+        old.replace_disk()
+        for slave in sim.slaves:
+            slave.resume_if_paused()
+            slave.boot_if_down()
+            await sim.until_up(slave)
+        sim.consumer.restart()
+        await self._promote(max(sim.slaves, key=lambda slave: slave.image().end), old)
+        sim.consumer.is_held = False
+
+    # Everything is lost, or a part.
+
+    async def power_all(self) -> None:
+        for node in self._sim.nodes:
+            if node.host.is_alive and not node.is_held:
+                self._sim.power_loss(node)
+        await asyncio.sleep(1.0)
+        for node in self._sim.nodes:
+            node.boot_if_down()
+
+    async def replace_slave(self) -> None:
+        slave = self._rng.choice(self._sim.slaves)
+        if not await self._sim.in_sync_within(5.0) or not slave.host.is_alive:
+            return
+        slave.kill()
+        slave.replace_disk()
+        await asyncio.sleep(self._rng.choice((0.0, 1.0)))
+        slave.boot_if_down()
+        await self._sim.in_sync_within(10.0)
+
+    async def lose_queue(self) -> None:
+        node = self._rng.choice(self._sim.nodes)
+        node.is_held = True
+        if await node.stop():
+            queue = self._rng.randrange(self._sim.world.queue_count)
+            self._sim.trace(f"{node.name} has lost the directory of queue {queue}")
+            node.disk.remove_tree(f"{QUEUE_PATH}/{TOPIC}/{queue}")
+        node.is_held = False
+        if node.host.is_alive and not node.is_up:
+            return  # It was not up in the first place.
+        node.boot_if_down()
+
+    async def restart_clean(self) -> None:
+        node = self._rng.choice(self._sim.nodes)
+        node.is_held = True
+        await node.stop()
+        node.is_held = False
+        node.boot_if_down()
+
+    # Daily life.
+
+    async def retention(self) -> None:
+        await self._sim.operator.call(self._sim.master.address, DELETE_EXPIRED, {})
+        await asyncio.sleep(3.0)
+
+    async def create_topics(self) -> None:
+        """One, and while it is being made known two more, in one packet of another client."""
+        sim = self._sim
+        number = sim.fault_counts["create_topics"]
+        names = [f"made{number}{letter}" for letter in "CAB"]
+        first, *others = names
+        sim.loop.create_task(sim.operator.send(sim.master.address, [self._topic(first)]))
+        await asyncio.sleep(self._rng.choice((0.0, 0.001, 0.01)))
+        await sim.second_operator.send(sim.master.address, [self._topic(n) for n in others])
+        await asyncio.sleep(2.5)
+
+    def _topic(self, name: str) -> tuple[int, dict[str, str], bytes, OnAnswer]:
+        ext = {
+            "topic": name, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+
+        def answered(answer: Answer) -> None:
+            if answer.code == 0:
+                self._sim.topics.append(name)
+
+        return CREATE_TOPIC, ext, b"", answered
+
+
+def has_route(body: bytes) -> bool:
+    """Whether an answer of a name server names a broker with a master."""
+    brokers = json.loads(body).get("brokerDatas") or []
+    return any("0" in broker.get("brokerAddrs", {}) for broker in brokers)
