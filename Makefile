@@ -44,10 +44,13 @@ bench: setup
 bench-scale: setup
 	$(BIN)/python tools/bench/scale.py
 
-# Replication on virtual time under faults. SEED=7 replays one with its trace, SEEDS=20000 for more.
+# Replication, and whole brokers, on virtual time under faults. SEED=7 WORLD=group DIALECT=twin replays
+# one with its trace; SEEDS=20000 are shared by all kinds. In parts: FIRST=5000 RESULTS=file, which
+# `python tools/simulate.py --totals file` adds up.
 sim: setup
 	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--count $(SEEDS)) \
-		--dialect $(or $(DIALECT),classic) $(ARGS)
+		--world $(or $(WORLD),all) --dialect $(or $(DIALECT),all) --first $(or $(FIRST),0) \
+		$(if $(RESULTS),--results $(RESULTS)) $(ARGS)
 
 # Hand-made faults in the code of replication: the simulation must find each.
 mutants: setup
