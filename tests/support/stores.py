@@ -49,6 +49,9 @@ class ManualClock:
     def monotonic_ms(self) -> int:
         return self.elapsed_ms
 
+    def boot_ms(self) -> int:
+        return self.monotonic_ms()
+
     def advance(self, duration_ms: int) -> None:
         self.wall_ms += duration_ms
         self.elapsed_ms += duration_ms

@@ -124,3 +124,27 @@ def broker_values(
     values.update(config)
     values["listenPort"] = port
     return values
+
+
+class TwinlogController(Process):
+    def __init__(self, directory: Path, config: dict[str, object]) -> None:
+        self.directory = directory
+        self.config = config
+        self.port = int(str(config["listenPort"]))
+        self.address = f"127.0.0.1:{self.port}"
+        file = write_properties(directory / "controller.conf", config)
+        argv = [str(TWINLOG), "controller", "-c", str(file)]
+        super().__init__("twinlog controller", argv, log=directory / "c.log", cwd=directory)
+
+    def restart(self) -> TwinlogController:
+        return start_twinlog_controller(self.directory, **self.config)
+
+
+def start_twinlog_controller(
+    directory: Path, *, wait: bool = True, **config: object
+) -> TwinlogController:
+    values = {"listenPort": free_port(), "controllerStorePath": directory / "controller"}
+    controller = TwinlogController(directory, {**values, **config})
+    if wait:
+        controller.wait_for_text("twinlog controller ready", deadline_s=READY_DEADLINE_S)
+    return controller

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cluster": ("twinlog.cli.admin.cluster", "cluster", "Brokers, name servers, health, clients."),
     "broker": ("twinlog.cli.admin.broker", "broker", "Run a broker; or look after running ones."),
     "namesrv": ("twinlog.cli.namesrv", "namesrv", "Run a name server in the foreground."),
+    "controller": ("twinlog.cli.controller", "controller", "Run a controller in the foreground."),
     "ha": ("twinlog.cli.admin.ha", "ha", "Replication: is it healthy, and if not, why."),
     "context": ("twinlog.cli.admin.context", "context", "Clusters by name, with credentials."),
     "config": ("twinlog.cli.config", "config", "Check, print and explain configuration files."),
@@ -64,6 +65,13 @@ def mqnamesrv() -> NoReturn:
     from twinlog.cli.namesrv import namesrv
 
     _run_server("mqnamesrv", namesrv)
+
+
+def mqcontroller() -> NoReturn:
+    """`mqcontroller`, as Apache users type it."""
+    from twinlog.cli.controller import controller
+
+    _run_server("mqcontroller", controller)
 
 
 def mqbroker() -> NoReturn:

@@ -12,6 +12,7 @@ from twinlog.controller import events
 from twinlog.controller.events import DEFAULT_TIMING, Effect, Reply, Timing
 from twinlog.controller.group import Group
 from twinlog.controller.record import GroupRecord
+from twinlog.controller.refusals import RefusalKind
 
 Event = (
     events.Heartbeat
@@ -54,7 +55,8 @@ class Controller:
         group = self.groups.get(event.group)
         if group is None:
             token = getattr(event, "token", None)
-            return [Reply(token, None, error=f"no group {event.group} is registered here")]
+            error = f"no group {event.group} is registered here"
+            return [Reply(token, None, error=error, kind=RefusalKind.UNKNOWN_GROUP)]
         return self._handle_in_group(now_ms, group, event)
 
     def _handle_in_group(self, now_ms: int, group: Group, event: Event) -> list[Effect]:
@@ -87,5 +89,5 @@ class Controller:
             group = self.groups[event.group] = Group(record, self._timing, now_ms)
         if group.record.cluster != event.cluster:
             error = f"group {event.group} belongs to cluster {group.record.cluster}"
-            return [Reply(event.token, group.record, error=error)]
+            return [Reply(event.token, group.record, error=error, kind=RefusalKind.INVALID)]
         return group.register(event)

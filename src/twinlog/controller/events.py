@@ -12,6 +12,7 @@ from typing import Any
 
 from twinlog.controller.membership import Proposal
 from twinlog.controller.record import GroupRecord, Policy, Replica
+from twinlog.controller.refusals import RefusalKind
 
 Token = Any
 
@@ -169,6 +170,7 @@ class Reply:
     token: Token
     record: GroupRecord | None
     error: str = ""
+    kind: RefusalKind = RefusalKind.NONE
     lease_ms: int = 0
     is_admitted: bool = False
     hand_over_to: int | None = None

@@ -36,8 +36,14 @@ from twinlog.controller.events import (
 )
 from twinlog.controller.liveness import Liveness
 from twinlog.controller.record import Election, GroupRecord, changed
+from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 
-BUSY = "another change of this group is being written, ask again"
+BUSY = Refusal(RefusalKind.BUSY, "another change of this group is being written, ask again")
+REPLACED = Refusal(RefusalKind.INVALID, "a newer connection of this replica has taken over")
+NOT_WRITTEN = Refusal(RefusalKind.BUSY, "the change was not written, ask again")
+LEASE_LEFT = Refusal(
+    RefusalKind.NOT_ELECTED, "the old master's lease has not ended, ask again in a moment"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +89,14 @@ class Group:
     def is_alive(self, broker_id: int, now_ms: int) -> bool:
         return self._liveness.is_alive(broker_id, now_ms)
 
+    def living(self, now_ms: int) -> dict[int, str]:
+        return self._liveness.living(now_ms)
+
     def heartbeat(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
         if beat.broker_id not in self.record.replicas:
-            error = f"replica {beat.broker_id} is not registered in {self.record.group}"
-            return [Reply(beat.token, self.record, error=error)]
+            return [self._refuse(beat.token, self._not_registered(beat.broker_id))]
         if not self._liveness.note(now_ms, beat):
-            return [Reply(beat.token, self.record, error="a newer connection has taken over")]
+            return [self._refuse(beat.token, REPLACED)]
         effects = self._freeze_if_newer(beat)
         effects += self._remove_if_doubtful(beat)
         effects += self._hand_over_if_drained(now_ms, beat)
@@ -315,7 +323,7 @@ class Group:
         """An operator's election; without a wish the present state is the answer."""
         token, record = request.token, self.record
         if self.frozen or not self.is_settled:
-            return [Reply(token, record, error=self.frozen or BUSY)]
+            return [self._refuse(token, self._unsettled())]
         if request.is_unclean:
             return self._elect_unclean(now_ms, request)
         wanted = request.designate
@@ -323,21 +331,22 @@ class Group:
             return self._then_reply(self.consider(now_ms), token)
         if wanted not in record.sync_state_set:
             members = sorted(record.sync_state_set)
-            error = f"replica {wanted} is not in the sync-state set {members}"
-            return [Reply(token, record, error=error)]
+            text = f"replica {wanted} is not in the sync-state set {members}"
+            return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
         assert record.master_broker_id is not None
         if not self.is_alive(wanted, now_ms):
-            return [Reply(token, record, error=f"replica {wanted} sends no heartbeats")]
+            text = f"replica {wanted} sends no heartbeats"
+            return [self._refuse(token, Refusal(RefusalKind.NOT_ALIVE, text))]
         if self.is_alive(record.master_broker_id, now_ms):
             return self._begin_hand_over(now_ms, wanted, token)
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
-            return [Reply(token, record, error="the old master's lease has not ended, ask again")]
+            return [self._refuse(token, LEASE_LEFT)]
         return self._then_reply(self._elect(now_ms, "an operator's request", wanted), token)
 
     def _begin_hand_over(self, now_ms: int, target: int, token: Token) -> list[Effect]:
         if self._hand_over is not None:
-            error = f"a switch to replica {self._hand_over.target} is under way"
-            return [Reply(token, self.record, error=error)]
+            text = f"a switch to replica {self._hand_over.target} is under way"
+            return [self._refuse(token, Refusal(RefusalKind.BUSY, text))]
         self._hand_over = HandOver(target, now_ms + self._timing.hand_over_ms, token)
         assert self.record.master_broker_id is not None
         return [
@@ -379,7 +388,7 @@ class Group:
         switch, self._hand_over = self._hand_over, None
         assert switch is not None
         return [
-            Reply(switch.token, self.record, error=f"no switch: {reason}"),
+            self._refuse(switch.token, Refusal(RefusalKind.NOT_ELECTED, f"no switch: {reason}")),
             self._happened("hand-over-cancelled", to=switch.target, reason=reason),
         ]
 
@@ -388,24 +397,26 @@ class Group:
         lease may be believed."""
         token, record = request.token, self.record
         if request.typed_group != record.group:
-            error = f"an unclean election may lose messages: type the group's name {record.group}"
-            return [Reply(token, record, error=error)]
+            text = f"an unclean election may lose messages: type the group's name {record.group}"
+            return [self._refuse(token, Refusal(RefusalKind.INVALID, text))]
         if not self._are_leases_over(now_ms):
-            return [Reply(token, record, error="the old master's lease has not ended, ask again")]
+            return [self._refuse(token, LEASE_LEFT)]
         standings = self._standings(now_ms)
         ballot = elect_unclean(standings.values(), request.designate)
         if ballot.winner is None:
-            return [Reply(token, record, error="no replica sends heartbeats")]
+            text = "no replica sends heartbeats"
+            return [self._refuse(token, Refusal(RefusalKind.NOT_ALIVE, text))]
         return self._then_reply(self._install(now_ms, ballot, "an operator's command"), token)
 
     # Replicas and the set
 
     def alter(self, now_ms: int, request: AlterSyncStateSet) -> list[Effect]:
-        error = self.frozen or ("" if self.is_settled else BUSY)
-        living = self._liveness.living(now_ms)
-        error = error or membership.refusal(self.record, request.proposal, living)
-        if error:
-            return [Reply(request.token, self.record, error=error)]
+        refusal = self._unsettled()
+        if not refusal.text:
+            living = self._liveness.living(now_ms)
+            refusal = membership.refusal(self.record, request.proposal, living)
+        if refusal.text:
+            return [self._refuse(request.token, refusal)]
         following = membership.commit(self.record, request.proposal)
         before, after = self.record.sync_state_set, following.sync_state_set
         said = [self._happened("admitted", replica=n) for n in sorted(after - before)]
@@ -422,7 +433,8 @@ class Group:
             error = _identity_refusal(known.check_code, replica.check_code, "check code")
             error = error or _identity_refusal(known.uid, replica.uid, "store")
             if error:
-                return [Reply(request.token, record, error=f"id {replica.broker_id}: {error}")]
+                text = f"id {replica.broker_id} is taken: {error}"
+                return [self._refuse(request.token, Refusal(RefusalKind.ID_TAKEN, text))]
             replica = msgspec.structs.replace(
                 replica,
                 learner=known.learner or replica.learner,
@@ -432,10 +444,10 @@ class Group:
             if replica == known:
                 return [Reply(request.token, record)]
         if not self.is_settled:
-            return [Reply(request.token, record, error=BUSY)]
+            return [self._refuse(request.token, BUSY)]
         if replica.learner and replica.broker_id in record.sync_state_set:
-            error = f"replica {replica.broker_id} is a member of the sync-state set: drain it first"
-            return [Reply(request.token, record, error=error)]
+            text = f"replica {replica.broker_id} is a member of the sync-state set: drain it first"
+            return [self._refuse(request.token, Refusal(RefusalKind.INVALID, text))]
         following = changed(record, replicas={**record.replicas, replica.broker_id: replica})
         return self._commit(
             following,
@@ -447,11 +459,12 @@ class Group:
         """A drained replica may stop unnoticed. A smaller set is safe at any time: the master
         counts the larger one until it hears of it."""
         record, n = self.record, request.broker_id
-        error = self._change_refusal(n)
-        if not error and request.is_learner and n == record.master_broker_id:
-            error = f"replica {n} is the master: switch to another one first"
-        if error:
-            return [Reply(request.token, record, error=error)]
+        refusal = self._change_refusal(n)
+        if not refusal.text and request.is_learner and n == record.master_broker_id:
+            text = f"replica {n} is the master: switch to another one first"
+            refusal = Refusal(RefusalKind.INVALID, text)
+        if refusal.text:
+            return [self._refuse(request.token, refusal)]
         replica = msgspec.structs.replace(record.replicas[n], learner=request.is_learner)
         members = record.sync_state_set - {n} if request.is_learner else record.sync_state_set
         is_smaller = members != record.sync_state_set
@@ -468,13 +481,16 @@ class Group:
 
     def remove(self, now_ms: int, request: RemoveReplica) -> list[Effect]:
         record, n = self.record, request.broker_id
-        error = self._change_refusal(n)
-        if not error and n == record.master_broker_id:
-            error = f"replica {n} is the master"
-        if not error and n in record.sync_state_set and self.is_alive(n, now_ms):
-            error = f"replica {n} is a living member of the sync-state set: drain it first"
-        if error:
-            return [Reply(request.token, record, error=error)]
+        refusal = self._change_refusal(n)
+        text = ""
+        if n == record.master_broker_id:
+            text = f"replica {n} is the master"
+        elif n in record.sync_state_set and self.is_alive(n, now_ms):
+            text = f"replica {n} is a living member of the sync-state set: drain it first"
+        if text and not refusal.text:
+            refusal = Refusal(RefusalKind.NOT_REMOVED, text)
+        if refusal.text:
+            return [self._refuse(request.token, refusal)]
         following = changed(
             record,
             replicas={m: replica for m, replica in record.replicas.items() if m != n},
@@ -486,23 +502,36 @@ class Group:
             following, self._happened("forgotten", replica=n), Reply(request.token, following)
         )
 
-    def _change_refusal(self, broker_id: int) -> str:
-        if self.frozen or not self.is_settled:
-            return self.frozen or BUSY
-        if broker_id not in self.record.replicas:
-            return f"replica {broker_id} is not registered in {self.record.group}"
-        return ""
+    def _change_refusal(self, broker_id: int) -> Refusal:
+        refusal = self._unsettled()
+        if not refusal.text and broker_id not in self.record.replicas:
+            return self._not_registered(broker_id)
+        return refusal
+
+    def _unsettled(self) -> Refusal:
+        """Why nothing of this group can be changed now."""
+        if self.frozen:
+            return Refusal(RefusalKind.FROZEN, self.frozen)
+        return NO_REFUSAL if self.is_settled else BUSY
+
+    def _not_registered(self, broker_id: int) -> Refusal:
+        text = f"replica {broker_id} is not registered in {self.record.group}"
+        return Refusal(RefusalKind.NOT_REGISTERED, text)
+
+    def _refuse(self, token: Token, refusal: Refusal) -> Reply:
+        return Reply(token, self.record, error=refusal.text, kind=refusal.kind)
 
     def adopt(self, now_ms: int, typed_group: str, token: Token) -> list[Effect]:
         """The operator answers for replicas that are missing, or for a record that is too old."""
         record = self.record
         if typed_group != record.group:
-            error = f"adoption decides which replicas count: type the group's name {record.group}"
-            return [Reply(token, record, error=error)]
+            text = f"adoption decides which replicas count: type the group's name {record.group}"
+            return [self._refuse(token, Refusal(RefusalKind.INVALID, text))]
         if not self.is_settled:
-            return [Reply(token, record, error=BUSY)]
+            return [self._refuse(token, BUSY)]
         if not self.frozen and record.master_epoch:
-            return [Reply(token, record, error="the group has a record, nothing is to be adopted")]
+            text = "the group has a record, nothing is to be adopted"
+            return [self._refuse(token, Refusal(RefusalKind.INVALID, text))]
         self.frozen = ""
         self._is_adopted = True
         return self._then_reply(self._adopt_group(now_ms, self._standings(now_ms)), token)
@@ -535,7 +564,7 @@ class Group:
         if stored == pending.record:
             return self.commit_done(pending.record.version)
         refused: list[Effect] = [
-            Reply(effect.token, stored, error="the change was not written, ask again")
+            Reply(effect.token, stored, error=NOT_WRITTEN.text, kind=NOT_WRITTEN.kind)
             for effect in pending.after
             if isinstance(effect, Reply)
         ]

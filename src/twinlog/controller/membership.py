@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from twinlog.controller.record import GroupRecord, changed
+from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,37 +21,40 @@ class Proposal:
     incarnations: Mapping[int, str]
 
 
-def refusal(record: GroupRecord, proposal: Proposal, living: Mapping[int, str]) -> str:
-    """Why `proposal` is not committed; empty when it is. `living` maps id to incarnation."""
-    if (proposal.broker_id, proposal.incarnation) != (
-        record.master_broker_id,
-        record.master_incarnation,
-    ):
-        return f"broker {proposal.broker_id} is not the master, {record.master_broker_id} is"
+def refusal(record: GroupRecord, proposal: Proposal, living: Mapping[int, str]) -> Refusal:
+    """Why `proposal` is not committed, if it is not. `living` maps id to incarnation."""
+    master = (record.master_broker_id, record.master_incarnation)
+    if (proposal.broker_id, proposal.incarnation) != master:
+        text = f"broker {proposal.broker_id} is not the master, {record.master_broker_id} is"
+        return Refusal(RefusalKind.NOT_MASTER, text)
     if proposal.master_epoch != record.master_epoch:
-        return f"epoch {proposal.master_epoch}, the group is in epoch {record.master_epoch}"
+        text = f"epoch {proposal.master_epoch}, the group is in epoch {record.master_epoch}"
+        return Refusal(RefusalKind.MASTER_EPOCH, text)
     if proposal.set_epoch != record.sync_state_set_epoch:
-        return (
-            f"sync-state set epoch {proposal.set_epoch}, the group's is"
-            f" {record.sync_state_set_epoch}"
-        )
+        given, present = proposal.set_epoch, record.sync_state_set_epoch
+        text = f"sync-state set epoch {given}, the group's is {present}"
+        return Refusal(RefusalKind.SET_EPOCH, text)
     if proposal.broker_id not in proposal.members:
-        return "the master is not in its own sync-state set"
+        return Refusal(RefusalKind.INVALID, "the master is not in its own sync-state set")
     strangers = proposal.members - record.voters
     if strangers:
-        return f"replicas {sorted(strangers)} are not registered or are learners"
+        text = f"replicas {sorted(strangers)} are not registered or are learners"
+        return Refusal(RefusalKind.REPLICAS, text)
     return _admission_refusal(record, proposal, living)
 
 
-def _admission_refusal(record: GroupRecord, proposal: Proposal, living: Mapping[int, str]) -> str:
+def _admission_refusal(
+    record: GroupRecord, proposal: Proposal, living: Mapping[int, str]
+) -> Refusal:
     """A process that ended and came back since the check may have lost what was checked (R3)."""
     for member in sorted(proposal.members - record.sync_state_set):
         checked, present = proposal.incarnations.get(member), living.get(member)
         if present is None:
-            return f"replica {member} sends no heartbeats"
+            return Refusal(RefusalKind.NOT_ALIVE, f"replica {member} sends no heartbeats")
         if checked != present:
-            return f"replica {member} has started again since it was checked"
-    return ""
+            text = f"replica {member} has started again since it was checked"
+            return Refusal(RefusalKind.NOT_ALIVE, text)
+    return NO_REFUSAL
 
 
 def commit(record: GroupRecord, proposal: Proposal) -> GroupRecord:

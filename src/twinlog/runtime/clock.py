@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+# Linux has a clock that counts while the machine sleeps; elsewhere the monotonic one must do.
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class TimerHandle(Protocol):
     """What `call_later_ms` returns."""
@@ -20,6 +23,10 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
     def monotonic_ms(self) -> int: ...
+
+    def boot_ms(self) -> int:
+        """Monotonic time that counts while the machine sleeps: for leases."""
+        ...
 
     async def sleep_ms(self, duration_ms: float) -> None: ...
 
@@ -66,6 +73,9 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
     async def sleep_ms(self, duration_ms: float) -> None:
         await asyncio.sleep(duration_ms / 1000)

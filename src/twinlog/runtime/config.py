@@ -32,6 +32,7 @@ from twinlog.runtime.config_format import (
     parse_properties,
     trailing_comment,
 )
+from twinlog.runtime.controller_config import CONTROLLER_NOT_APPLICABLE, ControllerConfig
 from twinlog.runtime.namesrv_config import NAMESRV_NOT_APPLICABLE, NamesrvConfig
 from twinlog.runtime.tls import TlsConfig, is_tls_key, tls_with
 
@@ -51,7 +52,7 @@ __all__ = [
     "update_config",
 ]
 
-Config = TypeVar("Config", BrokerConfig, NamesrvConfig)
+Config = TypeVar("Config", BrokerConfig, NamesrvConfig, ControllerConfig)
 _ALIASES = {
     "enableBatchPush": "isEnableBatchPush",  # The name that Apache's setter answers to.
     "haMaxGapNotInSync": "haSlaveFallbehindMax",  # 5.x renamed it.
@@ -86,7 +87,9 @@ class LoadedConfig(Generic[Config]):
 class _Schema:
     """Which keys a struct has and what their values are."""
 
-    def __init__(self, struct: type[BrokerConfig] | type[NamesrvConfig]) -> None:
+    def __init__(
+        self, struct: type[BrokerConfig] | type[NamesrvConfig] | type[ControllerConfig]
+    ) -> None:
         hints = get_type_hints(struct, include_extras=True)
         names = [name for name in struct.__struct_fields__ if name != "tls"]
         self.types = {key_of(name): hints[name] for name in names}
@@ -123,6 +126,12 @@ class _Schema:
 
 _BROKER = _Schema(BrokerConfig)
 _NAMESRV = _Schema(NamesrvConfig)
+_CONTROLLER = _Schema(ControllerConfig)
+_ABSENT: dict[type, frozenset[str]] = {
+    BrokerConfig: NOT_APPLICABLE,
+    NamesrvConfig: NAMESRV_NOT_APPLICABLE,
+    ControllerConfig: CONTROLLER_NOT_APPLICABLE,
+}
 
 
 def load_broker_config(
@@ -150,6 +159,17 @@ def load_namesrv_config(
     return _load(NamesrvConfig, _NAMESRV, path, overrides or {}, variables)
 
 
+def load_controller_config(
+    path: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> LoadedConfig[ControllerConfig]:
+    """The controller's configuration, by the same rules."""
+    variables = os.environ if environment is None else environment
+    return _load(ControllerConfig, _CONTROLLER, path, overrides or {}, variables)
+
+
 def _load(
     struct: type[Config],
     schema: _Schema,
@@ -169,9 +189,8 @@ def _load(
     except ConfigValueError as error:
         source = reader.sources.get(error.key, path or _COMMAND_LINE)
         raise ConfigError(source, error.key, reader.texts.get(error.key), error.reason) from error
-    absent = NOT_APPLICABLE if struct is BrokerConfig else NAMESRV_NOT_APPLICABLE
     given = frozenset(reader.given)
-    not_applicable = sorted(key_of(name) for name in given & absent)
+    not_applicable = sorted(key_of(name) for name in given & _ABSENT[struct])
     return LoadedConfig(config, warnings, not_applicable, given)
 
 

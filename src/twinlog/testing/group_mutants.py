@@ -16,6 +16,7 @@ from twinlog.controller import membership
 from twinlog.controller.events import Timing
 from twinlog.controller.liveness import Liveness, Report
 from twinlog.controller.record import changed
+from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 from twinlog.ha import authority as authority_module
 from twinlog.ha.authority import Authority
 from twinlog.ha.group_view import GroupView, StepKind
@@ -129,8 +130,9 @@ def rejected_proposal_is_dropped() -> list[Patch]:
 
 @mutant
 def no_compare_and_set() -> list[Patch]:
-    def refusal(record: Any, proposal: Any, living: Any) -> str:
-        return "" if record.master_broker_id in proposal.members else "no"
+    def refusal(record: Any, proposal: Any, living: Any) -> Refusal:
+        is_whole = record.master_broker_id in proposal.members
+        return NO_REFUSAL if is_whole else Refusal(RefusalKind.INVALID, "no")
 
     def commit(record: Any, proposal: Any) -> Any:
         members = proposal.members & record.voters
@@ -150,7 +152,7 @@ def admits_before_it_has_caught_up() -> list[Patch]:
 
 @mutant
 def incarnation_is_not_checked() -> list[Patch]:
-    return [(membership, "_admission_refusal", lambda record, proposal, living: "")]
+    return [(membership, "_admission_refusal", lambda record, proposal, living: NO_REFUSAL)]
 
 
 @mutant

@@ -40,6 +40,9 @@ class ManualClock:
     def monotonic_ms(self) -> int:
         return self._now_ms
 
+    def boot_ms(self) -> int:
+        return self.monotonic_ms()
+
     def advance(self, duration_ms: int) -> None:
         end = self._now_ms + duration_ms
         while self._timers and self._timers[0][0] <= end:

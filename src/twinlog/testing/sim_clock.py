@@ -25,6 +25,9 @@ class SimClock:
     def monotonic_ms(self) -> int:
         return int(self._loop.now_s * 1000)
 
+    def boot_ms(self) -> int:
+        return self.monotonic_ms()
+
     async def sleep_ms(self, duration_ms: float) -> None:
         await asyncio.sleep(duration_ms / 1000)
 

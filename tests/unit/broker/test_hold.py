@@ -34,6 +34,9 @@ class ManualClock:
     def monotonic_ms(self) -> int:
         return self.now
 
+    def boot_ms(self) -> int:
+        return self.monotonic_ms()
+
     async def sleep_ms(self, duration_ms: float) -> None:
         raise NotImplementedError
 

@@ -96,6 +96,9 @@ class HastyClock(ManualClock):
         self.advance(1000)
         return self.elapsed_ms
 
+    def boot_ms(self) -> int:
+        return self.monotonic_ms()
+
 
 async def test_a_long_recovery_says_where_it_is(tmp_path, monkeypatch, caplog):
     config, _ = await _fill(tmp_path)

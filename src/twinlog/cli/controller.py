@@ -1,0 +1,54 @@
+"""`twinlog controller`: a controller in the foreground."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
+from twinlog.controller.server import ControllerServer, build_controller
+from twinlog.controller.store import RecordStoreError
+from twinlog.remoting.acl import AclConfigError
+from twinlog.runtime.config import ConfigError, LoadedConfig, load_controller_config
+from twinlog.runtime.config_format import ConfigValueError
+from twinlog.runtime.controller_config import ControllerConfig
+
+_LOG = logging.getLogger("twinlog.controller")
+
+
+@click.command(
+    short_help="Run a controller in the foreground.",
+    epilog="Example: twinlog controller -c controller.conf",
+)
+@click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
+@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
+def controller(path: str | None, is_print: bool) -> None:
+    """Decide who is the master of each group, and who may become it."""
+    loaded = _load(path)
+    if is_print:
+        click.echo(loaded.config.to_properties(), nl=False)
+        return
+    configure_logging(loaded.config)
+    for warning in loaded.warnings:
+        _LOG.warning("configuration %s", warning)
+    if loaded.not_applicable:
+        _LOG.info("configuration without effect here: %s", ", ".join(loaded.not_applicable))
+    run_service(
+        lambda lifetime: _build(loaded.config, lifetime),
+        known_errors=(RecordStoreError, AclConfigError, ConfigValueError),
+    )
+
+
+def _load(path: str | None) -> LoadedConfig[ControllerConfig]:
+    try:
+        return load_controller_config(path)
+    except ConfigError as error:
+        fail(str(error), EXIT_BAD_CONFIG)
+        raise
+
+
+def _build(config: ControllerConfig, lifetime: Lifetime) -> ControllerServer:
+    return build_controller(
+        config, on_failure=lambda name, error: lifetime.fail(f"{name} failed: {error}")
+    )

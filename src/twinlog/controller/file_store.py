@@ -1,0 +1,92 @@
+"""Records in a file of one controller: `groups.json` below `controllerStorePath`.
+
+A few hundred bytes for a group, written whole for each change: temporary file, sync, rename, the
+file before it as `.bak`. The directory is locked like a store: two controllers on one directory
+would both be right.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+
+import msgspec
+
+from twinlog.controller.record import GroupRecord
+from twinlog.controller.store import RecordStoreError, StoreOutcome
+from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, write_atomically
+
+_LOG = logging.getLogger("twinlog.controller")
+FORMAT = 1
+
+
+class _Groups(msgspec.Struct, kw_only=True):
+    format: int = FORMAT
+    groups: list[GroupRecord] = msgspec.field(default_factory=list)
+
+
+class FileRecordStore:
+    """The only writer of its file while it holds the lock."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._path = posixpath.join(directory, "groups.json")
+        self._lock: DiskLock | None = None
+        self._records: dict[str, GroupRecord] = {}
+
+    async def load_all(self) -> list[GroupRecord]:
+        """Take the directory and read it.
+
+        Raises:
+            RecordStoreError: another controller has it, or the file is damaged.
+        """
+        if self._lock is None:
+            self._disk.make_directories(self._directory)
+            try:
+                self._lock = self._disk.lock(posixpath.join(self._directory, "lock"))
+            except DiskLockedError as error:
+                text = f"controllerStorePath {self._directory} belongs to a running controller"
+                raise RecordStoreError(text) from error
+        self._records = {record.group: record for record in self._read()}
+        return list(self._records.values())
+
+    def _read(self) -> list[GroupRecord]:
+        if not self._disk.exists(self._path):
+            return []
+        try:
+            groups = msgspec.json.decode(self._disk.read_bytes(self._path), type=_Groups)
+        except msgspec.DecodeError as error:
+            raise RecordStoreError(
+                f"{self._path} cannot be read ({error}): restore it from its .bak, or remove both"
+                " and let the groups be adopted again"
+            ) from error
+        if groups.format != FORMAT:
+            raise RecordStoreError(f"{self._path} has format {groups.format}, this is {FORMAT}")
+        return groups.groups
+
+    async def load(self, group: str) -> GroupRecord | None:
+        self._records = {record.group: record for record in self._read()}
+        return self._records.get(group)
+
+    async def commit(self, record: GroupRecord) -> StoreOutcome:
+        known = self._records.get(record.group)
+        if record.version != (known.version if known else 0) + 1:
+            return StoreOutcome.STALE
+        records = {**self._records, record.group: record}
+        data = msgspec.json.encode(_Groups(groups=[records[name] for name in sorted(records)]))
+        try:
+            await self._disk.run(self._write, data)
+        except OSError as error:
+            _LOG.warning("record not written path=%s error=%s", self._path, error)
+            return StoreOutcome.UNKNOWN
+        self._records = records
+        return StoreOutcome.DONE
+
+    def _write(self, data: bytes) -> None:
+        write_atomically(self._disk, self._path, data, keep_backup=True)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

@@ -1,0 +1,209 @@
+"""A controller as a process: RocketMQ 5's requests, SIGKILL, damaged and shared state."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes import ProcessGroup, process_group
+from support.twinlog_servers import TwinlogController, start_twinlog_controller
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.runtime.clock import SystemClock
+
+
+@pytest.fixture
+def group() -> Iterator[ProcessGroup]:
+    with process_group() as processes:
+        yield processes
+
+
+@pytest.fixture
+def controller(tmp_path: Path, group: ProcessGroup) -> TwinlogController:
+    server = start_twinlog_controller(tmp_path)
+    group.add(server)
+    return server
+
+
+class Peer:
+    """Speaks to a controller as a broker does."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self._client = client
+        self.address = address
+
+    async def ask(self, code: int, body: Any = None, **fields: object) -> Request:
+        data = b"" if body is None else json.dumps(body).encode()
+        command = RemotingCommand.request(code, body=data)
+        command.ext_fields = {key: str(value) for key, value in fields.items()}
+        return await self._client.invoke(self.address, command, 5_000)
+
+    async def apply(self, n: int, uid: str | None = None) -> Request:
+        return await self.ask(
+            RequestCode.CONTROLLER_APPLY_BROKER_ID, clusterName="c", brokerName="g",
+            appliedBrokerId=n, registerCheckCode=f"127.0.0.1:{n};1", twinlogUid=uid or f"u{n}",
+        )  # fmt: skip
+
+    async def beat(self, n: int, **fields: object) -> Request:
+        given = {"epoch": 0, "maxOffset": 0, "twinlogIncarnation": f"i{n}", **fields}
+        return await self.ask(
+            RequestCode.BROKER_HEARTBEAT, clusterName="c", brokerName="g", brokerId=n,
+            brokerAddr=f"127.0.0.1:{n}", **given,
+        )  # fmt: skip
+
+    async def beat_until_master(self, n: int, master: int, **fields: object) -> Request:
+        """An election is written before anybody hears of it."""
+        async with asyncio.timeout(60):
+            while True:
+                answer = await self.beat(n, **fields)
+                if json.loads(answer.body)["masterBrokerId"] == master:
+                    return answer
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(clock=SystemClock())
+    yield client
+    await client.close()
+
+
+async def test_a_group_is_born_grows_and_is_shown(
+    controller: TwinlogController, client: RemotingClient
+) -> None:
+    peer = Peer(client, controller.address)
+    code = RequestCode.CONTROLLER_GET_NEXT_BROKER_ID
+    answer = await peer.ask(code, clusterName="c", brokerName="g")
+    assert answer.ext()["nextBrokerId"] == "1"
+    assert (await peer.apply(1)).code == 0
+    assert (await peer.apply(2)).code == 0
+    assert (await peer.apply(1, "other")).code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+    answer = await peer.beat_until_master(1, 1)
+    record = json.loads(answer.body)
+    assert (record["masterBrokerId"], record["masterEpoch"]) == (1, 1)
+    assert int(answer.ext()["twinlogLeaseMs"]) > 0
+    await peer.beat(2, epoch=1)
+    wanted = {"syncStateSet": [1, 2], "syncStateSetEpoch": record["syncStateSetEpoch"]}
+    fields = {
+        "brokerName": "g", "masterBrokerId": 1, "masterEpoch": 1,
+        "twinlogIncarnation": "i1", "twinlogIncarnations": "2=i2",
+    }  # fmt: skip
+    answer = await peer.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, wanted, **fields)
+    assert answer.code == 0, answer.remark
+    assert int(answer.ext()["newSyncStateSetEpoch"]) == record["syncStateSetEpoch"] + 1
+    again = await peer.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, wanted, **fields)
+    assert again.code == ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    answer = await peer.ask(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, ["g", "unknown"])
+    shown = json.loads(answer.body)["replicasInfoTable"]
+    assert [replica["brokerId"] for replica in shown["g"]["inSyncReplicas"]] == [1, 2]
+    answer = await peer.ask(RequestCode.CONTROLLER_GET_REPLICA_INFO, brokerName="g")
+    assert answer.ext()["masterAddress"] == "127.0.0.1:1"
+    answer = await peer.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    assert answer.ext()["isLeader"] == "true"
+    assert answer.ext()["controllerLeaderAddress"] == controller.address
+
+
+async def test_what_was_answered_survives_sigkill(
+    controller: TwinlogController, client: RemotingClient, group: ProcessGroup
+) -> None:
+    peer = Peer(client, controller.address)
+    await peer.apply(1)
+    before = json.loads((await peer.beat_until_master(1, 1)).body)
+    client.close_connection(controller.address, "it is killed now")
+    controller.kill()
+    group.add(controller.restart())
+    answer = await peer.beat(1, epoch=1, twinlogKnownEpoch=1)
+    after = json.loads(answer.body)
+    assert after["masterEpoch"] == before["masterEpoch"] == 1
+    events = (controller.directory / "controller" / "events").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in events][:3] == [
+        "controller-started",
+        "registered",
+        "elected",
+    ]
+
+
+async def test_a_closed_connection_elects_another_member(
+    controller: TwinlogController, client: RemotingClient
+) -> None:
+    peer = Peer(client, controller.address)
+    other = RemotingClient(clock=SystemClock())
+    second = Peer(other, controller.address)
+    try:
+        await peer.apply(1)
+        await second.apply(2)
+        record = json.loads((await peer.beat_until_master(1, 1)).body)
+        await second.beat(2, epoch=1)
+        wanted = {"syncStateSet": [1, 2], "syncStateSetEpoch": record["syncStateSetEpoch"]}
+        answer = await peer.ask(
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, wanted, brokerName="g", masterBrokerId=1,
+            masterEpoch=1, twinlogIncarnation="i1", twinlogIncarnations="2=i2",
+        )  # fmt: skip
+        assert answer.code == 0, answer.remark
+        await client.close()
+        answer = await second.beat_until_master(2, 2, epoch=1, twinlogKnownEpoch=1)
+        assert json.loads(answer.body)["masterEpoch"] == 2
+    finally:
+        await other.close()
+
+
+def test_two_controllers_do_not_share_their_state(
+    controller: TwinlogController, group: ProcessGroup, tmp_path: Path
+) -> None:
+    store = controller.config["controllerStorePath"]
+    second = start_twinlog_controller(tmp_path / "second", wait=False, controllerStorePath=store)
+    group.add(second)
+    assert second.wait() == 1
+    assert "belongs to a running controller" in second.output()
+
+
+def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, group: ProcessGroup) -> None:
+    directory = tmp_path / "controller"
+    directory.mkdir()
+    (directory / "groups.json").write_text('{"format": 1, "groups": [{"clus')
+    server = start_twinlog_controller(tmp_path, wait=False)
+    group.add(server)
+    assert server.wait() == 1
+    assert "restore it from its .bak" in server.output()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("twinlogLeaseMs", "5"), ("twinlogControllerEtcd", "http://127.0.0.1:1")],
+)
+def test_bad_configuration_ends_with_2(
+    tmp_path: Path, group: ProcessGroup, key: str, value: str
+) -> None:
+    server = start_twinlog_controller(tmp_path, wait=False, **{key: value})
+    group.add(server)
+    assert server.wait() == 2
+    assert key in server.output()
+
+
+async def test_garbage_is_answered_and_changes_nothing(
+    controller: TwinlogController, client: RemotingClient
+) -> None:
+    peer = Peer(client, controller.address)
+    await peer.apply(1)
+    code = RequestCode
+    assert (await peer.apply(-1)).code != 0
+    assert (await peer.ask(code.BROKER_HEARTBEAT, brokerName="g")).code != 0
+    assert (await peer.beat(1, twinlogIncarnation="x" * 10, twinlogLink="²")).code != 0
+    fields = {"brokerName": "g", "masterBrokerId": 1, "masterEpoch": 0}
+    for body in (None, [], {"syncStateSet": "x"}, {"syncStateSet": [-1]}):
+        answer = await peer.ask(code.CONTROLLER_ALTER_SYNC_STATE_SET, body, **fields)
+        assert answer.code != 0
+    for ids in ("", "x", "1;²", "9" * 5000):
+        answer = await peer.ask(
+            code.CLEAN_BROKER_DATA, brokerName="g", brokerControllerIdsToClean=ids
+        )
+        assert answer.code == ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+    assert (await peer.ask(4711)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "Traceback" not in controller.output()
+    assert (await peer.beat(1)).code == 0
