@@ -584,10 +584,6 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
 def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
     code = RequestCode
 
-    def changed(attributes: list[str]) -> None:
-        if "broker_permission" in attributes:
-            broker.registration.wake()
-
     admin = AdminConfigProcessor(
         broker.config,
         store=broker.store,
@@ -595,7 +591,7 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
         clock=broker.clock,
         disk=broker.disk,
         config_path=config_path,
-        changed=changed,
+        changed=broker.config_changed,
     )
     promotion = PromoteProcessor(
         broker.config,

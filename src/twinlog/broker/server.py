@@ -84,6 +84,10 @@ _LOCK_SWEEP_MS = 60_000
 _NEVER_MS = 2**62
 _STATS_SAMPLE_MS = 1_000
 _FILTER_SAVE_MS = 10_000
+_INTERVAL_CHECK_MS = 1_000  # An interval that is made shorter while it runs counts so soon.
+# What name servers are told, and what the template of new topics is made of.
+_REGISTERED = frozenset({"broker_permission", "compressed_register", "force_register"})
+_TEMPLATE = frozenset({"auto_create_topic_enable", "default_topic_queue_nums"})
 
 
 class Broker:
@@ -349,10 +353,26 @@ class Broker:
     def _every(self, name: str, interval_ms: Callable[[], int], action: Callable[[], None]) -> None:
         async def run() -> None:
             while True:
-                await self.clock.sleep_ms(interval_ms())
+                await self._pause(interval_ms)
                 action()
 
         self.tasks.spawn(name, run())
+
+    async def _pause(self, interval_ms: Callable[[], int]) -> None:
+        """Wait for an interval that may become shorter meanwhile."""
+        started = self.clock.monotonic_ms()
+        while (left := started + interval_ms() - self.clock.monotonic_ms()) > 0:
+            await self.clock.sleep_ms(min(left, _INTERVAL_CHECK_MS))
+
+    def config_changed(self, names: Collection[str]) -> None:
+        """These attributes of the configuration have other values now, and take effect."""
+        if any(name.startswith("register_") for name in names) or not _REGISTERED.isdisjoint(names):
+            self.registration.wake()
+        if not _TEMPLATE.isdisjoint(names):
+            self.topics.update_template()
+        if names:
+            self.store.reader.config_changed()
+            self.ha.configure(self.ha.settings.changed(self.config))
 
     def _reload_rules(self) -> None:
         assert self.guard is not None
@@ -369,7 +389,7 @@ class Broker:
 
     async def _keep_saving_offsets(self) -> None:
         while True:
-            await self.clock.sleep_ms(self.config.flush_consumer_offset_interval)
+            await self._pause(lambda: self.config.flush_consumer_offset_interval)
             await self._save_offsets()
 
     def _save_delays(self) -> None:

@@ -116,6 +116,13 @@ class TopicConfigManager:
         self._put(config)
         return config
 
+    def update_template(self) -> None:
+        """`autoCreateTopicEnable` or `defaultTopicQueueNums` changed: so does what is inherited."""
+        config = self._config
+        if config.auto_create_topic_enable:
+            full = perm.PERM_READ_WRITE | perm.PERM_INHERIT
+            self._put(_topic(names.AUTO_CREATE_TOPIC, config.default_topic_queue_nums, full))
+
     def create_in_send_back(
         self,
         topic: str,

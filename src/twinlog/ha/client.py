@@ -71,7 +71,6 @@ class MasterLink(asyncio.BufferedProtocol):
         self.last_write_ms = 0
         self._log = log
         self._clock = clock
-        self._settings = settings
         self._on_failure = on_failure
         self._transport: asyncio.Transport | None = None
         self._timer: TimerHandle | None = None
@@ -181,10 +180,18 @@ class MasterLink(asyncio.BufferedProtocol):
         self.core.tick(self._clock.monotonic_ms())
         self._run_events()
         self._send_reports()
+        settings = self.core.settings
         period_ms = tick_period_ms(
-            self._settings.heartbeat_interval_ms, self._settings.housekeeping_interval_ms
+            settings.heartbeat_interval_ms, settings.housekeeping_interval_ms
         )
         self._timer = self._clock.call_later_ms(period_ms, self._tick)
+
+    def configure(self, settings: ReceiverSettings) -> None:
+        """Other intervals, from now on."""
+        self.core.settings = settings
+        if self._timer is not None:
+            self._timer.cancel()
+            self._tick()
 
 
 class HAClient:
@@ -270,6 +277,14 @@ class HAClient:
         self._guard.reset()
         self._stay_reason = ""
         self._wake.set()
+
+    def configure(self, settings: ReceiverSettings) -> None:
+        """Other intervals, from now on and for the next connection."""
+        self._settings = settings
+        if isinstance(self.link, TwinLink):
+            self.link.configure(settings.heartbeat_interval_ms, settings.housekeeping_interval_ms)
+        elif self.link is not None:
+            self.link.configure(settings)
 
     def stop(self) -> None:
         """Close the link and dial no more."""

@@ -24,6 +24,13 @@ class FlowMonitor:
         self._tokens_ms = now_ms
         self.total = 0
 
+    def limit(self, bytes_per_second_max: int, now_ms: int) -> None:
+        """Another limit, 0 for none; what was saved up under the old one does not count."""
+        if bytes_per_second_max != self._limit:
+            self._limit = bytes_per_second_max
+            self._tokens = float(bytes_per_second_max)
+            self._tokens_ms = now_ms
+
     def add(self, size: int, now_ms: int) -> None:
         """Count `size` bytes that were transferred now."""
         assert size >= 0

@@ -32,8 +32,8 @@ class GroupTransferService:
         self.ack_count = ack_count
         self._acks = acks
         self._clock = clock
-        self._fall_behind_max = fall_behind_max
-        self._timeout_ms = timeout_ms
+        self.fall_behind_max = fall_behind_max
+        self.timeout_ms = timeout_ms
         self._alone_since_ms = clock.now_ms()
         self._departed: DepartedStatus | None = None
         self._timer: TimerHandle | None = None
@@ -66,14 +66,14 @@ class GroupTransferService:
         replica = self._acks.nearest(self.ack_count)
         if replica is None:
             return PutMessageStatus.SLAVE_NOT_AVAILABLE, self._too_few_reason()
-        if end_offset - replica.ack_offset < self._fall_behind_max:
+        if end_offset - replica.ack_offset < self.fall_behind_max:
             return None, ""
-        reason = f"{self._behind_text(replica, end_offset)}, limit {self._fall_behind_max} bytes"
+        reason = f"{self._behind_text(replica, end_offset)}, limit {self.fall_behind_max} bytes"
         return PutMessageStatus.SLAVE_NOT_AVAILABLE, reason + " (haSlaveFallbehindMax)"
 
     def timeout_reason(self, end_offset: int) -> str:
         """Why a put that ended at `end_offset` was not confirmed in time."""
-        limit = f"limit {self._timeout_ms} ms (slaveTimeout)"
+        limit = f"limit {self.timeout_ms} ms (slaveTimeout)"
         replica = self._acks.nearest(self.ack_count) if self.ack_count else None
         if replica is None:
             return f"{self._too_few_reason()}, {limit}"
@@ -81,7 +81,7 @@ class GroupTransferService:
 
     def wait(self, end_offset: int, callback: WaiterCallback, argument: Any = None) -> None:
         """Call `callback(argument, outcome, reason)` when confirmed, or at `slaveTimeout`."""
-        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + self.timeout_ms
 
         def explain(argument: Any, outcome: Outcome, reason: str) -> None:
             if outcome is Outcome.TIMEOUT:

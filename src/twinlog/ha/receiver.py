@@ -85,18 +85,18 @@ class HAReceiver:
         "_last_report_ms",
         "_outgoing",
         "_parsed",
-        "_settings",
         "_view",
         "_was_full",
         "frame_count",
         "log_end",
         "reason",
         "reported_offset",
+        "settings",
         "state",
     )
 
     def __init__(self, settings: ReceiverSettings, *, log_end: int, now_ms: int) -> None:
-        self._settings = settings
+        self.settings = settings
         self._buffer = bytearray(_BUFFER_SIZE_FIRST)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -173,9 +173,9 @@ class HAReceiver:
         if self.state is HAConnectionState.SHUTDOWN:
             return
         silence_ms = now_ms - self._last_read_ms
-        if silence_ms > self._settings.housekeeping_interval_ms:
+        if silence_ms > self.settings.housekeeping_interval_ms:
             self._end(f"housekeeping: nothing from the master for {silence_ms} ms")
-        elif now_ms - self._last_report_ms > self._settings.heartbeat_interval_ms:
+        elif now_ms - self._last_report_ms > self.settings.heartbeat_interval_ms:
             self._outgoing.append(encode_report(self.reported_offset))
 
     # Results out.
@@ -226,7 +226,7 @@ class HAReceiver:
             self.frame_count += 1
             if size == 0:
                 continue
-            if run and offset % self._settings.segment_size == 0:
+            if run and offset % self.settings.segment_size == 0:
                 self._emit(run_offset, run, run_size)
                 run, run_size = [], 0
             if not run:
@@ -239,8 +239,8 @@ class HAReceiver:
 
     def _header_fault(self, offset: int, size: int) -> str:
         """Why this frame cannot be taken. Tested before the body is there, heartbeats too."""
-        if not 0 <= size <= self._settings.body_size_max:
-            return f"frame at {offset} with size {size}, allowed 0..{self._settings.body_size_max}"
+        if not 0 <= size <= self.settings.body_size_max:
+            return f"frame at {offset} with size {size}, allowed 0..{self.settings.body_size_max}"
         if offset < 0:
             return f"frame at the negative offset {offset}"
         if self._expected != 0 and offset != self._expected:
@@ -248,7 +248,7 @@ class HAReceiver:
                 "master pushed offset not equal the max phy offset in slave,"
                 f" SLAVE: {self._expected} MASTER: {offset}"
             )
-        segment_size = self._settings.segment_size
+        segment_size = self.settings.segment_size
         if size > segment_size - offset % segment_size:
             return (
                 f"frame [{offset}, {offset + size}) crosses the end of a file of {segment_size}"
@@ -258,7 +258,7 @@ class HAReceiver:
 
     def _accept_first(self, offset: int, body: memoryview) -> bool:
         """The first frame of an empty log says where the log begins."""
-        is_file_start = offset % self._settings.segment_size == 0
+        is_file_start = offset % self.settings.segment_size == 0
         if body and not is_file_start and not begins_record(body, offset):
             self._end(
                 f"first frame at {offset}: neither the start of a file nor of a record:"

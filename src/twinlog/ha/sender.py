@@ -120,7 +120,6 @@ class HASender:
         "_last_read_ms",
         "_last_write_ms",
         "_partial",
-        "_settings",
         "_suspended_ms",
         "ack_offset",
         "log_end",
@@ -128,6 +127,7 @@ class HASender:
         "next_offset",
         "reason",
         "request_offset",
+        "settings",
         "state",
     )
 
@@ -136,7 +136,7 @@ class HASender:
     ) -> None:
         assert settings.batch_size > 0
         assert settings.segment_size > 0
-        self._settings = settings
+        self.settings = settings
         self._events: list[SenderEvent] = []
         self._partial = b""
         # The idle timers run from accept, as RocketMQ's do.
@@ -219,7 +219,7 @@ class HASender:
 
     def tick(self, now_ms: int) -> None:
         """Housekeeping: a silent slave is closed, a suspended one does not stay for ever."""
-        limit = self._settings.housekeeping_interval_ms
+        limit = self.settings.housekeeping_interval_ms
         if self.state is HAConnectionState.SHUTDOWN:
             return
         if self.state is HAConnectionState.SUSPEND:
@@ -250,13 +250,13 @@ class HASender:
         if self.state is not HAConnectionState.TRANSFER or not self._is_write_complete:
             return None
         idle_ms = now_ms - self._last_write_ms
-        if idle_ms > self._settings.heartbeat_interval_ms:
+        if idle_ms > self.settings.heartbeat_interval_ms:
             self._last_write_ms = now_ms
-            return Run(self.next_offset, 0, self._settings.batch_size)
+            return Run(self.next_offset, 0, self.settings.batch_size)
         size = self._readable_size(size_max)
         if size == 0:
             return None
-        run = Run(self.next_offset, size, self._settings.batch_size)
+        run = Run(self.next_offset, size, self.settings.batch_size)
         self.next_offset += size
         self._last_write_ms = now_ms
         self.check()
@@ -264,13 +264,13 @@ class HASender:
 
     def _readable_size(self, size_max: int) -> int:
         """Bytes at `next_offset` up to the end of the log or of that one file."""
-        segment_size = self._settings.segment_size
+        segment_size = self.settings.segment_size
         file_end = self.next_offset - self.next_offset % segment_size + segment_size
         available = min(self.log_end, file_end) - self.next_offset
         if available <= size_max:
             return max(available, 0)
         # Whole batches only, so that the frames are the same whatever is asked for at a time.
-        batch_size = self._settings.batch_size
+        batch_size = self.settings.batch_size
         return max(size_max - size_max % batch_size, min(batch_size, available, size_max))
 
     def check(self) -> None:
@@ -310,7 +310,7 @@ class HASender:
 
     def _last_file_start(self) -> int:
         """An empty slave gets the last file only; older ones are never copied in this dialect."""
-        return self.log_end - self.log_end % self._settings.segment_size
+        return self.log_end - self.log_end % self.settings.segment_size
 
     def _later_report(self, report: int) -> None:
         if report > self.next_offset:

@@ -15,6 +15,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from twinlog.ha.acks import AckTable, ReplicaAck
 from twinlog.ha.client import HAClient, tick_period_ms
@@ -113,10 +114,7 @@ class HAService:
             self._new_connection, self.settings.bind_address, self.settings.listen_port
         )
         self.listen_port = self._server.sockets[0].getsockname()[1]
-        # A send that waits for a slave waits for the slave's work, not for the master's own.
-        self._unsubscribe = self._store.appended.subscribe(
-            self._log_extended, is_first=self.settings.is_sync
-        )
+        self._follow_log()
         self._tick()
         if self.client is not None:
             self._tasks.spawn("ha-client", self.client.run())
@@ -137,6 +135,38 @@ class HAService:
         for connection in tuple(self.connections):
             connection.close("the broker is stopping")
         self.group_transfer.stop()
+
+    def _follow_log(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        # A send that waits for a slave waits for the slave's work, not for the master's own.
+        self._unsubscribe = self._store.appended.subscribe(
+            self._log_extended, is_first=self.settings.is_sync
+        )
+
+    def configure(self, settings: HASettings) -> None:
+        """Other limits and intervals while running; connections that are open follow too."""
+        self.settings = settings
+        self.group_transfer.fall_behind_max = settings.slave_fall_behind_max
+        self.group_transfer.timeout_ms = settings.slave_timeout_ms
+        self._sender_settings = settings.sender(self._log.segment_size)
+        now_ms = self._clock.monotonic_ms()
+        for connection in self.connections:
+            if isinstance(connection, HAConnection):
+                connection.core.settings = self._sender_settings
+                connection.flow.limit(settings.transfer_bytes_per_second_max, now_ms)
+            else:
+                connection.core.facts = replace(
+                    connection.core.facts,
+                    heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
+                    housekeeping_interval_ms=settings.housekeeping_interval_ms,
+                )
+        if self.client is not None:
+            self.client.configure(settings.receiver(self._log.segment_size))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._follow_log()
+            self._tick()
 
     def update_master_address(self, address: str | None) -> None:
         """What the registration answered as haServerAddr."""

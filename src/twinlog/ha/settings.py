@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twinlog.ha.receiver import ReceiverSettings
 from twinlog.ha.sender import SenderSettings
@@ -29,23 +29,29 @@ class HASettings:
     tls: ssl.SSLContext | None = None
     """Of a master for those who dial it, of a slave for dialling; the twin dialect's only."""
 
-    @classmethod
-    def from_config(cls, config: BrokerConfig) -> HASettings:
+    def changed(self, config: BrokerConfig) -> HASettings:
+        """The same with what may be changed while running."""
         limit = config.max_ha_transfer_byte_in_second if config.ha_flow_control_enable else 0
-        return cls(
+        return replace(
+            self,
             role=config.broker_role.value,
-            bind_address=config.bind_address,
-            listen_port=config.ha_listen_port,
-            master_address=config.ha_master_address,
             send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
             housekeeping_interval_ms=config.ha_housekeeping_interval,
             transfer_batch_size=config.ha_transfer_batch_size,
             slave_fall_behind_max=config.ha_slave_fallbehind_max,
             slave_timeout_ms=config.slave_timeout,
-            in_sync_replicas=config.in_sync_replicas,
             transfer_bytes_per_second_max=limit,
-            tls=ha_tls(config.tls, is_master=config.is_master) if config.twinlog_ha_tls else None,
         )
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> HASettings:
+        return cls(
+            bind_address=config.bind_address,
+            listen_port=config.ha_listen_port,
+            master_address=config.ha_master_address,
+            in_sync_replicas=config.in_sync_replicas,
+            tls=ha_tls(config.tls, is_master=config.is_master) if config.twinlog_ha_tls else None,
+        ).changed(config)
 
     @property
     def is_slave(self) -> bool:

@@ -10,13 +10,29 @@ import logging
 
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.errors import CommandError
-from twinlog.runtime.config import ConfigError, NamesrvConfig, update_config
+from twinlog.runtime.config import (
+    ConfigError,
+    NamesrvConfig,
+    namesrv_attribute,
+    update_config,
+)
 from twinlog.runtime.config_format import parse_properties
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.namesrv_config import NAMESRV_NOT_APPLICABLE
 
 _LOG = logging.getLogger("twinlog.namesrv")
 FORBIDDEN = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 CHANGEABLE = frozenset({"orderMessageEnable", "productEnvName"})
+
+
+def _refusal(key: str) -> str:
+    """Why a key cannot be changed while the name server runs."""
+    name = namesrv_attribute(key)
+    if name is None:
+        return f"{key} is not known"
+    if name in NAMESRV_NOT_APPLICABLE:
+        return f"{key} has no effect here, it is of a JVM"
+    return f"{key} is read when the name server starts: change it in the file, and restart"
 
 
 class ConfigUpdater:
@@ -41,7 +57,7 @@ class ConfigUpdater:
             raise CommandError("Can not update config path", ResponseCode.NO_PERMISSION)
         fixed = sorted(set(changes) - CHANGEABLE)
         if fixed:
-            remark = f"can not be changed while the name server runs: {', '.join(fixed)}"
+            remark = "; ".join(_refusal(key) for key in fixed)
             raise CommandError(remark, ResponseCode.NO_PERMISSION)
         try:
             changed = update_config(self._config, changes)

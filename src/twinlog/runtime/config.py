@@ -46,8 +46,10 @@ __all__ = [
     "NamesrvConfig",
     "Reseed",
     "TlsConfig",
+    "broker_attribute",
     "load_broker_config",
     "load_namesrv_config",
+    "namesrv_attribute",
     "parse_delay_levels",
     "update_config",
 ]
@@ -253,6 +255,18 @@ class _Reader:
 
     def tls_config(self) -> TlsConfig:
         return tls_with(self._tls)
+
+
+def broker_attribute(key: str) -> str | None:
+    """The attribute of BrokerConfig that a key of the file sets; None when there is none."""
+    known = _BROKER.known(key)
+    return None if known is None else _BROKER.names[known]
+
+
+def namesrv_attribute(key: str) -> str | None:
+    """The same of NamesrvConfig."""
+    known = _NAMESRV.known(key)
+    return None if known is None else _NAMESRV.names[known]
 
 
 def update_config(config: BrokerConfig | NamesrvConfig, changes: Mapping[str, str]) -> list[str]:

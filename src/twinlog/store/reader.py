@@ -62,7 +62,13 @@ class StoreReader:
         self._log = log
         self._queues = queues
         self._index = index
-        self._memory_threshold = memory_size * config.access_message_in_memory_max_ratio // 100
+        self._memory_size = memory_size
+        self.config_changed()
+
+    def config_changed(self) -> None:
+        """How far behind the end a record counts as in memory; may change while running."""
+        ratio = self._config.access_message_in_memory_max_ratio
+        self._memory_threshold = self._memory_size * ratio // 100
 
     # By queue
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from twinlog.broker.data_version import DataVersion
 from twinlog.broker.errors import BrokerError
@@ -15,8 +16,9 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.broker_config import NOT_APPLICABLE
 from twinlog.runtime.clock import Clock
-from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
+from twinlog.runtime.config import BrokerConfig, ConfigError, broker_attribute, update_config
 from twinlog.runtime.config_format import holds_secrets, parse_properties
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.message_store import MessageStore
@@ -35,19 +37,24 @@ UPDATABLE_KEYS = frozenset(
         "cleanFileForciblyEnable",
         "compressedRegister",
         "defaultQueryMaxNum",
+        "defaultTopicQueueNums",
         "deleteWhen",
         "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
         "enablePropertyFilter",
         "fileReservedTime",
         "filterSupportRetry",
         "flushConsumerOffsetInterval",
         "flushDelayOffsetInterval",
         "forceRegister",
+        "haFlowControlEnable",
         "haHousekeepingInterval",
         "haSendHeartbeatInterval",
         "haSlaveFallbehindMax",
         "haTransferBatchSize",
         "longPollingEnable",
+        "maxHATransferByteInSecond",
         "maxMessageSize",
         "maxMsgsNumBatch",
         "maxTransferBytesOnMessageInDisk",
@@ -106,10 +113,8 @@ class AdminConfigProcessor:
         black = {k for k in self._config.config_black_list.split(";") if k}
         refused += sorted((set(entries) & UPDATABLE_KEYS) & black)
         if refused:
-            remark = (
-                f"Can not update config in black list. Not changed: {', '.join(refused)}; "
-                "these keys may only be changed in the file"
-            )
+            reasons = "; ".join(refusal(key) for key in refused)
+            remark = f"Can not update config in black list. Nothing is changed: {reasons}"
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
         self._check_role(entries.get("brokerRole"))
         try:
@@ -159,6 +164,19 @@ class AdminConfigProcessor:
         """DELETE_EXPIRED_COMMITLOG (329)."""
         self._store.cleaner.execute_delete_files_manually()
         connection.reply(request)
+
+
+def refusal(key: str) -> str:
+    """Why a key cannot be changed while the broker runs."""
+    name = broker_attribute(key)
+    if key in UPDATABLE_KEYS:
+        return f"{key} is in configBlackList"
+    if name is None:
+        near = get_close_matches(key, UPDATABLE_KEYS, n=1)
+        return f"{key} is not known" + (f", did you mean {near[0]}?" if near else "")
+    if name in NOT_APPLICABLE:
+        return f"{key} has no effect here, it is of a JVM or of a part that twinlog does not have"
+    return f"{key} is read when the broker starts: change it in the file, and restart"
 
 
 def write_values(disk: Disk, path: str, entries: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from twinlog.ha.flow import FlowMonitor
@@ -55,7 +56,6 @@ class TwinLink(asyncio.BufferedProtocol):
         self._log = log
         self._flushed = flushed
         self._clock = clock
-        self._facts = facts
         self._on_started = on_started
         self._on_refused = on_refused
         self._on_failure = on_failure
@@ -205,7 +205,7 @@ class TwinLink(asyncio.BufferedProtocol):
     def _flush_moved(self, offset: int) -> None:
         if self.core.state is HAConnectionState.TRANSFER:
             self.core.flushed(offset)
-            if self._facts.hello.is_durable:
+            if self.core.facts.hello.is_durable:
                 self._send()
 
     def _send(self) -> None:
@@ -220,7 +220,17 @@ class TwinLink(asyncio.BufferedProtocol):
         self.core.tick(self._clock.monotonic_ms())
         self._run_events()
         self._send()
-        period_ms = min(
-            1000, self._facts.heartbeat_interval_ms // 4, self._facts.housekeeping_interval_ms // 4
-        )
+        facts = self.core.facts
+        period_ms = min(1000, facts.heartbeat_interval_ms // 4, facts.housekeeping_interval_ms // 4)
         self._timer = self._clock.call_later_ms(max(1, period_ms), self._tick)
+
+    def configure(self, heartbeat_interval_ms: int, housekeeping_interval_ms: int) -> None:
+        """Other intervals, from now on."""
+        self.core.facts = replace(
+            self.core.facts,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            housekeeping_interval_ms=housekeeping_interval_ms,
+        )
+        if self._timer is not None:
+            self._timer.cancel()
+            self._tick()
