@@ -27,6 +27,7 @@ from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.creation_quota import CreationQuota
 from twinlog.broker.handlers import request_table, store_host
 from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
@@ -59,6 +60,7 @@ from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.addresses import join_address
+from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
@@ -88,6 +90,7 @@ _INTERVAL_CHECK_MS = 1_000  # An interval that is made shorter while it runs cou
 # What name servers are told, and what the template of new topics is made of.
 _REGISTERED = frozenset({"broker_permission", "compressed_register", "force_register"})
 _TEMPLATE = frozenset({"auto_create_topic_enable", "default_topic_queue_nums"})
+_AUDIT_TICK_MS = 5_000
 
 
 class Broker:
@@ -136,6 +139,11 @@ class Broker:
         self.server = _remoting_server(config, clock, self._dispatch, "broker")
         self.vip_server = _remoting_server(config, clock, self._dispatch_vip, "broker-vip")
         self.guard: AccessGuard | None = None
+        self.audit = AuditLog(clock)
+        self.creations = CreationQuota(
+            clock, config.twinlog_creations_per_address, self.audit.refused
+        )
+        self.server.on_refused = self.vip_server.on_refused = self.audit.refused
         self.recovery: RecoveryReport | None = None
         self.listen_port = config.listen_port
         # Asked for when the process must start again; the command that runs it sets this.
@@ -172,17 +180,24 @@ class Broker:
             return
         handler, body_max = known
         if len(request.body) > body_max:
-            raise BodyTooLargeError(request.code, len(request.body), body_max)
+            refusal = BodyTooLargeError(request.code, len(request.body), body_max)
+            self.audit.refused(connection, request.code, refusal.remark)
+            raise refusal
         if self.pair.is_open or not self.pair.hold(connection, request):
-            handler(connection, request)
+            quota = self.creations
+            quota.client = connection
+            try:
+                handler(connection, request)
+            finally:
+                quota.client = None
 
     def serve(self, table: RequestTable) -> None:
-        """Answer these requests from now on; with access control each behind its guard."""
+        """Answer these requests from now on, each behind the door."""
+        door = Door(self.guard, self.audit)
         self.table = table
         self.server.body_max = self.vip_server.body_max = table.body_max
         for row in table:
-            handler = row.handler if self.guard is None else self.guard.guarded(row)
-            self._handlers[row.code] = (handler, row.body_max)
+            self._handlers[row.code] = (door.handler(row), row.body_max)
 
     def _dispatch_vip(self, connection: ServerConnection, request: Request) -> None:
         """The VIP port answers everything but pulls, as Apache's."""
@@ -318,6 +333,7 @@ class Broker:
         await self.client.close()
         await self._save_offsets()
         self.filters.save()
+        self.audit.flush()
         await self.tasks.stop()
         await self.store.stop()
 
@@ -345,6 +361,7 @@ class Broker:
         every("lock-sweep", lambda: _LOCK_SWEEP_MS, self._sweep_locks)
         every("forget-producers", lambda: SWEEP_INTERVAL_MS, self.once.sweep)
         every("confirmed-file", lambda: PUBLISH_INTERVAL_MS, self.confirmed_file.publish)
+        every("audit", lambda: _AUDIT_TICK_MS, self.audit.tick)
         every("store-stats", lambda: _STATS_SAMPLE_MS, self._sample_store_stats)
         every("stats", lambda: SAMPLE_INTERVAL_MS, self._sample_stats)
         if self.guard is not None:
@@ -433,6 +450,9 @@ def _remoting_server(
         DEFAULT_LIMITS,
         idle_ms_max=config.server_channel_max_idle_time_seconds * 1000 or _NEVER_MS,
         backlog=config.server_socket_backlog,
+        connections_per_address_max=config.twinlog_connections_per_address,
+        requests_per_address_max=config.twinlog_requests_per_address,
+        bytes_per_address_max=config.twinlog_bytes_in_flight_per_address,
     )
     return RemotingServer(
         handler, clock=clock, limits=limits, tls=server_tls(config.tls), name=name
@@ -498,6 +518,7 @@ def _build_tables(broker: Broker) -> None:
     config, clock = broker.config, broker.clock
     broker.topics = TopicConfigManager(config, _file(broker, "topics.json"), clock)
     broker.groups = SubscriptionGroupManager(config, _file(broker, "subscriptionGroup.json"), clock)
+    broker.topics.before_creation = broker.groups.before_creation = broker.creations.take
     broker.offsets = ConsumerOffsetManager(_file(broker, "consumerOffset.json"))
     broker.skip_guard = SkipGuard(broker.disk, config.store_path_root_dir, clock)
     broker.offsets.guard = broker.skip_guard

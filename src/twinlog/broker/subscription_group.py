@@ -55,6 +55,8 @@ class SubscriptionGroupManager:
         self._config = config
         self._file = file
         self._clock = clock
+        # Called before a group is made that was not there; may raise that it must not be.
+        self.before_creation: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self.saver = Saver(lambda: self.save())
         self.data_version = DataVersion(clock.now_ms())
@@ -85,6 +87,8 @@ class SubscriptionGroupManager:
         return config
 
     def update(self, config: SubscriptionGroupConfig) -> None:
+        if config.group_name not in self.table:
+            self.before_creation()
         self.table[config.group_name] = config
         self._changed((config.group_name,))
 

@@ -39,6 +39,8 @@ class TopicConfigManager:
         self._config = config
         self._file = file
         self._clock = clock
+        # Called before a topic is made that was not there; may raise that it must not be.
+        self.before_creation: Callable[[], None] = lambda: None
         self._listeners: list[TopicListener] = []
         self.saver = Saver(lambda: self.save())
         self.data_version = DataVersion(clock.now_ms())
@@ -103,6 +105,7 @@ class TopicConfigManager:
             self._texts.pop(default_topic, None)
         if not perm.is_inherited(template.perm):
             return None
+        self.before_creation()
         count = max(0, min(queue_count, template.write_queue_nums))
         config = TopicConfig(
             topic,
@@ -134,6 +137,7 @@ class TopicConfigManager:
         """Return `topic`, created with `queue_count` queues if need be (retry, dead letters)."""
         config = self.table.get(topic)
         if config is None:
+            self.before_creation()
             config = TopicConfig(
                 topic,
                 perm=permission,
@@ -147,6 +151,8 @@ class TopicConfigManager:
 
     def update(self, config: TopicConfig) -> None:
         """Put `config` in place of what there is."""
+        if config.topic_name not in self.table:
+            self.before_creation()
         _LOG.info("topic updated config=%s", java_text(config))
         self._put(config)
 

@@ -15,6 +15,7 @@ from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
 from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
 from twinlog.remoting.acl import AclConfigError
 from twinlog.runtime.addresses import resolve
+from twinlog.runtime.audit_file import write_audit_to
 from twinlog.runtime.config import BrokerConfig, ConfigError, LoadedConfig, load_broker_config
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.store.errors import StoreError
@@ -65,6 +66,8 @@ def run_broker(
         where = path or "command line"
         fail(f"{where}: brokerIP1={loaded.config.broker_ip1}: {error}", EXIT_BAD_CONFIG)
     configure_logging(loaded.config)
+    root = os.path.abspath(loaded.config.store_path_root_dir)
+    write_audit_to(os.path.join(root, "twinlog", "audit.log"))
     for warning in loaded.warnings:
         _LOG.warning("configuration %s", warning)
     if loaded.not_applicable:

@@ -64,6 +64,13 @@ TEXTS = {
     "slave its master, every broker its name servers. It should be an admin account there.",
     "twinlogAclAsApache": "Let every account do what 4.9 lets it do, such as to read every body by "
     "its offset, to lock and reset every group, to delete log files.",
+    "twinlogConnectionsPerAddress": "Connections that one address may have; 0: no limit.",
+    "twinlogRequestsPerAddress": "Requests a second of one address; above it they are answered "
+    "with SYSTEM_BUSY for a second. 0: no limit.",
+    "twinlogBytesInFlightPerAddress": "Bytes of requests of one address that wait for answers; "
+    "above it nothing is read from it. 0: no limit.",
+    "twinlogCreationsPerAddress": "Topics and groups a second that clients of one address may have "
+    "created, twenty times as many at once; 0: no limit.",
     "twinlogSecretKey": "The secret of twinlogAccessKey; never shown.",
     "twinlogLogLevel": "DEBUG, INFO, WARNING or ERROR.",
     "twinlogLogFormat": "plain or json: one object a line.",

@@ -11,6 +11,7 @@ from twinlog.cli.serve import EXIT_BAD_CONFIG, configure_logging, fail, run_serv
 from twinlog.namesrv.kv_config import KVConfigError
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting.acl import AclConfigError
+from twinlog.runtime.audit_file import write_audit_to
 from twinlog.runtime.config import ConfigError, LoadedConfig, NamesrvConfig, load_namesrv_config
 from twinlog.runtime.config_format import ConfigValueError
 
@@ -28,6 +29,8 @@ def namesrv(path: str | None, is_print: bool, ignored: str | None) -> None:
         click.echo(loaded.config.to_properties(), nl=False)
         return
     configure_logging(loaded.config)
+    beside = Path(loaded.config.kv_config_path).absolute().parent
+    write_audit_to(str(beside / "twinlog" / "audit.log"))
     for warning in loaded.warnings:
         _LOG.warning("configuration %s", warning)
     if loaded.not_applicable:

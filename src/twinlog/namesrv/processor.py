@@ -20,6 +20,7 @@ from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigErro
 from twinlog.namesrv.routes import BrokerIdentity, RouteInfoManager, RouteTableFullError
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl_guard import AccessGuard
+from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.bodies.common import DataVersion, KVTable, TopicList
 from twinlog.remoting.bodies.registration import (
     RegisterBrokerBody,
@@ -68,15 +69,14 @@ class NamesrvProcessor:
         guard: AccessGuard | None = None,
     ) -> None:
         self._config = config
+        self.audit = AuditLog(clock)
         self._routes = routes
         self._kv = kv
         self._updater = updater
         self._clock = clock
         self.table = RequestTable(self._rows())
-        self._answers = {
-            row.code: (row.handler if guard is None else guard.guarded(row), row.body_max)
-            for row in self.table
-        }
+        door = Door(guard, self.audit)
+        self._answers = {row.code: (door.handler(row), row.body_max) for row in self.table}
 
     def _rows(self) -> list[Row[Any]]:
         code, routes = RequestCode, self._routes
@@ -236,7 +236,9 @@ class NamesrvProcessor:
             return
         answer, body_max = known
         if len(request.body) > body_max:
-            raise BodyTooLargeError(request.code, len(request.body), body_max)
+            refusal = BodyTooLargeError(request.code, len(request.body), body_max)
+            self.audit.refused(connection, request.code, refusal.remark)
+            raise refusal
         answer(connection, request)
 
     @property

@@ -71,6 +71,7 @@ class Namesrv:
             name="namesrv",
         )
         self._remoting.body_max = self.processor.table.body_max
+        self._remoting.on_refused = self.processor.audit.refused
         self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
         self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
         if self.guard is not None:
@@ -92,6 +93,7 @@ class Namesrv:
         if self._remoting is not None:
             await self._remoting.close()
             self._remoting = None
+        self.processor.audit.flush()
 
     def _handle(self, connection: ServerConnection, request: Request) -> None:
         if "is_watched" not in connection.attributes:
@@ -101,6 +103,7 @@ class Namesrv:
 
     def _scan(self) -> None:
         self.processor.expire()
+        self.processor.audit.tick()
         self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
 
     def _reload(self) -> None:
@@ -117,5 +120,8 @@ def build_namesrv(
         DEFAULT_LIMITS,
         idle_ms_max=config.server_channel_max_idle_time_seconds * 1000 or 2**62,
         backlog=config.server_socket_backlog,
+        connections_per_address_max=config.twinlog_connections_per_address,
+        requests_per_address_max=config.twinlog_requests_per_address,
+        bytes_per_address_max=config.twinlog_bytes_in_flight_per_address,
     )
     return Namesrv(config, disk=disk or PosixDisk(), clock=clock or SystemClock(), limits=limits)

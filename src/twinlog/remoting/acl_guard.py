@@ -14,7 +14,7 @@ from twinlog.remoting.acl import REFUSAL, AccessDenied
 from twinlog.remoting.acl_file import AclFiles
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import CommandError
-from twinlog.remoting.request_table import Handler, Row, Standing
+from twinlog.remoting.request_table import Row, Standing
 from twinlog.remoting.server import ServerConnection
 
 # Names under which requests say the same thing. Two of them that differ are an attempt to show
@@ -24,6 +24,9 @@ _SAME_THING = (
     ("producerGroup", "a"),
     ("consumerGroup", "group", "groupName"),
 )
+
+
+WHITE_LISTED = "(address on a white list)"
 
 
 class AccessRefused(CommandError):
@@ -41,17 +44,13 @@ class AccessGuard:
         self.files = files
         self._is_apache = is_apache
 
-    def guarded(self, row: Row[Any]) -> Handler:
-        """The handler of a row, behind its access rule."""
-        handler = row.handler
+    def check(self, connection: ServerConnection, request: Request, row: Row[Any]) -> str:
+        """The account that may; of an address that needs none, a word for that.
 
-        def checked(connection: ServerConnection, request: Request) -> None:
-            self.check(connection, request, row)
-            handler(connection, request)
-
-        return checked
-
-    def check(self, connection: ServerConnection, request: Request, row: Row[Any]) -> None:
+        Raises:
+            AccessRefused: it may not.
+            CommandError: the header or body that says what is wanted cannot be read.
+        """
         rules = self.files.rules
         ext = request.ext()
         try:
@@ -62,7 +61,7 @@ class AccessGuard:
                 remote_address=connection.remote_address[0],
             )
             if account is None:
-                return
+                return WHITE_LISTED
             _refuse_conflicts(ext)
             header = request.bind_header(row.header)
             needs = row.access.needs(header, request, is_apache=self._is_apache)
@@ -70,6 +69,7 @@ class AccessGuard:
                 account.check_standing(request.code, needs_admin=needs is Standing.ADMIN)
             else:
                 account.check_resources(needs)
+            return account.access_key
         except AccessDenied as denial:
             raise AccessRefused(str(denial)) from None
 

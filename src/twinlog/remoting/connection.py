@@ -102,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._is_elsewhere = False
         self._requests_in_flight = 0
         self._bytes_in_flight = 0
+        self.request_count = 0
         self._replies = 0
         self._pending = PendingRequests()
         self._unsent = 0  # The last so many of them are still in `_out`.
@@ -367,6 +368,7 @@ class Connection(asyncio.Protocol):
             if flag & FLAG_RESPONSE:
                 self._answered(request)
                 continue
+            self.request_count += 1
             if not flag & FLAG_ONEWAY:
                 self._requests_in_flight += 1
                 self._bytes_in_flight += len(body)

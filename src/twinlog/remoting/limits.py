@@ -30,6 +30,11 @@ class RemotingLimits:
     idle_ms_max: int = 120_000  # `serverChannelMaxIdleTimeSeconds` of 4.9.
     pending_requests_max: int = 65_536  # Requests of ours that wait for the peer's answers.
     connect_timeout_ms: int = 3_000  # `connectTimeoutMillis` of 4.9's client.
+    # What one address may have, over all its connections; 0 is no limit. Never more than four
+    # fifths of all connections: the rest is for others. Requests are by second.
+    connections_per_address_max: int = 0
+    requests_per_address_max: int = 0
+    bytes_per_address_max: int = 0
     backlog: int = 1024  # `serverSocketBacklog` of 4.9.
 
 

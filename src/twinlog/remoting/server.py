@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from twinlog.remoting import codec
-from twinlog.remoting.codes import FLAG_RESPONSE
+from twinlog.remoting.codes import FLAG_RESPONSE, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.connection import Connection, WriteTurn
-from twinlog.remoting.errors import BodyTooLargeError, RemoteProtocolError
+from twinlog.remoting.errors import BodyTooLargeError, CommandError, RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
@@ -64,6 +64,7 @@ class ServerConnection(Connection):
         self._partial = 0
         self._partial_since_ms: int | None = None
         self.is_waiting_for_room = False
+        self._is_above_share = False
 
     @property
     def is_tls(self) -> bool:
@@ -87,6 +88,7 @@ class ServerConnection(Connection):
     def count_requests(self, count: int, size: int) -> None:
         """So many requests, with bodies of so many bytes, were taken and wait for their answers."""
         self.was_active = True
+        self.request_count += count
         self._requests_in_flight += count
         self._bytes_in_flight += size
         limits = self._limits
@@ -188,6 +190,7 @@ class ServerConnection(Connection):
             return True
         self._requests_in_flight += 1
         refusal = BodyTooLargeError(request.code, body_size, limit)
+        self._server.on_refused(self, request.code, refusal.remark)
         self.reply(request, refusal.code, remark=refusal.remark)
         return False
 
@@ -204,7 +207,27 @@ class ServerConnection(Connection):
         self._update_reading()
 
     def _must_pause(self) -> bool:
-        return self.is_waiting_for_room or super()._must_pause()
+        return self.is_waiting_for_room or self._is_above_share or super()._must_pause()
+
+    # Quotas of its address
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return self._bytes_in_flight
+
+    def take_request_count(self) -> int:
+        """Requests since the last call."""
+        count, self.request_count = self.request_count, 0
+        return count
+
+    def hold_to_share(self, *, is_busy: bool, is_above: bool) -> None:
+        """Until the next call: answer requests with SYSTEM_BUSY; read nothing."""
+        server = self._server
+        self._handler = server.busy_handler if is_busy else server.usual_handler
+        self._lane = None if is_busy or self._channel or self._is_first_read else server.lane
+        if is_above != self._is_above_share:
+            self._is_above_share = is_above
+            self._update_reading()
 
     def forget_partial(self) -> None:
         before, self._partial = self._partial, 0
@@ -232,6 +255,58 @@ class ServerConnection(Connection):
             self.abort(reason)
 
 
+class AddressShares:
+    """What each address has of a server, and whether that is more than its share.
+
+    Connections are counted as they come; requests and bytes once a second, over all connections of
+    an address: a request costs the counter of its connection and nothing else.
+    """
+
+    def __init__(self, limits: RemotingLimits, connections_max: int) -> None:
+        self._limits = limits
+        wanted = limits.connections_per_address_max
+        self._connections_max = min(wanted, max(1, connections_max * 4 // 5)) if wanted else 0
+        self._connections: dict[str, int] = {}
+        self._held: set[str] = set()
+
+    def add(self, host: str) -> bool:
+        count = self._connections.get(host, 0)
+        if self._connections_max and count >= self._connections_max:
+            return False
+        self._connections[host] = count + 1
+        return True
+
+    def remove(self, host: str) -> None:
+        left = self._connections[host] - 1
+        if left:
+            self._connections[host] = left
+        else:
+            del self._connections[host]
+
+    def sweep(self, connections: Iterable[ServerConnection]) -> None:
+        """Called once a second."""
+        requests: dict[str, int] = {}
+        sizes: dict[str, int] = {}
+        for connection in connections:
+            host = connection.remote_address[0]
+            requests[host] = requests.get(host, 0) + connection.take_request_count()
+            sizes[host] = sizes.get(host, 0) + connection.bytes_in_flight
+        limits = self._limits
+        busy = _above(requests, limits.requests_per_address_max)
+        full = _above(sizes, limits.bytes_per_address_max)
+        changed = busy | full | self._held
+        self._held = busy | full
+        if changed:
+            for connection in list(connections):
+                host = connection.remote_address[0]
+                if host in changed:
+                    connection.hold_to_share(is_busy=host in busy, is_above=host in full)
+
+
+def _above(amounts: dict[str, int], limit: int) -> set[str]:
+    return {host for host, amount in amounts.items() if amount > limit} if limit else set()
+
+
 class RemotingServer:
     """Listens on one or several ports with one handler."""
 
@@ -251,6 +326,8 @@ class RemotingServer:
         self.name = name
         self.opaques = OpaqueCounter()
         self.lane: Lane | None = None  # For connections made from then on.
+        # Told of each refusal for a limit or a quota: connection, request code, reason.
+        self.on_refused: Callable[[ServerConnection, int, str], None] = lambda *_: None
         # The largest body of a request code; what serves a table sets it.
         self.body_max: Callable[[int], int] = lambda code: limits.frame_size_max
         self.turn = WriteTurn(asyncio.get_running_loop())
@@ -261,6 +338,7 @@ class RemotingServer:
         self._sweeper: TimerHandle | None = None
         self._refused = 0
         self._connections_max = min(limits.connections_max, connections_possible())
+        self._shares = AddressShares(limits, self._connections_max)
         self._had_burst = False
         self._gave_back_ms = 0
         self._emptied: asyncio.Future[None] | None = None
@@ -333,14 +411,32 @@ class RemotingServer:
             self._refused += 1
             connection.abort("too many connections")
             return
+        if not self._shares.add(connection.remote_address[0]):
+            reason = "its address has as many connections as it may have"
+            self.on_refused(connection, 0, reason)
+            connection.abort(reason)
+            return
         self.connections.add(connection)
 
     def connection_removed(self, connection: ServerConnection) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self._shares.remove(connection.remote_address[0])
         connection.forget_partial()
         self._had_burst |= connection.is_congested
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
+
+    @property
+    def usual_handler(self) -> Handler:
+        return self._handler
+
+    def busy_handler(self, connection: ServerConnection, request: Request) -> None:
+        """Answers instead of the handler while an address sends more than it may."""
+        limit = self.limits.requests_per_address_max
+        remark = f"[REJECTREQUEST]system busy, more than {limit} requests a second of one address"
+        self.on_refused(connection, request.code, remark)
+        raise CommandError(remark, ResponseCode.SYSTEM_BUSY)
 
     @property
     def is_short_of_room(self) -> bool:
@@ -386,4 +482,5 @@ class RemotingServer:
             self._refused = 0
         for connection in list(self.connections):
             connection.sweep(now_ms)
+        self._shares.sweep(self.connections)
         self._sweeper = self.clock.call_later_ms(_SWEEP_MS, self._sweep)

@@ -116,6 +116,12 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     twinlog_secret_key: str = ""
     # Ask accounts for no more than 4.9 does; see `broker/acl_guard.py`.
     twinlog_acl_as_apache: bool = False
+    # Quotas of one address, 0: none. Above what one machine does that serves many clients (a proxy,
+    # a benchmark), below what ends a server; see docs/OPERATIONS.md.
+    twinlog_connections_per_address: Natural = 8_000
+    twinlog_requests_per_address: Natural = 1_000_000
+    twinlog_bytes_in_flight_per_address: Natural = 256 * 1024 * 1024
+    twinlog_creations_per_address: Natural = 1_000
     # Where log lines go and how they look; see `runtime/log_config.py`.
     twinlog_log_level: LogLevel = LogLevel.INFO
     twinlog_log_format: LogFormat = LogFormat.PLAIN

@@ -34,6 +34,11 @@ class NamesrvConfig(msgspec.Struct, kw_only=True):
 
     # Only accounts of `conf/plain_acl.yml` below rocketmqHome may ask; Apache's has no such key.
     acl_enable: bool = False
+    # Quotas of one address, 0: none. Above what one machine does that serves many clients (a proxy,
+    # a benchmark), below what ends a server; see docs/OPERATIONS.md.
+    twinlog_connections_per_address: _Natural = 8_000
+    twinlog_requests_per_address: _Natural = 1_000_000
+    twinlog_bytes_in_flight_per_address: _Natural = 256 * 1024 * 1024
 
     # Where log lines go and how they look; see `runtime/log_config.py`.
     twinlog_log_level: LogLevel = LogLevel.INFO

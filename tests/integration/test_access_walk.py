@@ -1,0 +1,417 @@
+"""Every request code of broker and name server, by everyone who may not send it.
+
+Made from the servers' own tables: a new code is walked the day it is served. Real processes, real
+sockets. Each code is sent without an account, with a wrong signature, by an account without rights,
+by one with the rights for another topic and group, and with fields that contradict each other. All
+of it is refused, nothing is changed by it; then the account that may does the same and passes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from support.processes import process_group, wait_until
+from support.raw_peer import RawPeer
+from support.twinlog_servers import (
+    TwinlogBroker,
+    TwinlogNamesrv,
+    start_twinlog_broker,
+    start_twinlog_namesrv,
+)
+from twinlog.broker.server import build_broker
+from twinlog.namesrv.server import build_namesrv
+from twinlog.remoting import codec, fastjson
+from twinlog.remoting.codes import RequestCode as Code
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.request_table import Row
+from twinlog.remoting.signing import AclSigner
+from twinlog.runtime.config import BrokerConfig, NamesrvConfig
+from twinlog.testing.simdisk import SimDisk
+
+RULES = """\
+globalWhiteRemoteAddresses: []
+accounts:
+- {accessKey: administrator, secretKey: admin-secret, admin: true}
+- accessKey: owner-of-mine
+  secretKey: owner-secret
+  topicPerms: [mine=PUB|SUB]
+  groupPerms: [mine=SUB]
+- accessKey: owner-of-other
+  secretKey: other-secret
+  topicPerms: [other=PUB|SUB]
+  groupPerms: [other=SUB]
+- {accessKey: nobody-at-all, secretKey: nobody-secret}
+"""
+ADMIN = AclSigner("administrator", "admin-secret")
+OWNER = AclSigner("owner-of-mine", "owner-secret")
+STRANGERS: dict[str, AclSigner | None] = {
+    "no account": None,
+    "unknown account": AclSigner("not-in-the-file", "owner-secret"),
+    "wrong signature": AclSigner("administrator", "wrong-secret"),
+}
+UNENTITLED = {
+    "account without rights": AclSigner("nobody-at-all", "nobody-secret"),
+    "account of another topic and group": AclSigner("owner-of-other", "other-secret"),
+}
+DENIED = "AclException"
+# What every account may ask; each has its reason in the server's table.
+FOR_EVERY_ACCOUNT = {
+    Code.GET_BROKER_RUNTIME_INFO, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    Code.GET_BROKER_HA_STATUS,
+    Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE, Code.GET_ROUTEINFO_BY_TOPIC,
+    Code.GET_BROKER_CLUSTER_INFO, Code.GET_TOPICS_BY_CLUSTER,
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    Code.GET_UNIT_TOPIC_LIST, Code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Code.TWINLOG_INFO,
+}  # fmt: skip
+# What ends an account, a topic or a group comes last.
+DESTRUCTIVE = (
+    Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_SUBSCRIPTIONGROUP, Code.DELETE_ACL_CONFIG,
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, Code.UNREGISTER_BROKER, Code.DELETE_TOPIC_IN_NAMESRV,
+)  # fmt: skip
+# Fields by which a request says which topic or group, and another name for each.
+ALIASES = {"topic": "b", "b": "topic", "consumerGroup": "group", "group": "consumerGroup",
+           "groupName": "group"}  # fmt: skip
+HEARTBEAT = {
+    "clientID": "c",
+    "consumerDataSet": [
+        {"groupName": "mine", "subscriptionDataSet": [{"topic": "mine", "subString": "*"}]}
+    ],
+    "consumerGroup": "mine",
+    "clientId": "c",
+    "mqSet": [{"topic": "mine", "brokerName": "broker-a", "queueId": 0}],
+    "group": "mine",
+    "subscriptionData": {"topic": "mine", "subString": "*", "expressionType": "TAG"},
+    "groupName": "mine",
+}
+BODIES: dict[int, bytes] = {
+    Code.UPDATE_BROKER_CONFIG: b"fileReservedTime=71\n",
+    Code.UPDATE_NAMESRV_CONFIG: b"productEnvName=walked\n",
+    Code.TWINLOG_OFFSETS: b'{"offsetTable":{"mine@mine":{"0":77}}}',
+    Code.QUERY_DATA_VERSION: b"{}",
+    Code.REGISTER_BROKER: b"{}",
+}
+
+
+class World:
+    """What both servers are asked with."""
+
+    namesrv: TwinlogNamesrv
+    broker: TwinlogBroker
+    record = 0  # Where a message of topic `mine` is.
+    half = 0
+
+    def ask(
+        self,
+        port: int,
+        code: int,
+        ext: Mapping[str, Any],
+        body: bytes = b"",
+        signer: AclSigner | None = ADMIN,
+    ) -> Request:
+        command = RemotingCommand.request(code, ext, body)
+        if signer is not None:
+            signer.sign(command)
+        with RawPeer(port) as peer:
+            peer.send(codec.encode_command(command))
+            return peer.read_answer()
+
+    def values(self) -> dict[str, str]:
+        """A value for each field by its name on the wire; the topic and group are `mine`."""
+        record_id = f"7F000001{self.broker.port:08X}{self.record:016X}"
+        return {
+            "topic": "mine", "b": "mine", "consumerGroup": "mine", "group": "mine",
+            "groupName": "mine", "srcGroup": "mine", "destGroup": "mine", "compareGroup": "mine",
+            "offset": str(self.record), "commitLogOffset": str(self.half), "msgId": record_id,
+            "producerGroup": "pg", "a": "pg", "defaultTopic": "TBW102", "c": "TBW102",
+            "perm": "6", "topicFilterType": "SINGLE_TAG", "commitOrRollback": "12",
+            "accessKey": "brand-new-one", "secretKey": "brand-new-secret", "admin": "true",
+            "globalWhiteAddrs": "10.255.255.1", "subscription": "*", "sysFlag": "4",
+            "brokerName": "broker-walk", "brokerAddr": "127.0.0.1:9", "haServerAddr": "127.0.0.1:8",
+            "clusterName": "walk", "cluster": "walk", "brokerId": "0", "haAddress": "127.0.0.1:8",
+            "namespace": "walk", "key": "k", "value": "v", "clientID": "c", "clientId": "c",
+            "delayLevel": "1", "maxMsgNums": "1", "readQueueNums": "1", "writeQueueNums": "1",
+            "statsName": "TOPIC_PUT_NUMS", "statsKey": "mine", "batch": "false", "m": "false",
+            "tranStateTableOffset": "0", "suspendTimeoutMillis": "0",
+            "defaultTopicPerm": "PUB|SUB", "endTimestamp": "9999999999999",
+        }  # fmt: skip
+
+    def ext(self, row: Row[Any]) -> dict[str, str]:
+        known, ext = self.values(), {}
+        for field in msgspec.structs.fields(row.header):
+            name = field.encode_name
+            if name in known:
+                ext[name] = known[name]
+            elif field.required:
+                ext[name] = "0"
+        if row.code == Code.TWINLOG_INFO:
+            ext.pop("haAddress", None)  # To say that is walked on its own.
+        return ext
+
+    def body(self, row: Row[Any]) -> bytes:
+        return BODIES.get(row.code) or fastjson.dumps(HEARTBEAT)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("walk")
+    world = World()
+    with process_group() as group:
+        world.namesrv = start_twinlog_namesrv(home(directory, "namesrv"), aclEnable=True)
+        group.add(world.namesrv)
+        path = home(directory, "broker")
+        world.broker = start_twinlog_broker(
+            path, namesrv=world.namesrv.address, aclEnable=True, rocketmqHome=path,
+            twinlogAccessKey="administrator", twinlogSecretKey="admin-secret",
+            mappedFileSizeCommitLog=1 << 20, maxHashSlotNum=1000, deleteWhen="00",
+        )  # fmt: skip
+        group.add(world.broker)
+        world.namesrv.wait_registered(world.broker.address)
+        prepare(world)
+        yield world
+
+
+def home(directory: Path, name: str) -> Path:
+    (directory / name / "conf").mkdir(parents=True)
+    (directory / name / "conf" / "plain_acl.yml").write_text(RULES)
+    return directory / name
+
+
+def prepare(world: World) -> None:
+    port = world.broker.port
+    for topic in ("mine", "other"):
+        ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
+               "perm": 6, "topicFilterType": "SINGLE_TAG"}  # fmt: skip
+        assert world.ask(port, Code.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+        body = json.dumps({"groupName": topic}).encode()
+        assert world.ask(port, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
+    world.record = send(world, "mine", "")
+    world.half = send(world, "mine", "TRAN_MSG\x01true\x02PGROUP\x01pg\x02")
+    offset = {"consumerGroup": "mine", "topic": "mine", "queueId": 0, "commitOffset": 1}
+    assert world.ask(port, Code.UPDATE_CONSUMER_OFFSET, offset).code == 0
+
+
+def send_ext(topic: str, properties: str = "") -> dict[str, str]:
+    return {
+        "producerGroup": "pg", "topic": topic, "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "1", "queueId": "0", "sysFlag": "0", "bornTimestamp": "1",
+        "flag": "0", "properties": properties,
+    }  # fmt: skip
+
+
+def send(world: World, topic: str, properties: str) -> int:
+    """Where the message was stored."""
+    answer = world.ask(world.broker.port, Code.SEND_MESSAGE, send_ext(topic, properties), b"secret")
+    assert answer.code == 0, answer.remark
+    return int(answer.ext()["msgId"][-16:], 16)
+
+
+async def broker_rows() -> list[Row[Any]]:
+    config = BrokerConfig(store_path_root_dir="/store", acl_enable=True, rocketmq_home="/rules")
+    broker = build_broker(config, rng=random.Random(1), disk=SimDisk())
+    await broker.client.close()
+    return list(broker.table)
+
+
+def namesrv_rows() -> list[Row[Any]]:
+    config = NamesrvConfig(listen_port=0, kv_config_path="/kv", config_store_path="/properties")
+    return list(build_namesrv(config, disk=SimDisk()).processor.table)
+
+
+def broker_state(world: World) -> dict[str, Any]:
+    """Everything that a request could change, as an administrator sees it."""
+    port = world.broker.port
+    state: dict[str, Any] = {
+        code.name: world.ask(port, code, {}).body
+        for code in (
+            Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            Code.GET_ALL_CONSUMER_OFFSET, Code.GET_BROKER_CONFIG, Code.GET_ALL_PRODUCER_INFO,
+        )
+    }  # fmt: skip
+    info = fastjson.loads(world.ask(port, Code.GET_BROKER_RUNTIME_INFO, {}).body)["table"]
+    state["log"] = (info["commitLogMinOffset"], info["commitLogMaxOffset"])
+    state["rules"] = (world.broker.directory / "conf" / "plain_acl.yml").read_bytes()
+    for group in ("mine", "other"):
+        answer = world.ask(port, Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+        state[f"members of {group}"] = (answer.code, answer.body)
+    return state
+
+
+def namesrv_state(world: World) -> dict[str, Any]:
+    port = world.namesrv.port
+    state: dict[str, Any] = {
+        code.name: world.ask(port, code, {"namespace": "walk"}).body
+        for code in (
+            Code.GET_BROKER_CLUSTER_INFO, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            Code.GET_KVLIST_BY_NAMESPACE, Code.GET_NAMESRV_CONFIG,
+        )
+    }  # fmt: skip
+    return state
+
+
+def walk_refusals(world: World, port: int, rows: list[Row[Any]]) -> tuple[int, list[Any]]:
+    tried, passed = 0, []
+    for row in rows:
+        ext, body = world.ext(row), world.body(row)
+        signers = dict(STRANGERS)
+        if row.code not in FOR_EVERY_ACCOUNT:
+            signers.update(UNENTITLED)
+        for name, signer in signers.items():
+            answer = world.ask(port, row.code, ext, body, signer)
+            tried += 1
+            if answer.code != 1 or DENIED not in (answer.remark or "") or answer.body:
+                passed.append((Code(row.code).name, name, answer.code, answer.remark))
+        for own, alias in ALIASES.items():
+            if own not in ext:
+                continue
+            for said, hidden in (("mine", "other"), ("other", "mine")):
+                wrong = {**ext, own: hidden, alias: said}
+                answer = world.ask(port, row.code, wrong, body, OWNER)
+                tried += 1
+                if answer.code != 1 or DENIED not in (answer.remark or ""):
+                    case = f"{own}={hidden} {alias}={said}"
+                    passed.append((Code(row.code).name, case, answer.code, answer.remark))
+    return tried, passed
+
+
+def walk_entitled(world: World, port: int, rows: list[Row[Any]]) -> list[Any]:
+    """The owner, or an administrator where that is asked for, is not refused."""
+    refused = []
+    late = [row for row in rows if row.code in DESTRUCTIVE]
+    for row in [row for row in rows if row.code not in DESTRUCTIVE] + late:
+        ext, body = world.ext(row), world.body(row)
+        remark = world.ask(port, row.code, ext, body, OWNER).remark or ""
+        if "Need admin permission" in remark:
+            remark = world.ask(port, row.code, ext, body, ADMIN).remark or ""
+        if DENIED in remark or "not supported" in remark or "Error" in remark.partition(":")[0]:
+            refused.append((Code(row.code).name, remark))
+    return refused
+
+
+async def test_every_code_of_the_broker(world: World) -> None:
+    rows = await broker_rows()
+    assert len(rows) > 60
+    for port in (world.broker.port, world.broker.port - 2):
+        before = broker_state(world)
+        served = [
+            row for row in rows if port == world.broker.port or row.handler.__name__ != "pull"
+        ]
+        tried, passed = walk_refusals(world, port, served)
+        assert passed == []
+        assert tried > 300
+        assert broker_state(world) == before
+    assert walk_entitled(world, world.broker.port, rows) == []
+    assert "Traceback" not in world.broker.output()
+
+
+async def test_every_code_of_the_name_server(world: World) -> None:
+    rows = namesrv_rows()
+    assert len(rows) > 20
+    before = namesrv_state(world)
+    tried, passed = walk_refusals(world, world.namesrv.port, rows)
+    assert passed == []
+    assert tried > 80
+    assert namesrv_state(world) == before
+    assert walk_entitled(world, world.namesrv.port, rows) == []
+    assert "Traceback" not in world.namesrv.output()
+
+
+def test_who_says_to_be_the_master_that_is_back_must_be_an_admin(world: World) -> None:
+    ext = {"clusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": "0",
+           "haAddress": "127.0.0.1:9"}  # fmt: skip
+    answer = world.ask(world.broker.port, Code.TWINLOG_INFO, ext, signer=OWNER)
+    assert "Need admin permission" in (answer.remark or "")
+
+
+def test_a_message_cannot_be_read_by_sending_it_back(world: World) -> None:
+    """The way round: to one's own retry topic, and pulled from there."""
+    port, other = world.broker.port, UNENTITLED["account of another topic and group"]
+    ext = {"offset": world.record, "group": "other", "delayLevel": 1, "originTopic": "other"}
+    answer = world.ask(port, Code.CONSUMER_SEND_MSG_BACK, ext, signer=other)
+    assert "topic:mine" in (answer.remark or "")
+    # Nor by an offset within or beside a record.
+    for offset in (world.record, world.record + 1, world.record - 1):
+        answer = world.ask(port, Code.VIEW_MESSAGE_BY_ID, {"offset": offset}, signer=other)
+        assert answer.body == b""
+
+
+def test_the_audit_log_has_every_refusal_and_every_change(world: World) -> None:
+    file = world.broker.store / "twinlog" / "audit.log"
+    wait_until(file.exists, "the audit log is there")
+    assert file.stat().st_mode & 0o777 == 0o600
+    ext = {"topic": "audited", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
+           "perm": 6, "topicFilterType": "SINGLE_TAG"}  # fmt: skip
+    world.ask(world.broker.port, Code.UPDATE_AND_CREATE_TOPIC, ext)
+    nobody = UNENTITLED["account without rights"]
+    for _ in range(500):
+        world.ask(world.broker.port, Code.UPDATE_AND_CREATE_TOPIC, ext, signer=nobody)
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    wait_until(lambda: any("audited" in line["resource"] for line in lines()), "the change is told")
+    change = next(line for line in lines() if "audited" in line["resource"])
+    assert change["account"] == "administrator"
+    assert change["code"] == Code.UPDATE_AND_CREATE_TOPIC
+    assert change["outcome"] == "done"
+    assert change["address"].startswith("127.0.0.1:")
+    refusals = [
+        line for line in lines()
+        if line["code"] == Code.UPDATE_AND_CREATE_TOPIC and line.get("claimed") == nobody.access_key
+    ]  # fmt: skip
+    assert 1 <= len(refusals) <= 5, "a flood is gathered"
+    assert "Need admin permission" in refusals[0]["outcome"]
+    text = file.read_text()
+    assert "admin-secret" not in text
+    assert "brand-new-secret" not in text
+
+
+BOMBS = {
+    "numbers": b"{'a':[" + b"1," * 7_900_000 + b"1]}",
+    "standard": b'{"a":[' + b"1," * 7_900_000 + b"1]}",
+    "groups": b'{"clientID":"c","producerDataSet":[' + b'{"groupName":"g"},' * 800_000 + b"{}]}",
+}
+
+
+@pytest.mark.parametrize("code", [Code.HEART_BEAT, Code.LOCK_BATCH_MQ, Code.CHECK_CLIENT_CONFIG])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_body_of_megabytes_is_refused_unread(world: World, code: Code, bomb: str) -> None:
+    """Unsigned, with access control on: 25 to 54 s of the loop, once."""
+    with RawPeer(world.broker.port) as peer:
+        peer.send(codec.encode_command(RemotingCommand.request(code, {}, BOMBS[bomb])))
+        answer = peer.read_answer()
+        assert answer.code == 1
+        assert "bytes, at most" in (answer.remark or "")
+        # The connection goes on behind the body that was passed over.
+        assert peer.ask().code == 3
+    assert memory_peak(world.broker) < 400 << 20
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_registration_of_megabytes_is_not_read_before_its_signature(
+    world: World, is_compressed: bool
+) -> None:
+    body = zlib.compress(bytes(200_000_000), 9) if is_compressed else BOMBS["numbers"]
+    ext = {"brokerName": "x", "brokerAddr": "1.1.1.1:1", "clusterName": "c", "brokerId": "0",
+           "haServerAddr": "1.1.1.1:2", "compressed": str(is_compressed).lower(),
+           "bodyCrc32": "0"}  # fmt: skip
+    port = world.namesrv.port
+    answer = world.ask(port, Code.REGISTER_BROKER, ext, body, None)
+    assert DENIED in (answer.remark or "")
+    answer = world.ask(port, Code.REGISTER_BROKER, ext, body, ADMIN)
+    assert answer.code == 1
+    assert "Failed to decode RegisterBrokerBody" in (answer.remark or "")
+    assert memory_peak(world.namesrv) < 600 << 20
+
+
+def memory_peak(server: Any) -> int:
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
