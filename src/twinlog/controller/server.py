@@ -24,6 +24,7 @@ from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.addresses import join_address
+from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.bodies.controller import SyncStateSet
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -63,10 +64,10 @@ class ControllerServer:
         if config.acl_enable:
             self._guard = AccessGuard(rule_files(disk, config.rocketmq_home))
         self._processor = ControllerProcessor(self)
-        guard = self._guard
+        self._audit = AuditLog(clock)
+        door = Door(self._guard, self._audit)
         self._answers: dict[int, tuple[Callable[..., None], int]] = {
-            row.code: (row.handler if guard is None else guard.guarded(row), row.body_max)
-            for row in self._processor.table
+            row.code: (door.handler(row), row.body_max) for row in self._processor.table
         }
         self._remoting: RemotingServer | None = None
         self._client: RemotingClient | None = None
@@ -97,6 +98,8 @@ class ControllerServer:
             tls=server_tls(self.config.tls),
             name="controller",
         )
+        self._remoting.body_max = self._processor.table.body_max
+        self._remoting.on_refused = self._audit.refused
         self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
         self._tasks.spawn("write-records", self._keep_writing())
         self._tasks.spawn("tick", self._keep_ticking())
@@ -175,6 +178,7 @@ class ControllerServer:
         while True:
             await self._clock.sleep_ms(TICK_MS)
             self.handle(events.Tick())
+            self._audit.tick()
             self._flush()
 
     async def _keep_reloading(self, guard: AccessGuard) -> None:
