@@ -160,6 +160,11 @@ class Disk(Protocol):
 
     def read_bytes(self, path: str) -> bytes: ...
 
+    def boot_id(self) -> str:
+        """Another one after each start of the machine: what was written and not synced before may
+        be gone. Empty where nobody can tell."""
+        ...
+
     async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call `function`, which does only disk calls, in a thread: the loop goes on."""
         ...
@@ -359,6 +364,9 @@ class PosixLock:
             self._fd = -1
 
 
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+
 class PosixDisk:
     """The real file system."""
 
@@ -458,3 +466,9 @@ class PosixDisk:
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
+
+    def boot_id(self) -> str:
+        try:
+            return self.read_bytes(_BOOT_ID_PATH).decode("ascii", "replace").strip()
+        except OSError:
+            return ""  # Not Linux: a start that was not clean is then never one in doubt.

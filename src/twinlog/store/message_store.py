@@ -18,7 +18,7 @@ from typing import Final
 from twinlog.message.batch import BatchMember
 from twinlog.message.hashing import warm_up
 from twinlog.message.model import PutMessage
-from twinlog.message.record import PropertiesSizeError, RecordError, encode_record
+from twinlog.message.record import RecordError, encode_record
 from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
@@ -39,6 +39,7 @@ from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import OWN_TOPICS, TAIL_SIZE_MAX, ConsumeQueueTable
 from twinlog.store.reader import StoreReader
 from twinlog.store.recovery import Recovery, RecoveryReport
+from twinlog.store.refusals import illegal_message, illegal_record, store_refusal
 from twinlog.store.reput import ReputService
 from twinlog.store.running_flags import RunningFlags
 from twinlog.store.status import (
@@ -52,7 +53,6 @@ from twinlog.store.status import (
 _LOG = logging.getLogger("twinlog.store")
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 _ENTRY_PACK: Final = ENTRY.pack
-_RECORD_EXTRA_MAX: Final = 65536  # RocketMQ: a record is at most maxMessageSize and this.
 _ROLLBACK: Final = 0xC
 _UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
 _MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess.
@@ -131,6 +131,8 @@ class MessageStore:
         self._encode_body = body_encoder()
         self.last_store_timestamp = 0
         self.is_master = config.is_master
+        self.was_clean = True
+        self._hold_reason = ""
         self._state = "new"
         self._refusal: AppendResult | None = None
         self._update_refusal()
@@ -164,9 +166,9 @@ class MessageStore:
             ) from error
         except OSError as error:
             raise StoreError(f"cannot write to storePathRootDir {self.root}: {error}") from error
-        was_clean = not self._disk.exists(self._abort_path)
+        self.was_clean = not self._disk.exists(self._abort_path)
         try:
-            report = await self._load_and_recover(was_clean)
+            report = await self._load_and_recover(self.was_clean)
         except BaseException as error:
             self._close_files()
             if isinstance(error, OSError):
@@ -273,7 +275,7 @@ class MessageStore:
         queue = self._queues_by_key.get((topic, queue_id))
         if queue is None:
             if len(topic) > TOPIC_LENGTH_MAX:
-                return self._illegal(message)
+                return illegal_message(message, self.config.max_message_size)
             queue = self.queue_table.make(topic, queue_id)
         if message.sys_flag & _UNQUEUED_BIT:
             return self._put_unqueued(message)
@@ -281,11 +283,11 @@ class MessageStore:
         queue_offset = queue.next_offset
         timestamp = self._turn_timestamp
         if len(message.body) > self.config.max_message_size:
-            return self._illegal(message)
+            return illegal_message(message, self.config.max_message_size)
         try:
             record = encode_record(message, queue_offset, offset, timestamp)
         except RecordError as error:
-            return _illegal_record(error)
+            return illegal_record(error)
         size = len(record)
         if offset + size + 8 > log.segment_end:
             refused = self._make_room(size)
@@ -329,7 +331,7 @@ class MessageStore:
         try:
             result = self._append_batch(message, queue, partial(encode_members, message, members))
         except RecordError as error:
-            return _illegal_record(error)
+            return illegal_record(error)
         assert result is not None
         return result
 
@@ -374,11 +376,11 @@ class MessageStore:
         """PREPARED and ROLLBACK records have queue offset 0 and no entry in a queue."""
         log, timestamp = self.commit_log, self._turn_timestamp
         if len(message.body) > self.config.max_message_size:
-            return self._illegal(message)
+            return illegal_message(message, self.config.max_message_size)
         try:
             size = len(encode_record(message, 0, log.tail, timestamp))
         except RecordError as error:
-            return _illegal_record(error)
+            return illegal_record(error)
         if log.tail + size + 8 > log.segment_end:
             refused = self._make_room(size)
             if refused is not None:
@@ -393,14 +395,6 @@ class MessageStore:
             else:
                 index.bare_offset = offset
         return AppendResult(_PUT_OK, offset, offset + size, 0, timestamp)
-
-    def _illegal(self, message: PutMessage) -> AppendResult:
-        if len(message.topic) > TOPIC_LENGTH_MAX:
-            reason = f"topic of {len(message.topic)} characters, at most {TOPIC_LENGTH_MAX}"
-        else:
-            limit = self.config.max_message_size
-            reason = f"body of {len(message.body)} bytes, maxMessageSize is {limit}"
-        return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=reason)
 
     def _make_room(self, size: int) -> AppendResult | None:
         """The record does not fit the segment; None when the next one is ready."""
@@ -556,21 +550,38 @@ class MessageStore:
         self._update_refusal()
         self.reput.wake()
 
+    def hold_puts(self, reason: str) -> None:
+        """A master whose log lacks something takes raw bytes first, as a slave does."""
+        assert self.is_master
+        self.write_pending()
+        self._hold_reason = reason
+        self.reput.is_active = True
+        self._update_refusal()
+        self.reput.wake()
+
+    def release_puts(self) -> bool:
+        """Take messages again; False while a queue may not know its next number yet."""
+        if self.dispatched.value < self.appended.value:
+            return False
+        self._hold_reason = ""
+        self.reput.is_active = not self.is_master
+        self._update_refusal()
+        return True
+
+    async def flush(self) -> int:
+        """Make all that is appended durable; how far that is."""
+        return await self.flush_service.flush()
+
     # State
 
     def _update_refusal(self) -> None:
-        """One object that says why puts are refused, None when they are not."""
-        reason = ""
-        if self._state != "running":
-            reason = "the store is not running" if self._state == "stopped" else "not started"
-        elif self.commit_log.broken_reason:
-            reason = f"the store is broken: {self.commit_log.broken_reason}"
-        elif not self.is_master:
-            reason = "this broker is a slave"
-        elif not self.running_flags.is_writeable:
-            reason = self.running_flags.reason
-        status = PutMessageStatus.SERVICE_NOT_AVAILABLE
-        self._refusal = AppendResult(status, reason=reason) if reason else None
+        self._refusal = store_refusal(
+            self._state,
+            broken_reason=self.commit_log.broken_reason,
+            is_master=self.is_master,
+            hold_reason=self._hold_reason,
+            flags=self.running_flags,
+        )
 
     def set_flag(self, bit: int, reason: str) -> None:
         """Set a running flag with its reason; puts are refused with it."""
@@ -687,10 +698,3 @@ class MessageStore:
             _LOG.info("queue removed topic=%s queue=%d", queue.topic, queue.queue_id)
         self.queue_table.destroy(queues)
         return len(queues)
-
-
-def _illegal_record(error: RecordError) -> AppendResult:
-    status = PutMessageStatus.MESSAGE_ILLEGAL
-    if isinstance(error, PropertiesSizeError):
-        status = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
-    return AppendResult(status, reason=str(error))
