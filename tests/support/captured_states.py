@@ -265,7 +265,7 @@ def same_request(ours: Request, apache: Request) -> None:
 
 
 # A row of the runtime table that holds a path, and rows about replication that Apache has not.
-OWN_OR_LOCAL = ("commitLogDiskRatio_", "haC", "haI", "haL", "haM", "haR", "haS", "metadata")
+OWN_OR_LOCAL = ("commitLogDiskRatio_", "haC", "haI", "haK", "haL", "haM", "haR", "haS", "metadata")
 
 
 def plain(value: Any, hidden: frozenset[str]) -> Any:

@@ -62,3 +62,17 @@ class FakeStore:
         self.commit_log = log
         self.appended = log.appended
         self.flushed = Watermark("flushed", log.max_offset)
+        self.dispatched = log.appended
+        self.was_clean = True
+        self.holds: list[str] = []
+
+    async def flush(self) -> int:
+        self.flushed.advance(self.commit_log.max_offset)
+        return self.flushed.value
+
+    def hold_puts(self, reason: str) -> None:
+        self.holds.append(reason)
+
+    def release_puts(self) -> bool:
+        self.holds.append("")
+        return True

@@ -92,14 +92,19 @@ class ConsumerOffsetManager:
                     moved += 1
         return moved
 
-    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """These queues are shorter now: an offset behind the end would skip what comes next."""
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> bool:
+        """These queues are shorter now: an offset behind the end would skip what comes next.
+
+        Whether there was one.
+        """
+        was_cut = False
         for key, queues in self.table.items():
             topic = key.partition(_SEPARATOR)[0]
             for queue_id, offset in queues.items():
                 if offset > ends.get((topic, queue_id), offset):
                     queues[queue_id] = ends[(topic, queue_id)]
-                    self._is_dirty = True
+                    self._is_dirty = was_cut = True
+        return was_cut
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         if self.guard is not None and self.guard.is_armed:

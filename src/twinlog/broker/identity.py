@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from twinlog.ha.twin.identity import TwinIdentity
+from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 from twinlog.store.errors import StoreError
@@ -74,6 +75,7 @@ class StoreIdentity:
             is_durable=config.flush_disk_type == "SYNC_FLUSH",
             wants_last_file_only=config.sync_from_last_file,
             classic_peers=frozenset(peer.strip() for peer in peers if peer.strip()),
+            mark=ConfirmedMark(self._disk, config.store_path_root_dir),
         )
         return self._twin
 

@@ -79,6 +79,7 @@ class PairService:
         self._master_address: str | None = None  # The last one known, also while it is away.
         self._verdict: tuple[str, bool] | None = None
         self._question = asyncio.Lock()
+        self._is_complete = False
         self.writer = writer
         self.reader = reader
         self.synchronize = synchronize
@@ -103,6 +104,11 @@ class PairService:
         """
         self.reader.load(only_offsets=self._config.is_master and was_master)
 
+    def complete(self, *, was_master: bool) -> None:
+        """On a master: its log has all that it should have; some of it came from a slave."""
+        self.reader.catch_up(only_offsets=was_master)
+        self._is_complete = True
+
     def close_gate(self) -> None:
         """Before the ports open: a master that had a twin slave answers no pull yet."""
         if self._config.is_master and self._disk.exists(self._marker):
@@ -122,7 +128,7 @@ class PairService:
 
     def mark(self) -> int:
         """How far the log's metadata is applied."""
-        if self._config.is_master:
+        if self._config.is_master and self._is_complete:
             self.reader.follow_master()
         return self.reader.next_offset
 

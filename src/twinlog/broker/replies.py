@@ -170,10 +170,18 @@ class PutReplies:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._answer_all(PutMessageStatus.FLUSH_DISK_TIMEOUT, "the broker stops")
+
+    def give_up(self, reason: str) -> None:
+        """What waits for a slave is not in the log any more, or will not be confirmed."""
+        self._answer_all(PutMessageStatus.FLUSH_SLAVE_TIMEOUT, reason)
+        self._flush_writes()
+
+    def _answer_all(self, status: PutMessageStatus, reason: str) -> None:
         for waiting in self._durable.fail_all():
             sends = [send for _, send in waiting] if isinstance(waiting, list) else [waiting]
             for send in sends:
-                self._answer(send, PutMessageStatus.FLUSH_DISK_TIMEOUT, "the broker stops")
+                self._answer(send, status, reason)
 
     def _appended(self, _: Any, outcome: Outcome, reason: str) -> None:
         plain, self._plain = self._plain, []

@@ -25,6 +25,8 @@ _MOVED_OF_OURS = (
     "log-start",
     "producers",
     "promotion.json",
+    "confirmed.mark",
+    "replicas.json",
 )
 
 

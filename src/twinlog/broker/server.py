@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -243,14 +243,16 @@ class Broker:
         self.recovery = await self.store.load()
         await self.once.recovered(self.recovery)
         self.identity.load()
+        is_granted = self.identity.is_granted
         await self._check_role()
         self.confirmed_file.load(self.store.commit_log.max_offset)
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
         self.pair.load(was_master=self.identity.was_master)
+        self.ha.prepare(is_log_accepted=is_granted)
         if config.is_master:
-            self._arm_skip_guard()
+            self.ha.when_complete(self._log_is_complete)
         self.store.add_dispatch_listener(self._queues_moved)
         self.pair.close_gate()
         try:
@@ -260,11 +262,7 @@ class Broker:
             await self.stop()
             raise
         if config.is_master:
-            # A slave that became the master has offsets a moment older than its log, as after a
-            # crash: what was delivered already is recognised.
-            is_doubtful = not (self.recovery.was_clean and self.identity.was_master)
-            self.schedule.start(after_crash=is_doubtful)
-            self.transactions.start(after_crash=is_doubtful)
+            self.ha.when_complete(self._start_deliveries)
         self._start_timers()
         self.registration.start(self.tasks)
         self.pair.start(self.registration.addresses)
@@ -284,18 +282,43 @@ class Broker:
             raise
         self.identity.settle(self.clock.now_ms())
 
+    def _log_is_complete(self) -> None:
+        """On a master, before the first send: it has what was confirmed, or never lacked it."""
+        self.pair.complete(was_master=self.identity.was_master)
+        self._arm_skip_guard()
+
+    def _start_deliveries(self) -> None:
+        """They look into the log for what was delivered already: it must be complete."""
+        assert self.recovery is not None
+        # A slave that became the master has offsets a moment older than its log, as after a
+        # crash: what was delivered already is recognised.
+        is_doubtful = not (self.recovery.was_clean and self.identity.was_master)
+        self.schedule.start(after_crash=is_doubtful)
+        self.transactions.start(after_crash=is_doubtful)
+
     def _arm_skip_guard(self) -> None:
-        """A copy that becomes the master: its log may be shorter than what consumers have seen."""
+        """The log of a copy that becomes the master, or of a master that lost power, may be shorter
+        than what consumers have seen."""
         if self.identity.was_master:
             self.skip_guard.load()
-            return
         if not self.store.commit_log.max_offset:
             return  # A new store: nobody can have read further.
         ends = self._queue_ends()
-        self.offsets.queues_cut(
+        was_cut = self.offsets.queues_cut(
             {(topic, n): end for topic, queues in ends.items() for n, end in queues.items()}
         )
-        self.skip_guard.promoted(ends)
+        assert self.recovery is not None
+        if not self.identity.was_master:
+            self.skip_guard.promoted(ends)
+        elif was_cut or self.ha.began_in_doubt or self.recovery.cut_bytes:
+            _LOG.warning("consumers may have read further than this log goes: skip guard armed")
+            self.skip_guard.log_is_shorter(ends)
+
+    def _queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The log was cut back, of a slave to its master's, of a master to a confirmed one."""
+        self.pair.queues_cut(ends)
+        if self.config.is_master:
+            self.skip_guard.log_is_shorter(self._queue_ends())
 
     def _queue_ends(self) -> QueueEnds:
         end = self.store.max_offset_in_queue
@@ -609,7 +632,9 @@ def _build_services(broker: Broker) -> None:
     broker.pair = _build_pair(broker)
     broker.succession = _build_succession(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
-    broker.store.on_queues_cut = broker.pair.queues_cut
+    broker.store.on_queues_cut = broker._queues_cut
+    if broker.ha.catch_up is not None:
+        broker.ha.catch_up.on_own_cut = lambda end, reason: broker.replies.give_up(reason)
     broker.pulls = PullMessageProcessor(
         config,
         store=broker.store,

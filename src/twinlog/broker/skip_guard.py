@@ -47,7 +47,8 @@ class _Saved(msgspec.Struct):
 
 
 class SkipGuard:
-    """`is_armed` is False on every broker but one that was promoted within the last hour."""
+    """`is_armed` is False on every broker but one that was promoted, or came back with a shorter
+    log, within the last hour."""
 
     def __init__(self, disk: Disk, root: str, clock: Clock) -> None:
         self._disk = disk
@@ -61,6 +62,21 @@ class SkipGuard:
         self.is_armed = False
 
     # Life
+
+    def log_is_shorter(self, ends: QueueEnds) -> None:
+        """A master lost the end of its log; of an earlier switch within the hour the lower ends
+        count on, for those who have not come back since."""
+        if self.is_armed:
+            earlier = self._saved.ends
+            ends = {
+                topic: {
+                    n: min(end, earlier.get(topic, {}).get(n, end)) for n, end in queues.items()
+                }
+                for topic, queues in ends.items()
+            }
+        self._passed.clear()
+        self._tries.clear()
+        self.promoted(ends)
 
     def promoted(self, ends: QueueEnds) -> None:
         """This copy becomes the master now; `ends` are those of its queues."""

@@ -47,7 +47,7 @@ _LOG_DOES_NOT_FIT = _NOTHING_COMMON | {
 }
 
 # (on_refused, on_failure) -> a link for one connection.
-NewTwinLink = Callable[[Callable[[int, str], None], Callable[[BaseException], None]], TwinLink]
+NewTwinLink = Callable[[Callable[[int, str, int], None], Callable[[BaseException], None]], TwinLink]
 
 
 class MasterLink(asyncio.BufferedProtocol):
@@ -207,9 +207,12 @@ class HAClient:
         is_master_twin: Callable[[], Awaitable[bool]] | None = None,
         new_twin_link: NewTwinLink | None = None,
         reseed_all: Callable[[str], None] | None = None,
+        has_confirmed: Callable[[], bool] = lambda: False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`has_confirmed`: whether this log has bytes that its replica knows as confirmed."""
         self._tls = tls
+        self._has_confirmed = has_confirmed
         self._is_master_twin = is_master_twin
         self._new_twin_link = new_twin_link
         self._reseed_all = reseed_all
@@ -224,6 +227,7 @@ class HAClient:
         self._damage_offset: int | None = None
         self._damage_reason = ""
         self._stay_reason = ""
+        self._differs_reason = ""
         self._failure: BaseException | None = None
         self._since_ms = clock.now_ms()
         self._disconnect_ms = 0
@@ -298,6 +302,9 @@ class HAClient:
         if self.link is None:
             self._policy.reset()
             self._wake.set()
+        elif isinstance(self.link, TwinLink):
+            # It may be one to the master before its power was lost: that one will not answer.
+            self.link.speak()
 
     def use_twin_dialect(self) -> None:
         """The master speaks it: a classic connection makes way for a better one."""
@@ -357,7 +364,7 @@ class HAClient:
             connect_count=self.connect_count,
             last_disconnect_reason=self._disconnect_reason,
             last_disconnect_ms=self._disconnect_ms,
-            damage=self._stay_reason or self._damage_reason,
+            damage=self._stay_reason or self._differs_reason or self._damage_reason,
         )
 
     async def _connect_once(self, address: str) -> bool:
@@ -408,19 +415,42 @@ class HAClient:
         assert self._new_twin_link is not None
         return self._new_twin_link(self._refused, self._link_failed)
 
-    def _refused(self, code: int, reason: str) -> None:
+    def started(self) -> None:
+        """The two logs fit again."""
+        self._differs_reason = ""
+
+    def _refused(self, code: int, reason: str, master_min: int) -> None:
         """One of the two twinlogs said no. A log that does not fit stays as it is, unless the
         policy says that everything may be copied anew."""
         _LOG.error("HA refused code=%d reason=%s", code, reason)
+        if code == ErrorCode.CONFIRMED_DIFFERS:
+            # Dialled again: whoever decides does so at the master.
+            self._differs_reason = reason
         if code not in _LOG_DOES_NOT_FIT:
             return
         if self._reseed_all is not None and code in _NOTHING_COMMON:
-            self._stay_reason = f"{reason}; everything is moved aside and copied anew"
-            self._reseed_all(reason)
+            self._nothing_common(code, reason, master_min)
             return
         self._stay_reason = (
             f"{reason}; replication stays here: see twinlogReseed, or move this store away"
         )
+
+    def _nothing_common(self, code: int, reason: str, master_min: int) -> None:
+        """twinlogReseed=all: copy everything anew, unless that gives up what is confirmed.
+
+        A slave that was away for longer than its master keeps files gives up nothing. A master that
+        lost its disk and has taken a message since looks like any other stranger.
+        """
+        assert self._reseed_all is not None
+        is_expired = code == ErrorCode.NOTHING_COMMON and master_min >= self._log.max_offset
+        if self._has_confirmed() and not is_expired:
+            self._stay_reason = (
+                f"{reason}; this log was confirmed by its group, so twinlogReseed=all does not"
+                " move it aside: OPERATIONS.md says what to do"
+            )
+            return
+        self._stay_reason = f"{reason}; everything is moved aside and copied anew"
+        self._reseed_all(reason)
 
     def _link_failed(self, error: BaseException) -> None:
         """A bug in the link ends the client's task, and with it the process."""
@@ -438,9 +468,15 @@ class HAClient:
         offset, self._damage_offset = self._damage_offset, None
         if offset is None or offset >= self._log.max_offset:
             return
-        data = self._log.read(offset, FINGERPRINT_SIZE_MAX)
+        try:
+            data = self._log.read(offset, FINGERPRINT_SIZE_MAX)
+            self._log.truncate_to(offset, reason=self._damage_reason)
+        except (StoreError, OSError) as error:
+            # A full disk, mostly: what is to be cut is copied aside first.
+            self._damage_offset = offset
+            _LOG.error("damage not cut yet offset=%d error=%s", offset, error)
+            return
         verdict = self._guard.found(offset, data)
-        self._log.truncate_to(offset, reason=self._damage_reason)
         if verdict is DamageVerdict.STAY:
             self._stay_reason = (
                 f"{self._damage_reason}; the master sent the same bytes again: replication stays"

@@ -47,3 +47,23 @@ class ReplicaStore(Protocol):
 
     @property
     def flushed(self) -> Watermark: ...
+
+    @property
+    def dispatched(self) -> Watermark: ...
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last run ended with everything on disk."""
+        ...
+
+    async def flush(self) -> int:
+        """Make all that is appended durable."""
+        ...
+
+    def hold_puts(self, reason: str) -> None:
+        """A master takes no message until `release_puts`; raw bytes may be appended."""
+        ...
+
+    def release_puts(self) -> bool:
+        """Take messages again; False while what was appended is not dispatched."""
+        ...

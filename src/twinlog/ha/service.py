@@ -24,6 +24,7 @@ from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.replica_log import ReplicaStore
 from twinlog.ha.settings import HASettings
 from twinlog.ha.status import DepartedStatus, HAStatus, ReplicaStatus
+from twinlog.ha.twin.catch_up import MasterCatchUp
 from twinlog.ha.twin.connection import TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.link import TwinLink
@@ -47,6 +48,8 @@ _LOG = logging.getLogger("twinlog.ha")
 _GATHER_MS = 1
 _DRAIN_MS_MAX = 1_000
 _DRAIN_CHECK_MS = 10
+# An idle slave would hear of what is confirmed with the next heartbeat, seconds later.
+_TELL_MS = 10
 
 
 class HAService:
@@ -78,6 +81,8 @@ class HAService:
         self.on_twin_joined: Callable[[], None] = lambda: None
         self.joined_replica_ids: set[int] = set()
         """Twin slaves that have joined since the start: they may have what others have not."""
+        self.catch_up: MasterCatchUp | None = None
+        """Of a master in the twin dialect: whether its log has all that was confirmed."""
         self.listen_port = 0
         self.client: HAClient | None = None
         self.connections: list[HAConnection | TwinConnection] = []
@@ -91,8 +96,14 @@ class HAService:
         self._timer: TimerHandle | None = None
         self._woken_ms = 0
         self._gathering: TimerHandle | None = None
+        self._telling: TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._is_stopping = False
+        self._is_prepared = False
+        self._began_in_doubt = False
+        if twin is not None and not settings.is_slave:
+            self.catch_up = MasterCatchUp(self, twin.mark, store, clock, tasks)
+            self.confirmed.subscribe(self._confirmed_moved)
         if settings.is_slave:
             self.client = HAClient(
                 self._log,
@@ -102,13 +113,44 @@ class HAService:
                 is_master_twin=is_master_twin if twin is not None else None,
                 new_twin_link=self._new_twin_link,
                 reseed_all=reseed_all if twin is not None and twin.reseed == "all" else None,
+                has_confirmed=self._has_confirmed,
                 tls=settings.tls,
             )
 
     # Life.
 
+    def prepare(self, *, is_log_accepted: bool = False) -> None:
+        """Before anything is served: what this replica knows, and whether its log has it.
+
+        `is_log_accepted`: whoever promoted this copy knows what it lacks.
+        """
+        if self.twin is None or self._is_prepared:
+            return
+        self._is_prepared = True
+        is_durable = self.twin.is_durable
+        self.twin.mark.load(was_clean=self._store.was_clean, is_durable=is_durable)
+        self._began_in_doubt = self.twin.mark.is_in_doubt
+        if is_log_accepted:
+            self.twin.mark.rebase(self._log.max_offset)
+            self.twin.mark.complete()
+        if self.catch_up is not None:
+            self.catch_up.begin()
+
+    def when_complete(self, action: Callable[[], None]) -> None:
+        """Call `action` when this master's log has all that was confirmed: now, or later."""
+        if self.catch_up is None:
+            action()
+        else:
+            self.catch_up.when_complete(action)
+
+    @property
+    def began_in_doubt(self) -> bool:
+        """Whether a power loss may have taken the end of the log before this start."""
+        return self._began_in_doubt
+
     async def start(self) -> int:
         """Listen, then dial; returns the bound port."""
+        self.prepare()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             self._new_connection, self.settings.bind_address, self.settings.listen_port
@@ -123,7 +165,7 @@ class HAService:
     async def stop(self) -> None:
         """Client first, then the acceptor, the connections, the waiters."""
         self._is_stopping = True
-        for timer in (self._timer, self._gathering):
+        for timer in (self._timer, self._gathering, self._telling):
             if timer is not None:
                 timer.cancel()
         if self._unsubscribe is not None:
@@ -135,6 +177,9 @@ class HAService:
         for connection in tuple(self.connections):
             connection.close("the broker is stopping")
         self.group_transfer.stop()
+        self._note_confirmed()
+        if self.twin is not None:
+            self.twin.mark.close()
 
     def _follow_log(self) -> None:
         if self._unsubscribe is not None:
@@ -197,6 +242,8 @@ class HAService:
         """The dispatcher found a record that is not one. Only a slave can ask for it again."""
         if self.client is not None:
             self.client.damage_found(offset, reason)
+        elif self.catch_up is not None:
+            self.catch_up.damage_found(offset, reason)
 
     # Synchronous replication.
 
@@ -212,7 +259,13 @@ class HAService:
 
     @property
     def confirmed_offset(self) -> int:
-        return self.confirmed.value
+        """What slaves are told: with SYNC_FLUSH it is on the master's disk as well."""
+        confirmed = self.confirmed.value
+        if self.twin is None:
+            return confirmed
+        if self.twin.is_durable:
+            confirmed = min(confirmed, self._store.flushed.value)
+        return max(confirmed, min(self.twin.mark.value, self._log.max_offset))
 
     @property
     def is_linked(self) -> bool:
@@ -222,7 +275,10 @@ class HAService:
     @property
     def known_confirmed(self) -> int:
         """How far the log is on enough replicas, as far as this one knows."""
-        return self.confirmed.value if self.client is None else self.client.confirmed
+        known = self.confirmed.value if self.client is None else self.client.confirmed
+        if self.twin is None:
+            return known
+        return max(known, self.twin.mark.value)  # Also what this one has lost.
 
     @property
     def known_master_end(self) -> int:
@@ -311,6 +367,14 @@ class HAService:
         """Connections of `host` that have neither reported nor proved who they are."""
         return sum(not other.core.is_proved for other in self.connections if other.host == host)
 
+    def slave_is_longer(self, connection: TwinConnection, common: int) -> None:
+        assert self.catch_up is not None
+        self.catch_up.slave_is_longer(connection, common)
+
+    def tail_received(self, connection: TwinConnection, body: bytes) -> None:
+        assert self.catch_up is not None
+        self.catch_up.tail_received(connection, body)
+
     def slave_joined(self, connection: HAConnection | TwinConnection) -> None:
         core = connection.core
         self._doubt_others(connection)
@@ -318,6 +382,8 @@ class HAService:
             if connection.core.hello is not None:
                 self.joined_replica_ids.add(connection.core.hello.replica_id)
             self.on_twin_joined()
+            assert self.catch_up is not None
+            self.catch_up.slave_joined(connection)
         self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
         self.group_transfer.acks_changed()
 
@@ -357,6 +423,8 @@ class HAService:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
+        if self.catch_up is not None:
+            self.catch_up.connection_closed(connection)
         was_replica = any(r.name == connection.address for r in self.acks.replicas)
         self.acks.leave(connection.address)
         departed = DepartedStatus(
@@ -395,6 +463,9 @@ class HAService:
             client=self.client.status() if self.client is not None else None,
             in_sync_count=sum(replica.is_in_sync for replica in replicas),
             task_count=self._tasks.count,
+            incomplete=self.catch_up.reason if self.catch_up is not None else "",
+            known_confirmed=self.twin.mark.value if self.twin is not None else -1,
+            is_in_doubt=self.twin is not None and self.twin.mark.is_in_doubt,
         )
 
     def _replica_status(self, connection: HAConnection | TwinConnection) -> ReplicaStatus:
@@ -430,7 +501,7 @@ class HAService:
 
     def _new_twin_link(
         self,
-        on_refused: Callable[[int, str], None],
+        on_refused: Callable[[int, str, int], None],
         on_failure: Callable[[BaseException], None],
     ) -> TwinLink:
         assert self.twin is not None
@@ -439,10 +510,50 @@ class HAService:
             self._store.flushed,
             self._clock,
             self.twin.slave_facts(self.settings, self._log),
-            on_started=self.twin.adopt_store_id,
+            on_started=self._link_started,
             on_refused=on_refused,
+            on_confirmed=self._told_confirmed,
             on_failure=on_failure,
         )
+
+    def _link_started(self, store_id: str) -> None:
+        assert self.twin is not None
+        assert self.client is not None
+        self.client.started()
+        self.twin.adopt_store_id(store_id)
+        self.twin.mark.rebase(self._log.max_offset)
+
+    def _told_confirmed(self, confirmed: int) -> None:
+        """A slave has what its master calls confirmed, up to here."""
+        assert self.twin is not None
+        self.twin.mark.note(confirmed)
+        link = self.client.link if self.client is not None else None
+        has_all = isinstance(link, TwinLink) and link.core.log_end >= link.core.master_end
+        if has_all and self.twin.mark.is_in_doubt:
+            self.twin.mark.complete()
+
+    def _has_confirmed(self) -> bool:
+        return self.twin is not None and self.twin.mark.value > self._log.min_offset
+
+    def _note_confirmed(self) -> None:
+        """On a master: what is confirmed and on a slave that could give it back."""
+        if self.twin is None or self.catch_up is None:
+            return
+        twins = [c.core for c in self.connections if isinstance(c, TwinConnection)]
+        acked = [c.ack_offset for c in twins if c.state is HAConnectionState.TRANSFER]
+        if acked:
+            self.twin.mark.note(min(self.confirmed_offset, max(acked)))
+
+    def _confirmed_moved(self, _: int) -> None:
+        if self._telling is None:
+            self._telling = self._clock.call_later_ms(_TELL_MS, self._tell_confirmed)
+
+    def _tell_confirmed(self) -> None:
+        """Under load the next frame says it."""
+        self._telling = None
+        for connection in self.connections:
+            if isinstance(connection, TwinConnection):
+                connection.tell_confirmed()
 
     def _new_connection(self) -> HAConnection:
         return HAConnection(
@@ -488,6 +599,11 @@ class HAService:
         for connection in tuple(self.connections):
             connection.log_moved(log_min, log_end)
             connection.tick()
+        self._note_confirmed()
+        if self.twin is not None:
+            self.twin.mark.save()
+        if self.catch_up is not None:
+            self.catch_up.tick()
         period_ms = tick_period_ms(
             self.settings.send_heartbeat_interval_ms, self.settings.housekeeping_interval_ms
         )

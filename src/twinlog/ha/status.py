@@ -75,6 +75,10 @@ class HAStatus:
     in_sync_count: int = field(default=0)
     task_count: int = 0
     """Background tasks of the broker: reconnects must not add to them."""
+    incomplete: str = ""
+    """Why a master takes no sends: its log lacks what was confirmed, or may."""
+    known_confirmed: int = -1
+    is_in_doubt: bool = False
 
 
 def time_text(wall_ms: int) -> str:
@@ -94,6 +98,9 @@ def runtime_info(status: HAStatus) -> dict[str, Any]:
         "twinlog": {
             "role": status.role,
             "confirmedOffset": status.confirmed_offset,
+            "knownConfirmedOffset": status.known_confirmed,
+            "inDoubt": status.is_in_doubt,
+            "incomplete": status.incomplete,
             "taskCount": status.task_count,
             "departed": [_departed_info(departed) for departed in status.departed],
         },
@@ -109,6 +116,12 @@ def runtime_table(status: HAStatus) -> dict[str, str]:
         "haSlaveCount": str(sum(replica.state == "TRANSFER" for replica in status.replicas)),
         "haInSyncSlaveCount": str(status.in_sync_count),
     }
+    if status.known_confirmed >= 0:
+        table["haKnownConfirmedOffset"] = str(status.known_confirmed)
+    if status.incomplete:
+        table["haIncomplete"] = status.incomplete
+    if status.is_in_doubt:
+        table["haInDoubt"] = "a power loss may have taken bytes that were acknowledged here"
     for index, replica in enumerate(status.replicas):
         table[f"haSlave{index}"] = (
             f"{replica.address} {replica.state} ack={replica.ack_offset}"

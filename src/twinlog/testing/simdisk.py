@@ -196,6 +196,7 @@ class SimDisk:
         self.change_count = 0
         self.crash_after: int | None = None
         self.is_off = False
+        self.boot_count = 0
         self._tree: _Tree = {"": _DIRECTORY, "/": _DIRECTORY}
         self._durable: _Tree = dict(self._tree)
         self._pending: list[_NameChange] = []
@@ -361,6 +362,7 @@ class SimDisk:
         self.is_off = True
         disk = SimDisk(quota=self.quota, now_ms=self.now_ms)
         disk._tree, disk._durable, disk._pending = self._tree, self._durable, self._pending
+        disk.boot_count = self.boot_count
         return disk
 
     def crash(self, rng: random.Random | None) -> SimDisk:
@@ -370,6 +372,7 @@ class SimDisk:
         """
         self.is_off = True
         disk = SimDisk(quota=self.quota, now_ms=self.now_ms)
+        disk.boot_count = self.boot_count + 1
         tree = dict(self._durable)
         for change in self._pending:
             if rng is not None and rng.random() < 0.5:
@@ -412,6 +415,9 @@ class SimDisk:
         for tree in (self._tree, self._durable):
             for name in [n for n in tree if n == start or n.startswith(start + "/")]:
                 del tree[name]
+
+    def boot_id(self) -> str:
+        return f"boot-{self.boot_count}"
 
     def snapshot(self) -> dict[str, bytes]:
         """Every file and its content, as programs see them."""

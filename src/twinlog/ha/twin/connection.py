@@ -23,6 +23,8 @@ from twinlog.ha.twin.sender import (
     HelloReceived,
     MasterFacts,
     RecordWanted,
+    SlaveIsLonger,
+    TailReceived,
     TwinSender,
     last_record_boundary,
 )
@@ -42,6 +44,10 @@ class TwinOwner(Protocol):
     """Who is told what becomes of a connection: the HAService."""
 
     def twin_hello(self, connection: TwinConnection) -> tuple[ErrorCode, str] | None: ...
+
+    def slave_is_longer(self, connection: TwinConnection, common: int) -> None: ...
+
+    def tail_received(self, connection: TwinConnection, body: bytes) -> None: ...
 
     def slave_joined(self, connection: TwinConnection) -> None: ...
 
@@ -88,6 +94,7 @@ class TwinConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._writer: DirectWriter | TlsTransport | None = None
         self._is_pump_scheduled = False
+        self.told_confirmed = 0
 
     @property
     def state(self) -> HAConnectionState:
@@ -146,6 +153,12 @@ class TwinConnection(asyncio.Protocol):
         self._run_events()
         self._pump()
 
+    def tell_confirmed(self) -> None:
+        """A heartbeat now, when the last frame said less than is confirmed."""
+        if self.told_confirmed < self._owner.confirmed_offset:
+            self.core.hurry_heartbeat()
+            self._guard(self._pump)
+
     def refuse(self, reason: str) -> None:
         self.core.refuse(ErrorCode.NOT_A_MASTER, reason)
         self._run_events()
@@ -177,6 +190,10 @@ class TwinConnection(asyncio.Protocol):
                             self.core.refuse(*refusal)
                     case DigestsWanted() | RecordWanted() | BoundariesWanted():
                         self._look_into_log(event)
+                    case SlaveIsLonger():
+                        self._owner.slave_is_longer(self, event.common)
+                    case TailReceived():
+                        self._owner.tail_received(self, event.body)
                     case SlaveJoined():
                         self._owner.slave_joined(self)
                         self._schedule_pump()
@@ -270,7 +287,8 @@ class TwinConnection(asyncio.Protocol):
         start, end = span
         body = self._read(start, end)
         assert self._writer is not None
-        self._writer.writelines(self.core.frame(start, body, self._owner.confirmed_offset))
+        self.told_confirmed = self._owner.confirmed_offset
+        self._writer.writelines(self.core.frame(start, body, self.told_confirmed))
         self.flow.add(len(body) + wire.HEADER_SIZE, now_ms)
         if self.core.next_offset < self.core.log_end:
             self._schedule_pump()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.settings import HASettings
 from twinlog.ha.twin import wire
+from twinlog.ha.twin.digests import record_ends, run_steps
+from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.ha.twin.receiver import SlaveFacts
 from twinlog.ha.twin.sender import MasterFacts
 
@@ -29,6 +31,7 @@ class TwinIdentity:
     is_durable: bool = False
     wants_last_file_only: bool = False
     classic_peers: frozenset[str] = frozenset()
+    mark: ConfirmedMark = field(default_factory=ConfirmedMark)
 
     def master_facts(self, settings: HASettings, segment_size: int) -> MasterFacts:
         return MasterFacts(
@@ -58,6 +61,8 @@ class TwinIdentity:
             has_secret=bool(self.secret),
             is_durable=self.is_durable,
             wants_last_file_only=self.wants_last_file_only,
+            confirmed=self._confirmed_in(log),
+            is_in_doubt=self.mark.is_in_doubt,
         )
         return SlaveFacts(
             hello=hello,
@@ -66,6 +71,14 @@ class TwinIdentity:
             heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
             housekeeping_interval_ms=settings.housekeeping_interval_ms,
         )
+
+    def _confirmed_in(self, log: ReplicaLog) -> int:
+        """What the log has of that which is confirmed, in whole records: a frame that carried a
+        part of one may have moved the mark into it, and half a record is nobody's message."""
+        confirmed = min(self.mark.value, log.max_offset)
+        if not log.min_offset < confirmed < log.max_offset:
+            return max(0, confirmed)
+        return run_steps(record_ends(log, confirmed, confirmed))[0]
 
     def classic_refusal(self, host: str) -> str:
         """Why a connection without credentials from `host` is not served; empty when it is."""

@@ -18,9 +18,11 @@ from twinlog.ha.twin.receiver import (
     Refused,
     SlaveFacts,
     Started,
+    TailWanted,
     TruncateWanted,
     TwinReceiver,
 )
+from twinlog.ha.twin.wire import HEADER_SIZE, PAYLOAD_SIZE_MAX
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
@@ -29,6 +31,8 @@ from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
 LINGER_MS = 2000
+# One TAIL at a time, and acknowledgements beside it.
+_BACKLOG_MAX = HEADER_SIZE + PAYLOAD_SIZE_MAX + HA_REPORT_BACKLOG_MAX
 
 
 class TwinLink(asyncio.BufferedProtocol):
@@ -42,7 +46,8 @@ class TwinLink(asyncio.BufferedProtocol):
         facts: SlaveFacts,
         *,
         on_started: Callable[[str], None],
-        on_refused: Callable[[int, str], None],
+        on_refused: Callable[[int, str, int], None],
+        on_confirmed: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         now_ms = clock.monotonic_ms()
@@ -58,6 +63,8 @@ class TwinLink(asyncio.BufferedProtocol):
         self._clock = clock
         self._on_started = on_started
         self._on_refused = on_refused
+        self._on_confirmed = on_confirmed
+        self._confirmed = -1
         self._on_failure = on_failure
         self._transport: asyncio.Transport | None = None
         self._timer: TimerHandle | None = None
@@ -71,7 +78,7 @@ class TwinLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=HA_REPORT_BACKLOG_MAX)
+        self._transport.set_write_buffer_limits(high=_BACKLOG_MAX)
         self._unsubscribe = self._flushed.subscribe(self._flush_moved)
         self._send()
         self._tick()
@@ -89,6 +96,7 @@ class TwinLink(asyncio.BufferedProtocol):
             self.core.buffer_filled(nbytes, now_ms)
             self._run_events()
             self._send()
+            self._note_confirmed()
         except Exception as error:
             self._on_failure(error)
 
@@ -120,8 +128,13 @@ class TwinLink(asyncio.BufferedProtocol):
         self.core.stop(reason)
         self._run_events()
 
+    def speak(self) -> None:
+        """Repeat the last acknowledgement: a master that does not know this connection ends it."""
+        self.core.repeat_ack()
+        self._send()
+
     def pause_writing(self) -> None:
-        self.close(f"the master takes no acknowledgements: {HA_REPORT_BACKLOG_MAX} bytes unsent")
+        self.close(f"the master takes no acknowledgements: {_BACKLOG_MAX} bytes unsent")
         self._abort()
 
     # Work.
@@ -134,12 +147,14 @@ class TwinLink(asyncio.BufferedProtocol):
                         self._compute_digests(digests_of(self._log, event.ranges))
                     case TruncateWanted():
                         self._truncate(event.offset, event.reason)
+                    case TailWanted():
+                        self._read_tail(event)
                     case Started():
                         self._start(event)
                     case BodyReceived():
                         self._append(event)
                     case Refused():
-                        self._on_refused(event.code, event.reason)
+                        self._on_refused(event.code, event.reason, event.master_min)
                     case MasterGone():
                         self._send()
                         self._close_transport()
@@ -169,6 +184,20 @@ class TwinLink(asyncio.BufferedProtocol):
             self._run_events()
         else:
             asyncio.get_running_loop().call_soon(self._compute_digests, steps)
+
+    def _read_tail(self, event: TailWanted) -> None:
+        try:
+            body = self._log.read(event.offset, event.size)
+        except (StoreError, OSError) as error:
+            self.core.append_failed(f"the tail cannot be read: {error}")
+            return
+        self.core.tail_read(event.offset, body)
+
+    def _note_confirmed(self) -> None:
+        confirmed = self.core.known_confirmed
+        if confirmed > self._confirmed and self.core.state is HAConnectionState.TRANSFER:
+            self._confirmed = confirmed
+            self._on_confirmed(confirmed)
 
     def _truncate(self, offset: int, reason: str) -> None:
         _LOG.warning("HA: the tail is cut offset=%d reason=%s", offset, reason)

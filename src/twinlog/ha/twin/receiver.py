@@ -3,6 +3,7 @@
     READY      -- HELLO sent, CHALLENGE ---------->  HANDSHAKE  PROOF when there is a secret
     HANDSHAKE  -- PROBE -------------------------->  HANDSHAKE  DigestsWanted
     HANDSHAKE  -- TRUNCATE ----------------------->  HANDSHAKE  TruncateWanted, READY when cut
+    HANDSHAKE  -- FETCH -------------------------->  HANDSHAKE  TailWanted, TAIL when read
     HANDSHAKE  -- START -------------------------->  TRANSFER   Started
     TRANSFER   -- DATA at the log's end ---------->  TRANSFER   BodyReceived
     TRANSFER   -- DATA damaged on the way -------->  TRANSFER   RESEND, later frames dropped
@@ -10,7 +11,7 @@
 
 Invariants: bodies come out contiguous, each byte once, and only when their checksum is right; an
 acknowledgement says *received* only after `appended` and *durable* only after `flushed`; nothing is
-cut unless the policy allows it.
+cut unless the policy allows it, and what this replica knows as confirmed under no policy.
 """
 
 from __future__ import annotations
@@ -56,6 +57,14 @@ class TruncateWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class TailWanted:
+    """The master lost what this log has: read at most `size` bytes at `offset`: `tail_read`."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The master sends from `offset` on; an empty log begins there."""
 
@@ -70,9 +79,12 @@ class Refused:
 
     code: int
     reason: str
+    master_min: int = -1  # first byte of the master's log; -1: this side refused
 
 
-TwinReceiverEvent = DigestsWanted | TruncateWanted | Started | BodyReceived | Refused | MasterGone
+TwinReceiverEvent = (
+    DigestsWanted | TruncateWanted | TailWanted | Started | BodyReceived | Refused | MasterGone
+)
 
 
 @dataclass(slots=True)
@@ -142,6 +154,11 @@ class TwinReceiver:
         self._is_probed = False
         self._outgoing.append(wire.encode_json(FrameType.DIGESTS, wire.Digests(digests=digests)))
 
+    def tail_read(self, offset: int, body: bytes) -> None:
+        """The answer to TailWanted."""
+        self._is_probed = False
+        self._outgoing.append(wire.encode_tail(offset, body))
+
     def truncated(self, log_end: int) -> None:
         """The tail is cut and moved aside."""
         assert log_end == self._truncating_to
@@ -170,7 +187,11 @@ class TwinReceiver:
         if silence_ms > self.facts.housekeeping_interval_ms:
             self._end(f"housekeeping: nothing from the master for {silence_ms} ms")
         elif now_ms - self._last_ack_ms > self.facts.heartbeat_interval_ms:
-            self._acked = (-1, -1)  # An idle acknowledgement repeats the last one.
+            self.repeat_ack()
+
+    def repeat_ack(self) -> None:
+        """An idle acknowledgement says the last one again."""
+        self._acked = (-1, -1)
 
     def refuse(self, code: ErrorCode, reason: str) -> None:
         """Tell the master why, and close."""
@@ -203,6 +224,11 @@ class TwinReceiver:
         self._outgoing.clear()
         return data
 
+    @property
+    def known_confirmed(self) -> int:
+        """What this slave has of that which its master called confirmed."""
+        return min(self.confirmed, self.log_end)
+
     def check(self) -> None:
         assert self.flushed_offset <= self.log_end <= self._expected or self._truncating_to >= 0
 
@@ -216,7 +242,7 @@ class TwinReceiver:
             raise RemoteProtocolError("a frame of the master does not match its checksum")
         if frame.frame_type == FrameType.ERROR:
             error = wire.decode_json(frame.payload, wire.Error)
-            self._events.append(Refused(error.code, error.reason))
+            self._events.append(Refused(error.code, error.reason, error.log_min))
             self._end(f"the master refused: {error.reason}")
         elif self.state is HAConnectionState.READY:
             self._receive_challenge(frame)
@@ -254,6 +280,8 @@ class TwinReceiver:
             self._receive_probe(wire.decode_json(frame.payload, wire.Probe))
         elif frame.frame_type == FrameType.TRUNCATE:
             self._receive_truncate(wire.decode_json(frame.payload, wire.Truncate))
+        elif frame.frame_type == FrameType.FETCH:
+            self._receive_fetch(wire.decode_json(frame.payload, wire.Fetch))
         elif frame.frame_type == FrameType.START:
             self._receive_start(wire.decode_json(frame.payload, wire.Start))
         else:
@@ -273,6 +301,13 @@ class TwinReceiver:
         hello = self.facts.hello
         if not hello.log_min < truncate.offset < hello.log_end:
             raise RemoteProtocolError(f"asked to cut to {truncate.offset}")
+        if truncate.offset < hello.confirmed:
+            self.refuse(
+                ErrorCode.CONFIRMED_DIFFERS,
+                f"{truncate.reason}; this replica knows its log as confirmed up to"
+                f" {hello.confirmed}, so nothing is cut: PAIR.md says what to do",
+            )
+            return
         if self.facts.reseed == "manual":
             is_longer = truncate.code == ErrorCode.OFFSET_OUT_OF_RANGE
             code = ErrorCode.OFFSET_OUT_OF_RANGE if is_longer else ErrorCode.DIVERGED
@@ -281,11 +316,19 @@ class TwinReceiver:
         self._truncating_to = truncate.offset
         self._events.append(TruncateWanted(truncate.offset, truncate.reason))
 
+    def _receive_fetch(self, fetch: wire.Fetch) -> None:
+        hello = self.facts.hello
+        is_inside = hello.log_min <= fetch.offset < fetch.offset + fetch.size <= hello.log_end
+        if not is_inside or fetch.size > wire.BODY_SIZE_MAX:
+            raise RemoteProtocolError(f"asked for {fetch.size} bytes at {fetch.offset}")
+        self._is_probed = True
+        self._events.append(TailWanted(fetch.offset, fetch.size))
+
     def _receive_start(self, start: wire.Start) -> None:
         is_empty = self.facts.hello.log_end == self.facts.hello.log_min
         if not is_empty and start.offset != self.log_end:
             raise RemoteProtocolError(f"started at {start.offset}, this log ends at {self.log_end}")
-        if start.offset < 0 or (is_empty and start.offset % self.facts.hello.segment_size):
+        if start.offset < 0:
             raise RemoteProtocolError(f"an empty log cannot start at {start.offset}")
         self.log_end = self._expected = start.offset
         if is_empty:

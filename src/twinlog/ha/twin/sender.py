@@ -2,7 +2,9 @@
 
     READY      -- HELLO that fits ---------------->  HANDSHAKE  (CHALLENGE, PROOF when secret)
     HANDSHAKE  -- digests agree ------------------>  TRANSFER   SlaveJoined
-    HANDSHAKE  -- the slave has another tail ----->  HANDSHAKE  TRUNCATE, waits for READY
+    HANDSHAKE  -- the slave has another tail ----->  HANDSHAKE  SlaveIsLonger, the owner decides:
+                     truncate_slave: TRUNCATE, waits for READY
+                     fetch: FETCH and TAIL until this log has it all, TailReceived, then digests
     TRANSFER   -- ACK, RESEND -------------------->  TRANSFER   SlaveAcked
     any        -- refusal, fault, silence, end --->  SHUTDOWN   ConnectionEnded
 
@@ -73,8 +75,26 @@ class BoundariesWanted:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class SlaveIsLonger:
+    """The slave has bytes from `common` on that this log has not. The owner answers with
+    `truncate_slave`, `fetch` or `refuse`."""
+
+    common: int
+
+
+@dataclass(frozen=True, slots=True)
+class TailReceived:
+    """Bytes of the slave's log, in order: check and append them, then `tail_stored`."""
+
+    offset: int
+    body: bytes
+
+
 TwinSenderEvent = (
     HelloReceived
+    | SlaveIsLonger
+    | TailReceived
     | DigestsWanted
     | RecordWanted
     | BoundariesWanted
@@ -110,9 +130,12 @@ class TwinSender:
     _own_digests: list[str] | None = None
     _peer_digests: list[str] | None = None
     _truncate_to: int = -1
+    _fetch_next: int = -1
+    _has_fetched: bool = False
     _last_read_ms: int = 0
     _last_write_ms: int = 0
     _is_write_complete: bool = True
+    _is_heartbeat_due: bool = False
     is_proved: bool = False
 
     def __post_init__(self) -> None:
@@ -218,6 +241,40 @@ class TwinSender:
         self._search.boundaries(anchor, ends)
         self._ask()
 
+    def truncate_slave(self, common: int) -> None:
+        """What the slave has beyond is given up."""
+        hello = self.hello
+        assert hello is not None
+        is_longer = common == self.log_end
+        what = "is longer than" if is_longer else "differs from"
+        truncate = wire.Truncate(
+            offset=common,
+            code=ErrorCode.OFFSET_OUT_OF_RANGE if is_longer else ErrorCode.DIVERGED,
+            reason=f"the slave's log {what} the master's from offset {common} on"
+            f" ({hello.log_end - common} bytes)",
+        )
+        self._truncate_to = common
+        self._outgoing.append(wire.encode_json(FrameType.TRUNCATE, truncate))
+
+    def fetch(self, offset: int) -> None:
+        """This log ends at `offset`, and is to have what the slave has beyond."""
+        assert self.can_fetch
+        self._has_fetched = True
+        self._parser.payload_size_max = wire.PAYLOAD_SIZE_MAX
+        self._fetch_next = offset
+        self._fetch_more()
+
+    def tail_stored(self, log_min: int, log_end: int) -> None:
+        """What came last is checked; the log has the whole records of it."""
+        self.log_min, self.log_end = log_min, log_end
+        self._fetch_more()
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether this slave can be asked for its tail, and was not yet."""
+        hello = self.hello
+        return hello is not None and hello.version >= wire.VERSION_FETCH and not self._has_fetched
+
     @property
     def is_ended(self) -> bool:
         return self.state is HAConnectionState.SHUTDOWN
@@ -241,15 +298,22 @@ class TwinSender:
             self._readable(), self.facts.window_size - (self.next_offset - self.received_offset)
         )
         if size <= 0:
-            if now_ms - self._last_write_ms > self.facts.heartbeat_interval_ms:
+            is_silent = now_ms - self._last_write_ms > self.facts.heartbeat_interval_ms
+            if is_silent or self._is_heartbeat_due:
+                self._is_heartbeat_due = False
                 self._last_write_ms = now_ms
                 return self.next_offset, self.next_offset
             return None
         start = self.next_offset
+        self._is_heartbeat_due = False
         self.next_offset += size
         self._last_write_ms = now_ms
         self.check()
         return start, self.next_offset
+
+    def hurry_heartbeat(self) -> None:
+        """The slave should hear from its master before the interval is over."""
+        self._is_heartbeat_due = True
 
     def shortened(self, end: int) -> None:
         """The shell cut the last range at a record boundary: the rest comes next time."""
@@ -356,6 +420,8 @@ class TwinSender:
                     f"asked to cut to {self._truncate_to}, the slave is at {ready.log_end}"
                 )
             self._start(self._truncate_to)
+        elif frame.frame_type == FrameType.TAIL and self._fetch_next >= 0:
+            self._receive_tail(frame)
         else:
             raise RemoteProtocolError(f"frame type {frame.frame_type} in the handshake")
 
@@ -376,6 +442,9 @@ class TwinSender:
         if hello.log_end == hello.log_min:
             last_file = self.log_end - self.log_end % self.facts.segment_size
             self._start(last_file if hello.wants_last_file_only else max(self.log_min, 0))
+        elif self.log_end == self.log_min and self._is_own_copy(hello):
+            # All of it was lost with the power, and the copy of this very log has it.
+            self._events.append(SlaveIsLonger(hello.log_min))
         elif self.log_end == self.log_min:
             # A master that lost its disk must not be the reason why its copies go.
             self.refuse(
@@ -399,6 +468,10 @@ class TwinSender:
             low, high = max(self.log_min, hello.log_min), min(self.log_end, hello.log_end)
             self._search = CommonSearch(low, high)
             self._ask()
+
+    def _is_own_copy(self, hello: Hello) -> bool:
+        is_known = hello.store_id == self.facts.store_id and hello.confirmed > hello.log_min
+        return is_known and self.can_fetch
 
     def _ask(self) -> None:
         search = self._search
@@ -434,18 +507,37 @@ class TwinSender:
                 f"the logs differ from offset {search.low} on: not one record is common",
             )
         elif search.common < hello.log_end:
-            is_longer = search.common == self.log_end
-            what = "is longer than" if is_longer else "differs from"
-            truncate = wire.Truncate(
-                offset=search.common,
-                code=ErrorCode.OFFSET_OUT_OF_RANGE if is_longer else ErrorCode.DIVERGED,
-                reason=f"the slave's log {what} the master's from offset {search.common} on"
-                f" ({hello.log_end - search.common} bytes)",
-            )
-            self._truncate_to = search.common
-            self._outgoing.append(wire.encode_json(FrameType.TRUNCATE, truncate))
+            self._events.append(SlaveIsLonger(search.common))
         else:
             self._start(hello.log_end)
+
+    # The slave's tail.
+
+    def _fetch_more(self) -> None:
+        hello = self.hello
+        assert hello is not None
+        rest = hello.log_end - self._fetch_next
+        if rest > 0:
+            segment_size = self.facts.segment_size
+            file_rest = segment_size - self._fetch_next % segment_size
+            size = min(rest, file_rest, wire.BODY_SIZE_MAX)
+            fetch = wire.Fetch(offset=self._fetch_next, size=size)
+            self._outgoing.append(wire.encode_json(FrameType.FETCH, fetch))
+            return
+        self._fetch_next = -1
+        self._begin_search()  # Digests have the last word; half a record at the end is cut.
+
+    def _receive_tail(self, frame: Frame) -> None:
+        size = len(frame.payload) - wire.DATA_PREFIX.size
+        if size <= 0:
+            raise RemoteProtocolError("a TAIL frame without data")
+        offset, _, _ = wire.DATA_PREFIX.unpack_from(frame.payload)
+        file_rest = self.facts.segment_size - offset % self.facts.segment_size
+        assert self.hello is not None
+        if offset != self._fetch_next or size > min(file_rest, self.hello.log_end - offset):
+            raise RemoteProtocolError(f"a tail of {size} bytes at {offset}")
+        self._fetch_next = offset + size
+        self._events.append(TailReceived(offset, bytes(frame.payload[wire.DATA_PREFIX.size :])))
 
     def _start(self, offset: int) -> None:
         assert self.hello is not None

@@ -14,6 +14,7 @@
 
     DATA        0-7 int64 offset, 8-15 int64 confirmed, 16-19 uint32 epoch, then log bytes
     HEARTBEAT   0-7 int64 end of the master's log, 8-15 int64 confirmed, 16-19 uint32 epoch
+    TAIL        0-7 int64 offset, 8-15 int64 0, 16-19 uint32 0, then bytes of the slave's log
     ACK         0-7 int64 received, 8-15 int64 durable
     RESEND      0-7 int64 offset: the frame there was damaged on the way, send from there again
     the others  JSON, so that a later version adds members without a new layout
@@ -35,8 +36,9 @@ from twinlog.ha.wire import RemoteProtocolError
 from twinlog.message.crc import crc32
 
 MAGIC = b"\xffTwinlog"
-VERSION = 1
+VERSION = 2  # 2: HELLO says what the slave knows as confirmed, and FETCH asks for its tail.
 VERSION_MIN = 1
+VERSION_FETCH = 2
 BODY_SIZE_MAX = 1024 * 1024  # One large read, one large write: `cp` speed with little memory.
 DATA_PREFIX = struct.Struct(">qqI")
 PAYLOAD_SIZE_MAX = BODY_SIZE_MAX + DATA_PREFIX.size
@@ -59,10 +61,12 @@ class FrameType(IntEnum):
     START = 6
     TRUNCATE = 7
     READY = 8
+    FETCH = 9
     DATA = 16
     HEARTBEAT = 17
     ACK = 32
     RESEND = 33
+    TAIL = 34
     ERROR = 64
 
 
@@ -86,6 +90,8 @@ class ErrorCode(IntEnum):
     MASTER_EMPTY = 15
     TLS_WANTED = 16
     NO_CREDENTIALS = 17
+    # 18 is kept for masters of an older epoch.
+    CONFIRMED_DIFFERS = 19
 
 
 class EpochEntry(msgspec.Struct, frozen=True):
@@ -113,6 +119,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     has_secret: bool = False
     is_durable: bool = False  # its acknowledgements count only once they are on its disk
     wants_last_file_only: bool = False
+    confirmed: int = -1  # what it has and knows as confirmed; -1: version 1 does not say
+    is_in_doubt: bool = False  # a power loss may have taken what it had acknowledged
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +165,13 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
 
 
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """The master lacks what the slave has from `offset` on: send one TAIL of at most `size`."""
+
+    offset: int
+    size: int
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     reason: str
@@ -195,6 +210,10 @@ def encode_data(
 
 def encode_heartbeat(log_end: int, confirmed: int, epoch: int) -> bytes:
     return encode_frame(FrameType.HEARTBEAT, DATA_PREFIX.pack(log_end, confirmed, epoch))
+
+
+def encode_tail(offset: int, body: bytes) -> bytes:
+    return encode_frame(FrameType.TAIL, DATA_PREFIX.pack(offset, 0, 0) + body)
 
 
 def encode_ack(received: int, durable: int) -> bytes:

@@ -1,0 +1,101 @@
+"""What a replica knows as confirmed, over kills, power cuts and full disks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from twinlog.ha.twin.mark import ConfirmedMark
+from twinlog.testing.simdisk import SimDisk
+
+
+def new_disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_directories("/store")
+    disk.fsync_directory("/")
+    return disk
+
+
+def load(disk: SimDisk, *, was_clean: bool = False, is_durable: bool = False) -> ConfirmedMark:
+    mark = ConfirmedMark(disk, "/store")
+    mark.load(was_clean=was_clean, is_durable=is_durable)
+    return mark
+
+
+def test_a_kill_keeps_the_mark_and_raises_no_doubt() -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.note(500)
+    mark.note(400)
+    mark.joined(1)
+    mark.note(600)
+    mark.save()
+    again = load(disk.kill())
+    assert (again.value, again.replicas, again.is_in_doubt) == (600, {1}, False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_a_power_cut_the_mark_is_lower_at_most_and_the_replicas_are_known(seed: int) -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.note(500)
+    mark.joined(2)
+    mark.note(70_000)
+    mark.save()
+    crashed = disk.crash(random.Random(seed))
+    again = load(crashed)
+    assert again.value in (0, 500, 70_000)
+    assert (again.replicas, again.is_in_doubt) == ({2}, True)
+    still = load(crashed.kill(), was_clean=True)
+    assert still.is_in_doubt, "also over a second start, until it is complete"
+    still.complete()
+    assert not load(crashed.kill().kill()).is_in_doubt
+
+
+@pytest.mark.parametrize(("was_clean", "is_durable"), [(True, False), (False, True), (True, True)])
+def test_a_clean_stop_or_a_synchronous_flush_leaves_no_doubt(
+    was_clean: bool, is_durable: bool
+) -> None:
+    disk = new_disk()
+    load(disk).joined(1)
+    assert not load(disk.crash(None), was_clean=was_clean, is_durable=is_durable).is_in_doubt
+
+
+def test_a_mark_that_is_taken_back_is_taken_back_for_good() -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.note(500)
+    mark.save()
+    mark.rebase(300)
+    assert load(disk.crash(None)).value == 300
+
+
+def test_a_damaged_mark_is_none() -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.note(500)
+    mark.save()
+    disk.open("/store/twinlog/confirmed.mark").pwritev([b"\x7f"], 6)
+    assert load(disk.kill()).value == 0
+
+
+def test_a_full_disk_is_tried_again() -> None:
+    disk = new_disk()
+    mark = load(disk)
+    quota, disk.quota = disk.quota, 1
+    mark.note(500)
+    mark.joined(1)
+    disk.quota = quota
+    mark.save()
+    again = load(disk.kill())
+    assert (again.value, again.replicas) == (500, {1})
+
+
+def test_replicas_are_forgotten_only_when_told_so() -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.joined(1)
+    mark.joined(2)
+    mark.keep_replicas([2, 5])
+    assert load(disk.crash(None)).replicas == {2}
