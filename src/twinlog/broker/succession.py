@@ -34,6 +34,7 @@ _LOG = logging.getLogger("twinlog.broker")
 
 _ASK_TIMEOUT_MS = 1_000
 _LEARN_MS = 5_000  # A slave asks its master so often what the group looks like.
+_LEARN_FIRST_MS = 500  # The same of a master that it has not heard yet.
 _TELL_MS = 5_000  # A promoted master tells the one before it so often that it was replaced.
 
 
@@ -149,7 +150,8 @@ class Succession:
                 facts = await self._facts(address)
                 if facts is not None and facts["brokerRole"] != "SLAVE":
                     self._heard(address, facts)
-            await self._clock.sleep_ms(_LEARN_MS)
+            is_known = self.memory.master_address == address
+            await self._clock.sleep_ms(_LEARN_MS if is_known else _LEARN_FIRST_MS)
 
     def _heard(self, address: str, facts: dict[str, Any]) -> None:
         before = self.memory

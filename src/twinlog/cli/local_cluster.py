@@ -22,6 +22,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from twinlog.runtime.config_format import parse_properties
+
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
 BROKER_PORT_STEP = 10  # VIP is port - 2 and HA is port + 1: ten keeps the groups apart.
@@ -165,9 +167,45 @@ def load_cluster(directory: Path) -> LocalCluster | None:
     if not path.exists():
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=LocalCluster)
+        cluster = msgspec.json.decode(path.read_bytes(), type=LocalCluster)
     except msgspec.DecodeError as error:
         raise ClusterError(f"{path} is damaged ({error}); remove it and start again") from error
+    for node in cluster.brokers:
+        _take_role(node)
+    return cluster
+
+
+def _take_role(node: Node) -> None:
+    """A promotion changes the role in a broker's file: that is the one that counts."""
+    with contextlib.suppress(OSError, ValueError):
+        entries = parse_properties(node.config_path.read_bytes())
+        values = {entry.key: entry.value for entry in entries}
+        node.role = values.get("brokerRole", node.role)
+        node.broker_id = int(values.get("brokerId", node.broker_id))
+
+
+def _keep_promotions(nodes: list[Node]) -> None:
+    """Of a cluster that is started again: who was promoted stays the master of its group.
+
+    The old master's file may say 0 as well, when it did not come back since: the newer promotion
+    wins, and the other becomes a slave.
+    """
+    role, planned = nodes[0].role, [node.broker_id for node in nodes]
+    for node in nodes:
+        _take_role(node)
+    masters = [node for node in nodes if node.broker_id == 0]
+    master = max(masters, key=_promotion, default=nodes[0])
+    free = [number for number in planned if number != 0]
+    for node in nodes:
+        node.role, node.broker_id = ("SLAVE", free.pop(0)) if node is not master else (role, 0)
+
+
+def _promotion(node: Node) -> int:
+    try:
+        saved = msgspec.json.decode((node.store_path / "twinlog" / "identity.json").read_bytes())
+        return int(saved.get("promotion", 0))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 0
 
 
 def start_cluster(plan: ClusterPlan) -> LocalCluster:
@@ -183,6 +221,8 @@ def prepare_cluster(plan: ClusterPlan) -> LocalCluster:
     # Overrides may hold secrets, and stores hold messages: for whoever started it alone.
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     cluster = LocalCluster(str(directory), _plan_nodes(plan, directory), plan.is_sync)
+    for group in {node.group: None for node in cluster.brokers}:
+        _keep_promotions([node for node in cluster.brokers if node.group == group])
     for node in cluster.nodes:
         _write_configuration(cluster, node, plan)
     return cluster
