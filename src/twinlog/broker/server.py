@@ -33,7 +33,6 @@ from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
 from twinlog.broker.message_queue import MessageQueue
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
-from twinlog.broker.names import is_system_topic
 from twinlog.broker.offset_moved import OffsetMovedEvents
 from twinlog.broker.offset_return import OffsetReturn
 from twinlog.broker.once_service import SWEEP_INTERVAL_MS, IdempotentSends
@@ -46,7 +45,8 @@ from twinlog.broker.replies import PutReplies
 from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.rng import Rng
 from twinlog.broker.schedule import ScheduleMessageService
-from twinlog.broker.skip_guard import QueueEnds, SkipGuard
+from twinlog.broker.shorter_log import ShorterLog
+from twinlog.broker.skip_guard import SkipGuard
 from twinlog.broker.slave_synchronize import SlaveSynchronize
 from twinlog.broker.stats import BROKER_PUT_NUMS, SAMPLE_INTERVAL_MS, BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
@@ -116,6 +116,7 @@ class Broker:
     identity: StoreIdentity
     succession: Succession
     skip_guard: SkipGuard
+    shorter_log: ShorterLog
     ha: HAService
     once: IdempotentSends
     confirmed_file: ConfirmedFile
@@ -285,7 +286,9 @@ class Broker:
     def _log_is_complete(self) -> None:
         """On a master, before the first send: it has what was confirmed, or never lacked it."""
         self.pair.complete(was_master=self.identity.was_master)
-        self._arm_skip_guard()
+        assert self.recovery is not None
+        is_doubtful = self.ha.began_in_doubt or self.recovery.cut_bytes > 0
+        self.shorter_log.began(was_master=self.identity.was_master, is_doubtful=is_doubtful)
 
     def _start_deliveries(self) -> None:
         """They look into the log for what was delivered already: it must be complete."""
@@ -296,37 +299,11 @@ class Broker:
         self.schedule.start(after_crash=is_doubtful)
         self.transactions.start(after_crash=is_doubtful)
 
-    def _arm_skip_guard(self) -> None:
-        """The log of a copy that becomes the master, or of a master that lost power, may be shorter
-        than what consumers have seen."""
-        if self.identity.was_master:
-            self.skip_guard.load()
-        if not self.store.commit_log.max_offset:
-            return  # A new store: nobody can have read further.
-        ends = self._queue_ends()
-        was_cut = self.offsets.queues_cut(
-            {(topic, n): end for topic, queues in ends.items() for n, end in queues.items()}
-        )
-        assert self.recovery is not None
-        if not self.identity.was_master:
-            self.skip_guard.promoted(ends)
-        elif was_cut or self.ha.began_in_doubt or self.recovery.cut_bytes:
-            _LOG.warning("consumers may have read further than this log goes: skip guard armed")
-            self.skip_guard.log_is_shorter(ends)
-
     def _queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The log was cut back, of a slave to its master's, of a master to a confirmed one."""
         self.pair.queues_cut(ends)
         if self.config.is_master:
-            self.skip_guard.log_is_shorter(self._queue_ends())
-
-    def _queue_ends(self) -> QueueEnds:
-        end = self.store.max_offset_in_queue
-        return {
-            name: {n: end(name, n) for n in range(topic.read_queue_nums)}
-            for name, topic in self.topics.table.items()
-            if not is_system_topic(name)
-        }
+            self.shorter_log.cut()
 
     async def _start_ports(self) -> None:
         config = self.config
@@ -573,6 +550,7 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         delay_levels=config.delay_levels,
         memory_size=memory_size,
     )
+    broker.shorter_log = ShorterLog(broker.store, broker.topics, broker.offsets, broker.skip_guard)
     root = config.store_path_root_dir
     broker.once = IdempotentSends(broker.store, broker.disk, broker.clock, root)
     broker.identity = StoreIdentity(config, broker.disk)
