@@ -41,6 +41,18 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+def test_every_guarantee_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "GUARANTEES.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`", text)
+    for path, function in named:
+        assert (ROOT / path).exists(), path
+        if function:
+            assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), function
+    promises = [line for line in text.splitlines() if line.startswith("| **")]
+    assert len(promises) > 15
+    assert [line for line in promises if "`tests/" not in line.rsplit(" | ", 1)[-1]] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_make_targets_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
