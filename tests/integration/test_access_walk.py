@@ -29,6 +29,12 @@ from support.twinlog_servers import (
 from twinlog.broker.server import build_broker
 from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting import codec, fastjson
+from twinlog.remoting.bodies.registration import (
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    encode_registration,
+)
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode as Code
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.request_table import Row
@@ -372,6 +378,60 @@ def test_the_audit_log_has_every_refusal_and_every_change(world: World) -> None:
     text = file.read_text()
     assert "admin-secret" not in text
     assert "brand-new-secret" not in text
+
+
+def test_a_consumer_is_not_handed_the_signature_of_who_asks_about_it(world: World) -> None:
+    heartbeat = {**HEARTBEAT, "clientID": "asked"}
+    command = RemotingCommand.request(Code.HEART_BEAT, {}, fastjson.dumps(heartbeat))
+    OWNER.sign(command)
+    with RawPeer(world.broker.port) as consumer, RawPeer(world.broker.port) as asker:
+        consumer.send(codec.encode_command(command))
+        assert read_code(consumer, is_response=True).code == 0
+        question = RemotingCommand.request(
+            Code.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "mine", "clientId": "asked"}
+        )
+        ADMIN.sign(question)
+        asker.send(codec.encode_command(question))
+        relayed = read_code(consumer, is_response=False, code=Code.GET_CONSUMER_RUNNING_INFO)
+    assert relayed.ext()["consumerGroup"] == "mine"
+    assert not {"AccessKey", "Signature"} & set(relayed.ext())
+
+
+def read_code(peer: RawPeer, *, is_response: bool, code: int | None = None) -> Request:
+    """The next command of a kind; a consumer is also told when its group changes."""
+    while True:
+        command = peer.read_answer()
+        if command.is_response == is_response and code in (None, command.code):
+            return command
+
+
+@pytest.mark.parametrize("topics", [1, 3000])
+def test_requests_behind_a_registration_that_is_read_elsewhere_find_it(
+    world: World, topics: int
+) -> None:
+    """Read in a thread, answered in order; and gone with its connection."""
+    table = {f"walked-{n}": TopicConfig(f"walked-{n}") for n in range(topics)}
+    body = RegisterBrokerBody(TopicConfigSerializeWrapper(topic_config_table=table))
+    with RawPeer(world.namesrv.port) as peer:
+        for is_compressed in (True, False):
+            data = encode_registration(body, compressed=is_compressed)
+            ext = {"brokerName": "walked", "brokerAddr": "127.0.0.1:7", "clusterName": "walked",
+                   "brokerId": "0", "haServerAddr": "127.0.0.1:6", "bodyCrc32": "0",
+                   "compressed": str(is_compressed).lower()}  # fmt: skip
+            register = RemotingCommand.request(Code.REGISTER_BROKER, ext, data)
+            ask = RemotingCommand.request(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "walked-0"})
+            register.opaque, ask.opaque = 1, 2
+            for command in (register, ask):
+                ADMIN.sign(command)
+            peer.send(codec.encode_command(register) + codec.encode_command(ask))
+            answers = [peer.read_answer(), peer.read_answer()]
+            assert [(each.opaque, each.code) for each in answers] == [(1, 0), (2, 0)]
+            assert b"127.0.0.1:7" in answers[1].body
+
+    def is_gone() -> bool:
+        return b"walked" not in world.ask(world.namesrv.port, Code.GET_BROKER_CLUSTER_INFO, {}).body
+
+    wait_until(is_gone, "the broker is gone with its connection")
 
 
 BOMBS = {

@@ -19,6 +19,7 @@ from twinlog.remoting.command import RemotingCommand
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"
+SIGNING_FIELDS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 VERSION_4_9_3 = 399
 

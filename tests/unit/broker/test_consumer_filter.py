@@ -220,3 +220,22 @@ async def test_filters_survive_a_restart(broker: Broker, disk: SimDisk) -> None:
     assert known.dead_ms
     assert known.compiled.matches({"price": "6"})
     await again.stop()
+
+
+def test_one_heartbeat_compiles_only_so_much() -> None:
+    """Expressions of a quarter of a megabyte fit into a heartbeat: seconds of the loop."""
+    table = Table()
+    texts = {f"T{number}": f"a = {number} OR " * 60 + "a = 1" for number in range(100)}
+    wanted = [
+        SubscriptionData(topic, text, expression_type="SQL92", sub_version=1)
+        for topic, text in texts.items()
+    ]
+    known = 0
+    for _ in range(100):
+        table.manager.heartbeat()
+        table.manager.register("g", wanted)
+        before, known = known, sum(table.manager.find(t, "g") is not None for t in texts)
+        assert known - before <= 15
+        if known == len(texts):
+            break
+    assert known == len(texts), "the next heartbeats bring the rest"

@@ -29,6 +29,7 @@ from twinlog.remoting.headers.offsets import (
     ResetOffsetRequestHeader,
 )
 from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.signing import SIGNING_FIELDS
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import number_of
@@ -240,7 +241,9 @@ class AdminClientsProcessor:
                 "please upgrade it to V3_1_8_SNAPSHOT"
             )
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-        command = RemotingCommand.request(request.code, request.ext(), body)
+        # Not the signature: the consumer could send the request again in its sender's name.
+        ext = {k: v for k, v in request.ext().items() if k not in SIGNING_FIELDS}
+        command = RemotingCommand.request(request.code, ext, body)
 
         def answered(answer: Request | None, error: RemotingError | None) -> None:
             if answer is not None:

@@ -76,6 +76,7 @@ class ClientManageProcessor:
             remark = f"a heartbeat names at most {_GROUPS_MAX} groups of consumers or producers"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         self._watch(connection)
+        self._filters.heartbeat()
         now = self._clock.monotonic_ms()
         language = language_name(request)
         with self._groups.saver.together(), self._topics.saver.together():
