@@ -23,6 +23,7 @@ from twinlog.runtime.numbers import number_or_none
 _T = TypeVar("_T")
 
 DEPTH_MAX = 64  # RocketMQ's deepest body has 6 levels.
+_SLOW_SIZE_MAX = 1024 * 1024  # Of a request that is read through plain lists and maps.
 LENIENT_SIZE_MAX = 8 * 1024  # Of a request: 20 ms at worst.
 
 # A string without end is a match to the end of the text: else the search would begin anew at each
@@ -102,8 +103,10 @@ def loads_as(
         try:
             typed: _T = decoder.decode(raw)
             return typed
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # Off the standard, or with nulls: the slow way, which also says what is wrong.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if lenient_max is not None and len(raw) > _SLOW_SIZE_MAX:
+                raise FastjsonError(str(error)) from None
+            # Off the standard, or with nulls: the slow way, which also says what is wrong.
     try:
         plain = loads(raw, is_forgiving=is_forgiving, lenient_max=lenient_max)
         value = _without_nulls(plain)
