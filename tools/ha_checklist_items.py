@@ -48,7 +48,7 @@ ITEMS = (
     Item(10, "DLedger mode has no HA service (here: is refused)", "silently ignored", CONFIG,
          '("enableDLegerCommitLog", self.enable_d_leger_commit_log),', '("enableDLegerCommitLog", False),'),
     Item(11, "acceptor, group transfer and client start with the broker", "the client is not started", SERVICE,
-         'self._tasks.spawn("ha-client", self.client.run())', "self.client.run().close()"),
+         'self._tasks.contained("ha-client", self.client.run)', "pass"),
     Item(12, "scheduled delivery does not run on a slave", "it does", "broker/server.py",
          "        if config.is_master:\n            # A slave that became", "        if True:\n            # A slave that became"),
     Item(13, "a report is 8 bytes, big endian", "little endian", "ha/wire.py",

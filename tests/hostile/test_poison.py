@@ -332,3 +332,47 @@ def test_a_lone_surrogate_is_refused_by_the_name_server(
         for shown in (106, 206, 219, 319):
             assert outcome(namesrv_.port, raw(shown, {"namespace": "n", "cluster": "c"})) == 0
     check_clean(namesrv_)
+
+
+# Tables that somebody wrote by hand
+
+TABLES = {
+    "topics.json": b'{"dataVersion":{"counter":1,"timestamp":1},"topicConfigTable":{"T\\ud800":'
+    b'{"topicName":"T\\ud800","readQueueNums":1,"writeQueueNums":1,"perm":6}}}',
+    "subscriptionGroup.json": b'{"subscriptionGroupTable":{"g\\udc00":{"groupName":"g\\udc00"}}}',
+    "consumerOffset.json": b'{"offsetTable":{"t@g\\ud800":{0:1}}}',
+    "consumerFilter.json": b'{"filterDataByTopic":{"t\\ud800":{"groupFilterData":{}}}}',
+    "delayOffset.json": b'{"offsetTable":{1:0},"x":"\xed\xa0\x80"}',
+}
+
+
+def test_tables_with_half_a_surrogate_pair_are_loaded_and_saved_again(tmp_path: Path) -> None:
+    broker = start_twinlog_broker(tmp_path / "b", **FAST)
+    assert send(broker.port, "t") == 0
+    assert broker.stop() == 0
+    config = broker.store / "config"
+    for name, text in TABLES.items():
+        (config / name).write_bytes(text)
+    broker = broker.restart()
+    try:
+        check_served(broker.port, "t")
+        wait_until(lambda: b"normal-" in (config / "consumerOffset.json").read_bytes(), "a save")
+        check_clean(broker)
+        assert broker.stop() == 0
+        broker = broker.restart()
+        check_served(broker.port, "t")
+        check_clean(broker)
+    finally:
+        broker.kill()
+
+
+def test_kv_with_half_a_surrogate_pair_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "kvConfig.json").write_bytes(b'{"configTable":{"n":{"k":"\\ud800"}}}')
+    namesrv = start_twinlog_namesrv(tmp_path)
+    try:
+        assert outcome(namesrv.port, raw(101, {"namespace": "n", "key": "k"})) == 0
+        put = {"namespace": "n", "key": "good", "value": "v"}
+        assert outcome(namesrv.port, raw(100, put)) == 0
+        check_clean(namesrv)
+    finally:
+        namesrv.kill()

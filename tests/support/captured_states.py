@@ -248,7 +248,7 @@ def relaying(name: str, group: str, client_id: str) -> Setup:
             reply.opaque = asked.opaque
             client.tell(encode_command(reply))
 
-        broker.tasks.spawn("client", answer())
+        broker.tasks.job("client", answer())
 
     return setup
 
@@ -265,7 +265,9 @@ def same_request(ours: Request, apache: Request) -> None:
 
 
 # A row of the runtime table that holds a path, and rows about replication that Apache has not.
-OWN_OR_LOCAL = ("commitLogDiskRatio_", "haC", "haI", "haK", "haL", "haM", "haR", "haS", "metadata")
+OWN_OR_LOCAL = (
+    "commitLogDiskRatio_", "contained", "haC", "haI", "haK", "haL", "haM", "haR", "haS", "metadata",
+)  # fmt: skip
 
 
 def plain(value: Any, hidden: frozenset[str]) -> Any:

@@ -476,7 +476,7 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
         schedule=broker.schedule,
         replies=broker.replies,
         ha=broker.ha,
-        metadata=broker.pair.status,
+        metadata=lambda: {**broker.pair.status(), **broker.failures.status()},
     )
     admin = AdminStatsProcessor(
         broker.config,
@@ -510,7 +510,7 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
         Row(
             code.GET_BROKER_HA_STATUS,
             NoHeader,
-            HAStatusProcessor(broker.ha, broker.pair.status).status,
+            HAStatusProcessor(broker.ha, broker.pair.status, broker.failures).status,
             ANY_ACCOUNT,
             UNUSED_BODY,
         ),

@@ -52,7 +52,8 @@ class PullRequestHold:
     """Parked pulls by queue.
 
     `try_answer(held)` answers a pull if there is something for it and says whether it did;
-    `answer(held)` answers it whatever there is.
+    `answer(held)` answers it whatever there is. A pull for which one of them raises is given to
+    `failed`, which answers it: the others of its queue go on.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class PullRequestHold:
         max_offset: Callable[[str, int], int],
         try_answer: Callable[[HeldPull], bool],
         answer: Callable[[HeldPull], None],
+        failed: Callable[[HeldPull, Exception], None],
     ) -> None:
         self._clock = clock
         self._max_offset = max_offset
         self._try_answer = try_answer
         self._answer = answer
+        self._failed = failed
         # Dicts as ordered sets: a pull is dropped from the middle when its connection closes.
         self._queues: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_connection: dict[Any, dict[HeldPull, None]] = {}
@@ -126,14 +129,24 @@ class PullRequestHold:
     def _wake(self, key: QueueKey, waiting: dict[HeldPull, None]) -> None:
         end = self._max_offset(*key)
         for held in list(waiting):
-            if held.connection.is_closed or (end > held.scan_offset and self._try_answer(held)):
+            try:
+                is_over = held.connection.is_closed or (
+                    end > held.scan_offset and self._try_answer(held)
+                )
+            except Exception as error:
+                is_over = True
+                self._failed(held, error)
+            if is_over:
                 self._remove(held)
 
     def _settle(self, chosen: list[HeldPull]) -> None:
         for held in chosen:
             self._remove(held)
             if not held.connection.is_closed:
-                self._answer(held)
+                try:
+                    self._answer(held)
+                except Exception as error:
+                    self._failed(held, error)
 
     def _remove(self, held: HeldPull) -> None:
         if held.is_done:

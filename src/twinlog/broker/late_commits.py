@@ -105,12 +105,14 @@ class CommitRelay:
             await self._news.wait()
             await self._clock.sleep_ms(_GATHER_MS)
             self._news.clear()
-            address = self._master_address()
-            if self._takes_none():
-                self._commits.take()
-            elif address is not None:
-                await self._pass_on(address)
-            self._answer_all()
+            try:
+                address = self._master_address()
+                if self._takes_none():
+                    self._commits.take()
+                elif address is not None:
+                    await self._pass_on(address)
+            finally:  # The clients do not wait for what became of it.
+                self._answer_all()
             if self._commits:
                 # The master is away, or a new one: the commits wait for it, their clients do not.
                 await self._clock.sleep_ms(_AGAIN_MS)

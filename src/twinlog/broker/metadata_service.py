@@ -104,10 +104,14 @@ class MetadataWriter:
             # A record was refused (a full disk): the next good moment writes everything anew.
             self.write_snapshot()
             return
-        journal = self._offsets.journal
-        if journal is not None and (change := journal.drain()) is not None:
-            self._write(change)
-        self._write_delays()
+        try:
+            journal = self._offsets.journal
+            if journal is not None and (change := journal.drain()) is not None:
+                self._write(change)
+            self._write_delays()
+        except Exception:
+            self._needs_snapshot = True  # What was drained and not written comes with the rest.
+            raise
 
     def acl_changed(self, text: str) -> None:
         if self._is_enabled:

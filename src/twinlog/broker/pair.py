@@ -116,15 +116,15 @@ class PairService:
 
     def start(self, name_servers: list[str]) -> None:
         if not self._config.is_master:
-            self._tasks.spawn("slave-sync", self.synchronize.run())
-            self._tasks.spawn("find-master", self._find_master())
-            self._tasks.spawn("late-commits", self._late_commits.run())
+            self._tasks.contained("slave-sync", self.synchronize.run)
+            self._tasks.contained("find-master", self._find_master)
+            self._tasks.contained("late-commits", self._late_commits.run)
             return
         if self._config.twinlog_metadata_in_log or self._disk.exists(self._marker):
             self.writer.enable()
-        self._tasks.spawn("metadata-log", self._write_metadata())
+        self._tasks.round("metadata-log", lambda: WRITE_INTERVAL_MS, self.writer.tick)
         if not self.offset_return.is_open:
-            self._tasks.spawn("offset-return", self._fetch_offsets(name_servers))
+            self._tasks.job("offset-return", self._fetch_offsets(name_servers))
 
     def mark(self) -> int:
         """How far the log's metadata is applied."""
@@ -142,20 +142,17 @@ class PairService:
         if self._config.is_master:
             self.writer.tick()
 
-    async def _write_metadata(self) -> None:
-        while True:
-            await self._clock.sleep_ms(WRITE_INTERVAL_MS)
-            self.writer.tick()
-
     async def _fetch_offsets(self, name_servers: list[str]) -> None:
         announce = {
             **self._identity(),
             "haAddress": self._ha_address(),
             "address": join_address(self._config.broker_ip1, self._config.listen_port),
         }
-        await self.offset_return.fetch(name_servers, announce)
-        for connection, request in self.offset_return.open_gate():
-            self._redispatch(connection, request)
+        try:
+            await self.offset_return.fetch(name_servers, announce)
+        finally:  # Whatever became of it: those who wait for the gate are answered.
+            for connection, request in self.offset_return.open_gate():
+                self._redispatch(connection, request)
 
     # On a slave: the master
 
@@ -183,7 +180,7 @@ class PairService:
         if is_news and not self._config.is_master:
             # At once: with a configured HA address the slave is connected already, and until the
             # answer it speaks the dialect that brings no metadata.
-            self._tasks.spawn("ask-master", self._ask_soon())
+            self._tasks.job("ask-master", self._ask_soon())
 
     async def _ask_soon(self) -> None:
         await self.ask_is_twin()

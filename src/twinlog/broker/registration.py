@@ -87,8 +87,8 @@ class Registration:
         return [address.strip() for address in text.split(";") if address.strip()]
 
     def start(self, tasks: TaskOwner) -> None:
-        tasks.spawn("register", self._run())
-        tasks.spawn("namesrv-heartbeat", self._heartbeats())
+        tasks.contained("register", self._run)
+        tasks.contained("namesrv-heartbeat", self._heartbeats)
 
     def topics_changed(self, topics: Iterable[str]) -> None:
         """Register these topics at once."""

@@ -16,6 +16,7 @@ from twinlog.remoting.codec import SendResponseTemplate, encode_response
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.compiled import load
 from twinlog.runtime.config import BrokerConfig, BrokerRole, FlushDiskType
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -74,7 +75,9 @@ class PutReplies:
         store_host: bytes,
         stats: StoreStats,
         flush_writes: Callable[[], None],
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures if failures is not None else Failures()
         self._config = config
         self._clock = clock
         self._appended_mark = appended
@@ -198,11 +201,16 @@ class PutReplies:
         assert not plain or plain[-1][5] < reached  # type: ignore[operator]
         assert not safe or safe[-1][0] <= reached
         assert not turn or turn[-1][0] <= reached
-        self._release_plain(plain)
-        self._release_turn(turn, now)
-        if safe:
-            self._release_safe(safe, now)
-        self._flush_writes()
+        try:
+            self._release_plain(plain)
+        except Exception as error:
+            self._failures.note("replies", error, f"{len(plain)} sends")
+        try:
+            self._release_turn(turn, now)
+        finally:
+            if safe:
+                self._release_safe(safe, now)
+            self._flush_writes()
 
     def _fail_plain(self, plain: list[SendReply], reached: int, reason: str) -> list[SendReply]:
         """Refuse those that are not in the log; the rest is returned."""
@@ -335,7 +343,7 @@ class PutReplies:
 
     def _answer(self, waiting: _Waiting, status: PutMessageStatus, reason: str) -> None:
         if not isinstance(waiting, tuple):
-            waiting(status, reason)
+            self._failures.contain("put callback", waiting, status, reason)
             return
         connection, opaque, serialize_type, queue_id, queue_offset, where = waiting
         is_plain = status is PutMessageStatus.PUT_OK and serialize_type == _JSON

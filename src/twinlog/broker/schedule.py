@@ -31,6 +31,7 @@ from twinlog.message.properties import (
 )
 from twinlog.message.record import RecordError, decode_record
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.numbers import INT32_MAX, number_of, number_or_none
 from twinlog.store.filter import TAGS_HASH_MIN
 from twinlog.store.message_store import MessageStore
@@ -43,6 +44,7 @@ _BATCH = 256  # Entries of a level in one turn: due crowds must not stop the loo
 _RETRY_MS = 100  # Apache's pause after a put that was refused.
 _IDLE_MS_MAX = 10_000  # A level looks at its head at least so often, in case a clock was set.
 _DUPLICATES_MAX = 64
+_TRIES_MAX = 6  # Within 13 s: what still fails then would hold back its level for ever.
 
 
 def delay_table(data: Any) -> dict[int, int]:
@@ -52,7 +54,7 @@ def delay_table(data: Any) -> dict[int, int]:
 
 
 class _Level:
-    __slots__ = ("delay_ms", "in_flight", "level", "offset", "timer", "verify_until")
+    __slots__ = ("delay_ms", "failed", "in_flight", "level", "offset", "timer", "verify_until")
 
     def __init__(self, level: int, delay_ms: int) -> None:
         self.level = level
@@ -60,6 +62,7 @@ class _Level:
         self.offset = 0
         self.verify_until = 0
         self.in_flight = False
+        self.failed = (-1, 0)  # The entry that failed last, and how often in a row.
         self.timer: TimerHandle | None = None
 
 
@@ -75,7 +78,9 @@ class ScheduleMessageService:
         stats: BrokerStatsManager,
         file: ConfigFile,
         clock: Clock,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures if failures is not None else Failures()
         self._store = store
         self._replies = replies
         self._stats = stats
@@ -157,7 +162,25 @@ class ScheduleMessageService:
             return
         if level.timer is not None:
             level.timer.cancel()
-        level.timer = self._clock.call_later_ms(delay_ms, self._run, level)
+        level.timer = self._clock.call_later_ms(delay_ms, self._run_safely, level)
+
+    def _run_safely(self, level: _Level) -> None:
+        """A level that fails goes on by itself; one message that always does is passed over."""
+        try:
+            self._run(level)
+        except Exception as error:
+            offset, times = level.failed
+            times = times + 1 if offset == level.offset else 1
+            level.failed = (level.offset, times)
+            self._failures.note(
+                "delayed delivery", error, f"level {level.level} entry {level.offset}"
+            )
+            if times >= _TRIES_MAX:
+                _LOG.error(
+                    "delayed message passed over level=%d entry=%d", level.level, level.offset
+                )
+                self._advance(level, level.offset + 1)
+            self._schedule(level, _RETRY_MS << times)
 
     def _run(self, level: _Level) -> None:
         """Deliver what is due, then sleep until the next is."""

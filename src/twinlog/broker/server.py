@@ -86,7 +86,6 @@ _LOCK_SWEEP_MS = 60_000
 _NEVER_MS = 2**62
 _STATS_SAMPLE_MS = 1_000
 _FILTER_SAVE_MS = 10_000
-_INTERVAL_CHECK_MS = 1_000  # An interval that is made shorter while it runs counts so soon.
 # What name servers are told, and what the template of new topics is made of.
 _REGISTERED = frozenset({"broker_permission", "compressed_register", "force_register"})
 _TEMPLATE = frozenset({"auto_create_topic_enable", "default_topic_queue_nums"})
@@ -137,8 +136,9 @@ class Broker:
         self.client = client
         self.table = RequestTable(())
         self._handlers: dict[int, tuple[Handler, int]] = {}
-        self.server = _remoting_server(config, clock, self._dispatch, "broker")
-        self.vip_server = _remoting_server(config, clock, self._dispatch_vip, "broker-vip")
+        self.failures = tasks.failures
+        self.server = self._remoting_server(self._dispatch, "broker")
+        self.vip_server = self._remoting_server(self._dispatch_vip, "broker-vip")
         self.guard: AccessGuard | None = None
         self.audit = AuditLog(clock)
         self.creations = CreationQuota(
@@ -173,6 +173,21 @@ class Broker:
         return self.pulls.hold
 
     # Requests
+
+    def _remoting_server(self, handler: Handler, name: str) -> RemotingServer:
+        config = self.config
+        limits = replace(
+            DEFAULT_LIMITS,
+            idle_ms_max=config.server_channel_max_idle_time_seconds * 1000 or _NEVER_MS,
+            backlog=config.server_socket_backlog,
+            connections_per_address_max=config.twinlog_connections_per_address,
+            requests_per_address_max=config.twinlog_requests_per_address,
+            bytes_per_address_max=config.twinlog_bytes_in_flight_per_address,
+        )
+        tls = server_tls(config.tls)
+        return RemotingServer(
+            handler, clock=self.clock, limits=limits, tls=tls, name=name, failures=self.failures
+        )
 
     def _dispatch(self, connection: ServerConnection, request: Request) -> None:
         known = self._handlers.get(request.code)
@@ -229,6 +244,19 @@ class Broker:
         ask_for_reseed(self.disk, root, self.clock.now_ms(), reason)
         self.on_restart(reason)
 
+    def reload(self) -> None:
+        """SIGHUP: read certificates and access rules again. What cannot be read stays as it was."""
+        self.failures.contain("reload of certificates", self._reload_tls)
+        if self.guard is not None:
+            self.failures.contain("reload of access rules", self.guard.files.load)
+
+    def _reload_tls(self) -> None:
+        config = self.config
+        tls, client = server_tls(config.tls), client_tls(config.tls, use_tls=config.use_tls)
+        self.ha.reload_tls(HASettings.from_config(config).tls)
+        self.server.tls = self.vip_server.tls = tls
+        self.client.reload_tls(client)
+
     async def start(self) -> None:
         """Load, recover and serve.
 
@@ -268,9 +296,9 @@ class Broker:
         self.registration.start(self.tasks)
         self.pair.start(self.registration.addresses)
         if config.is_master:
-            self.tasks.spawn("tell-predecessor", self.succession.tell_predecessor())
+            self.tasks.contained("tell-predecessor", self.succession.tell_predecessor)
         else:
-            self.tasks.spawn("learn-group", self.succession.learn())
+            self.tasks.contained("learn-group", self.succession.learn)
         _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
 
     async def _check_role(self) -> None:
@@ -338,17 +366,25 @@ class Broker:
         await self.store.stop()
 
     def _queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
-        self.schedule.queues_moved(keys)
-        self.transactions.queues_moved(keys)
-        self.pulls.queues_moved(keys)
-        self.pair.queues_moved(keys)
+        # One that fails must not leave the others behind.
+        try:
+            self.schedule.queues_moved(keys)
+            self.transactions.queues_moved(keys)
+        except Exception as error:
+            self.failures.note("dispatch to delays and transactions", error, f"{keys}"[:200])
+        try:
+            self.pulls.queues_moved(keys)
+        finally:
+            self.pair.queues_moved(keys)
 
     # Timers
 
     def _start_timers(self) -> None:
         config = self.config
-        every = self._every
-        self.tasks.spawn("save-offsets", self._keep_saving_offsets())
+        every = self.tasks.round
+        self.tasks.round(
+            "save-offsets", lambda: config.flush_consumer_offset_interval, self._save_offsets
+        )
         every(
             "check-transactions",
             lambda: config.transaction_check_interval,
@@ -366,20 +402,6 @@ class Broker:
         every("stats", lambda: SAMPLE_INTERVAL_MS, self._sample_stats)
         if self.guard is not None:
             every("acl-reload", lambda: RELOAD_INTERVAL_MS, self._reload_rules)
-
-    def _every(self, name: str, interval_ms: Callable[[], int], action: Callable[[], None]) -> None:
-        async def run() -> None:
-            while True:
-                await self._pause(interval_ms)
-                action()
-
-        self.tasks.spawn(name, run())
-
-    async def _pause(self, interval_ms: Callable[[], int]) -> None:
-        """Wait for an interval that may become shorter meanwhile."""
-        started = self.clock.monotonic_ms()
-        while (left := started + interval_ms() - self.clock.monotonic_ms()) > 0:
-            await self.clock.sleep_ms(min(left, _INTERVAL_CHECK_MS))
 
     def config_changed(self, names: Collection[str]) -> None:
         """These attributes of the configuration have other values now, and take effect."""
@@ -404,11 +426,6 @@ class Broker:
             self.schedule.save()  # Before the place in the log that says it is applied.
         self.pair.save(place)
 
-    async def _keep_saving_offsets(self) -> None:
-        while True:
-            await self._pause(lambda: self.config.flush_consumer_offset_interval)
-            await self._save_offsets()
-
     def _save_delays(self) -> None:
         if self.config.is_master:
             self.schedule.save()
@@ -421,7 +438,7 @@ class Broker:
         now = self.clock.monotonic_ms()
         for connection in (*self.producers.expired(now), *self.consumers.expire(now)):
             _LOG.info("client expired peer=%s", connection.remote_text)
-            connection.close("no heartbeat for too long")
+            self.failures.contain("client scan", connection.close, "no heartbeat for too long")
 
     def _sweep_locks(self) -> None:
         self.locks.forget_expired(self.clock.monotonic_ms())
@@ -443,22 +460,6 @@ class Broker:
 _NOT_ON_VIP_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
-def _remoting_server(
-    config: BrokerConfig, clock: Clock, handler: Handler, name: str
-) -> RemotingServer:
-    limits = replace(
-        DEFAULT_LIMITS,
-        idle_ms_max=config.server_channel_max_idle_time_seconds * 1000 or _NEVER_MS,
-        backlog=config.server_socket_backlog,
-        connections_per_address_max=config.twinlog_connections_per_address,
-        requests_per_address_max=config.twinlog_requests_per_address,
-        bytes_per_address_max=config.twinlog_bytes_in_flight_per_address,
-    )
-    return RemotingServer(
-        handler, clock=clock, limits=limits, tls=server_tls(config.tls), name=name
-    )
-
-
 def build_broker(
     config: BrokerConfig,
     *,
@@ -475,7 +476,7 @@ def build_broker(
     """
     disk = disk or PosixDisk()
     clock = clock or SystemClock()
-    tasks = TaskOwner("broker", on_failure)
+    tasks = TaskOwner("broker", on_failure, clock=clock)
     tls = client_tls(config.tls, use_tls=config.use_tls)
     client = RemotingClient(
         clock=clock, tasks=tasks, tls=tls, hooks=_signers(config), name="broker-out"
@@ -574,6 +575,7 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         store_host=store_host(config),
         stats=broker.store_stats,
         flush_writes=broker.flush_writes,
+        failures=broker.failures,
     )
 
 
@@ -586,6 +588,7 @@ def _build_services(broker: Broker) -> None:
         stats=broker.stats,
         file=_file(broker, "delayOffset.json"),
         clock=broker.clock,
+        failures=broker.failures,
     )
     broker.transactions = TransactionalMessageService(
         config,
@@ -597,6 +600,7 @@ def _build_services(broker: Broker) -> None:
         stats=broker.stats,
         clock=broker.clock,
         host=store_host(config),
+        failures=broker.failures,
     )
     broker.registration = Registration(
         config,
@@ -629,6 +633,7 @@ def _build_services(broker: Broker) -> None:
         offset_moved=OffsetMovedEvents(
             config, broker.store, broker.clock, store_host(config)
         ).record,
+        failures=broker.failures,
     )
 
 

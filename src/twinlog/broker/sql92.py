@@ -58,8 +58,8 @@ class Sql92Filter:
         """True only when the expression is TRUE: null and errors deliver nothing."""
         try:
             return self._evaluate(properties) is True
-        except EvaluationError:
-            return False
+        except (EvaluationError, ArithmeticError, ValueError, TypeError):
+            return False  # One message that cannot be judged does not stop those behind it.
 
     def matches_tags_code(self, tags_code: int) -> bool:
         """The properties decide."""

@@ -13,13 +13,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
 
 from twinlog.runtime import log_config
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.runtime.descriptors import raise_descriptor_limit
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.log_config import LogSettings
 from twinlog.runtime.memory import give_back, return_large_buffers
 
@@ -34,6 +35,11 @@ class Service(Protocol):
 
     @property
     def ready_line(self) -> str: ...
+
+    @property
+    def failures(self) -> Failures: ...
+
+    def reload(self) -> None: ...
 
     async def start(self) -> None: ...
 
@@ -74,6 +80,8 @@ def fail(text: str, code: int = EXIT_FAILED) -> None:
 
 def configure_logging(settings: LogSettings) -> None:
     """Log as the configuration says; ends with one line when the file cannot be opened."""
+    # From here on there is something to open anew, and until the loop runs nobody who could.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         log_config.configure(settings, os.environ)
     except OSError as error:
@@ -94,6 +102,8 @@ def run_service(
     make: Callable[[Lifetime], Service], *, known_errors: tuple[type[Exception], ...] = ()
 ) -> None:
     """Start what `make` builds, serve until SIGTERM or SIGINT, stop cleanly, exit.
+
+    SIGHUP makes it read certificates and access rules again and open its log files anew.
 
     `known_errors` are what a start may end with besides OSError; they are shown in one line.
     """
@@ -116,6 +126,31 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+def _reload(service: Service | None) -> None:
+    try:
+        log_config.reopen()
+    except OSError as error:
+        _LOG.error("log file cannot be opened anew reason=%s", error)
+    if service is not None:
+        service.reload()
+    _LOG.info("read again what may change: certificates, access rules, log files")
+
+
+def _contain_callbacks(
+    failures: Failures,
+) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """The last net: what a callback of the loop raised and nobody else has contained."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            failures.note("event loop", error, str(context.get("message", "")))
+        else:
+            loop.default_exception_handler(context)
+
+    return handle
+
+
 async def _serve(
     make: Callable[[Lifetime], Service], known_errors: tuple[type[Exception], ...]
 ) -> int:
@@ -124,8 +159,10 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lifetime.stop)
     expected: tuple[type[Exception], ...] = (OSError, *known_errors)
+    loop.add_signal_handler(signal.SIGHUP, _reload, None)  # While it starts: the logs alone.
     try:
         service = make(lifetime)
+        loop.set_exception_handler(_contain_callbacks(service.failures))
         await service.start()
     except ConfigValueError as error:
         click.echo(f"twinlog: cannot start: {error}", err=True)
@@ -133,6 +170,7 @@ async def _serve(
     except expected as error:
         click.echo(f"twinlog: cannot start: {error}", err=True)
         return EXIT_FAILED
+    loop.add_signal_handler(signal.SIGHUP, _reload, service)
     # Not before: a recovery reads gigabytes through buffers that are better kept.
     return_large_buffers()
     give_back()

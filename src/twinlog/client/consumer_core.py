@@ -98,11 +98,11 @@ class ConsumerCore:
         self.instance.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         await self.instance.start()
         tasks = self.instance.tasks
-        tasks.spawn("rebalance", self._run())
+        tasks.contained("rebalance", self._run)
         if self.settings.commits_by_timer:
-            tasks.spawn("commit offsets", self._commit_loop())
+            tasks.contained("commit offsets", self._commit_loop)
         if self.settings.is_ordered and not self.settings.is_broadcast:
-            tasks.spawn("renew locks", self._lock_loop())
+            tasks.contained("renew locks", self._lock_loop)
         self._is_started = True
 
     async def stop(self, handler_timeout_ms: float) -> None:
@@ -219,7 +219,7 @@ class ConsumerCore:
         if request.ext().get("consumerGroup") != self.group or self._is_stopping:
             return
         # Whoever takes a queue from us reads the committed offset within moments.
-        self.instance.tasks.spawn("commit before rebalance", self.commit(wait=False))
+        self.instance.tasks.job("commit before rebalance", self.commit(wait=False))
         self._wake.set()
 
     # Rebalance
@@ -235,7 +235,11 @@ class ConsumerCore:
         while not self._is_stopping:
             self._wake.clear()
             waiters, self._waiters = self._waiters, []
-            is_complete = await self._rebalance()
+            try:
+                is_complete = await self._rebalance()
+            except BaseException:
+                self._waiters[:0] = waiters
+                raise
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)

@@ -52,7 +52,7 @@ class ConsumerRequests:
         except (ValueError, KeyError, TypeError) as error:
             _LOG.warning("reset of offsets is unreadable reason=%r", error)
             return
-        self._core.instance.tasks.spawn("reset offsets", self._core.reset(offsets))
+        self._core.instance.tasks.job("reset offsets", self._core.reset(offsets))
 
     def _status(self, connection: Any, request: Request) -> None:
         topic = request.ext().get("topic")
@@ -109,9 +109,10 @@ class ConsumerRequests:
         }
 
     def _consume_directly(self, connection: Any, request: Request) -> None:
-        self._core.instance.tasks.spawn(
-            "consume directly", self._consume_and_answer(connection, request)
-        )
+        self._core.instance.tasks.job(
+            "consume directly", self._consume_and_answer(connection, request),
+            failed=connection.refuse(request),
+        )  # fmt: skip
 
     async def _consume_and_answer(self, connection: Any, request: Request) -> None:
         ext = request.ext()

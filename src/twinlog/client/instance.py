@@ -45,6 +45,7 @@ from twinlog.runtime.tasks import TaskOwner
 __all__ = ["DEFAULT_TOPIC", "ClientInstance", "GroupMember", "MemberRole"]
 
 _LOG = logging.getLogger("twinlog.client")
+TASK_TRIES_MAX = 5  # Within 1.5 s; a task that fails as often will not work at all.
 DISCOVERY_MS = 120_000  # Java's: every two minutes.
 WRITE_BUFFER_MAX = 1 << 30
 STOP_TIMEOUT_MS = 5000
@@ -69,7 +70,9 @@ class ClientInstance:
         self.name_servers = NameServers(
             [] if is_discovery(self._given_name_servers[0]) else self._given_name_servers
         )
-        self.tasks = TaskOwner(f"twinlog-client-{name}", self._task_failed)
+        self.tasks = TaskOwner(
+            f"twinlog-client-{name}", self._task_failed, clock=self.clock, tries_max=TASK_TRIES_MAX
+        )
         self.client_id = settings.client_id or ""
         self._handlers: dict[int, RequestHandler] = {}
         self.failure: BaseException | None = None
@@ -139,10 +142,10 @@ class ClientInstance:
         )  # fmt: skip
         self._transport = Transport(self._make_remoting())
         self._is_running = True
-        self.tasks.spawn("routes", self._routes.poll())
-        self.tasks.spawn("heartbeats", self._presence.beat())
+        self.tasks.contained("routes", self._routes.poll)
+        self.tasks.contained("heartbeats", self._presence.beat)
         if is_discovery(self._given_name_servers[0]):
-            self.tasks.spawn("discovery", self._discover())
+            self.tasks.contained("discovery", self._discover)
 
     def _make_remoting(self) -> RemotingClient:
         settings = self.settings
@@ -162,6 +165,7 @@ class ClientInstance:
                 # Producers bound their own bytes; being cut off for them would be no help.
                 write_buffer_max=WRITE_BUFFER_MAX,
             ),
+            failures=self.tasks.failures,
             name=self.client_id,
         )
 

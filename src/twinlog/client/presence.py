@@ -112,7 +112,7 @@ class Presence:
     def _probe_soon(self, address: str) -> None:
         if self._host.is_running and address not in self._probing:
             self._probing.add(address)
-            self._host.tasks.spawn(f"probe {address}", self._probe(address))
+            self._host.tasks.contained("probe", lambda: self._probe(address), about=address)
 
     async def _probe(self, address: str) -> None:
         try:

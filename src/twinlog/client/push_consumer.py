@@ -173,8 +173,9 @@ class PushConsumer:
     async def start(self) -> Self:
         await self._core.start()
         for index, worker in enumerate(self._workers):
-            worker.task = self._instance.tasks.spawn(f"worker {index}", worker.run())
-        self._instance.tasks.spawn("watch handlers", self._watch_handlers())
+            # Vital: the message that it had in hand would never be handled nor committed.
+            worker.task = self._instance.tasks.vital(f"worker {index}", worker.run)
+        self._instance.tasks.contained("watch handlers", self._watch_handlers)
         return self
 
     async def close(self) -> None:

@@ -86,7 +86,7 @@ class QueueReader:
     # Life
 
     def start(self) -> None:
-        self._task = self._instance.tasks.spawn(f"pull {self.queue}", self._run())
+        self._task = self._instance.tasks.contained("pull", self._run, about=str(self.queue))
 
     def stop(self) -> None:
         """Pull no more, start no more handlers. Those that run go on."""

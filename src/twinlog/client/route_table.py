@@ -119,7 +119,7 @@ class RouteTable:
         """Ask now. Several who ask for the same topic at the same time share one request."""
         fetch = self._fetches.get(topic)
         if fetch is None:
-            fetch = self._host.tasks.spawn(f"route {topic}", self._fetch_route(topic))
+            fetch = self._host.tasks.job("route", self._fetch_route(topic), about=topic)
             self._fetches[topic] = fetch
             fetch.add_done_callback(lambda _: self._fetches.pop(topic, None))
         outcome = await asyncio.shield(fetch)
@@ -145,8 +145,11 @@ class RouteTable:
             route = parse_route(fastjson.loads(answer.body))
         except ClientError as error:
             return error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             return NotANameServerError(f"the answer about topic {topic!r} is unreadable: {error!r}")
+        except Exception as error:
+            self._host.tasks.failures.note("route", error, topic)
+            return ClientError(f"the route of topic {topic!r} cannot be had: {error!r}")
         # Without its master a route is about to change: producers wait for the next one.
         has_masters = all(b.master_address is not None for b in route.brokers.values())
         self._remember(topic, route, is_provisional=not has_masters)

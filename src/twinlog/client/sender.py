@@ -118,7 +118,10 @@ class Sender:
     def _submit(self, request: SendRequest, address: str) -> None:
         if request.once is not None and address not in self._once_brokers:
             self._asking.add(request)
-            self._instance.tasks.spawn("ask broker", self._ask_broker(request, address))
+            self._instance.tasks.job(
+                "ask broker", self._ask_broker(request, address), about=address,
+                failed=lambda error: self._not_asked(request, error),
+            )  # fmt: skip
             return
         started_ms = self._instance.clock.monotonic_ms()
         timeout_ms = request.deadline_ms - started_ms
@@ -160,6 +163,12 @@ class Sender:
         else:
             request.attempt += 1
             self._failed(request, failure)
+
+    def _not_asked(self, request: SendRequest, error: Exception) -> None:
+        if request in self._asking:
+            self._asking.discard(request)
+            failure = with_outcome(ClientError(repr(error)), SendOutcome.NOT_STORED)
+            self._finish(request, None, failure)
 
     async def require_once(self, address: str, timeout_ms: float) -> None:
         """Raise IdempotenceNotSupportedError unless the broker there drops repeats."""
@@ -261,7 +270,7 @@ class Sender:
         self._waiting.append(request)
         if not self._is_recovering:
             self._is_recovering = True
-            self._instance.tasks.spawn("send recovery", self._recover())
+            self._instance.tasks.contained("send recovery", self._recover)
 
     async def _recover(self) -> None:
         """Find routes, wait a little, send again in the old order; until nothing waits."""
@@ -273,7 +282,12 @@ class Sender:
                 errors = await self._find_routes()
                 waiting, self._waiting = self._waiting, deque()
                 for request in waiting:
-                    self._send_again(request, errors.get(request.topic))
+                    try:
+                        self._send_again(request, errors.get(request.topic))
+                    except Exception as error:  # Whoever waits for this one is told.
+                        self._instance.tasks.failures.note("send again", error, request.topic)
+                        failure = with_outcome(ClientError(repr(error)), SendOutcome.UNKNOWN)
+                        self._finish(request, None, failure)
         finally:
             self._is_recovering = False
 

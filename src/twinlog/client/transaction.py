@@ -35,6 +35,7 @@ from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.record import RecordError, decode_record
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.runtime.numbers import number_of
 
 _LOG = logging.getLogger("twinlog.client")
 
@@ -175,7 +176,8 @@ class TransactionProducer(Producer):
     # Checks
 
     def _asked(self, connection: Any, request: Request) -> None:
-        self._instance.tasks.spawn("transaction check", self._answer_check(connection, request))
+        # Whatever goes wrong: the broker asks again.
+        self._instance.tasks.job("transaction check", self._answer_check(connection, request))
 
     async def _answer_check(self, connection: Any, request: Request) -> None:
         ext = request.ext()
@@ -194,8 +196,8 @@ class TransactionProducer(Producer):
             state, remark = TransactionState.UNKNOWN, repr(error)
         await self._tell_end(
             connection.address, state, message_id=ext.get("msgId", message.message_id),
-            half_offset=int(ext["tranStateTableOffset"]),
-            physical_offset=int(ext["commitLogOffset"]),
+            half_offset=number_of(ext["tranStateTableOffset"]),
+            physical_offset=number_of(ext["commitLogOffset"]),
             transaction_id=ext.get("transactionId", ""), remark=remark, is_from_check=True,
             broker_name=ext.get("bname"),
         )  # fmt: skip

@@ -56,7 +56,7 @@ class WaitingRoom:
             waiting.append(guest)
             return
         self._guests[topic] = deque((guest,))
-        self._instance.tasks.spawn("first send", self._wait(topic))
+        self._instance.tasks.contained("first send", lambda: self._wait(topic), about=topic)
 
     async def _wait(self, topic: str) -> None:
         attempt = 0

@@ -59,6 +59,7 @@ class ControllerServer:
         self.journal = EventJournal(disk, config.controller_store_path)
         self._clock = clock
         self._tasks = tasks
+        self.failures = tasks.failures
         self._store: RecordStore = FileRecordStore(disk, config.controller_store_path)
         self._guard: AccessGuard | None = None
         if config.acl_enable:
@@ -97,15 +98,29 @@ class ControllerServer:
             limits=replace(DEFAULT_LIMITS, idle_ms_max=IDLE_MS_MAX),
             tls=server_tls(self.config.tls),
             name="controller",
+            failures=self.failures,
         )
         self._remoting.body_max = self._processor.table.body_max
         self._remoting.on_refused = self._audit.refused
         self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
-        self._tasks.spawn("write-records", self._keep_writing())
-        self._tasks.spawn("tick", self._keep_ticking())
+        # Vital: decisions follow from state in memory, which is not to be trusted after an error.
+        self._tasks.vital("write-records", self._keep_writing)
+        self._tasks.vital("tick", self._keep_ticking)
         if self._guard is not None:
-            self._tasks.spawn("acl-reload", self._keep_reloading(self._guard))
+            files = self._guard.files
+            self._tasks.round("acl-reload", lambda: RELOAD_INTERVAL_MS, files.reload_if_changed)
         self._write_event("controller-started", {"groups": sorted(self.core.groups)})
+
+    def reload(self) -> None:
+        """SIGHUP: read certificates and access rules again. What cannot be read stays as it was."""
+        self.failures.contain("reload of certificates", self._reload_tls)
+        if self._guard is not None:
+            self.failures.contain("reload of access rules", self._guard.files.load)
+
+    def _reload_tls(self) -> None:
+        if self._remoting is not None and self._client is not None:
+            self._remoting.tls = server_tls(self.config.tls)
+            self._client.reload_tls(client_tls(self.config.tls))
 
     async def stop(self) -> None:
         """Nothing is decided any more; brokers go on by what they know."""
@@ -181,11 +196,6 @@ class ControllerServer:
             self._audit.tick()
             self._flush()
 
-    async def _keep_reloading(self, guard: AccessGuard) -> None:
-        while True:
-            await self._clock.sleep_ms(RELOAD_INTERVAL_MS)
-            guard.files.reload_if_changed()
-
     def _flush(self) -> None:
         if self._remoting is not None:
             self._remoting.flush()
@@ -214,7 +224,7 @@ class ControllerServer:
         command = RemotingCommand.request(
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, fastjson.dumps(body), is_oneway=True
         )
-        self._tasks.spawn(f"hint {replica.address}", self._send_hint(replica.address, command))
+        self._tasks.job("hint", self._send_hint(replica.address, command), about=replica.address)
 
     async def _send_hint(self, address: str, command: RemotingCommand) -> None:
         assert self._client is not None
@@ -290,5 +300,5 @@ def build_controller(
         config,
         disk=disk or PosixDisk(),
         clock=clock or SystemClock(),
-        tasks=TaskOwner("controller", on_failure),
+        tasks=TaskOwner("controller", on_failure, clock=clock),
     )

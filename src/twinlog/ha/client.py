@@ -177,9 +177,12 @@ class MasterLink(asyncio.BufferedProtocol):
     def _tick(self) -> None:
         if self._transport is None:
             return
-        self.core.tick(self._clock.monotonic_ms())
-        self._run_events()
-        self._send_reports()
+        try:
+            self.core.tick(self._clock.monotonic_ms())
+            self._run_events()
+            self._send_reports()
+        except Exception as error:
+            self._on_failure(error)
         settings = self.core.settings
         period_ms = tick_period_ms(
             settings.heartbeat_interval_ms, settings.housekeeping_interval_ms
@@ -211,7 +214,7 @@ class HAClient:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`has_confirmed`: whether this log has bytes that its replica knows as confirmed."""
-        self._tls = tls
+        self.tls = tls
         self._has_confirmed = has_confirmed
         self._is_master_twin = is_master_twin
         self._new_twin_link = new_twin_link
@@ -334,7 +337,8 @@ class HAClient:
                     continue
                 brought_data = await self._connect_once(self._address)
                 if self._failure is not None:
-                    raise self._failure
+                    failure, self._failure = self._failure, None
+                    raise failure
                 delay_ms = self._policy.next_delay_ms(brought_data=brought_data)
                 await self._pause(delay_ms)
         finally:
@@ -388,14 +392,14 @@ class HAClient:
         new_link: Callable[[], MasterLink | TwinLink] = self._new_link
         if is_twin:
             new_link = self._make_twin_link
-        elif self._tls is not None:
+        elif self.tls is not None:
             reason = "the master is not known to speak the twin dialect, and twinlogHATLS"
             self._disconnected(address, f"{reason} allows no plain connection")
             return None
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
                 _, link = await asyncio.get_running_loop().create_connection(
-                    new_link, host.strip("[]"), number_of(port, 0, 65535), ssl=self._tls
+                    new_link, host.strip("[]"), number_of(port, 0, 65535), ssl=self.tls
                 )
         except ssl.SSLError as error:
             hint = "is twinlogHATLS on at the master, are both certificates of one authority?"
@@ -453,7 +457,7 @@ class HAClient:
         self._reseed_all(reason)
 
     def _link_failed(self, error: BaseException) -> None:
-        """A bug in the link ends the client's task, and with it the process."""
+        """A bug in the link ends the client's task, which then begins anew."""
         self._failure = error
         if self.link is not None:
             self.link.close(f"internal error: {error!r}")

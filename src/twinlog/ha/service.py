@@ -31,6 +31,7 @@ from twinlog.ha.twin.link import TwinLink
 from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.failures import error_text
 from twinlog.runtime.limits import (
     HA_CONNECTION_COUNT_MAX,
     HA_DEPARTED_COUNT_MAX,
@@ -77,6 +78,7 @@ class HAService:
             timeout_ms=settings.slave_timeout_ms,
         )
         self.confirmed: Watermark = self.group_transfer.confirmed
+        self.confirmed.failures = tasks.failures
         """The offset that `inSyncReplicas` replicas have, the master included."""
         self.on_twin_joined: Callable[[], None] = lambda: None
         self.joined_replica_ids: set[int] = set()
@@ -159,7 +161,7 @@ class HAService:
         self._follow_log()
         self._tick()
         if self.client is not None:
-            self._tasks.spawn("ha-client", self.client.run())
+            self._tasks.contained("ha-client", self.client.run)
         return self.listen_port
 
     async def stop(self) -> None:
@@ -212,6 +214,12 @@ class HAService:
             self._timer.cancel()
             self._follow_log()
             self._tick()
+
+    def reload_tls(self, context: ssl.SSLContext | None) -> None:
+        """New certificates, for connections from now on."""
+        self.settings = replace(self.settings, tls=context)
+        if self.client is not None:
+            self.client.tls = context
 
     def update_master_address(self, address: str | None) -> None:
         """What the registration answered as haServerAddr."""
@@ -444,8 +452,11 @@ class HAService:
     def connection_failed(
         self, connection: HAConnection | TwinConnection, error: BaseException
     ) -> None:
-        connection.close(f"internal error: {error!r}")
-        self._tasks.spawn(f"ha-connection-{connection.address}", _raise(error))
+        """A bug costs this connection: the slave dials again, and the handshake finds its place."""
+        self._tasks.failures.note("HA connection", error, connection.address)
+        reason = f"internal error: {error_text(error)}"
+        if not self._tasks.failures.contain("HA connection", connection.close, reason):
+            self.connection_closed(connection)
 
     # Status.
 
@@ -592,23 +603,28 @@ class HAService:
         self._woken_ms = self._clock.monotonic_ms()
         log_min, log_end = self._log.min_offset, self._log.max_offset
         for connection in tuple(self.connections):
-            connection.log_moved(log_min, log_end)
+            try:
+                connection.log_moved(log_min, log_end)
+            except Exception as error:
+                self.connection_failed(connection, error)
 
     def _tick(self) -> None:
+        period_ms = tick_period_ms(
+            self.settings.send_heartbeat_interval_ms, self.settings.housekeeping_interval_ms
+        )
+        self._timer = self._clock.call_later_ms(period_ms, self._tick)
         log_min, log_end = self._log.min_offset, self._log.max_offset
         for connection in tuple(self.connections):
-            connection.log_moved(log_min, log_end)
-            connection.tick()
+            try:
+                connection.log_moved(log_min, log_end)
+                connection.tick()
+            except Exception as error:
+                self.connection_failed(connection, error)
+        self._tasks.failures.contain("HA tick", self._look_after_marks)
+
+    def _look_after_marks(self) -> None:
         self._note_confirmed()
         if self.twin is not None:
             self.twin.mark.save()
         if self.catch_up is not None:
             self.catch_up.tick()
-        period_ms = tick_period_ms(
-            self.settings.send_heartbeat_interval_ms, self.settings.housekeeping_interval_ms
-        )
-        self._timer = self._clock.call_later_ms(period_ms, self._tick)
-
-
-async def _raise(error: BaseException) -> None:
-    raise error

@@ -48,6 +48,7 @@ from twinlog.remoting.server import ON_LOOP_SIZE_MAX, ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import NamesrvConfig
 from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.failures import Failures
 
 _LOG = logging.getLogger("twinlog.namesrv")
 VERSION_3_0_11 = 37  # From here on a registration carries filter servers too.
@@ -67,7 +68,9 @@ class NamesrvProcessor:
         updater: ConfigUpdater,
         clock: Clock,
         guard: AccessGuard | None = None,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures
         self._config = config
         self.audit = AuditLog(clock)
         self._routes = routes
@@ -456,7 +459,8 @@ class NamesrvProcessor:
         connection.reply(request, body=self._config.to_properties().encode("utf-8"))
 
     def _info(self, connection: ServerConnection, request: Request) -> None:
-        connection.reply(request, header={"twinlog": "1", "role": "namesrv"})
+        body = b"" if self._failures is None else fastjson.dumps(self._failures.status())
+        connection.reply(request, header={"twinlog": "1", "role": "namesrv"}, body=body)
 
 
 def _kv_key(

@@ -16,9 +16,10 @@ from twinlog.remoting.addresses import join_address
 from twinlog.remoting.command import Request
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.server import RemotingServer, ServerConnection
-from twinlog.runtime.clock import Clock, SystemClock, TimerHandle
+from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import NamesrvConfig
 from twinlog.runtime.disk import Disk, PosixDisk
+from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import server_tls
 
 _LOG = logging.getLogger("twinlog.namesrv")
@@ -35,6 +36,8 @@ class Namesrv:
         self.routes = RouteInfoManager()
         self.kv = KVConfigManager(disk, config.kv_config_path)
         self._clock = clock
+        self.tasks = TaskOwner("namesrv", clock=clock)
+        self.failures = self.tasks.failures
         self._limits = limits
         self.guard: AccessGuard | None = None
         if config.acl_enable:
@@ -46,10 +49,9 @@ class Namesrv:
             updater=ConfigUpdater(config, disk),
             clock=clock,
             guard=self.guard,
+            failures=self.failures,
         )
         self._remoting: RemotingServer | None = None
-        self._scanner: TimerHandle | None = None
-        self._reloader: TimerHandle | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -69,13 +71,14 @@ class Namesrv:
             limits=self._limits,
             tls=server_tls(self.config.tls),
             name="namesrv",
+            failures=self.tasks.failures,
         )
         self._remoting.body_max = self.processor.table.body_max
         self._remoting.on_refused = self.processor.audit.refused
         self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
-        self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
+        self.tasks.round("scan", lambda: _SCAN_MS, self._scan)
         if self.guard is not None:
-            self._reloader = self._clock.call_later_ms(RELOAD_INTERVAL_MS, self._reload)
+            self.tasks.round("acl-reload", lambda: RELOAD_INTERVAL_MS, self._reload)
 
     @property
     def address(self) -> str:
@@ -86,14 +89,21 @@ class Namesrv:
         return f"twinlog namesrv ready listen={self.address}"
 
     async def stop(self) -> None:
-        for timer in (self._scanner, self._reloader):
-            if timer is not None:
-                timer.cancel()
-        self._scanner = self._reloader = None
+        await self.tasks.stop()
         if self._remoting is not None:
             await self._remoting.close()
             self._remoting = None
         self.processor.audit.flush()
+
+    def reload(self) -> None:
+        """SIGHUP: read certificates and access rules again. What cannot be read stays as it was."""
+        self.failures.contain("reload of certificates", self._reload_tls)
+        if self.guard is not None:
+            self.failures.contain("reload of access rules", self.guard.files.load)
+
+    def _reload_tls(self) -> None:
+        if self._remoting is not None:
+            self._remoting.tls = server_tls(self.config.tls)
 
     def _handle(self, connection: ServerConnection, request: Request) -> None:
         if "is_watched" not in connection.attributes:
@@ -104,12 +114,10 @@ class Namesrv:
     def _scan(self) -> None:
         self.processor.expire()
         self.processor.audit.tick()
-        self._scanner = self._clock.call_later_ms(_SCAN_MS, self._scan)
 
     def _reload(self) -> None:
         assert self.guard is not None
         self.guard.files.reload_if_changed()
-        self._reloader = self._clock.call_later_ms(RELOAD_INTERVAL_MS, self._reload)
 
 
 def build_namesrv(

@@ -19,6 +19,7 @@ from twinlog.remoting.errors import ConnectError, RemotingError, TooManyRequests
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.tasks import TaskOwner
 
 _SWEEP_MS = 5_000
@@ -85,6 +86,7 @@ class RemotingClient:
         hooks: Sequence[RequestHook] = (),
         limits: RemotingLimits = DEFAULT_LIMITS,
         tasks: TaskOwner | None = None,
+        failures: Failures | None = None,
         name: str = "client",
     ) -> None:
         self._clock = clock
@@ -93,7 +95,9 @@ class RemotingClient:
         self._hooks = tuple(hooks)
         self._limits = limits
         self._owns_tasks = tasks is None
-        self._tasks = tasks if tasks is not None else TaskOwner(f"{name}-dial")
+        if tasks is None:
+            tasks = TaskOwner(f"{name}-dial", clock=clock, failures=failures)
+        self._tasks = tasks
         self._turn = WriteTurn(asyncio.get_running_loop())
         self._opaques = OpaqueCounter()
         self._connections: dict[str, ClientConnection] = {}
@@ -101,6 +105,10 @@ class RemotingClient:
         self._waiting = 0
         self._sweeper: TimerHandle | None = None
         self._is_closed = False
+
+    def reload_tls(self, context: ssl.SSLContext | None) -> None:
+        """New certificates, for connections from now on."""
+        self._tls = context
 
     # Connections
 
@@ -124,7 +132,7 @@ class RemotingClient:
         if dialling is None:
             dialling = asyncio.get_running_loop().create_future()
             self._dialling[address] = dialling
-            self._tasks.spawn(f"dial {address}", self._dial(address, dialling))
+            self._tasks.job("dial", self._dial(address, dialling), about=address)
         return await asyncio.shield(dialling)
 
     async def _dial(self, address: str, result: asyncio.Future[ClientConnection]) -> None:
@@ -133,6 +141,10 @@ class RemotingClient:
         except RemotingError as error:
             result.set_exception(error)
             result.exception()  # Whoever waited may have gone; the reason is then nobody's.
+        except Exception as error:
+            result.set_exception(ConnectError(address, f"{type(error).__name__}: {error}"))
+            result.exception()
+            raise
         except asyncio.CancelledError:
             result.set_exception(ConnectError(address, "the client is closed"))
             result.exception()
@@ -172,6 +184,7 @@ class RemotingClient:
             limits=self._limits,
             turn=self._turn,
             opaques=self._opaques,
+            failures=self._tasks.failures,
         )
 
     def _sweep(self) -> None:
@@ -180,7 +193,7 @@ class RemotingClient:
             if connection.is_closed:
                 del self._connections[address]
             else:
-                connection.sweep(now_ms)
+                self._tasks.failures.contain("idle sweep", connection.sweep, now_ms)
         self._sweeper = None
         if self._connections and not self._is_closed:
             self._sweeper = self._clock.call_later_ms(_SWEEP_MS, self._sweep)
@@ -223,8 +236,8 @@ class RemotingClient:
         if self._waiting >= _WAITING_FOR_CONNECT_MAX:
             raise TooManyRequestsError(address, _WAITING_FOR_CONNECT_MAX)
         self._waiting += 1
-        task = self._tasks.spawn(
-            f"submit {address}", self._submit_later(address, command, timeout_ms, callback)
+        task = self._tasks.job(
+            "submit", self._submit_later(address, command, timeout_ms, callback), about=address
         )
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -247,6 +260,9 @@ class RemotingClient:
             connection.submit(command, rest_ms, callback)
         except RemotingError as error:
             callback(None, error)
+        except Exception as error:
+            callback(None, ConnectError(address, f"not sent: {type(error).__name__}: {error}"))
+            raise
         finally:
             self._waiting -= 1
 

@@ -36,6 +36,7 @@ from twinlog.remoting.framing import Frame, FrameSplitter
 from twinlog.remoting.limits import RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter, PendingRequests
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.failures import Failures, error_text
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger("twinlog.remoting")
@@ -68,7 +69,10 @@ class WriteTurn:
         """Write now what all connections have to say; saves one turn of the loop."""
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:
+                connection.failed("writing", error)
 
 
 class Connection(asyncio.Protocol):
@@ -82,8 +86,10 @@ class Connection(asyncio.Protocol):
         limits: RemotingLimits,
         turn: WriteTurn,
         opaques: OpaqueCounter,
+        failures: Failures,
     ) -> None:
         self._handler = handler
+        self._failures = failures
         self._clock = clock
         self._limits = limits
         self._turn = turn
@@ -147,6 +153,19 @@ class Connection(asyncio.Protocol):
             serialize_type=request.serialize_type if serialize_type is None else serialize_type,
         )
         self.write_pieces(pieces)
+
+    def refuse(self, request: Request) -> Callable[[Exception], None]:
+        """What answers a request whose job failed in a way that nobody foresaw."""
+
+        def answer(error: Exception) -> None:
+            self.reply(request, ResponseCode.SYSTEM_ERROR, remark=error_text(error))
+
+        return answer
+
+    def failed(self, what: str, error: Exception) -> None:
+        """A bug of ours where no single request can be blamed costs the connection, no more."""
+        self._failures.note(f"connection {what}", error, self.remote_text)
+        self.abort(f"internal error: {error_text(error)}")
 
     def write(self, frame: codec.Body) -> None:
         """Queue the whole frame of one answer; it leaves with the others of this turn."""
@@ -250,8 +269,11 @@ class Connection(asyncio.Protocol):
                 done(future.result())
             except Exception as error:
                 self._failed(request, error)
-            self.flush()
-            self._continue_backlog()
+            try:
+                self.flush()
+                self._continue_backlog()
+            except Exception as error:
+                self.failed("reading", error)
 
         loop.run_in_executor(executor, work).add_done_callback(finished)
 
@@ -316,7 +338,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.was_active = True
-        self.receive(data)
+        try:
+            self.receive(data)
+        except Exception as error:
+            self.failed("reading", error)
 
     def pause_writing(self) -> None:
         self.is_congested = True
@@ -326,8 +351,11 @@ class Connection(asyncio.Protocol):
         self.is_congested = False
         callbacks, self._writable_callbacks = self._writable_callbacks, []
         for callback in callbacks:
-            callback()
-        self._continue_backlog()
+            self._failures.contain("writable callback", callback)
+        try:
+            self._continue_backlog()
+        except Exception as error:
+            self.failed("reading", error)
 
     # The turn
 
@@ -387,9 +415,8 @@ class Connection(asyncio.Protocol):
         if isinstance(error, CommandError):
             self.reply(request, error.code, remark=error.remark)
             return
-        _LOG.error("handler failed peer=%s code=%d", self.remote_text, request.code, exc_info=error)
-        remark = f"{type(error).__name__}: {error}"
-        self.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+        self._failures.note(f"request {request.code}", error, self.remote_text)
+        self.reply(request, ResponseCode.SYSTEM_ERROR, remark=error_text(error))
 
     def _admit(self, kind: int, header: bytes, body_size: int) -> bool:
         """Whether the body of a long frame is wanted, asked when its header is there."""
@@ -412,7 +439,10 @@ class Connection(asyncio.Protocol):
                 "answer without request peer=%s opaque=%d", self.remote_text, response.opaque
             )
             return
-        callback(response, None)
+        try:
+            callback(response, None)
+        except Exception as error:
+            self._failures.note("answer callback", error, self.remote_text)
 
     def _broken(self, error: RemoteProtocolError) -> None:
         _LOG.warning("peer broke the protocol peer=%s reason=%s", self.remote_text, error)
@@ -529,7 +559,8 @@ class Connection(asyncio.Protocol):
         self._expiry = None
         now_ms = self._clock.monotonic_ms()
         for callback, code in self._pending.expire(now_ms):
-            callback(None, RequestTimeoutError(self.remote_text, code))
+            timeout = RequestTimeoutError(self.remote_text, code)
+            self._failures.contain("answer callback", callback, None, timeout)
         self._schedule_expiry()
 
     def _mark_closed(self, reason: str) -> None:
@@ -542,14 +573,16 @@ class Connection(asyncio.Protocol):
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+        contain = self._failures.contain
         waiting = self._pending.drain()
         sent_count = len(waiting) - self._unsent
         for index, callback in enumerate(waiting):
             was_sent = index < sent_count
-            callback(None, ConnectionClosedError(self.remote_text, reason, was_sent=was_sent))
+            closed = ConnectionClosedError(self.remote_text, reason, was_sent=was_sent)
+            contain("answer callback", callback, None, closed)
         callbacks, self._close_callbacks = self._close_callbacks, []
         for close_callback in callbacks:
-            close_callback(self)
+            contain("close callback", close_callback, self)
         writable, self._writable_callbacks = self._writable_callbacks, []
         for writable_callback in writable:
-            writable_callback()
+            contain("writable callback", writable_callback)

@@ -22,6 +22,7 @@ from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.descriptors import connections_possible
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.memory import give_back
 from twinlog.runtime.tls import ServerTls, TlsMode
 from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, TlsChannel, TlsError
@@ -56,6 +57,7 @@ class ServerConnection(Connection):
             limits=server.limits,
             turn=server.turn,
             opaques=server.opaques,
+            failures=server.failures,
         )
         self._server = server
         self._lane: Lane | None = None  # Once the first read said that it is plain text.
@@ -99,27 +101,30 @@ class ServerConnection(Connection):
             self._update_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self._lane is not None:
-            taken = self._lane.read(self, data)
-            if taken:
-                if taken == len(data):
+        try:
+            if self._lane is not None:
+                taken = self._lane.read(self, data)
+                if taken:
+                    if taken == len(data):
+                        return
+                    data = data[taken:]
+            self.was_active = True
+            if self._is_first_read:
+                self._is_first_read = False
+                if not self._choose_channel(data[0]):
                     return
-                data = data[taken:]
-        self.was_active = True
-        if self._is_first_read:
-            self._is_first_read = False
-            if not self._choose_channel(data[0]):
-                return
-        if self._channel is not None:
-            data = self._decrypt(data)
-            if not data:
-                self._end_if_peer_did()
-                return
-        has_frames = self.receive(data)
-        partial = self._splitter.buffered
-        if partial or self._partial:
-            self._partial_changed(partial, has_frames)
-        self._end_if_peer_did()
+            if self._channel is not None:
+                data = self._decrypt(data)
+                if not data:
+                    self._end_if_peer_did()
+                    return
+            has_frames = self.receive(data)
+            partial = self._splitter.buffered
+            if partial or self._partial:
+                self._partial_changed(partial, has_frames)
+            self._end_if_peer_did()
+        except Exception as error:
+            self.failed("reading", error)
 
     def _end_if_peer_did(self) -> None:
         if self._channel is not None and self._channel.is_ended and not self.is_closed:
@@ -318,12 +323,14 @@ class RemotingServer:
         limits: RemotingLimits = DEFAULT_LIMITS,
         tls: ServerTls | None = None,
         name: str = "remoting",
+        failures: Failures | None = None,
     ) -> None:
         self._handler = handler
         self.clock = clock
         self.limits = limits
         self.tls = tls if tls is not None else PLAIN_TEXT
         self.name = name
+        self.failures = failures if failures is not None else Failures()
         self.opaques = OpaqueCounter()
         self.lane: Lane | None = None  # For connections made from then on.
         # Told of each refusal for a limit or a quota: connection, request code, reason.
@@ -472,8 +479,9 @@ class RemotingServer:
             give_back()
 
     def _sweep(self) -> None:
+        self._sweeper = self.clock.call_later_ms(_SWEEP_MS, self._sweep)
         now_ms = self.clock.monotonic_ms()
-        self._give_back(now_ms)
+        self.failures.contain("memory given back", self._give_back, now_ms)
         if self._refused:
             _LOG.warning(
                 "connections refused name=%s count=%d reason=limit of %d reached",
@@ -481,6 +489,5 @@ class RemotingServer:
             )  # fmt: skip
             self._refused = 0
         for connection in list(self.connections):
-            connection.sweep(now_ms)
-        self._shares.sweep(self.connections)
-        self._sweeper = self.clock.call_later_ms(_SWEEP_MS, self._sweep)
+            self.failures.contain("idle sweep", connection.sweep, now_ms)
+        self.failures.contain("idle sweep", self._shares.sweep, self.connections)

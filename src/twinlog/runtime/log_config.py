@@ -10,7 +10,7 @@ import json
 import logging
 import logging.handlers
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -55,6 +55,25 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
+def reopen() -> None:
+    """Open every log file anew by its name: whoever rotates logs has moved the old one away."""
+    for handler in _file_handlers():
+        handler.acquire()
+        try:
+            if handler.stream is not None:
+                handler.stream.close()
+            handler.stream = handler._open()
+        finally:
+            handler.release()
+
+
+def _file_handlers() -> Iterator[logging.FileHandler]:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    for logger in loggers:
+        if isinstance(logger, logging.Logger):
+            yield from (h for h in logger.handlers if isinstance(h, logging.FileHandler))
+
+
 def configure(settings: LogSettings, environment: Mapping[str, str]) -> None:
     """Set up logging for this process. Raises OSError when the file cannot be opened."""
     handler: logging.Handler
@@ -62,6 +81,7 @@ def configure(settings: LogSettings, environment: Mapping[str, str]) -> None:
         handler = logging.handlers.RotatingFileHandler(
             settings.twinlog_log_file, maxBytes=settings.twinlog_log_file_size,
             backupCount=settings.twinlog_log_file_count, encoding="utf-8",
+            errors="backslashreplace",
         )  # fmt: skip
     else:
         handler = logging.StreamHandler(sys.stderr)

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from twinlog.runtime.failures import Failures
+
 
 class Outcome(enum.Enum):
     """How a wait ended."""
@@ -53,7 +55,7 @@ class Watermark:
     applied by `expire`, which the owner calls from a timer.
     """
 
-    __slots__ = ("_deadline_min", "_first", "_subscribers", "_waiters", "name", "value")
+    __slots__ = ("_deadline_min", "_first", "_subscribers", "_waiters", "failures", "name", "value")
 
     def __init__(self, name: str, value: int = 0) -> None:
         self.name = name
@@ -61,6 +63,9 @@ class Watermark:
         """Read by everyone, many times a message, hence no property; set only in here."""
         self._waiters: deque[_Waiter] = deque()
         self._deadline_min: int | None = None
+        self.failures: Failures | None = None
+        """Where an error of one who waits is noted: it must not cost the others their turn, nor
+        the store its own. Without it, the error goes to whoever advances."""
         self._first: list[Callable[[int], None]] = []
         self._subscribers: list[Callable[[int], None]] = []
 
@@ -80,17 +85,38 @@ class Watermark:
             return
         self.value = value
         for subscriber in self._first:
-            subscriber(value)
+            try:
+                subscriber(value)
+            except Exception as error:
+                self._caught(error)
         waiters = self._waiters
         # A callback may wait, advance, reset or fail others: the deque stays the same object, and
         # how far it may be emptied is asked again each time.
         while waiters and waiters[0].offset <= self.value:
             waiter = waiters.popleft()
-            waiter.callback(waiter.argument, Outcome.REACHED, "")
+            try:
+                waiter.callback(waiter.argument, Outcome.REACHED, "")
+            except Exception as error:
+                self._caught(error)
         if not waiters:
             self._deadline_min = None
         for subscriber in tuple(self._subscribers):
-            subscriber(self.value)
+            try:
+                subscriber(self.value)
+            except Exception as error:
+                self._caught(error)
+
+    def _caught(self, error: Exception) -> None:
+        if self.failures is None:
+            raise error
+        self.failures.note(f"waiter for {self.name}", error, f"offset {self.value}")
+
+    def _release(self, waiters: list[_Waiter], outcome: Outcome, reason: str) -> None:
+        for waiter in waiters:
+            try:
+                waiter.callback(waiter.argument, outcome, reason)
+            except Exception as error:
+                self._caught(error)
 
     def reset(self, value: int, reason: str) -> None:
         """Set any value (truncation, another epoch): all who wait are told that it failed."""
@@ -123,15 +149,13 @@ class Watermark:
             return
         expired = [w for w in self._waiters if w.deadline_ms <= now_ms]
         self._keep([w for w in self._waiters if w.deadline_ms > now_ms])
-        for waiter in expired:
-            waiter.callback(waiter.argument, Outcome.TIMEOUT, f"{self.name} did not reach in time")
+        self._release(expired, Outcome.TIMEOUT, f"{self.name} did not reach in time")
 
     def fail_above(self, offset: int, reason: str) -> None:
         """Release with FAILED every waiter for more than `offset`."""
         failed = [w for w in self._waiters if w.offset > offset]
         self._keep([w for w in self._waiters if w.offset <= offset])
-        for waiter in failed:
-            waiter.callback(waiter.argument, Outcome.FAILED, reason)
+        self._release(failed, Outcome.FAILED, reason)
 
     def _keep(self, kept: list[_Waiter]) -> None:
         self._waiters.clear()

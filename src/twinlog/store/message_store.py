@@ -36,6 +36,7 @@ from twinlog.store.filter import MessageFilter
 from twinlog.store.flush import FlushService
 from twinlog.store.housekeeping import Housekeeping
 from twinlog.store.index_service import IndexService
+from twinlog.store.listeners import DispatchListener, DispatchListeners
 from twinlog.store.queue_table import OWN_TOPICS, TAIL_SIZE_MAX, ConsumeQueueTable
 from twinlog.store.reader import StoreReader
 from twinlog.store.recovery import Recovery, RecoveryReport
@@ -56,8 +57,6 @@ _ENTRY_PACK: Final = ENTRY.pack
 _ROLLBACK: Final = 0xC
 _UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
 _MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess.
-
-DispatchListener = Callable[[Collection[tuple[str, int]]], None]
 
 
 class MessageStore:
@@ -93,6 +92,7 @@ class MessageStore:
         self.appended = self.commit_log.appended
         self.flushed = self.commit_log.flushed
         self.dispatched = Watermark("dispatched")
+        self._listeners = DispatchListeners()
         self.queue_table = ConsumeQueueTable(
             disk,
             posixpath.join(root, "consumequeue"),
@@ -115,7 +115,7 @@ class MessageStore:
             config, self.commit_log, self.queue_table, self.index, memory_size
         )
         self.reput = ReputService(
-            self.commit_log, self.dispatcher, self.dispatched, self._queues_moved, clock
+            self.commit_log, self.dispatcher, self.dispatched, self._listeners.tell, clock
         )
         self.flush_service = FlushService(
             self.commit_log,
@@ -142,7 +142,7 @@ class MessageStore:
         self._turn_timestamp = 0
         self._turn_queues: list[ConsumeQueue] = []
         self._is_write_scheduled = False
-        self._listeners: list[DispatchListener] = []
+        self._tasks: TaskOwner | None = None
         self.on_queues_cut: Callable[[dict[tuple[str, int], int]], None] = lambda ends: None
         self._limit: Watermark | None = None
         self._held: list[tuple[int, list[tuple[ConsumeQueue, int]]]] = []
@@ -218,9 +218,13 @@ class MessageStore:
         """Accept puts (master) and raw bytes (slave); start the background work."""
         warm_up()
         self.open_for_puts()
-        tasks.spawn("flush", self.flush_service.run())
-        tasks.spawn("housekeeping", self.housekeeping.run())
-        tasks.spawn("cleaner", self.cleaner.run())
+        self._tasks = tasks
+        for part in (self.reput, self._listeners, self.appended, self.flushed, self.dispatched):
+            part.failures = tasks.failures
+        # After a failed sync, or with a checkpoint that says more than is on disk, nothing is safe.
+        tasks.vital("flush", self.flush_service.run)
+        tasks.vital("housekeeping", self.housekeeping.run)
+        tasks.contained("cleaner", self.cleaner.run)
 
     def open_for_puts(self) -> None:
         """Start without background work: nothing is flushed or written behind (tools, tests)."""
@@ -431,8 +435,13 @@ class MessageStore:
             self.queue_table.mark_dirty(queue, now_ms, offset)
 
     def _end_turn(self) -> None:
-        if self._is_write_scheduled:
-            self.write_pending()
+        try:
+            if self._is_write_scheduled:
+                self.write_pending()
+        except Exception as error:
+            if self._tasks is None:
+                raise
+            self._tasks.fail("store turn", error)  # Who waits or listens is contained: the log.
 
     def write_pending(self) -> None:
         """Write what was put in this turn; `appended` moves and its waiters run."""
@@ -464,10 +473,7 @@ class MessageStore:
         if self.index is not None and self.index.is_due:
             self.housekeeping.drain_index()
         self.dispatched.advance(end)
-        if queues and self._listeners:
-            keys = [queue.key for queue in queues]
-            for listener in self._listeners:
-                listener(keys)
+        self._listeners.tell(queues)
 
     def _append_failed(self, reason: str) -> None:
         """Nothing of this turn was stored: places are given back, who waits is told."""
@@ -513,13 +519,7 @@ class MessageStore:
 
     def add_dispatch_listener(self, callback: DispatchListener) -> None:
         """`callback(keys)` once per turn in which queues moved; keys are (topic, queue id)."""
-        self._listeners.append(callback)
-
-    def _queues_moved(self, queues: Collection[ConsumeQueue]) -> None:
-        if self._listeners:
-            keys = [queue.key for queue in queues]
-            for listener in self._listeners:
-                listener(keys)
+        self._listeners.add(callback)
 
     def _log_truncated(self, offset: int) -> None:
         """The log was cut (slave, controller): queues and index follow."""

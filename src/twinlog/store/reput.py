@@ -18,6 +18,7 @@ from typing import Final
 
 from twinlog.message.record import ScanResult, ScanStop, scan
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.commit_log import CommitLog
 from twinlog.store.consume_queue import ConsumeQueue
@@ -59,6 +60,7 @@ class ReputService:
         self._chunk_size = _CHUNK_SIZE_MIN
         self._bulk_pause = 0
         self.is_active = False
+        self.failures: Failures | None = None  # Set when the store starts.
         self.limit: Watermark | None = None  # Controller mode: not beyond what is confirmed.
         self.damage_offset = -1
         self.damage_reason = ""
@@ -101,6 +103,13 @@ class ReputService:
         except OSError as error:
             # Nothing is lost: what was done is found done, the rest is done again.
             _LOG.error("dispatch waits, a queue or the index was not written error=%s", error)
+            self._timer = self._clock.call_later_ms(RETRY_MS, self._gathered)
+            return
+        except Exception as error:
+            if self.failures is None:
+                raise
+            # Replication of the log goes on; what is dispatched stands still, and status says so.
+            self.failures.note("dispatch", error, f"log offset {self._dispatched.value}")
             self._timer = self._clock.call_later_ms(RETRY_MS, self._gathered)
             return
         self._ran_ms = self._clock.monotonic_ms()

@@ -112,7 +112,8 @@ class SimNode:
 
     async def _boot(self) -> None:
         config = self.config()
-        self.tasks = TaskOwner(self.name, self._failed)
+        self.tasks = TaskOwner(self.name, self._failed, clock=self.clock)
+        self.tasks.failures.listener = self._failed  # What a broker contains is a fault here.
         self.store = MessageStore(config, disk=self.disk, clock=self.clock, delay_levels={})
         await self.store.load()
         await self.store.start(self.tasks)

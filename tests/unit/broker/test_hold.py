@@ -74,18 +74,26 @@ class World:
         self.ends: dict[tuple[str, int], int] = {}
         self.matching: Callable[[HeldPull], bool] = lambda held: True
         self.answered: list[HeldPull] = []
+        self.failed: list[HeldPull] = []
+        self.poisoned: set[HeldPull] = set()
         self.hold = PullRequestHold(
             self.clock,
             max_offset=lambda topic, queue_id: self.ends.get((topic, queue_id), 0),
             try_answer=self._try,
-            answer=self.answered.append,
+            answer=self._answer,
+            failed=lambda held, error: self.failed.append(held),
         )
+
+    def _answer(self, held: HeldPull) -> None:
+        if held in self.poisoned:
+            raise ValueError("a property of 5,000 digits")
+        self.answered.append(held)
 
     def _try(self, held: HeldPull) -> bool:
         if not self.matching(held):
             held.scan_offset = self.ends[held.key]
             return False
-        self.answered.append(held)
+        self._answer(held)
         return True
 
     def park(
@@ -208,3 +216,26 @@ def test_answered_pulls_do_not_wait_for_their_deadline_in_memory(world: World) -
         world.park(offset=100, timeout=600_000, connection=connection)
     world.hold.connection_closed(connection)
     assert len(world.hold._deadlines) <= hold_module.STALE_DEADLINES_MAX
+
+
+def test_a_pull_that_cannot_be_answered_costs_no_other(world: World) -> None:
+    """Whichever way it is looked at: a message, the check, the deadline, the stop."""
+
+    def release_by_check() -> None:
+        world.ends["T", 0] = world.ends.get(("T", 0), 0) + 1
+        world.hold.check()
+
+    ways: list[Callable[[], None]] = [
+        world.arrive,
+        release_by_check,
+        lambda: world.clock.advance(20_000),
+        world.hold.release_all,
+    ]
+    for release in ways:
+        offset = world.ends.get(("T", 0), 0)
+        held = [world.park(offset=offset) for _ in range(3)]
+        world.answered, world.failed, world.poisoned = [], [], {held[1]}
+        release()
+        assert world.answered == [held[0], held[2]]
+        assert world.failed == [held[1]]
+        assert not len(world.hold)

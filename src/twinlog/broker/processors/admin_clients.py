@@ -178,7 +178,10 @@ class AdminClientsProcessor:
             _check_version(channel, _VERSION_RESET)
             if not header.client_addr or header.client_addr == channel.client_id:
                 chosen.append(channel)
-        self._tasks.spawn("consumer-status", self._ask_status(connection, request, header, chosen))
+        self._tasks.job(
+            "consumer-status", self._ask_status(connection, request, header, chosen),
+            about=header.group, failed=connection.refuse(request),
+        )  # fmt: skip
 
     async def _ask_status(
         self,
@@ -197,8 +200,8 @@ class AdminClientsProcessor:
                 answer = await channel.connection.invoke(command, _STATUS_TIMEOUT_MS)
                 if answer.code == ResponseCode.SUCCESS and answer.body:
                     table[channel.client_id] = _queue_table(answer.body)
-            except (RemotingError, ValueError):
-                continue  # A member that does not answer is left out, as in Apache.
+            except (RemotingError, ValueError, TypeError, AttributeError):
+                continue  # A member that does not answer, or oddly, is left out, as in Apache.
         body = {"consumerTable": table, "messageQueueTable": {}}
         connection.reply(request, remark=UNSET_REMARK, body=fastjson.dumps(body))
 

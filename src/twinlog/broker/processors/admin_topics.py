@@ -88,7 +88,10 @@ class AdminTopicsProcessor:
                 topic_sys_flag=header.topic_sys_flag or 0,
             )
         )
-        self._tasks.spawn("register-topic", self._register(connection, request, header.topic))
+        self._tasks.job(
+            "register-topic", self._register(connection, request, header.topic),
+            about=header.topic, failed=connection.refuse(request),
+        )  # fmt: skip
 
     async def _register(self, connection: ServerConnection, request: Request, topic: str) -> None:
         await self._registration.register_topics([topic])

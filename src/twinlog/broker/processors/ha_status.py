@@ -9,16 +9,21 @@ from twinlog.ha.status import runtime_info
 from twinlog.remoting import fastjson
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.failures import Failures
 
 
 class HAStatusProcessor:
     """Answers with the truth of the moment; the body is HARuntimeInfo and our own keys."""
 
-    def __init__(self, ha: HAService, metadata: Callable[[], dict[str, str]]) -> None:
+    def __init__(
+        self, ha: HAService, metadata: Callable[[], dict[str, str]], failures: Failures
+    ) -> None:
         self._ha = ha
         self._metadata = metadata
+        self._failures = failures
 
     def status(self, connection: ServerConnection, request: Request) -> None:
         info = runtime_info(self._ha.status())
         info["twinlog"]["metadata"] = self._metadata()
+        info["twinlog"]["failures"] = self._failures.status()
         connection.reply(request, body=fastjson.dumps(info))

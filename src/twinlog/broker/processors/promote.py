@@ -78,7 +78,10 @@ class PromoteProcessor:
         header = request.header(TwinlogReplicaRequestHeader)
         self._note_peer(header)
         if header.count_from is not None or header.digest_end is not None:
-            self._tasks.spawn("replica-facts", self._measure(connection, request, header))
+            self._tasks.job(
+                "replica-facts", self._measure(connection, request, header),
+                failed=connection.refuse(request),
+            )  # fmt: skip
         else:
             connection.reply(request, body=fastjson.dumps(self._facts()))
 
@@ -89,7 +92,10 @@ class PromoteProcessor:
         if (header.cluster_name, header.broker_name, header.broker_id) != ours:
             return
         if config.is_master and header.promotion > self._identity.promotion and header.address:
-            self._tasks.spawn("hear-successor", self._succession.hear_successor(header.address))
+            self._tasks.job(
+                "hear-successor", self._succession.hear_successor(header.address),
+                about=header.address,
+            )  # fmt: skip
 
     def _facts(self) -> dict[str, Any]:
         config, memory = self._config, self._succession.memory

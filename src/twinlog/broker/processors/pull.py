@@ -46,6 +46,7 @@ from twinlog.remoting.headers.pull import PullMessageRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.failures import Failures, error_text
 from twinlog.store.filter import MessageFilter
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import GetMessageStatus, GetResult
@@ -55,6 +56,7 @@ FLAG_SUSPEND = 2
 FLAG_SUBSCRIPTION = 4
 
 _PULL_COUNT_MAX = 1024  # Above what Apache's own limits let through in one answer.
+_HELD_MS_MAX = 24 * 3_600_000  # Clients ask for seconds; timers do not take every number.
 _JSON = 0
 
 _CODES = {
@@ -106,6 +108,7 @@ class PullMessageProcessor:
         flush_writes: Callable[[], None],
         skip_guard: SkipGuard,
         offset_moved: OffsetMovedListener,
+        failures: Failures,
     ) -> None:
         self._config = config
         self._store = store
@@ -126,7 +129,9 @@ class PullMessageProcessor:
             max_offset=store.max_offset_in_queue,
             try_answer=self._try_answer,
             answer=self._answer_held,
+            failed=self._held_failed,
         )
+        self._failures = failures
 
     def pull(self, connection: ServerConnection, request: Request) -> None:
         """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
@@ -396,7 +401,7 @@ class PullMessageProcessor:
         timeout = header.suspend_timeout_millis
         if not self._config.long_polling_enable:
             timeout = self._config.short_polling_time_mills
-        deadline = self._clock.monotonic_ms() + max(0, timeout)
+        deadline = self._clock.monotonic_ms() + min(max(0, timeout), _HELD_MS_MAX)
         key = (header.topic, header.queue_id)
         if HELD_KEY not in connection.attributes:
             connection.attributes[HELD_KEY] = True
@@ -428,6 +433,18 @@ class PullMessageProcessor:
         connection.when_writable(
             lambda: self.queues_moved(connection.attributes.pop(CONGESTED_KEY, ()))
         )
+
+    def _held_failed(self, held: HeldPull, error: Exception) -> None:
+        header = held.pull.header
+        about = f"group {header.consumer_group} {held.key} offset {held.offset}"
+        self._failures.note("held pull", error, about)
+        self._failures.contain(
+            "held pull",
+            lambda: held.connection.reply(
+                held.request, ResponseCode.SYSTEM_ERROR, remark=error_text(error), header={},
+                serialize_type=_JSON,
+            ),
+        )  # fmt: skip
 
     def _answer_held(self, held: HeldPull) -> None:
         """Evaluate a held pull once more, from its own offset and with all checks, and answer."""

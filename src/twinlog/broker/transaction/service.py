@@ -38,6 +38,7 @@ from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
@@ -66,7 +67,9 @@ class TransactionalMessageService:
         stats: BrokerStatsManager,
         clock: Clock,
         host: bytes,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures if failures is not None else Failures()
         self._config = config
         self._store = store
         self._replies = replies
@@ -168,8 +171,12 @@ class TransactionalMessageService:
                     if unique in last:
                         self._pending.moved(last[unique], offset)
                     last[unique] = offset
-                if self._pending.find(offset) == offset and self._was_committed(record):
-                    self._note_done(offset)
+                try:
+                    if self._pending.find(offset) == offset and self._was_committed(record):
+                        self._note_done(offset)
+                except Exception as error:
+                    # Not known to be committed: it is checked, and decided once more.
+                    self._failures.note("transaction settling", error, f"half message {offset}")
             start += len(entries)
 
     def _was_committed(self, half: Record) -> bool:
@@ -299,7 +306,11 @@ class TransactionalMessageService:
             return
         for offset in self._pending.snapshot():
             if self._pending.find(offset) == offset:
-                self._check_one(offset)
+                try:
+                    self._check_one(offset)
+                except Exception as error:
+                    # It stays undecided and is looked at again in the next round.
+                    self._failures.note("transaction check", error, f"half message {offset}")
         self.note_progress()
 
     def _check_one(self, offset: int) -> None:

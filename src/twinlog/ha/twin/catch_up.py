@@ -187,7 +187,7 @@ class MasterCatchUp:
                          connection.address, self._log.max_offset)  # fmt: skip
             self._source = self._checker = None
             self._is_flushing = True
-            self._tasks.spawn("flush-tail", self._flush())
+            self._tasks.vital("flush-tail", self._flush)
         self._check()
 
     def connection_closed(self, connection: HAConnection | TwinConnection) -> None:

@@ -182,6 +182,8 @@ class TwinLink(asyncio.BufferedProtocol):
             # Retention deleted the oldest file meanwhile: the next handshake knows the new start.
             self.core.append_failed(f"the log changed during the handshake: {error}")
             self._run_events()
+        except Exception as error:
+            self._on_failure(error)
         else:
             asyncio.get_running_loop().call_soon(self._compute_digests, steps)
 
@@ -246,9 +248,12 @@ class TwinLink(asyncio.BufferedProtocol):
     def _tick(self) -> None:
         if self._transport is None or self.core.is_ended:
             return
-        self.core.tick(self._clock.monotonic_ms())
-        self._run_events()
-        self._send()
+        try:
+            self.core.tick(self._clock.monotonic_ms())
+            self._run_events()
+            self._send()
+        except Exception as error:
+            self._on_failure(error)
         facts = self.core.facts
         period_ms = min(1000, facts.heartbeat_interval_ms // 4, facts.housekeeping_interval_ms // 4)
         self._timer = self._clock.call_later_ms(max(1, period_ms), self._tick)
