@@ -79,6 +79,7 @@ class Registration:
         self._must_register_all = False
         self._wake = asyncio.Event()
         self._is_enabled = True
+        self._is_registered = False
         topics.subscribe(self.topics_changed)
 
     @property
@@ -156,9 +157,16 @@ class Registration:
         table = {name: topic for name in names if (topic := self._topics.select(name)) is not None}
         await self._register(table)
 
+    def withdraw(self) -> None:
+        """Another broker has this one's place: register no more, and say no goodbye. Apache's name
+        server takes a goodbye for that of whoever has the id."""
+        self._is_enabled = self._is_registered = False
+
     async def unregister_all(self) -> None:
         """Say goodbye (104), so that no client is sent here any more."""
         self._is_enabled = False
+        if not self._is_registered:
+            return
         header = UnregisterBrokerRequestHeader(
             broker_name=self._config.broker_name,
             broker_addr=self._broker_address,
@@ -173,6 +181,7 @@ class Registration:
     async def _register(self, table: dict[str, TopicConfig]) -> None:
         if not self._is_enabled:
             return
+        self._is_registered = True
         body = self._body(table)
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.broker_name,

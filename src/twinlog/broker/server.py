@@ -653,6 +653,7 @@ def _build_succession(broker: Broker) -> Succession:
         log_end=lambda: broker.store.commit_log.max_offset,
         master_address=lambda: broker.pair.synchronize.master_address,
         is_linked=lambda: broker.ha.is_linked,
+        withdraw=broker.registration.withdraw,
         fail=lambda reason: broker.on_failure(reason),
     )
 

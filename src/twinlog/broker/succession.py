@@ -67,6 +67,7 @@ class Succession:
         log_end: Callable[[], int],
         master_address: Callable[[], str | None],
         is_linked: Callable[[], bool],
+        withdraw: Callable[[], None],
         fail: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -78,6 +79,7 @@ class Succession:
         self._log_end = log_end
         self._master_address = master_address
         self._is_linked = is_linked
+        self._withdraw = withdraw
         self._fail = fail
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", "group.json")
         self.memory = GroupMemory()
@@ -195,7 +197,12 @@ class Succession:
             and facts["promotion"] > self._identity.promotion
         )
         if is_successor:
-            self._fail(self._superseded_text(address))
+            self.superseded(self._superseded_text(address))
+
+    def superseded(self, reason: str) -> None:
+        """Another broker is the master: this one ends, and leaves the other's route alone."""
+        self._withdraw()
+        self._fail(reason)
 
     # Questions
 

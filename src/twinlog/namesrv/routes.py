@@ -174,8 +174,9 @@ class RouteInfoManager:
         self._live.pop(broker.address, None)
         self._filter_servers.pop(broker.address, None)
         data = self._brokers.get(broker.broker_name)
-        if data is not None:
-            data.broker_addrs.pop(broker.broker_id, None)
+        if data is not None and data.broker_addrs.get(broker.broker_id) == broker.address:
+            # Only its own place: another broker may have it by now.
+            del data.broker_addrs[broker.broker_id]
             self._remove_if_empty(data)
         self.check()
 
