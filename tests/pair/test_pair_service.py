@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from support.local_brokers import Brokers, until
+from support.not_twinlog import NotTwinlog
+from support.processes import free_port
 from twinlog.broker.server import Broker
 from twinlog.broker.subscription_group import SubscriptionGroupConfig
+from twinlog.ha.dialect import Dialect
 from twinlog.ha.twin.link import TwinLink
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.topic import TopicConfig
@@ -60,70 +63,90 @@ async def test_everything_is_on_the_slave_within_a_second(brokers: Brokers) -> N
     await until(lambda: "made" not in slave.topics.table, 10)
 
 
-async def test_who_asks_second_waits_for_the_first_answer(
+def ha_address(master: Broker) -> str:
+    return f"127.0.0.1:{master.ha.listen_port}"
+
+
+async def test_a_master_that_did_not_answer_is_still_what_it_was(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would dial in the classic dialect while the question is on its way."""
     master, slave = await start_pair(brokers)
-    pair = slave.pair
-    pair._verdict = None
-    asked = 0
-    invoke = slave.client.invoke
-
-    async def slowly(*arguments: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        await asyncio.sleep(0.05)
-        return await invoke(*arguments)
-
-    monkeypatch.setattr(slave.client, "invoke", slowly)
-    assert await asyncio.gather(*(pair.ask_is_twin() for _ in range(5))) == [True] * 5
-    assert asked == 1
-    assert master.address == pair.synchronize.master_address
-
-
-async def test_a_master_that_did_not_answer_is_neither_and_is_asked_again(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, slave = await start_pair(brokers)
-    pair = slave.pair
-    pair._verdict = None
-    invoke = slave.client.invoke
 
     async def fail(*arguments: Any) -> Any:
         raise RemotingError("not up yet")
 
     monkeypatch.setattr(slave.client, "invoke", fail)
-    assert not await pair.ask_is_twin()
-    assert not pair.is_master_classic, "offsets may not be moved back on a guess"
-    monkeypatch.setattr(slave.client, "invoke", invoke)
-    assert await pair.ask_is_twin()
+    verdict = await slave.pair.ask_dialect(ha_address(master))
+    assert verdict.dialect is Dialect.TWIN, "it is away, and comes back as what it was"
+    verdict = await slave.pair.ask_dialect("127.0.0.1:1")
+    assert verdict.dialect is Dialect.UNKNOWN, "another address is another question"
+    assert not slave.pair.is_master_classic, "offsets may not be moved back on a guess"
 
 
-async def test_the_verdict_stays_while_the_master_is_away(brokers: Brokers) -> None:
-    master, slave = await start_pair(brokers)
-    address = slave.pair.synchronize.master_address
-    slave.pair.master_found(None, None)
-    assert slave.pair.is_master_twin, "or a returning master would be dialled in classic"
-    slave.pair.master_found(address, None)
-    slave.pair.master_found("127.0.0.1:1", None)
-    assert not slave.pair.is_master_twin, "another address is another question"
-    slave.pair.master_found(master.address, None)
+async def test_without_a_name_server_two_twinlogs_find_each_other(brokers: Brokers) -> None:
+    master = await brokers.master(twinlog_ha_dialect="auto")
+    slave = await brokers.slave(master, twinlog_ha_dialect="auto")
+    assert is_twin(slave)
+    assert slave.pair.is_master_twin
 
 
-async def test_a_classic_connection_makes_way_when_the_master_turns_out_to_be_twinlog(
+async def test_a_slave_does_not_dial_before_its_master_has_said_what_it_is(
     brokers: Brokers,
 ) -> None:
+    """Something listens at the HA port, and nobody answers where the service port would be."""
+    opened: list[bytes] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(await reader.read(8))
+        writer.close()
+
+    port = free_port(also=(-1,))
+    server = await asyncio.start_server(accept, "127.0.0.1", port)
+    values = {"broker_role": "SLAVE", "broker_id": 1, "twinlog_ha_dialect": "auto"}
+    slave = await brokers.start("slave", ha_master_address=f"127.0.0.1:{port}", **values)
+    client = slave.ha.client
+    assert client is not None
+    await until(lambda: "has said yet" in client.status().last_disconnect_reason)
+    assert opened == []
+    # The broker behind it comes up: an Apache one, by what it answers.
+    other = NotTwinlog(
+        {"brokerName": slave.config.broker_name, "haListenPort": str(port)}, port=port - 1
+    )
+    service = await other.listen()
+    await until(lambda: set(opened) == {bytes(8)})
+    assert slave.pair.is_master_classic
+    await service.close()
+    server.close()
+
+
+async def test_what_was_learnt_of_another_dialect_is_forgotten(brokers: Brokers) -> None:
+    """A master that is replaced: the slave stays away from the first, and follows the second."""
     master, slave = await start_pair(brokers)
-    assert slave.ha.client is not None
-    slave.pair._verdict = (master.address, False)
-    link = slave.ha.client.link
-    assert link is not None
-    link.close("test")
-    await until(lambda: slave.ha.client.link not in (None, link) and not is_twin(slave))
-    slave.pair._verdict = None
-    await slave.pair.ask_is_twin()
+    client = slave.ha.client
+    assert client is not None
+    client._stay_reason = "it sent the same bytes again"
+    assert client.link is not None
+    client.link.close("test")
+    await until(lambda: client.link is None)
+    slave.ha.dialect_heard(is_other=True)
     await until(lambda: is_twin(slave) and len(master.ha.acks) == 1)
+    assert client.status().damage == ""
+
+
+async def test_a_copy_of_a_twinlog_never_follows_a_classic_master(brokers: Brokers) -> None:
+    master, slave = await start_pair(brokers)
+    await brokers.send(master)
+    await until(lambda: slave.store.commit_log.max_offset == master.store.commit_log.max_offset)
+    values = {"ha_master_address": ha_address(master), "broker_role": "SLAVE", "broker_id": 1}
+    end = slave.store.commit_log.max_offset
+    await brokers.end(slave)
+    again = await brokers.start("slave", twinlog_ha_dialect="classic", **values)
+    client = again.ha.client
+    assert client is not None
+    await until(lambda: "is a copy of a twinlog" in client.status().last_disconnect_reason)
+    await brokers.send(master)
+    assert client.connect_count == 0
+    assert again.store.commit_log.max_offset == end
 
 
 async def test_offsets_committed_on_the_slave_come_back_with_the_master(brokers: Brokers) -> None:

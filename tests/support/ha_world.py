@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from support.ha_fake_store import FakeLog, FakeStore
+from twinlog.ha.dialect import TWIN, Verdict
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
 from twinlog.ha.twin.identity import TwinIdentity
@@ -36,7 +37,7 @@ class Node:
         self.clock = SimClock(loop, self.host)
         self.tasks = TaskOwner(name)
         self.ha = HAService(
-            settings, FakeStore(log), self.clock, self.tasks, twin=twin, is_master_twin=_is_twin
+            settings, FakeStore(log), self.clock, self.tasks, twin=twin, ask_dialect=_twin
         )
 
     @property
@@ -56,8 +57,8 @@ class Node:
         self.start()
 
 
-async def _is_twin() -> bool:
-    return True
+async def _twin(_: str) -> Verdict:
+    return TWIN
 
 
 class RawPeer(asyncio.Protocol):

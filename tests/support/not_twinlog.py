@@ -17,15 +17,17 @@ _SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEN
 
 
 class NotTwinlog:
-    """Knows a route to itself, and nothing else."""
+    """Knows a route to itself, its configuration if it has one, and nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: dict[str, str] | None = None, *, port: int = 0) -> None:
         self.address = ""
         self.sends = 0
+        self._config = config
+        self._port = port
 
     async def listen(self) -> RemotingServer:
         server = RemotingServer(self._handle, clock=SystemClock(), name="other")
-        self.address = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+        self.address = f"127.0.0.1:{await server.listen('127.0.0.1', self._port)}"
         return server
 
     def _handle(self, connection: ServerConnection, request: Request) -> None:
@@ -34,6 +36,10 @@ class NotTwinlog:
             queue = {"brokerName": "b", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
             route = {"brokerDatas": [broker], "queueDatas": [{**queue, "topicSysFlag": 0}]}
             connection.reply(request, body=json.dumps(route).encode())
+            return
+        if request.code == RequestCode.GET_BROKER_CONFIG and self._config is not None:
+            text = "".join(f"{key}={value}\n" for key, value in self._config.items())
+            connection.reply(request, body=text.encode())
             return
         self.sends += request.code in _SENDS
         connection.reply(request, 3, remark=f" request type {request.code} not supported")

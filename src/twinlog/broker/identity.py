@@ -38,6 +38,7 @@ class _Saved(msgspec.Struct):
     is_master: bool = False
     promotion: int = 0
     is_granted: bool = False
+    is_copy: bool | None = None  # The store id was taken from a twinlog; None in older files.
 
 
 class StoreIdentity:
@@ -57,11 +58,12 @@ class StoreIdentity:
         """Number of the newest promotion that this replica knows of; see succession.py."""
         self.is_granted = False
         """`twinlog ha promote` has compared the replicas: the next start may be as the master."""
+        self.is_copy = False
+        """The log was taken from a twinlog, at least in part."""
 
     def twin(self) -> TwinIdentity:
         """What a twinlog peer is told; its ids are filled in by `load`."""
         config = self._config
-        peers = config.twinlog_ha_classic_peers.replace(";", ",").split(",")
         self._twin = TwinIdentity(
             cluster=config.broker_cluster_name,
             group=config.broker_name,
@@ -74,7 +76,8 @@ class StoreIdentity:
             reseed=config.twinlog_reseed.value,
             is_durable=config.flush_disk_type == "SYNC_FLUSH",
             wants_last_file_only=config.sync_from_last_file,
-            classic_peers=frozenset(peer.strip() for peer in peers if peer.strip()),
+            has_tls=config.twinlog_ha_tls,
+            classic_peers=config.ha_classic_peers,
             mark=ConfirmedMark(self._disk, config.store_path_root_dir),
         )
         return self._twin
@@ -102,6 +105,9 @@ class StoreIdentity:
         self._twin.replica_uid = saved.replica_uid or self._token()
         self._twin.store_id = saved.store_id
         self.was_master = saved.is_master
+        self.is_copy = saved.is_copy or (
+            saved.is_copy is None and bool(saved.store_id) and not saved.is_master
+        )
         if not saved.store_id and self._config.is_master:
             self._twin.store_id = self._token()
 
@@ -128,9 +134,10 @@ class StoreIdentity:
     def adopt(self, store_id: str) -> None:
         """The log is now a copy of that one."""
         assert self._twin is not None
-        if not store_id or store_id == self._saved_id:
+        if not store_id or (store_id == self._saved_id and self.is_copy):
             return
         self._twin.store_id = store_id
+        self.is_copy = True
         try:
             self._save()
         except OSError as error:
@@ -173,4 +180,5 @@ class StoreIdentity:
             self._config.is_master,
             self.promotion,
             self.is_granted,
+            self.is_copy,
         )

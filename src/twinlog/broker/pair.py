@@ -10,23 +10,22 @@ and has a time-out.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import posixpath
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from twinlog import __version__
+from twinlog.broker.dialect_question import DialectQuestion
 from twinlog.broker.late_commits import CommitRelay
 from twinlog.broker.metadata_service import WRITE_INTERVAL_MS, MetadataReader, MetadataWriter
 from twinlog.broker.offset_return import OffsetReturn
 from twinlog.broker.slave_synchronize import SlaveSynchronize
+from twinlog.ha.dialect import Heard, Verdict
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
-from twinlog.remoting.codes import RequestCode, ResponseCode
-from twinlog.remoting.command import RemotingCommand, Request
-from twinlog.remoting.errors import RemotingError
+from twinlog.remoting.command import Request
 from twinlog.remoting.headers.twinlog import TwinlogInfoRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
@@ -36,7 +35,6 @@ from twinlog.runtime.tasks import TaskOwner
 
 _LOG = logging.getLogger("twinlog.broker")
 
-_ASK_TIMEOUT_MS = 1_000
 _NO_MASTER_MS = 2_000  # A slave without a master asks the name servers this often.
 
 
@@ -57,7 +55,9 @@ class PairService:
         offset_return: OffsetReturn,
         ask_registration: Callable[[], None],
         master_is_back: Callable[[str], None],
-        master_is_twin: Callable[[], None],
+        dialect_heard: Callable[[bool], None],
+        dialled: Callable[[], str | None],
+        is_copy: Callable[[], bool],
         is_replicating: Callable[[], bool],
         ha_address: Callable[[], str],
         redispatch: Callable[[ServerConnection, Request], None],
@@ -69,17 +69,20 @@ class PairService:
         self._client = client
         self._ask_registration = ask_registration
         self._master_is_back = master_is_back
-        self._master_is_twin = master_is_twin
+        self._dialled = dialled
         self._is_replicating = is_replicating
         self._ha_address = ha_address
         self._redispatch = redispatch
         self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
-        self._denial: tuple[str, str] | None = None  # Said once, not every few seconds.
-        self._master_ha_address: str | None = None
         self._master_address: str | None = None  # The last one known, also while it is away.
-        self._verdict: tuple[str, bool] | None = None
-        self._question = asyncio.Lock()
         self._is_complete = False
+        self._question = DialectQuestion(
+            config,
+            client=client,
+            identity=self._identity,
+            heard=dialect_heard,
+            is_copy=is_copy,
+        )
         self.writer = writer
         self.reader = reader
         self.synchronize = synchronize
@@ -176,83 +179,37 @@ class PairService:
             return
         is_news = address != self._master_address
         self._master_address = address
-        self._master_ha_address = ha_address
+        self._question.registered(address, ha_address)
         if is_news and not self._config.is_master:
-            # At once: with a configured HA address the slave is connected already, and until the
-            # answer it speaks the dialect that brings no metadata.
+            # At once: the slave may wait for this to dial.
             self._tasks.job("ask-master", self._ask_soon())
 
     async def _ask_soon(self) -> None:
-        await self.ask_is_twin()
+        if ha_address := self._dialled():
+            await self.ask_dialect(ha_address)
 
     async def _find_master(self) -> None:
-        """Ask for a master that is unknown or gone, and once of each what it is."""
+        """Ask for a master that is unknown or gone, and what it is."""
         while True:
-            if self.synchronize.master_address is not None:
-                await self.ask_is_twin()
+            if not self._is_replicating():
+                await self._ask_soon()
             if self.synchronize.master_address is None or not self._is_replicating():
                 # It may have moved: the next registration would say so half a minute later.
                 self._ask_registration()
             await self._clock.sleep_ms(_NO_MASTER_MS)
 
-    async def ask_is_twin(self) -> bool:
-        """Which dialect the master speaks; the verdict is kept until its address changes.
-
-        Refused, silent for a second, closed or code 3 means classic. An address that is also the
-        HA address is never asked: our question would be taken for an acknowledgement there.
-        """
-        if self._config.twinlog_ha_dialect.value == "auto":
-            # One question at a time: who comes second must not take "not known yet" for classic.
-            async with self._question:
-                address = self._master_address
-                if address not in (None, self._known_address, self._master_ha_address):
-                    await self._ask_master(address)
-        return self.is_master_twin
-
-    @property
-    def _known_address(self) -> str | None:
-        return self._verdict[0] if self._verdict is not None else None
+    async def ask_dialect(self, ha_address: str) -> Verdict:
+        """What to speak to the master whose HA port is `ha_address`."""
+        return await self._question.ask(ha_address)
 
     @property
     def is_master_twin(self) -> bool:
-        dialect = self._config.twinlog_ha_dialect.value
-        if dialect != "auto":
-            return dialect == "twin"
-        return self._verdict == (self._master_address, True)
+        return self._question.heard is Heard.TWIN
 
     @property
     def is_master_classic(self) -> bool:
         """Known not to be twinlog; not the same as not known to be."""
-        dialect = self._config.twinlog_ha_dialect.value
-        if dialect != "auto":
-            return dialect == "classic"
-        return self._verdict == (self._master_address, False)
-
-    async def _ask_master(self, address: str) -> None:
-        command = RemotingCommand.request(RequestCode.TWINLOG_INFO, self._identity())
-        try:
-            answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
-        except (RemotingError, OSError) as error:
-            # Not a verdict for good: the process behind the address may not be up yet.
-            _LOG.info("master not asked yet address=%s reason=%s", address, error)
-            return
-        is_twin = answer.code == ResponseCode.SUCCESS
-        if answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or ""):
-            self._denied(address, answer.remark or "")
-            return
-        self._verdict = (address, is_twin)
-        _LOG.info("master is %s address=%s", "twinlog" if is_twin else "not twinlog", address)
-        if is_twin:
-            self._master_is_twin()
-
-    def _denied(self, address: str, remark: str) -> None:
-        """No verdict either: the rules may change, and the question is then asked again."""
-        if (address, remark) != self._denial:
-            self._denial = (address, remark)
-            _LOG.warning(
-                "master refuses our account address=%s reason=%s; set twinlogAccessKey and"
-                " twinlogSecretKey to an admin account of its plain_acl.yml", address, remark,
-            )  # fmt: skip
+        return self._question.heard is Heard.NOT_TWINLOG
 
     # Requests
 

@@ -561,7 +561,7 @@ def _build_store(broker: Broker, memory_size: int) -> None:
         broker.clock,
         broker.tasks,
         twin=broker.identity.twin(),
-        is_master_twin=lambda: broker.pair.ask_is_twin(),  # The pair is built later.
+        ask_dialect=lambda address: broker.pair.ask_dialect(address),  # The pair is built later.
         reseed_all=broker.reseed_all,
     )
     broker.confirmed_file = ConfirmedFile(config, broker.disk, lambda: broker.ha.confirmed_offset)
@@ -692,7 +692,9 @@ def _build_pair(broker: Broker) -> PairService:
         ),
         ask_registration=broker.registration.ask_master,
         master_is_back=broker.ha.master_is_back,
-        master_is_twin=broker.ha.master_is_twin,
+        dialect_heard=lambda is_other: broker.ha.dialect_heard(is_other=is_other),
+        dialled=lambda: broker.ha.client.master_address if broker.ha.client is not None else None,
+        is_copy=lambda: broker.identity.is_copy and broker.store.commit_log.max_offset > 0,
         is_replicating=lambda: broker.ha.client is None or broker.ha.client.link is not None,
         ha_address=lambda: join_address(config.broker_ip2, config.ha_listen_port),
         redispatch=broker.redispatch,

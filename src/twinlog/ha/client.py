@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from twinlog.ha.damage import FINGERPRINT_SIZE_MAX, DamageGuard, DamageVerdict
+from twinlog.ha.dialect import CLASSIC, Dialect, Verdict
 from twinlog.ha.flow import FlowMonitor
 from twinlog.ha.receiver import (
     BodyReceived,
@@ -46,6 +47,8 @@ _LOG_DOES_NOT_FIT = _NOTHING_COMMON | {
     ErrorCode.MASTER_EMPTY,
 }
 
+# The HA address that is to be dialled -> what to speak there.
+AskDialect = Callable[[str], Awaitable[Verdict]]
 # (on_refused, on_failure) -> a link for one connection.
 NewTwinLink = Callable[[Callable[[int, str, int], None], Callable[[BaseException], None]], TwinLink]
 
@@ -59,8 +62,10 @@ class MasterLink(asyncio.BufferedProtocol):
         clock: Clock,
         settings: ReceiverSettings,
         on_failure: Callable[[BaseException], None],
+        master_refusal: Callable[[str], str] | None = None,
     ) -> None:
         now_ms = clock.monotonic_ms()
+        self._master_refusal = master_refusal
         self._resumed_at = resume_offset(log)
         self.core = HAReceiver(settings, log_end=self._resumed_at, now_ms=now_ms)
         self.flow = FlowMonitor(now_ms)
@@ -86,6 +91,10 @@ class MasterLink(asyncio.BufferedProtocol):
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
         stream.set_write_buffer_limits(high=HA_REPORT_BACKLOG_MAX)
+        host = str((stream.get_extra_info("peername") or ("?",))[0])
+        if self._master_refusal is not None and (reason := self._master_refusal(host)):
+            self.close(reason)
+            return
         self._send_reports()
         self._tick()
 
@@ -207,8 +216,9 @@ class HAClient:
         settings: ReceiverSettings,
         *,
         fixed_address: str | None = None,
-        is_master_twin: Callable[[], Awaitable[bool]] | None = None,
+        ask_dialect: AskDialect | None = None,
         new_twin_link: NewTwinLink | None = None,
+        master_refusal: Callable[[str], str] | None = None,
         reseed_all: Callable[[str], None] | None = None,
         has_confirmed: Callable[[], bool] = lambda: False,
         tls: ssl.SSLContext | None = None,
@@ -216,7 +226,8 @@ class HAClient:
         """`has_confirmed`: whether this log has bytes that its replica knows as confirmed."""
         self.tls = tls
         self._has_confirmed = has_confirmed
-        self._is_master_twin = is_master_twin
+        self._ask_dialect = ask_dialect
+        self._master_refusal = master_refusal
         self._new_twin_link = new_twin_link
         self._reseed_all = reseed_all
         self._log = log
@@ -309,12 +320,17 @@ class HAClient:
             # It may be one to the master before its power was lost: that one will not answer.
             self.link.speak()
 
-    def use_twin_dialect(self) -> None:
-        """The master speaks it: a classic connection makes way for a better one."""
-        if isinstance(self.link, MasterLink):
+    def dialect_heard(self, *, is_other: bool) -> None:
+        """The master has said what it is. What was learnt in another dialect is not true of it: the
+        connection ends, and the reasons to stay away are forgotten."""
+        if is_other:
+            self._guard.reset()
+            self._stay_reason = ""
+            if self.link is not None:
+                self.link.close("the master speaks another dialect: connecting anew")
+        if is_other or self.link is None:
             self._policy.reset()
             self._wake.set()
-            self.link.close("the master speaks the twin dialect: connecting anew")
 
     def damage_found(self, offset: int, reason: str) -> None:
         """The dispatcher found a bad record at `offset`: cut the log there and ask again."""
@@ -387,15 +403,15 @@ class HAClient:
 
     async def _dial(self, address: str) -> MasterLink | TwinLink | None:
         host, _, port = address.rpartition(":")
-        # Asked before every dial, answered from memory once it is known for this master.
-        is_twin = self._is_master_twin is not None and await self._is_master_twin()
-        new_link: Callable[[], MasterLink | TwinLink] = self._new_link
-        if is_twin:
-            new_link = self._make_twin_link
-        elif self.tls is not None:
-            reason = "the master is not known to speak the twin dialect, and twinlogHATLS"
-            self._disconnected(address, f"{reason} allows no plain connection")
+        # Asked before every dial: another process may be there since the last one.
+        verdict = CLASSIC if self._ask_dialect is None else await self._ask_dialect(address)
+        if verdict.dialect in (Dialect.UNKNOWN, Dialect.REFUSED):
+            self._disconnected(address, verdict.reason)
             return None
+        is_twin = verdict.dialect is Dialect.TWIN
+        new_link: Callable[[], MasterLink | TwinLink] = (
+            self._make_twin_link if is_twin else self._new_link
+        )
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
                 _, link = await asyncio.get_running_loop().create_connection(
@@ -413,7 +429,9 @@ class HAClient:
         return None
 
     def _new_link(self) -> MasterLink:
-        return MasterLink(self._log, self._clock, self._settings, self._link_failed)
+        return MasterLink(
+            self._log, self._clock, self._settings, self._link_failed, self._master_refusal
+        )
 
     def _make_twin_link(self) -> TwinLink:
         assert self._new_twin_link is not None

@@ -51,7 +51,7 @@ class ConnectionOwner(Protocol):
 
     def connection_closed(self, connection: HAConnection) -> None: ...
 
-    def classic_refusal(self, host: str) -> str: ...
+    def classic_refusal(self, host: str, *, is_local: bool) -> str: ...
 
     def twin_detected(
         self, connection: HAConnection, transport: asyncio.Transport, data: bytes
@@ -182,7 +182,7 @@ class HAConnection(asyncio.Protocol):
                 return
             assert self._transport is not None
             is_local = is_same_host(self._transport)
-            if not is_local and (reason := self._owner.classic_refusal(self.host)):
+            if reason := self._owner.classic_refusal(self.host, is_local=is_local):
                 _LOG.warning("HA connection refused address=%s reason=%s", self.address, reason)
                 self.close(reason)
                 return

@@ -14,11 +14,11 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 from twinlog.ha.acks import AckTable, ReplicaAck
-from twinlog.ha.client import HAClient, tick_period_ms
+from twinlog.ha.client import AskDialect, HAClient, tick_period_ms
 from twinlog.ha.connection import HAConnection
 from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.replica_log import ReplicaStore
@@ -64,7 +64,7 @@ class HAService:
         tasks: TaskOwner,
         *,
         twin: TwinIdentity | None = None,
-        is_master_twin: Callable[[], Awaitable[bool]] | None = None,
+        ask_dialect: AskDialect | None = None,
         reseed_all: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings
@@ -112,8 +112,9 @@ class HAService:
                 clock,
                 settings.receiver(self._log.segment_size),
                 fixed_address=settings.master_address,
-                is_master_twin=is_master_twin if twin is not None else None,
+                ask_dialect=ask_dialect if twin is not None else None,
                 new_twin_link=self._new_twin_link,
+                master_refusal=twin.master_refusal if twin is not None else None,
                 reseed_all=reseed_all if twin is not None and twin.reseed == "all" else None,
                 has_confirmed=self._has_confirmed,
                 tls=settings.tls,
@@ -232,10 +233,10 @@ class HAService:
             self.client.update_master_address(address)
             self.client.redial_now()
 
-    def master_is_twin(self) -> None:
-        """The master turned out to be twinlog, perhaps after a dial in the classic dialect."""
+    def dialect_heard(self, *, is_other: bool) -> None:
+        """The master has said what it is; `is_other`: not what it was until now."""
         if self.client is not None:
-            self.client.use_twin_dialect()
+            self.client.dialect_heard(is_other=is_other)
 
     async def drain(self) -> None:
         """Before a clean stop: let the replicas have the end of the log, for a second at most."""
@@ -293,9 +294,11 @@ class HAService:
         """Where the master's log ends, as far as this replica knows."""
         return self._log.max_offset if self.client is None else self.client.master_end
 
-    def classic_refusal(self, host: str) -> str:
+    def classic_refusal(self, host: str, *, is_local: bool) -> str:
         """Why a classic connection from `host` is not served; empty when it is."""
-        return self.twin.classic_refusal(host) if self.twin is not None else ""
+        if self.twin is None:
+            return ""
+        return self.twin.classic_refusal(host, is_local=is_local)
 
     def twin_detected(
         self, connection: HAConnection, transport: asyncio.Transport, data: bytes

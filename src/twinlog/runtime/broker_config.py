@@ -19,6 +19,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from twinlog.runtime.address_set import AddressSet
 from twinlog.runtime.addresses import is_host_and_port, is_wildcard, local_address
 from twinlog.runtime.config_format import (
     ConfigValueError,
@@ -109,7 +110,8 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     twinlog_ha_secret: str = ""
     # Certificates on the HA port, both ways; the files are those of `tls.server.*`, `tls.client.*`.
     twinlog_ha_tls: bool = False
-    # Addresses from which slaves without credentials (Apache's) may connect, besides loopback.
+    # Addresses and networks of peers that may go without credentials (Apache's): slaves of this
+    # master, or the master of this slave. Loopback may too, while neither of the two above is set.
     twinlog_ha_classic_peers: str = ""
     # The account with which this broker asks others that have access control.
     twinlog_access_key: str = ""
@@ -376,6 +378,10 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
         return [path.strip() for path in text.split(",") if path.strip()]
 
     @property
+    def ha_classic_peers(self) -> AddressSet:
+        return AddressSet(self.twinlog_ha_classic_peers)
+
+    @property
     def consume_queue_file_size(self) -> int:
         """`mappedFileSizeConsumeQueue`, rounded up to whole entries."""
         return -(-self.mapped_file_size_consume_queue // CONSUME_QUEUE_UNIT_SIZE) * (
@@ -421,6 +427,7 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
         for key, parse in (
             ("messageDelayLevel", "delay_levels"),
             ("deleteWhen", "delete_when_hours"),
+            ("twinlogHAClassicPeers", "ha_classic_peers"),
         ):
             try:
                 getattr(self, parse)

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twinlog.broker.identity import StoreIdentity
+from twinlog.ha.dialect import TWIN, Verdict
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
 from twinlog.ha.wire import HAConnectionState
@@ -138,9 +139,7 @@ class SimNode:
         twin = identity.twin()
         identity.load()
         identity.settle(self.clock.now_ms())
-        return HAService(
-            settings, self.store, self.clock, self.tasks, twin=twin, is_master_twin=_is_twin
-        )
+        return HAService(settings, self.store, self.clock, self.tasks, twin=twin, ask_dialect=_twin)
 
     def _booted(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
@@ -652,8 +651,8 @@ class Simulation:
             self.check(slave.tasks.count < 12, f"{slave.name} has {slave.tasks.count} tasks (I19)")
 
 
-async def _is_twin() -> bool:
-    return True
+async def _twin(_: str) -> Verdict:
+    return TWIN
 
 
 def run_seed(

@@ -12,6 +12,7 @@ from twinlog.ha.twin.digests import record_ends, run_steps
 from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.ha.twin.receiver import SlaveFacts
 from twinlog.ha.twin.sender import MasterFacts
+from twinlog.runtime.address_set import AddressSet, address_or_none
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,8 +31,9 @@ class TwinIdentity:
     reseed: str = "tail"
     is_durable: bool = False
     wants_last_file_only: bool = False
-    classic_peers: frozenset[str] = frozenset()
     mark: ConfirmedMark = field(default_factory=ConfirmedMark)
+    has_tls: bool = False
+    classic_peers: AddressSet = field(default_factory=AddressSet)
 
     def master_facts(self, settings: HASettings, segment_size: int) -> MasterFacts:
         return MasterFacts(
@@ -80,9 +82,21 @@ class TwinIdentity:
             return max(0, confirmed)
         return run_steps(record_ends(log, confirmed, confirmed))[0]
 
-    def classic_refusal(self, host: str) -> str:
+    @property
+    def has_credentials(self) -> bool:
+        """Peers can and must prove themselves, wherever they are."""
+        return bool(self.secret) or self.has_tls
+
+    def classic_refusal(self, host: str, *, is_local: bool = False) -> str:
         """Why a connection without credentials from `host` is not served; empty when it is."""
-        if self._is_trusted(host):
+        if host in self.classic_peers:
+            return ""
+        if self.has_credentials:
+            return (
+                f"a classic HA connection from {host}: it cannot prove itself, twinlogHASecret or"
+                f" twinlogHATLS is set here, and {host} is not in twinlogHAClassicPeers"
+            )
+        if is_local or _is_loopback(host):
             return ""
         return (
             f"a classic HA connection from {host}: it carries no credentials and {host} is not in"
@@ -91,12 +105,23 @@ class TwinIdentity:
 
     def open_refusal(self, host: str) -> str:
         """The same for the twin dialect, which can do better."""
-        if self.secret or self._is_trusted(host):
+        if self.secret or _is_loopback(host) or host in self.classic_peers:
             return ""
         return (
             f"the slave at {host} has shown no credentials: set twinlogHASecret on both ends, or"
             " twinlogHATLS, or name the address in the master's twinlogHAClassicPeers"
         )
 
-    def _is_trusted(self, host: str) -> bool:
-        return host.startswith("127.") or host in ("::1", "?") or host in self.classic_peers
+    def master_refusal(self, host: str) -> str:
+        """Why nothing is taken from a classic master at `host`; empty when it is."""
+        if not self.has_credentials or host in self.classic_peers:
+            return ""
+        return (
+            f"the master at {host} cannot prove itself in the classic dialect: twinlogHASecret or"
+            f" twinlogHATLS is set here, and {host} is not in twinlogHAClassicPeers"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    address = address_or_none(host)
+    return host == "?" or (address is not None and address.is_loopback)
