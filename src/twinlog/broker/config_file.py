@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from twinlog.remoting import fastjson
@@ -56,19 +56,26 @@ class ConfigFile:
             raise ConfigFileError(f"{fault}; repair or remove it and its backup")
         return None
 
-    def save(self, value: dict[str, Any]) -> None:
-        """Replace the file, keep what was there as the backup."""
-        data = fastjson.dumps_pretty(value)
-        write_atomically(self._disk, self.path, data, keep_backup=True)
-
-    def save_text(self, data: bytes) -> None:
-        """The same for text that is written already; may run in a thread."""
-        write_atomically(self._disk, self.path, data, keep_backup=True)
+    async def save(self, value: dict[str, Any]) -> None:
+        """Replace the file, keep what was there as the backup; the disk in a thread."""
+        await self._disk.run(self._write, [fastjson.dumps_pretty(value)])
 
     async def save_parts(self, parts: Iterable[bytes]) -> None:
-        """The same for a large text: a turn of the loop after each part, the disk in a thread."""
+        """The same for a large text: a turn of the loop after each part."""
         texts = []
         for part in parts:
             texts.append(part)
             await asyncio.sleep(0)
-        await self._disk.run(self.save_text, b"".join(texts))
+        await self._disk.run(self._write, texts)
+
+    async def save_table(self, version: dict[str, int], name: str, members: Sequence[str]) -> None:
+        """The same for a versioned table whose members are text already."""
+        await self._disk.run(self._write_table, version, name, members)
+
+    def _write_table(self, version: dict[str, int], name: str, members: Sequence[str]) -> None:
+        head = fastjson.dumps_pretty(version, level=1)
+        text = ",".join(members).encode()
+        self._write([b'{\n\t"dataVersion":%b,\n\t"%b":{%b\n\t}\n}' % (head, name.encode(), text)])
+
+    def _write(self, parts: Sequence[bytes]) -> None:
+        write_atomically(self._disk, self.path, b"".join(parts), keep_backup=True)

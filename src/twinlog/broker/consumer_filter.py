@@ -23,6 +23,7 @@ from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import number_of
+from twinlog.runtime.saving import TableSaver
 from twinlog.store.filter import MessageFilter, TagsCodeFilter
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -76,6 +77,7 @@ class ConsumerFilterManager:
         )
         self._filters: dict[tuple[str, str], ConsumerFilterData] = {}
         self._saved: dict[str, Any] | None = None
+        self.saver = TableSaver("filters", self._write)
         self._compile_left = COMPILED_MAX
 
     def heartbeat(self) -> None:
@@ -189,16 +191,20 @@ class ConsumerFilterManager:
         known.dead_ms = dead_ms or max(born_ms, self._clock.now_ms() - _UNSEEN_MS)
         return known
 
-    def save(self) -> None:
+    async def save(self) -> None:
         """Forget who is gone for too long and write the file if anything changed."""
         oldest = self._steady.now_ms() - self._config.filter_data_clean_time_span
         for key, known in list(self._filters.items()):
             if known.dead_ms and known.dead_ms <= oldest:
                 del self._filters[key]
+        if self.to_json() != self._saved:
+            self.saver.touched()
+        await self.saver.save()
+
+    async def _write(self) -> None:
         value = self.to_json()
-        if value != self._saved:
-            self._file.save(value)
-            self._saved = value
+        await self._file.save(value)
+        self._saved = value
 
     def to_json(self) -> dict[str, Any]:
         table: dict[str, Any] = {}

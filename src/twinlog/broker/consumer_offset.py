@@ -6,7 +6,6 @@ in Apache. The last commit wins, also a smaller one. A key is `topic@group`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, OffsetTable, merge_offsets
 from twinlog.broker.skip_guard import SkipGuard
 from twinlog.runtime.numbers import number_of
+from twinlog.runtime.saving import TableSaver
 
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
@@ -41,8 +41,7 @@ class ConsumerOffsetManager:
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
-        self._is_dirty = False
-        self._saving = asyncio.Lock()
+        self.saver = TableSaver("offsets", self._write)
         self.table: dict[str, dict[int, int]] = {}
         # Set on a master whose slave follows through the log: told of every commit.
         self.journal: OffsetJournal | None = None
@@ -53,25 +52,20 @@ class ConsumerOffsetManager:
         """Read the file; it replaces the whole table."""
         data = self._file.load()
         if data is not None:
-            self.replace(data)
-            self._is_dirty = False
+            self.table = offset_table(data)
 
-    async def save(self) -> None:
-        """Write the table if it changed since the last time; others are served meanwhile."""
-        async with self._saving:
-            if self._is_dirty:
-                self._is_dirty = False
-                await self._file.save_parts(offset_json.pretty_parts(self.table))
+    async def _write(self) -> None:
+        await self._file.save_parts(offset_json.pretty_parts(self.table))
 
     def replace(self, data: Any) -> None:
         """Take over a table as a file or a master has it."""
         self.table = offset_table(data)
-        self._is_dirty = True
+        self.saver.touched()
 
     def merge(self, change: OffsetsMoved) -> None:
         """Take over what moved on the other replica; forward only, unless it was set back."""
         if merge_offsets(self.table, change):
-            self._is_dirty = True
+            self.saver.touched()
 
     def take_forward(self, table: OffsetTable, queue_end: Callable[[str, int], int]) -> int:
         """Move forward to a peer's offsets, none beyond the end of our own queue; how many moved.
@@ -103,7 +97,8 @@ class ConsumerOffsetManager:
             for queue_id, offset in queues.items():
                 if offset > ends.get((topic, queue_id), offset):
                     queues[queue_id] = ends[(topic, queue_id)]
-                    self._is_dirty = was_cut = True
+                    self.saver.touched()
+                    was_cut = True
         return was_cut
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -116,7 +111,7 @@ class ConsumerOffsetManager:
         if self.journal is not None:
             self.journal.committed(key, queue_id, offset, queues.get(queue_id, UNKNOWN_OFFSET))
         queues[queue_id] = offset
-        self._is_dirty = True
+        self.saver.touched()
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or UNKNOWN_OFFSET."""
@@ -153,7 +148,7 @@ class ConsumerOffsetManager:
         for topic in self.topics_of_group(group):
             key = topic + _SEPARATOR + group
             del self.table[key]
-            self._is_dirty = True
+            self.saver.touched()
             if self.journal is not None:
                 self.journal.removed(key)
 

@@ -477,6 +477,7 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
         replies=broker.replies,
         ha=broker.ha,
         metadata=lambda: {**broker.pair.status(), **broker.failures.status()},
+        unsaved=lambda: broker.saves.problems,
     )
     admin = AdminStatsProcessor(
         broker.config,

@@ -117,13 +117,21 @@ class StoreIdentity:
             self.promotion = max(self.promotion + 1, now_ms)
         self.is_granted = False
         if self._now() != self._saved or not self._has_both_files():
+            self._save_if_possible()
+
+    def _save_if_possible(self) -> None:
+        try:
             self._save()
+        except OSError as error:
+            if not self._saved.store_id:
+                raise  # An id that nobody remembers would be another one after a restart.
+            _LOG.warning("identity not saved path=%s error=%s", self._path, error)
 
     def heard(self, promotion: int) -> None:
         """The master's number: the next promotion must be above it."""
         if promotion > self.promotion:
             self.promotion = promotion
-            self._save()
+            self._save_if_possible()
 
     def grant(self, promotion: int) -> None:
         """The next start is a promotion that was compared; `promotion` is the group's newest."""

@@ -226,11 +226,12 @@ class MetadataReader:
         """The first record that is not applied."""
         return self._position.next_offset
 
-    def save(self, next_offset: int) -> None:
+    async def save(self, next_offset: int) -> None:
         """Keep the place that was reached before the tables were saved; a cut moves it back."""
         place = _Position(min(next_offset, self._position.next_offset))
         if place != self._saved:
-            write_atomically(self._disk, self._path, msgspec.json.encode(place))
+            data = msgspec.json.encode(place)
+            await self._disk.run(write_atomically, self._disk, self._path, data)
             self._saved = place
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:

@@ -190,8 +190,22 @@ class IdempotentSends:
 
     def _save_now(self) -> None:
         version = self.table.version
-        self._write(self.table.snapshot(self._store.dispatched.value), self._cut_count)
+        try:
+            self._write(self.table.snapshot(self._store.dispatched.value), self._cut_count)
+        except OSError as error:
+            # A snapshot that knows records which are gone would answer for them after a crash.
+            # Without one nothing is known, and repeats are refused: gone is better than wrong.
+            _LOG.error("producer snapshot not saved, removed path=%s error=%s", self._path, error)
+            self._remove()
+            return
         self._saved_version = version
+
+    def _remove(self) -> None:
+        try:
+            self._disk.unlink(self._path)
+            self._disk.fsync_directory(posixpath.dirname(self._path))
+        except OSError as error:
+            _LOG.error("producer snapshot not removed path=%s error=%s", self._path, error)
 
     def _write(self, data: bytes, cut_count: int) -> None:
         with self._lock:

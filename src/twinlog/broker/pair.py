@@ -135,10 +135,14 @@ class PairService:
             self.reader.follow_master()
         return self.reader.next_offset
 
-    def save(self, place: int) -> None:
+    async def save(self, place: int) -> None:
         """Keep what `mark` said; the tables themselves were saved since."""
-        make_own_directory(self._disk, self._config.store_path_root_dir)
-        self.reader.save(place)
+        try:
+            make_own_directory(self._disk, self._config.store_path_root_dir)
+            await self.reader.save(place)
+        except OSError as error:
+            # A full disk: what is applied again after a crash changes nothing.
+            _LOG.warning("place in the metadata not saved error=%s", error)
 
     def flush(self) -> None:
         """At a clean stop: what moved since the last record goes with the log."""
@@ -250,8 +254,11 @@ class PairService:
     def twin_slave_joined(self) -> None:
         """A twin slave attached: from now on metadata travels in the log, also after a restart."""
         if not self._disk.exists(self._marker):
-            make_own_directory(self._disk, self._config.store_path_root_dir)
-            write_atomically(self._disk, self._marker, b"")
+            try:
+                make_own_directory(self._disk, self._config.store_path_root_dir)
+                write_atomically(self._disk, self._marker, b"")
+            except OSError as error:
+                _LOG.warning("marker not saved path=%s error=%s", self._marker, error)
         self.writer.enable()
 
     @property

@@ -36,6 +36,7 @@ class RuntimeInfo:
         replies: PutReplies,
         ha: HAService,
         metadata: Callable[[], dict[str, str]],
+        unsaved: Callable[[], dict[str, str]],
     ) -> None:
         self._config = config
         self._store = store
@@ -47,6 +48,7 @@ class RuntimeInfo:
         self._replies = replies
         self._ha = ha
         self._metadata = metadata
+        self._unsaved = unsaved
 
     def table(self) -> dict[str, str]:
         # Sampled once a second otherwise; who asks behind a send wants to see it.
@@ -59,6 +61,7 @@ class RuntimeInfo:
             **self._delays(),
             **ha_table(self._ha.status()),
             **self._metadata(),
+            **{f"notSaved {table}": reason for table, reason in self._unsaved().items()},
         }
 
     def _identity(self) -> dict[str, str]:

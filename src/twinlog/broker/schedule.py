@@ -33,6 +33,7 @@ from twinlog.message.record import RecordError, decode_record
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.numbers import INT32_MAX, number_of, number_or_none
+from twinlog.runtime.saving import TableSaver
 from twinlog.store.filter import TAGS_HASH_MIN
 from twinlog.store.message_store import MessageStore
 from twinlog.store.reader import store_timestamp_of
@@ -89,7 +90,7 @@ class ScheduleMessageService:
         self._levels = {level: _Level(level, delay) for level, delay in levels.items()}
         self._known: dict[int, int] = {}
         self._is_running = False
-        self._is_dirty = False
+        self.saver = TableSaver("delays", self._write)
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -99,17 +100,19 @@ class ScheduleMessageService:
     def load(self) -> None:
         data = self._file.load()
         if data is not None:
-            self.replace(data)
-        self._is_dirty = False
+            self._take(data)
 
     def replace(self, data: Any) -> None:
-        """Take over offsets as a file or a master has them."""
+        """Take over offsets as a master has them."""
+        self._take(data)
+        self.saver.touched()
+
+    def _take(self, data: Any) -> None:
         self._known = delay_table(data)
         for number, offset in self._known.items():
             level = self._levels.get(number)
             if level is not None:
                 level.offset = offset
-        self._is_dirty = True
 
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The log of a slave was cut: what comes again is not delivered yet."""
@@ -117,12 +120,10 @@ class ScheduleMessageService:
             end = ends.get((SCHEDULE_TOPIC, number - 1), offset)
             if end < offset:
                 self._known[number] = end
-                self._is_dirty = True
+                self.saver.touched()
 
-    def save(self) -> None:
-        if self._is_dirty:
-            self._is_dirty = False
-            self._file.save(self.to_json())
+    async def _write(self) -> None:
+        await self._file.save(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return {"offsetTable": dict(sorted(self._known.items()))}
@@ -144,7 +145,6 @@ class ScheduleMessageService:
             if level.timer is not None:
                 level.timer.cancel()
                 level.timer = None
-        self.save()
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
         """Something was dispatched: wake the levels concerned."""
@@ -253,7 +253,7 @@ class ScheduleMessageService:
     def _advance(self, level: _Level, offset: int) -> None:
         level.offset = offset
         self._known[level.level] = offset
-        self._is_dirty = True
+        self.saver.touched()
 
     def _real_message(self, data: bytes, level: _Level) -> PutMessage | None:
         """The message as its producer meant it; None when it must not be delivered."""

@@ -73,6 +73,7 @@ from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.descriptors import descriptor_limit, shortage
 from twinlog.runtime.disk import Disk, PosixDisk
+from twinlog.runtime.saving import HeldForSave, SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
 from twinlog.store.errors import StoreError
@@ -119,6 +120,7 @@ class Broker:
     ha: HAService
     once: IdempotentSends
     confirmed_file: ConfirmedFile
+    saves: SaveService
 
     def __init__(
         self,
@@ -204,6 +206,9 @@ class Broker:
             quota.client = connection
             try:
                 handler(connection, request)
+            except HeldForSave as held:
+                # What it made is on its way to the disk: handled again when it is there, or not.
+                held.saver.when_saved(lambda _: connection.handle_again(self._dispatch, request))
             finally:
                 quota.client = None
 
@@ -228,7 +233,7 @@ class Broker:
 
     def redispatch(self, connection: ServerConnection, request: Request) -> None:
         """Answer a request that was held back, outside of the turn that brought it."""
-        self._dispatch(connection, request)
+        connection.handle_again(self._dispatch, request)
         self.flush_writes()
 
     def flush_writes(self) -> None:
@@ -278,6 +283,7 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
+        self.saves.start(self.tasks)
         self.pair.load(was_master=self.identity.was_master)
         self.ha.prepare(is_log_accepted=is_granted)
         if config.is_master:
@@ -360,7 +366,8 @@ class Broker:
         await self.vip_server.close()
         await self.client.close()
         await self._save_offsets()
-        self.filters.save()
+        await self.filters.save()
+        await self.saves.save_all()
         self.audit.flush()
         await self.tasks.stop()
         await self.store.stop()
@@ -390,8 +397,6 @@ class Broker:
             lambda: config.transaction_check_interval,
             self.transactions.check,
         )
-        every("save-delays", lambda: config.flush_delay_offset_interval, self._save_delays)
-        every("save-filters", lambda: _FILTER_SAVE_MS, self.filters.save)
         every("hold-check", lambda: CHECK_INTERVAL_MS, self._check_hold)
         every("client-scan", lambda: CLIENT_SCAN_INTERVAL_MS, self._scan_clients)
         every("lock-sweep", lambda: _LOCK_SWEEP_MS, self._sweep_locks)
@@ -419,16 +424,18 @@ class Broker:
 
     async def _save_offsets(self) -> None:
         self.transactions.note_progress()
-        # Where the log's metadata is applied to now: while the table is written it goes on.
+        # Where the log's metadata is applied to now: while the tables are written it goes on.
         place = self.pair.mark()
-        await self.offsets.save()
+        tables: list[Any] = [self.topics, self.groups, self.offsets]
         if not self.config.is_master:
-            self.schedule.save()  # Before the place in the log that says it is applied.
-        self.pair.save(place)
+            tables.append(self.schedule)
+        problems = [await table.saver.save() for table in tables]
+        if not any(problems):  # The place in the log says that they hold what is before it.
+            await self.pair.save(place)
 
-    def _save_delays(self) -> None:
+    async def _save_delays(self) -> None:
         if self.config.is_master:
-            self.schedule.save()
+            await self.schedule.saver.save()
 
     def _check_hold(self) -> None:
         self.hold.check()
@@ -590,6 +597,10 @@ def _build_services(broker: Broker) -> None:
         clock=broker.clock,
         failures=broker.failures,
     )
+    tables: tuple[Any, ...] = (
+        broker.topics, broker.groups, broker.offsets, broker.filters, broker.schedule
+    )  # fmt: skip
+    broker.saves = SaveService(broker.clock, [table.saver for table in tables])
     broker.transactions = TransactionalMessageService(
         config,
         store=broker.store,

@@ -84,8 +84,12 @@ class SkipGuard:
         self._promoted_ms = self._clock.monotonic_ms()
         self.is_armed = bool(ends)
         if self.is_armed:
-            make_own_directory(self._disk, self._root)
-            write_atomically(self._disk, self._path, msgspec.json.encode(self._saved))
+            try:
+                make_own_directory(self._disk, self._root)
+                write_atomically(self._disk, self._path, msgspec.json.encode(self._saved))
+            except OSError as error:
+                # A full disk: armed in this process; the next one cannot know of it.
+                _LOG.error("promotion not saved path=%s error=%s", self._path, error)
 
     def load(self) -> None:
         """A master that was one before: it may have been killed soon after its promotion."""

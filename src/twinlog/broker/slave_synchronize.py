@@ -222,6 +222,7 @@ class SlaveSynchronize:
                 " it is another cluster's; our tables are kept"
             )
         self._take("topics", self._topics, table, data.get("dataVersion"))
+        await self._topics.saver.save()
 
     async def _sync_consumer_offsets(self, address: str) -> None:
         data = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
@@ -230,7 +231,7 @@ class SlaveSynchronize:
             self._offsets.merge(OffsetsMoved(back=table))
         else:
             self._offsets.take_forward(table, self._queue_end)
-        await self._offsets.save()
+        await self._offsets.saver.save()
 
     async def _sync_delay_offsets(self, address: str) -> None:
         data = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
@@ -241,7 +242,7 @@ class SlaveSynchronize:
         else:
             # A base for levels that the log has said nothing about.
             self._schedule.replace({"offsetTable": {**delay_table(data), **self._schedule.offsets}})
-        self._schedule.save()
+        await self._schedule.saver.save()
 
     async def _sync_groups(self, address: str) -> None:
         data = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
@@ -252,6 +253,7 @@ class SlaveSynchronize:
         if not table:
             raise _Refused("the master's group table is empty; ours is kept")
         self._take("groups", self._groups, table, data.get("dataVersion"))
+        await self._groups.saver.save()
 
     def _take(self, name: str, manager: Any, table: dict[str, Any], version: Any) -> None:
         """Replace a table by a newer one; of an older one take only what is missing here."""

@@ -1,12 +1,12 @@
 """Consumer groups and what they may do (RocketMQ's SubscriptionGroupManager).
 
-Owns `config/subscriptionGroup.json`, saved at every change before the caller goes on.
+Owns `config/subscriptionGroup.json`, saved at every change; who answers waits for it (`saver`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,9 +14,10 @@ import msgspec
 from twinlog.broker import names
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
-from twinlog.broker.saver import Saver
+from twinlog.remoting import fastjson
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.saving import TableSaver, TableText
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -58,7 +59,8 @@ class SubscriptionGroupManager:
         # Called before a group is made that was not there; may raise that it must not be.
         self.before_creation: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[Iterable[str]], None]] = []
-        self.saver = Saver(lambda: self.save())
+        self.saver = TableSaver("groups", self._write)
+        self._texts = TableText(_pretty_text)
         self.data_version = DataVersion(clock.now_ms())
         self.table = {name: SubscriptionGroupConfig(name) for name in names.SYSTEM_GROUPS}
 
@@ -70,8 +72,9 @@ class SubscriptionGroupManager:
         for name, value in (data.get("subscriptionGroupTable") or {}).items():
             self.table[name] = group_from_json({**value, "groupName": name})
 
-    def save(self) -> None:
-        self._file.save(self.to_json())
+    async def _write(self) -> None:
+        members = await self._texts.pieces(lambda: self.table)
+        await self._file.save_table(self.data_version.to_json(), "subscriptionGroupTable", members)
 
     def to_json(self) -> dict[str, Any]:
         table = {name: group.to_json() for name, group in self.table.items()}
@@ -87,10 +90,12 @@ class SubscriptionGroupManager:
         return config
 
     def update(self, config: SubscriptionGroupConfig) -> None:
-        if config.group_name not in self.table:
+        name = config.group_name
+        created = () if name in self.table else (name,)
+        if created:
             self.before_creation()
-        self.table[config.group_name] = config
-        self._changed((config.group_name,))
+        self.table[name] = config
+        self._changed((name,), created)
 
     def delete(self, group: str) -> bool:
         if self.table.pop(group, None) is None:
@@ -102,8 +107,9 @@ class SubscriptionGroupManager:
     def replace(self, table: Mapping[str, SubscriptionGroupConfig], version: Any) -> None:
         """Take over a master's table and its version (a slave does)."""
         self.table = dict(table)
+        self._texts.clear()
         self.data_version.assign(version)
-        self.save()
+        self.saver.changed()
 
     def _may_create(self, group: str) -> bool:
         # Its retry topic becomes a directory: a name must not lead out of the store.
@@ -116,11 +122,17 @@ class SubscriptionGroupManager:
         """Call `listener` with the names that changed, after each change."""
         self._listeners.append(listener)
 
-    def _changed(self, names: Iterable[str]) -> None:
+    def _changed(self, names: Collection[str], created: Iterable[str] = ()) -> None:
+        self._texts.forget(names)
         self.data_version.next_version(self._clock.now_ms())
-        self.saver.changed()
+        self.saver.changed(created)
         for listener in self._listeners:
             listener(names)
+
+
+def _pretty_text(group: SubscriptionGroupConfig) -> str:
+    """The member of the table in the file."""
+    return fastjson.dumps_pretty({group.group_name: group.to_json()}, level=1)[1:-3].decode()
 
 
 def group_from_json(value: Any) -> SubscriptionGroupConfig:

@@ -1,7 +1,7 @@
 """Topics of this broker and their queues (RocketMQ's TopicConfigManager).
 
-Owns `config/topics.json`. Every change bumps the data version and is on disk before the caller
-goes on, so a topic that was answered survives SIGKILL. Who needs to know of a change (name
+Owns `config/topics.json`. Every change bumps the data version and is saved; who answers waits for
+that (`saver`), so a topic that was answered survives SIGKILL. Who needs to know of a change (name
 servers, the send path's cache) subscribes.
 """
 
@@ -16,11 +16,10 @@ import msgspec
 from twinlog.broker import names, perm
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
-from twinlog.broker.saver import Saver
-from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.topic import TopicConfig, pretty_text
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.saving import TableSaver, TableText
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -42,10 +41,10 @@ class TopicConfigManager:
         # Called before a topic is made that was not there; may raise that it must not be.
         self.before_creation: Callable[[], None] = lambda: None
         self._listeners: list[TopicListener] = []
-        self.saver = Saver(lambda: self.save())
+        self.saver = TableSaver("topics", self._write)
+        self._texts = TableText(pretty_text)
         self.data_version = DataVersion(clock.now_ms())
         self.table: dict[str, TopicConfig] = {}
-        self._texts: dict[str, str] = {}  # Of topics that did not change since they were written.
         self.system_topics = set(names.SYSTEM_TOPICS)
         for topic in _boot_topics(config):
             self.table[topic.topic_name] = topic
@@ -61,17 +60,9 @@ class TopicConfigManager:
         for name, value in (data.get("topicConfigTable") or {}).items():
             self.table[name] = topic_from_json(name, value)
 
-    def save(self) -> None:
-        """Write the whole table; only what changed is made into text again."""
-        version = fastjson.dumps_pretty(self.data_version.to_json(), level=1)
-        texts = self._texts
-        for name, topic in self.table.items():
-            if name not in texts:
-                texts[name] = pretty_text(topic)
-        topics = ",".join(map(texts.__getitem__, self.table)).encode()
-        self._file.save_text(
-            b'{\n\t"dataVersion":%b,\n\t"topicConfigTable":{%b\n\t}\n}' % (version, topics)
-        )
+    async def _write(self) -> None:
+        members = await self._texts.pieces(lambda: self.table)
+        await self._file.save_table(self.data_version.to_json(), "topicConfigTable", members)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,7 +93,7 @@ class TopicConfigManager:
         if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             # The file may still hold the template of a time when creation was allowed.
             template.perm = perm.PERM_READ_WRITE
-            self._texts.pop(default_topic, None)
+            self._texts.forget((default_topic,))
         if not perm.is_inherited(template.perm):
             return None
         self.before_creation()
@@ -179,19 +170,20 @@ class TopicConfigManager:
         self.table = dict(table)
         self._texts.clear()
         self.data_version.assign(version)
-        self.save()
+        self.saver.changed()
         if changed:
             self._tell(changed)
 
     def _put(self, config: TopicConfig) -> None:
-        self.table[config.topic_name] = config
-        self._changed((config.topic_name,))
+        name = config.topic_name
+        created = () if name in self.table else (name,)
+        self.table[name] = config
+        self._changed((name,), created)
 
-    def _changed(self, topics: Collection[str]) -> None:
-        for name in topics:
-            self._texts.pop(name, None)
+    def _changed(self, topics: Collection[str], created: Iterable[str] = ()) -> None:
+        self._texts.forget(topics)
         self.data_version.next_version(self._clock.now_ms())
-        self.saver.changed()
+        self.saver.changed(created)
         self._tell(topics)
 
     def _tell(self, topics: Iterable[str]) -> None:

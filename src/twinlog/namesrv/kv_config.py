@@ -1,6 +1,6 @@
 """KV configuration of a name server, kept in `kvConfig.json`: answers to KVConfigManager.
 
-The file is written whole after every change, before the change is answered: temporary file, sync,
+The file is written whole after changes, before they are answered (`saver`): temporary file, sync,
 rename, the old content as `.bak`. A file that cannot be read stops the start; it is never
 overwritten unread.
 """
@@ -11,6 +11,7 @@ import msgspec
 
 from twinlog.remoting import fastjson
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.saving import TableSaver
 
 NAMESPACE_ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 ENTRIES_MAX = 100_000
@@ -31,6 +32,7 @@ class KVConfigManager:
         self._disk = disk
         self._path = path
         self._table: dict[str, dict[str, str]] = {}
+        self.saver = TableSaver("kvConfig", self._write)
 
     def load(self) -> None:
         """Read the file if there is one.
@@ -53,12 +55,12 @@ class KVConfigManager:
         if entries >= ENTRIES_MAX and key not in self._table.get(namespace, {}):
             raise KVConfigError(f"{ENTRIES_MAX} KV entries are stored: delete some first")
         self._table.setdefault(namespace, {})[key] = value
-        self._persist()
+        self.saver.changed()
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a key; its namespace stays, as in RocketMQ. Unknown ones are no error."""
         if self._table.get(namespace, {}).pop(key, None) is not None:
-            self._persist()
+            self.saver.changed()
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -67,9 +69,11 @@ class KVConfigManager:
         """All keys of a namespace; None when it was never used."""
         return self._table.get(namespace)
 
-    def _persist(self) -> None:
+    async def _write(self) -> None:
+        await self._disk.run(self._replace, fastjson.dumps(_KVConfigFile(self._table)))
+
+    def _replace(self, data: bytes) -> None:
         directory = self._path.rpartition("/")[0]
         if directory:
             self._disk.make_directories(directory)
-        data = fastjson.dumps(_KVConfigFile(self._table))
         write_atomically(self._disk, self._path, data, keep_backup=True)

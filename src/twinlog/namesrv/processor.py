@@ -411,9 +411,20 @@ class NamesrvProcessor:
             self._kv.put(header.namespace, header.key, header.value)
         except KVConfigError as error:
             raise CommandError(str(error)) from error
-        except OSError as error:
-            raise CommandError(f"the KV configuration cannot be written: {error}") from error
-        connection.reply(request)
+        self._answer_when_saved(connection, request)
+
+    def _answer_when_saved(self, connection: ServerConnection, request: Request) -> None:
+        def saved(reason: str) -> None:
+            if reason:
+                remark = (
+                    f"changed, but the KV configuration cannot be written: {reason}; it is tried"
+                    " again until it can"
+                )
+                connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+            else:
+                connection.reply(request)
+
+        self._kv.saver.when_saved(saved)
 
     def _get_kv(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.GetKVConfigRequestHeader)
@@ -433,11 +444,8 @@ class NamesrvProcessor:
         if not ext.get("namespace") or not ext.get("key"):
             raise CommandError("namespace or key is null")
         header = request.header(headers.DeleteKVConfigRequestHeader)
-        try:
-            self._kv.delete(header.namespace, header.key)
-        except OSError as error:
-            raise CommandError(f"the KV configuration cannot be written: {error}") from error
-        connection.reply(request)
+        self._kv.delete(header.namespace, header.key)
+        self._answer_when_saved(connection, request)
 
     def _kv_list(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.GetKVListByNamespaceRequestHeader)

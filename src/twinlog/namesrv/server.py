@@ -19,6 +19,7 @@ from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import NamesrvConfig
 from twinlog.runtime.disk import Disk, PosixDisk
+from twinlog.runtime.saving import SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import server_tls
 
@@ -51,6 +52,8 @@ class Namesrv:
             guard=self.guard,
             failures=self.failures,
         )
+        self._saves = SaveService(clock, [self.kv.saver])
+        self._tasks = TaskOwner("namesrv")
         self._remoting: RemotingServer | None = None
         self.port = 0
 
@@ -65,6 +68,7 @@ class Namesrv:
         if self.guard is not None:
             self.guard.files.load()
         self.kv.load()
+        self._saves.start(self._tasks)
         self._remoting = RemotingServer(
             self._handle,
             clock=self._clock,
@@ -93,6 +97,8 @@ class Namesrv:
         if self._remoting is not None:
             await self._remoting.close()
             self._remoting = None
+        await self._saves.save_all()
+        await self._tasks.stop()
         self.processor.audit.flush()
 
     def reload(self) -> None:

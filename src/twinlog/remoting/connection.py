@@ -402,13 +402,19 @@ class Connection(asyncio.Protocol):
                 self._bytes_in_flight += len(body)
             try:
                 handler(self, request)
-            except CommandError as refusal:
-                self.reply(request, refusal.code, remark=refusal.remark)
-            except RemoteProtocolError as error:
-                self._broken(error)
-                return
             except Exception as error:
                 self._failed(request, error)
+
+    def handle_again(self, handler: Callable[[Any, Request], None], request: Request) -> None:
+        """Handle a request that was held back, outside of the turn that brought it."""
+        if self.is_closed:
+            return
+        try:
+            handler(self, request)
+        except RemoteProtocolError as error:
+            self._broken(error)
+        except Exception as error:
+            self._failed(request, error)
 
     def _failed(self, request: Request, error: Exception) -> None:
         """A bug of ours costs this request its answer, not the others their server."""

@@ -324,16 +324,19 @@ async def test_full_line_of_waiting_replies_is_refused_with_the_retryable_code(
 
 
 async def test_a_heartbeat_of_many_groups_writes_the_tables_once(
-    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: Client
 ) -> None:
     """Each write is of the whole table and syncs: with one per group others waited for minutes."""
-    saves: list[int] = []
-    for table in (broker.groups, broker.topics):
-        save = table.save
-        monkeypatch.setattr(table, "save", lambda save=save: (saves.append(1), save()))
+    tables = (broker.groups, broker.topics)
+    before = [table.saver.save_count for table in tables]
     body = {"clientID": "c", "consumerDataSet": [{"groupName": f"g{n}"} for n in range(500)]}
     assert (await client.ask(RequestCode.HEART_BEAT, None, fastjson.dumps(body))).code == 0
-    assert len(saves) == 2
+    assert [
+        table.saver.save_count - count for table, count in zip(tables, before, strict=True)
+    ] == [
+        1,
+        1,
+    ]
     assert "g499" in broker.groups.table
     assert "%RETRY%g499" in broker.topics.table
     assert b"g499" in broker.disk.read_bytes("/store/config/subscriptionGroup.json")

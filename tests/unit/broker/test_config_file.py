@@ -10,12 +10,12 @@ from twinlog.testing.simdisk import SimDisk
 PATH = "/config/topics.json"
 
 
-def saved_twice() -> tuple[SimDisk, ConfigFile]:
+async def saved_twice() -> tuple[SimDisk, ConfigFile]:
     disk = SimDisk()
     disk.make_directories("/config")
     file = ConfigFile(disk, PATH)
-    file.save({"saved": "first"})
-    file.save({"saved": "second"})
+    await file.save({"saved": "first"})
+    await file.save({"saved": "second"})
     return disk, file
 
 
@@ -27,8 +27,8 @@ def overwrite(disk: SimDisk, path: str, data: bytes) -> None:
     file.close()
 
 
-def test_what_was_there_before_is_the_backup() -> None:
-    disk, file = saved_twice()
+async def test_what_was_there_before_is_the_backup() -> None:
+    disk, file = await saved_twice()
     assert file.load() == {"saved": "second"}
     disk.unlink(PATH)
     assert file.load() == {"saved": "first"}
@@ -37,26 +37,26 @@ def test_what_was_there_before_is_the_backup() -> None:
 
 
 @pytest.mark.parametrize("damage", [b'{"saved": "sec', b"\0" * 40, b'["no object"]'])
-def test_a_damaged_file_falls_back_and_says_so(
+async def test_a_damaged_file_falls_back_and_says_so(
     damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk, file = saved_twice()
+    disk, file = await saved_twice()
     overwrite(disk, PATH, damage)
     assert file.load() == {"saved": "first"}
     assert f"config file not readable path={PATH}" in caplog.text
     assert disk.read_bytes(PATH) == damage, "nothing is changed by reading"
 
 
-def test_file_and_backup_damaged_is_an_error_that_names_them() -> None:
-    disk, file = saved_twice()
+async def test_file_and_backup_damaged_is_an_error_that_names_them() -> None:
+    disk, file = await saved_twice()
     for path in (PATH, PATH + ".bak"):
         overwrite(disk, path, b"{")
     with pytest.raises(ConfigFileError, match=r"is not JSON: .*repair or remove it and its backup"):
         file.load()
 
 
-def test_an_empty_file_is_as_none_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    disk, file = saved_twice()
+async def test_an_empty_file_is_as_none_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    disk, file = await saved_twice()
     overwrite(disk, PATH, b"")
     assert file.load() == {"saved": "first"}
     assert f"config file empty path={PATH}" in caplog.text

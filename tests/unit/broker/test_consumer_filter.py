@@ -62,16 +62,16 @@ def test_positions_are_those_of_apache() -> None:
     assert murmur3_low64(b"The quick brown fox jumps over the lazy dog") == 0xE34BBC7BBC071B6C
 
 
-def test_the_file_is_apaches_byte_for_byte() -> None:
+async def test_the_file_is_apaches_byte_for_byte() -> None:
     table = Table()
     table.manager.register("GID_sql", [sql()])
     table.clock.wall_ms = DEAD
     table.manager.group_gone("GID_sql")
-    table.manager.save()
+    await table.manager.save()
     assert table.file() == GOLDEN.read_bytes()
 
 
-def test_apaches_file_is_taken_over() -> None:
+async def test_apaches_file_is_taken_over() -> None:
     table = Table()
     write_file(table.disk, PATH, GOLDEN.read_bytes())
     table.clock.wall_ms = DEAD + 1000
@@ -80,14 +80,14 @@ def test_apaches_file_is_taken_over() -> None:
     assert known is not None
     assert (known.expression, known.client_version, known.dead_ms) == (EXPRESSION, BORN + 1, DEAD)
     assert known.compiled.matches({"price": "3"})
-    table.manager.save()
+    await table.manager.save()
     assert table.file() == GOLDEN.read_bytes()
 
 
-def test_who_was_connected_is_gone_for_half_a_minute_and_comes_back() -> None:
+async def test_who_was_connected_is_gone_for_half_a_minute_and_comes_back() -> None:
     table = Table()
     table.manager.register("GID_sql", [sql()])
-    table.manager.save()
+    await table.manager.save()
     again = table.again()
     table.clock.wall_ms = BORN + 100_000
     again.load()
@@ -98,15 +98,15 @@ def test_who_was_connected_is_gone_for_half_a_minute_and_comes_back() -> None:
     assert (known.dead_ms, known.client_version, known.born_ms) == (0, BORN + 9, BORN)
 
 
-def test_an_entry_goes_when_it_was_dead_for_too_long_or_its_topic_is_not_wanted() -> None:
+async def test_an_entry_goes_when_it_was_dead_for_too_long_or_its_topic_is_not_wanted() -> None:
     table = Table(filter_data_clean_time_span=1000)
     table.manager.register("GID_sql", [sql()])
     table.manager.register("GID_sql", [SubscriptionData("Other")])
     table.clock.advance(999)
-    table.manager.save()
+    await table.manager.save()
     assert table.manager.find("TopicSql", "GID_sql") is not None
     table.clock.advance(1)
-    table.manager.save()
+    await table.manager.save()
     assert table.manager.find("TopicSql", "GID_sql") is None
     assert fastjson.loads(table.file()) == {"filterDataByTopic": {}}
 
@@ -133,7 +133,7 @@ def test_an_older_member_does_not_bring_the_old_expression_back() -> None:
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_leaves_no_filter(
+async def test_a_file_that_cannot_be_used_leaves_no_filter(
     content: bytes, config: dict[str, Any]
 ) -> None:
     table = Table(**config)

@@ -71,6 +71,7 @@ async def test_changes_follow_each_other_in_the_order_of_the_log(pair: Pair) -> 
     assert pair.slave.topics.table["orders"].perm == 6
     assert "gone" not in pair.slave.topics.table
     assert "g" not in pair.slave.groups.table
+    assert await pair.slave.topics.saver.save() == ""
     saved = json.loads((pair.slave.root / "config" / "topics.json").read_text())
     assert "orders" in saved["topicConfigTable"]
 
@@ -111,7 +112,7 @@ async def test_a_commit_made_on_the_slave_is_not_moved_back(pair: Pair) -> None:
 async def test_a_slave_goes_on_where_it_stopped(pair: Pair) -> None:
     pair.writer.enable()
     await pair.replicate()
-    pair.reader.save(pair.reader.next_offset)
+    await pair.reader.save(pair.reader.next_offset)
     applied = pair.reader.applied_count
     assert applied > 0
     again = pair.slave.reader()
@@ -206,7 +207,7 @@ async def test_a_master_that_becomes_a_slave_does_not_apply_its_own_records(pair
     pair.master.store.write_pending()
     own = pair.master.reader()
     own.follow_master()
-    own.save(own.next_offset)
+    await own.save(own.next_offset)
     again = pair.master.reader()
     again.load()
     assert again.applied_count == 0

@@ -141,7 +141,13 @@ async def test_item_089_what_was_fetched_is_in_memory_and_on_disk(slave: Slave) 
 
 async def test_item_089_memory_first(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(slave.topics, "save", lambda: seen.append("orders" in slave.topics.table))
+    save = slave.topics.saver.save
+
+    async def look() -> str:
+        seen.append("orders" in slave.topics.table)
+        return await save()
+
+    monkeypatch.setattr(slave.topics.saver, "save", look)
     await slave.sync.sync_all()
     assert seen == [True]
 
@@ -265,7 +271,7 @@ async def test_item_092_a_master_that_leaves_during_a_cycle(slave: Slave) -> Non
     assert slave.master.asked == ORDER[:1]
 
 
-def test_item_093_a_kill_at_any_moment_leaves_the_old_table_or_the_new_one() -> None:
+async def test_item_093_a_kill_at_any_moment_leaves_the_old_table_or_the_new_one() -> None:
     old, new = {"DefaultCluster", "a", "b", "c"}, {"DefaultCluster", "b", "c", "d", "e"}
     config = BrokerConfig(store_path_root_dir="/store")
 
@@ -275,8 +281,9 @@ def test_item_093_a_kill_at_any_moment_leaves_the_old_table_or_the_new_one() -> 
         topics.table.clear()  # What every broker has is not what is looked at.
         return topics
 
-    def write(names: set[str], on: TopicConfigManager, counter: int) -> None:
+    async def write(names: set[str], on: TopicConfigManager, counter: int) -> None:
         on.replace({name: TopicConfig(name) for name in names}, version(counter))
+        await on.saver.save()
 
     outcomes = set()
     for moment in range(1, 100):
@@ -285,10 +292,10 @@ def test_item_093_a_kill_at_any_moment_leaves_the_old_table_or_the_new_one() -> 
         disk.fsync_directory("/store")
         disk.fsync_directory("/")
         topics = manager(disk)
-        write(old, topics, 1)
+        await write(old, topics, 1)
         disk.crash_after = disk.change_count + moment
         try:
-            write(new, topics, 2)
+            await write(new, topics, 2)
         except SimCrash:
             pass
         else:
@@ -449,7 +456,7 @@ async def test_a_large_table_is_saved_beside_other_work(slave: Slave) -> None:
         slave.offsets.table[f"topic-{n % 10_000}@group-{n}"] = {0: n, 1: n, 2: n, 3: n}
     slave.offsets.commit("g", "t", 0, 1)
     turns = 0
-    saving = asyncio.ensure_future(slave.offsets.save())
+    saving = asyncio.ensure_future(slave.offsets.saver.save())
     while not saving.done():
         turns += 1
         await asyncio.sleep(0)

@@ -17,23 +17,24 @@ from twinlog.runtime.config import BrokerConfig
 from twinlog.testing.simdisk import SimDisk
 
 
-def test_the_file_is_the_table_after_every_change() -> None:
+async def test_the_file_is_the_table_after_every_change() -> None:
     disk = SimDisk()
     disk.make_directories("/config")
     file = ConfigFile(disk, "/config/topics.json")
     topics = TopicConfigManager(BrokerConfig(), file, SystemClock())
 
-    def check() -> None:
+    async def check() -> None:
+        assert await topics.saver.save() == ""
         assert disk.read_bytes(file.path) == fastjson.dumps_pretty(topics.to_json())
 
     topics.create_in_send("a", "TBW102", queue_count=4, sys_flag=0)
-    check()
+    await check()
     topics.update(TopicConfig('quoted "b" ü', perm=4, read_queue_nums=1))
-    check()
+    await check()
     topics.update_order(["a"])  # Changes a member of a topic that was written before.
-    check()
+    await check()
     topics.delete("a")
-    check()
+    await check()
     again = TopicConfigManager(BrokerConfig(), file, SystemClock())
     again.load()
     assert again.table == topics.table

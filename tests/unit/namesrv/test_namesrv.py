@@ -295,7 +295,7 @@ async def test_kv_configuration_survives_a_restart(
     await again.stop()
 
 
-def test_unreadable_kv_file_stops_the_start_and_is_kept(tmp_path: Path) -> None:
+async def test_unreadable_kv_file_stops_the_start_and_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text('{"configTable":{"ns":')
     with pytest.raises(KVConfigError, match="cannot be read"):
@@ -304,7 +304,9 @@ def test_unreadable_kv_file_stops_the_start_and_is_kept(tmp_path: Path) -> None:
     manager = KVConfigManager(PosixDisk(), str(path))
     manager.load()
     manager.put("a", "b", "c")
+    assert await manager.saver.save() == ""
     manager.delete("a", "b")
+    assert await manager.saver.save() == ""
     manager.delete("no", "such")
     assert manager.namespace("a") == {}
     assert manager.namespace("no") is None

@@ -94,8 +94,12 @@ class AdminTopicsProcessor:
         )  # fmt: skip
 
     async def _register(self, connection: ServerConnection, request: Request, topic: str) -> None:
+        reason = await self._topics.saver.saved()
         await self._registration.register_topics([topic])
-        connection.reply(request, remark=UNSET_REMARK)
+        if reason:
+            _answer(connection, request, f"topic[{topic}]", reason)
+        else:
+            connection.reply(request, remark=UNSET_REMARK)
 
     def delete_topic(self, connection: ServerConnection, request: Request) -> None:
         """DELETE_TOPIC_IN_BROKER (215). Consumer offsets stay, as in 4.9."""
@@ -105,7 +109,9 @@ class AdminTopicsProcessor:
         self._topics.delete(topic)
         self._store.delete_topics([topic])
         self._stats.topic_deleted(topic)
-        connection.reply(request)
+        self._topics.saver.when_saved(
+            lambda reason: _answer(connection, request, f"topic[{topic}]", reason)
+        )
 
     def all_topics(self, connection: ServerConnection, request: Request) -> None:
         """GET_ALL_TOPIC_CONFIG (21)."""
@@ -158,7 +164,7 @@ class AdminTopicsProcessor:
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
         self._groups.update(config)
-        connection.reply(request)
+        self._answer_group(connection, request, config.group_name)
 
     def delete_group(self, connection: ServerConnection, request: Request) -> None:
         """DELETE_SUBSCRIPTIONGROUP (207)."""
@@ -168,7 +174,12 @@ class AdminTopicsProcessor:
         if header.remove_offset or header.clean_offset:
             self._offsets.remove_group(header.group_name)
         self._stats.group_deleted(header.group_name)
-        connection.reply(request)
+        self._answer_group(connection, request, header.group_name)
+
+    def _answer_group(self, connection: ServerConnection, request: Request, name: str) -> None:
+        self._groups.saver.when_saved(
+            lambda reason: _answer(connection, request, f"subscription group [{name}]", reason)
+        )
 
     def all_groups(self, connection: ServerConnection, request: Request) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
@@ -203,3 +214,12 @@ class AdminTopicsProcessor:
                 "please execute it from master broker."
             )
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _answer(connection: ServerConnection, request: Request, what: str, reason: str) -> None:
+    """What was changed is on disk; or it holds for this process and is tried again."""
+    if not reason:
+        connection.reply(request)
+        return
+    remark = f"{what} is changed, but not saved yet; it is tried again until it is: {reason}"
+    connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)

@@ -79,16 +79,19 @@ class ClientManageProcessor:
         self._filters.heartbeat()
         now = self._clock.monotonic_ms()
         language = language_name(request)
-        with self._groups.saver.together(), self._topics.saver.together():
-            for data in consuming:
-                info = ClientChannelInfo(connection, client_id, language, request.version)
-                self._consumer_alive(data, info, now)
+        for data in consuming:
+            info = ClientChannelInfo(connection, client_id, language, request.version)
+            self._consumer_alive(data, info, now)
         for data in producing:
             group = text(data, "groupName")
             if group:
                 info = ClientChannelInfo(connection, client_id, language, request.version)
                 self._producers.register(group, info, now)
-        connection.reply(request)
+        # Groups and retry topics that it made are on disk, or kept: it is alive all the same.
+        topics = self._topics.saver
+        self._groups.saver.when_saved(
+            lambda _: topics.when_saved(lambda _: connection.reply(request))
+        )
 
     def _consumer_alive(self, data: dict[str, Any], info: ClientChannelInfo, now_ms: int) -> None:
         group = text(data, "groupName")

@@ -198,7 +198,7 @@ class PullMessageProcessor:
             remark = f"the broker[{config.broker_ip1}] pulling message is forbidden"
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
         name = header.consumer_group
-        group = self._groups.table.get(name) or self._groups.find(name)
+        group = self._groups.table.get(name) or self._make_group(name)
         if group is None:
             remark = f"subscription group [{name}] does not exist, {see_faq()}"
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -213,6 +213,11 @@ class PullMessageProcessor:
         if config.filter_support_retry:
             wanted = retry_filter(self._filters, header.topic) or wanted
         return _Pull(header, group, wanted)
+
+    def _make_group(self, name: str) -> SubscriptionGroupConfig | None:
+        group = self._groups.find(name)
+        self._groups.saver.hold(name)
+        return group
 
     def _check_queue(self, connection: ServerConnection, header: PullMessageRequestHeader) -> None:
         topic = self._topics.select(header.topic)

@@ -312,6 +312,7 @@ class SendMessageProcessor:
         if message.reconsume_times >= times_max:
             target = names.dlq_topic(group)
             self._topics.create_in_send_back(target, queue_count=1)
+            self._topics.saver.hold(target)
             message.topic = target
             message.queue_id = 0
 
@@ -457,6 +458,10 @@ class SendMessageProcessor:
         if config is None:
             remark = f"topic[{topic}] not exist, apply first please!{see_faq()}"
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        self._topics.saver.hold(topic)
+        if self._topics.saver.is_refused(topic):
+            remark = f"topic[{topic}] cannot be saved: {self._topics.saver.problem}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         route = _Route(config, self._stats)
         # An ordered topic depends on the broker's permission, which may change: always checked.
         if not config.order:

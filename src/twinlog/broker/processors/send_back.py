@@ -76,6 +76,7 @@ class SendBackProcessor:
             queue_count=group.retry_queue_nums,
             sys_flag=_UNIT_SUB_FLAG if header.unit_mode else 0,
         )
+        self._topics.saver.hold(retry_topic)
         if not perm.is_writeable(topic.perm):
             remark = f"the topic[{retry_topic}] sending message is forbidden"
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
@@ -126,6 +127,7 @@ class SendBackProcessor:
         if record.reconsume_times >= times_max or level < 0:
             topic, queue_id, level = names.dlq_topic(header.group), 0, 0
             self._topics.create_in_send_back(topic, queue_count=1)
+            self._topics.saver.hold(topic)
         else:
             topic = names.retry_topic(header.group)
             queue_id = self._rng.randrange(group.retry_queue_nums)
