@@ -117,7 +117,7 @@ class Housekeeping:
 
     # Durable rounds
 
-    async def save_round(self) -> bool:
+    async def save_round(self, *, is_stop: bool = False) -> bool:
         """Make everything dispatched so far durable and write it down; false: not this time."""
         store = self._store
         store.write_pending()
@@ -136,6 +136,8 @@ class Housekeeping:
         except OSError as error:
             self._queue_failed(error)
             return False
+        now_ms = self._clock.monotonic_ms()
+        ends = store.queue_manifest.gather(store.queue_table, now_ms, is_stop=is_stop)
         paths = store.queue_table.take_unsynced()
         index_files = store.index.take_unsynced() if store.index is not None else []
         try:
@@ -156,6 +158,8 @@ class Housekeeping:
         try:
             if self.before_checkpoint is not None:
                 await self.before_checkpoint()
+            if ends is not None:
+                await store.queue_manifest.save(ends, store.queue_table.file_size)
             save = functools.partial(store.checkpoint.save, point, cut_count=cut_count)
             return await self._disk.run(save)
         except DiskSyncError:
@@ -183,7 +187,7 @@ class Housekeeping:
         if store.index is not None:
             store.index.drain()
             store.index.write_slots()
-        if not await self.save_round():
+        if not await self.save_round(is_stop=True):
             return False
         # Bytes that are no whole record yet (slave) are kept; the next start asks for the rest.
         return store.dispatched.value == store.appended.value and store.is_writeable

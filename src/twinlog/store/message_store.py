@@ -37,6 +37,7 @@ from twinlog.store.flush import FlushService
 from twinlog.store.housekeeping import Housekeeping
 from twinlog.store.index_service import IndexService
 from twinlog.store.listeners import DispatchListener, DispatchListeners
+from twinlog.store.queue_manifest import QueueManifest
 from twinlog.store.queue_table import OWN_TOPICS, TAIL_SIZE_MAX, ConsumeQueueTable
 from twinlog.store.reader import StoreReader
 from twinlog.store.recovery import Recovery, RecoveryReport
@@ -110,6 +111,7 @@ class MessageStore:
                 index_max=config.max_index_num,
             )
         self.checkpoint = StoreCheckpoint(disk, root, own)
+        self.queue_manifest = QueueManifest(disk, own)
         self.dispatcher = Dispatcher(self.queue_table, self.index, self._levels, clock)
         self.reader = StoreReader(
             config, self.commit_log, self.queue_table, self.index, memory_size
@@ -148,8 +150,12 @@ class MessageStore:
         self._held: list[tuple[int, list[tuple[ConsumeQueue, int]]]] = []
         # (end of the log from now on, whether what is gone was written)
         self.on_cut: Callable[[int, bool], None] = lambda floor, was_written: None
-        self.commit_log.on_truncating = self.checkpoint.forget_point
+        self.commit_log.on_truncating = self._forget_points
         self.commit_log.on_truncate = self._log_truncated
+
+    def _forget_points(self) -> None:
+        self.checkpoint.forget_point()
+        self.queue_manifest.forget()
 
     # Life
 
@@ -191,7 +197,8 @@ class MessageStore:
 
     async def _load_and_recover(self, was_clean: bool) -> RecoveryReport:
         self.commit_log.load()
-        self.queue_table.load()
+        self.queue_manifest.load()
+        self.queue_table.load(self.queue_manifest.file_size)
         self.checkpoint.load()
         if self.index is not None:
             self.index.load()
@@ -206,6 +213,7 @@ class MessageStore:
             check_crc=self.config.check_crc_on_recover,
             is_index_safe=self.config.message_index_safe,
             mark_unclean=self._mark_unclean,
+            manifest=self.queue_manifest,
         )
         report = await recovery.run(was_clean=was_clean)
         self.last_store_timestamp = max(
@@ -696,5 +704,7 @@ class MessageStore:
         self.write_pending()
         for queue in queues:
             _LOG.info("queue removed topic=%s queue=%d", queue.topic, queue.queue_id)
+        if queues:
+            self.queue_manifest.forget()
         self.queue_table.destroy(queues)
         return len(queues)

@@ -15,7 +15,9 @@ from typing import Final
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.numbers import is_number
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
+from twinlog.store.errors import StoreLayoutError
 from twinlog.store.file_pool import FilePool
+from twinlog.store.segment import parse_segment_name
 from twinlog.store.segment_queue import list_segments
 
 _LOG = logging.getLogger("twinlog.store")
@@ -44,18 +46,23 @@ class ConsumeQueueTable:
     def __init__(self, disk: Disk, directory: str, *, file_size: int, open_files_max: int) -> None:
         self._disk = disk
         self._directory = directory
-        self._file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
+        self.file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
         self.pool = FilePool(disk, open_files_max)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.holed: list[ConsumeQueue] = []  # Lost a file: for recovery to make again.
+        self._is_size_known = False
         # (queue, physical offset of its oldest waiting entry), oldest first.
         self._dirty: deque[tuple[ConsumeQueue, int]] = deque()
         self._unsynced: set[ConsumeQueue] = set()
 
     # Loading
 
-    def load(self) -> None:
-        """Find every queue and where it ends."""
+    def load(self, known_file_size: int = 0) -> None:
+        """Find every queue and where it ends.
+
+        Where files of `known_file_size` are known to be right, one of another length was cut.
+        """
+        self._is_size_known = known_file_size == self.file_size
         self._disk.make_directories(self._directory)
         for topic in self._disk.list(self._directory):
             topic_path = posixpath.join(self._directory, topic)
@@ -67,18 +74,26 @@ class ConsumeQueueTable:
                     self._load_queue(topic, int(name), posixpath.join(topic_path, name))
 
     def _load_queue(self, topic: str, queue_id: int, directory: str) -> None:
-        starts = list_segments(
-            self._disk, directory, self._file_size, key="mappedFileSizeConsumeQueue"
-        )
-        queue = ConsumeQueue(topic, queue_id, directory, self._file_size)
+        queue = ConsumeQueue(topic, queue_id, directory, self.file_size)
         self.by_key[queue.key] = queue
+        try:
+            starts = list_segments(
+                self._disk, directory, self.file_size, key="mappedFileSizeConsumeQueue"
+            )
+        except StoreLayoutError as error:
+            if not self._is_size_known:
+                raise
+            _LOG.warning("queue has a file that was cut, made again: %s", error)
+            self._remove_files(directory)
+            self.holed.append(queue)
+            return
         if not starts:
             return
-        if starts[-1] - starts[0] != (len(starts) - 1) * self._file_size:
+        if starts[-1] - starts[0] != (len(starts) - 1) * self.file_size:
             # A power cut may take a new file and leave the next one; the log knows both.
             _LOG.warning("queue has a hole between its files, made again path=%s", directory)
             self.holed.append(queue)
-            queue.first_start, queue.written_end = starts[0], starts[-1] + self._file_size
+            queue.first_start, queue.written_end = starts[0], starts[-1] + self.file_size
             return
         entries = self._count_valid(queue.path_of(starts[-1]))
         if not entries and len(starts) == 1:
@@ -93,10 +108,15 @@ class ConsumeQueueTable:
         if last is not None and last[1] != PRE_BLANK_SIZE:
             queue.last_physical_end = last[0] + last[1] if last[1] > 0 else _UNKNOWN_END
 
+    def _remove_files(self, directory: str) -> None:
+        for name in self._disk.list(directory):
+            if parse_segment_name(name) is not None:
+                self._disk.unlink(posixpath.join(directory, name))
+
     def _count_valid(self, path: str) -> int:
         """Entries before the first empty one: binary search, all behind the end is zero."""
         file = self.pool.get(path)
-        low, high = 0, self._file_size // ENTRY_SIZE
+        low, high = 0, self.file_size // ENTRY_SIZE
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = ENTRY.unpack(file.pread(ENTRY_SIZE, middle * ENTRY_SIZE))
@@ -114,7 +134,7 @@ class ConsumeQueueTable:
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             directory = posixpath.join(self._directory, _directory_name(topic), str(queue_id))
-            queue = ConsumeQueue(topic, queue_id, directory, self._file_size)
+            queue = ConsumeQueue(topic, queue_id, directory, self.file_size)
             self.by_key[queue.key] = queue
         return queue
 

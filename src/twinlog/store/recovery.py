@@ -8,7 +8,7 @@ Where the scan starts (the first that applies):
 | `twinlog/recovery` is valid | its dispatched offset: everything below is durable |
 | no `abort` | third-last segment |
 | `abort` | newest segment whose first record is not newer than `checkpoint` says |
-| queues or index missing | the first record, for the missing part |
+| queues or index missing, or less than `twinlog/queues` says | the first record, for that part |
 
 Every record from there on is checked (size, magic, own offset, CRC, queue offset) and dispatched;
 queues and index ignore what they have. Where no record begins the log ends. Bytes behind the end
@@ -33,6 +33,7 @@ from twinlog.store.dispatch import Dispatcher, QueueGapError, StaleRecordError
 from twinlog.store.errors import StoreDamagedError
 from twinlog.store.index_service import IndexService
 from twinlog.store.missing_log import missing_log
+from twinlog.store.queue_manifest import Ends, QueueManifest
 from twinlog.store.queue_table import ConsumeQueueTable
 from twinlog.store.reader import store_timestamp_of
 from twinlog.store.resync import HEAD_SIZE, find_record
@@ -83,6 +84,7 @@ class Recovery:
         check_crc: bool,
         is_index_safe: bool,
         mark_unclean: Callable[[], None],
+        manifest: QueueManifest,
     ) -> None:
         self._log = log
         self._queues = queues
@@ -93,6 +95,8 @@ class Recovery:
         self._check_crc = check_crc
         self._is_index_safe = is_index_safe
         self._mark_unclean = mark_unclean
+        self._manifest = manifest
+        self._lost: Ends = {}
         self._safe_end = 1 << 62  # Below this the log was synced: nothing can be torn.
 
     async def run(self, *, was_clean: bool) -> RecoveryReport:
@@ -178,15 +182,17 @@ class Recovery:
         """Cut queues and index back to what is durable; the offset to scan from."""
         start = max(self._start(point, was_clean), self._log.min_offset)
         has_queues = any(queue.next_offset for queue in self._queues)
+        self._lost = self._manifest.lost(self._queues)
         if not was_clean:
             self._queues.truncate(start)
         starts = [start]
-        if not has_queues or self._queues.holed:
+        if not has_queues or self._queues.holed or self._lost:
             starts.append(self._log.min_offset)
             if start > self._log.min_offset:
                 report.notes.append("consume queues made again from the whole log")
                 self._begin_rebuild()
             self._queues.destroy(self._queues.holed)
+            self._destroy_lost()
         index = self._index
         if index is not None:
             if not was_clean:
@@ -199,6 +205,24 @@ class Recovery:
             elif point is None and index.end_offset < start:
                 starts.append(max(index.end_offset, self._log.min_offset))
         return min(starts)
+
+    def _destroy_lost(self) -> None:
+        """What is left of queues that lost entries goes, too: they are made from their records."""
+        for (topic, queue_id), end in self._lost.items():
+            queue = self._queues.get(topic, queue_id)
+            _LOG.warning(
+                "queue is missing or cut short, made again topic=%s queue=%d entries=%d of %d",
+                topic, queue_id, 0 if queue is None else queue.next_offset, end,
+            )  # fmt: skip
+            if queue is not None:
+                self._queues.destroy((queue,))
+
+    def _keep_numbers(self) -> None:
+        """A lost queue whose records are all expired goes on with the number that it had."""
+        for (topic, queue_id), end in self._lost.items():
+            queue = self._queues.make(topic, queue_id)
+            if end and not queue.next_offset:
+                queue.begin_at(end)
 
     def _begin_rebuild(self) -> None:
         """What is missing is made again from the whole log. Written down before anything else:
@@ -331,6 +355,7 @@ class Recovery:
         if not was_clean:
             self._sync_log(point.flushed if point is not None else 0)
         self._queues.truncate(end)
+        self._keep_numbers()
         if self._index is not None:
             self._index.truncate(end, self._store_time)
 
