@@ -50,6 +50,7 @@ from twinlog.store.status import (
     GetResult,
     PutMessageStatus,
     QueryResult,
+    illegal_record,
 )
 
 _LOG = logging.getLogger("twinlog.store")
