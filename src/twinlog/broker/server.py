@@ -392,6 +392,8 @@ class Broker:
         self.tasks.round(
             "save-offsets", lambda: config.flush_consumer_offset_interval, self._save_offsets
         )
+        every("save-delays", lambda: config.flush_delay_offset_interval, self._save_delays)
+        every("save-filters", lambda: _FILTER_SAVE_MS, self.filters.save)
         every(
             "check-transactions",
             lambda: config.transaction_check_interval,

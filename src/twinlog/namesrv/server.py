@@ -53,7 +53,6 @@ class Namesrv:
             failures=self.failures,
         )
         self._saves = SaveService(clock, [self.kv.saver])
-        self._tasks = TaskOwner("namesrv")
         self._remoting: RemotingServer | None = None
         self.port = 0
 
@@ -68,7 +67,7 @@ class Namesrv:
         if self.guard is not None:
             self.guard.files.load()
         self.kv.load()
-        self._saves.start(self._tasks)
+        self._saves.start(self.tasks)
         self._remoting = RemotingServer(
             self._handle,
             clock=self._clock,
@@ -98,7 +97,6 @@ class Namesrv:
             await self._remoting.close()
             self._remoting = None
         await self._saves.save_all()
-        await self._tasks.stop()
         self.processor.audit.flush()
 
     def reload(self) -> None:

@@ -112,9 +112,11 @@ class IndexService:
 
     def truncate(self, physical_offset: int, store_time: Callable[[int], int]) -> None:
         """The log was cut: no entry may point behind its end."""
-        self.drain()
-        if self.end_offset >= physical_offset:
-            self.recover(physical_offset, store_time)
+        try:
+            self.drain()
+        finally:
+            if self.end_offset >= physical_offset:
+                self.recover(physical_offset, store_time)
 
     # Appending
 
@@ -239,16 +241,16 @@ class IndexService:
             # are safe before its first entry.
             handle.fdatasync()
             self._disk.fsync_directory(self._directory)
+            file = IndexFile(path, handle, self._slots_max, self._index_max)
+            file.start(
+                before.end_timestamp if before is not None else 0,
+                before.end_offset if before is not None else 0,
+                slots,
+            )
         except OSError:
             handle.close()
             self._disk.unlink(path)
             raise
-        file = IndexFile(path, handle, self._slots_max, self._index_max)
-        file.start(
-            before.end_timestamp if before is not None else 0,
-            before.end_offset if before is not None else 0,
-            slots,
-        )
         self.files.append(file)
         return file
 

@@ -40,7 +40,7 @@ from twinlog.store.listeners import DispatchListener, DispatchListeners
 from twinlog.store.queue_manifest import QueueManifest
 from twinlog.store.queue_table import OWN_TOPICS, TAIL_SIZE_MAX, ConsumeQueueTable
 from twinlog.store.reader import StoreReader
-from twinlog.store.recovery import Recovery, RecoveryReport
+from twinlog.store.recovery import RecoveryReport, recovery_of
 from twinlog.store.refusals import illegal_message, illegal_record, store_refusal
 from twinlog.store.reput import ReputService
 from twinlog.store.running_flags import RunningFlags
@@ -50,7 +50,6 @@ from twinlog.store.status import (
     GetResult,
     PutMessageStatus,
     QueryResult,
-    illegal_record,
 )
 
 _LOG = logging.getLogger("twinlog.store")
@@ -204,18 +203,7 @@ class MessageStore:
         if self.index is not None:
             self.index.load()
             self.index.full_timestamp = self.checkpoint.index_timestamp
-        recovery = Recovery(
-            self.commit_log,
-            self.queue_table,
-            self.index,
-            self.checkpoint,
-            self.dispatcher,
-            self._clock,
-            check_crc=self.config.check_crc_on_recover,
-            is_index_safe=self.config.message_index_safe,
-            mark_unclean=self._mark_unclean,
-            manifest=self.queue_manifest,
-        )
+        recovery = recovery_of(self, self._clock, self._mark_unclean)
         report = await recovery.run(was_clean=was_clean)
         self.last_store_timestamp = max(
             report.last_store_timestamp, self.checkpoint.logics_timestamp

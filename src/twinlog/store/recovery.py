@@ -23,7 +23,7 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twinlog.message.record import MAGIC_V1, MAGIC_V2, ScanEntry, ScanStop, scan
 from twinlog.runtime.clock import Clock
@@ -38,6 +38,9 @@ from twinlog.store.queue_table import ConsumeQueueTable
 from twinlog.store.reader import store_timestamp_of
 from twinlog.store.resync import HEAD_SIZE, find_record
 from twinlog.store.segment import Segment, data_ranges
+
+if TYPE_CHECKING:
+    from twinlog.store.message_store import MessageStore
 
 _LOG = logging.getLogger("twinlog.store")
 _CHUNK_SIZE: Final = 8 << 20  # What array operations cost each time is shared by many records.
@@ -357,7 +360,11 @@ class Recovery:
         self._queues.truncate(end)
         self._keep_numbers()
         if self._index is not None:
-            self._index.truncate(end, self._store_time)
+            try:
+                self._index.truncate(end, self._store_time)
+            except OSError as error:
+                # A full disk: its keys wait, and are written when there is room; reads need none.
+                _LOG.error("index not written, tried again while the broker runs: %s", error)
 
     def _sync_log(self, start: int) -> None:
         """A killed process leaves records that are only in the page cache: found is not safe.
@@ -403,3 +410,19 @@ class Recovery:
             if at is not None:
                 return [store_timestamp_of(segment.file.pread(HEAD_SIZE, at))]
         return []
+
+
+def recovery_of(store: MessageStore, clock: Clock, mark_unclean: Callable[[], None]) -> Recovery:
+    """The recovery of a store that is loaded and not open yet."""
+    return Recovery(
+        store.commit_log,
+        store.queue_table,
+        store.index,
+        store.checkpoint,
+        store.dispatcher,
+        clock,
+        check_crc=store.config.check_crc_on_recover,
+        is_index_safe=store.config.message_index_safe,
+        mark_unclean=mark_unclean,
+        manifest=store.queue_manifest,
+    )

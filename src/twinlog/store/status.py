@@ -6,8 +6,6 @@ import enum
 
 import msgspec
 
-from twinlog.message.record import PropertiesSizeError, RecordError
-
 
 class PutMessageStatus(enum.Enum):
     """How a put ended. Values are RocketMQ's ordinals."""
@@ -51,14 +49,6 @@ class AppendResult(msgspec.Struct, gc=False, frozen=True):
     offsets: tuple[int, ...] = ()  # Physical offset of each member of a batch.
     reason: str = ""
     ids: str = ""  # Message ids of a batch, joined, instead of `offsets`.
-
-
-def illegal_record(error: RecordError) -> AppendResult:
-    """A message that cannot be a record was not put."""
-    status = PutMessageStatus.MESSAGE_ILLEGAL
-    if isinstance(error, PropertiesSizeError):
-        status = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
-    return AppendResult(status, reason=str(error))
 
 
 class GetResult(msgspec.Struct, frozen=True):
