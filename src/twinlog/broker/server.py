@@ -28,6 +28,7 @@ from twinlog.broker.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.creation_quota import CreationQuota
+from twinlog.broker.descriptors import check_descriptors
 from twinlog.broker.handlers import request_table, store_host
 from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
@@ -71,12 +72,10 @@ from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.descriptors import descriptor_limit, shortage
 from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.saving import HeldForSave, SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
-from twinlog.store.errors import StoreError
 from twinlog.store.message_store import MessageStore
 from twinlog.store.recovery import RecoveryReport
 
@@ -270,7 +269,7 @@ class Broker:
         config = self.config
         if self.guard is not None:
             self.guard.files.load()
-        _check_descriptors(self.disk, config)
+        check_descriptors(self.disk, config)
         reseed_if_asked(self.disk, config.store_path_root_dir, config.commit_log_paths)
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
         self.once.load()
@@ -497,16 +496,6 @@ def build_broker(
     broker.guard = _build_guard(broker)
     broker.serve(request_table(broker, rng=rng, memory_size=memory_size, config_path=config_path))
     return broker
-
-
-def _check_descriptors(disk: Disk, config: BrokerConfig) -> None:
-    """Running out of descriptors later would be refused clients and queues that cannot be read."""
-    logs = (*config.commit_log_paths, *config.read_only_commit_log_paths)
-    log_files = sum(len(disk.list(path)) for path in logs)
-    index_files = len(disk.list(posixpath.join(config.store_path_root_dir, "index")))
-    reason = shortage(log_files, index_files, descriptor_limit())
-    if reason is not None:
-        raise StoreError(reason)
 
 
 def _signers(config: BrokerConfig) -> list[AclSigner]:
