@@ -55,6 +55,7 @@ class PairService:
         offset_return: OffsetReturn,
         ask_registration: Callable[[], None],
         master_is_back: Callable[[str], None],
+        master_is_at: Callable[[str | None], None],
         dialect_heard: Callable[[bool], None],
         dialled: Callable[[], str | None],
         is_copy: Callable[[], bool],
@@ -69,6 +70,7 @@ class PairService:
         self._client = client
         self._ask_registration = ask_registration
         self._master_is_back = master_is_back
+        self._master_is_at = master_is_at
         self._dialled = dialled
         self._is_replicating = is_replicating
         self._ha_address = ha_address
@@ -175,6 +177,11 @@ class PairService:
     def _reachable_twin(self) -> str | None:
         is_there = self.is_master_twin and self._is_replicating()
         return self.synchronize.master_address if is_there else None
+
+    def master_registered(self, address: str | None, ha_address: str | None) -> None:
+        """What a registration answered: for the question first, then for the dial."""
+        self.master_found(address, ha_address)
+        self._master_is_at(ha_address)
 
     def master_found(self, address: str | None, ha_address: str | None) -> None:
         """What the last registration said, None while the name server knows no master."""

@@ -611,7 +611,7 @@ def _build_services(broker: Broker) -> None:
         clock=broker.clock,
         broker_address=broker.address,
         ha_address=join_address(config.broker_ip2, config.ha_listen_port),
-        on_master=lambda ha_address, address: _master_found(broker, ha_address, address),
+        on_master=lambda ha_address, address: broker.pair.master_registered(address, ha_address),
     )
     broker.pair = _build_pair(broker)
     broker.succession = _build_succession(broker)
@@ -637,11 +637,6 @@ def _build_services(broker: Broker) -> None:
         ).record,
         failures=broker.failures,
     )
-
-
-def _master_found(broker: Broker, ha_address: str | None, address: str | None) -> None:
-    broker.pair.master_found(address, ha_address)
-    broker.ha.update_master_address(ha_address)
 
 
 def _build_succession(broker: Broker) -> Succession:
@@ -694,6 +689,7 @@ def _build_pair(broker: Broker) -> PairService:
         ),
         ask_registration=broker.registration.ask_master,
         master_is_back=broker.ha.master_is_back,
+        master_is_at=broker.ha.update_master_address,
         dialect_heard=lambda is_other: broker.ha.dialect_heard(is_other=is_other),
         dialled=lambda: broker.ha.client.master_address if broker.ha.client is not None else None,
         is_copy=lambda: broker.identity.is_copy and broker.store.commit_log.max_offset > 0,
