@@ -171,6 +171,9 @@ async def test_a_slave_asks_its_master_with_the_brokers_account(guarded: Guarded
     slave.wait_for_text("master refuses our account")
     slave.wait_for_text("slave sync failed table=topics")
     assert "before-the-slave" not in known_topics(slave)
+    async with Admin(guarded.address, **ADMINISTRATOR) as admin:
+        status = await brokers.broker_runtime(admin, slave.address)
+    assert "twinlogAccessKey" in status["metadataProblem account"]
 
     account = {"twinlogAccessKey": "administrator", "twinlogSecretKey": "12345678"}
     # In this dialect topics come by the slave's requests only, never through the log.

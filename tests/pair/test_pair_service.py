@@ -215,3 +215,14 @@ async def test_a_stranger_cannot_send_the_slave_elsewhere(brokers: Brokers) -> N
               "brokerId": "0", "haAddress": "127.0.0.1:1"}  # fmt: skip
     assert (await brokers.call(slave, RequestCode.TWINLOG_INFO, header)).code == 0
     assert slave.ha.client.master_address == before
+
+
+async def test_a_slave_of_a_log_that_begins_inside_a_file_serves_it(brokers: Brokers) -> None:
+    """With real files: such a master was the classic slave of another once."""
+    master = await brokers.master(twinlog_ha_dialect="twin")
+    master.store.commit_log.start_at(777)
+    assert (await brokers.send(master, topic="t")).code in (0, 11)
+    slave = await brokers.slave(master, twinlog_ha_dialect="twin")
+    await until(lambda: slave.store.max_offset_in_queue("t", 0) == 1)
+    assert slave.store.commit_log.min_offset == 777
+    assert slave.store.get_message("t", 0, 0, 1).buffers

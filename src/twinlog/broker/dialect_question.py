@@ -76,6 +76,15 @@ class DialectQuestion:
         """Of the master that was asked last."""
         return self._judge.heard_of(self._asked_about)
 
+    @property
+    def refusal(self) -> str:
+        """Why the master is not known yet although it answers; empty when it is."""
+        if self._complaint is None or self.heard is not Heard.NOTHING:
+            return ""
+        address, remark = self._complaint
+        hint = "; set twinlogAccessKey and twinlogSecretKey" if "AclException" in remark else ""
+        return f"{address} does not say what it is: {remark}{hint}"
+
     def registered(self, address: str, ha_address: str | None) -> None:
         """What a name server says, or the master itself: its service and its HA address."""
         self._registered = (address, ha_address)

@@ -85,6 +85,8 @@ class CommitRelay:
         self._commits = LateCommits()
         self._answers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
+        self.problem = ""
+        """Why the master does not take what clients commit here."""
 
     def add(
         self, group: str, topic: str, queue_id: int, offset: int, answer: Callable[[], None]
@@ -134,5 +136,12 @@ class CommitRelay:
             self._commits.put_back(table)
             self._not_taken()
             return
-        if reply.code != ResponseCode.SUCCESS:
-            _LOG.warning("the master took no commits reason=%s", reply.remark)
+        if reply.code == ResponseCode.SUCCESS:
+            self.problem = ""
+            return
+        # Their clients were told that they are kept: they are, until the master takes them.
+        self._commits.put_back(table)
+        problem = f"the master refuses commits ({reply.code}): {reply.remark}"
+        if problem != self.problem:
+            _LOG.warning("commits are kept here, master=%s: %s", address, problem)
+        self.problem = problem

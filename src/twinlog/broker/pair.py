@@ -309,4 +309,8 @@ class PairService:
             table["metadataSyncAgeMs"] = str(now - synchronize.last_success_ms)
         for name, reason in synchronize.problems.items():
             table[f"metadataProblem {name}"] = reason
+        if refusal := self._question.refusal:
+            table["metadataProblem account"] = refusal
+        if self._late_commits.problem:
+            table["metadataProblem commits"] = self._late_commits.problem
         return table

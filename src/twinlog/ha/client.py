@@ -37,6 +37,7 @@ from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
 _CONNECT_TIMEOUT_MS = 5000  # RocketMQ's.
+_REPAIR_PAUSE_MS = 1000  # A full disk does not get free in a hurry.
 _ADDRESS_LENGTH_MIN = 6  # RocketMQ's rule for a configured haMasterAddress.
 
 
@@ -347,7 +348,9 @@ class HAClient:
         try:
             while not self._is_stopping:
                 self._wake.clear()
-                self._repair()
+                if not self._repair():
+                    await self._pause(_REPAIR_PAUSE_MS)
+                    continue
                 if self._address is None or self._stay_reason:
                     await self._wake.wait()
                     continue
@@ -485,19 +488,23 @@ class HAClient:
         self._disconnect_reason = f"{address}: {reason}"
         _LOG.warning("HA not connected to master %s reason=%s", address, reason)
 
-    def _repair(self) -> None:
-        """Cut back to the damaged record; the same bytes a second time are the master's own."""
+    def _repair(self) -> bool:
+        """Cut back to the damaged record; the same bytes a second time are the master's own.
+
+        False when it could not be cut: nothing may follow it, so nobody is dialled until then.
+        """
         offset, self._damage_offset = self._damage_offset, None
         if offset is None or offset >= self._log.max_offset:
-            return
+            return True
         try:
             data = self._log.read(offset, FINGERPRINT_SIZE_MAX)
             self._log.truncate_to(offset, reason=self._damage_reason)
         except (StoreError, OSError) as error:
             # A full disk, mostly: what is to be cut is copied aside first.
             self._damage_offset = offset
+            self._disconnect_reason = f"damage at {offset} cannot be cut yet: {error}"
             _LOG.error("damage not cut yet offset=%d error=%s", offset, error)
-            return
+            return False
         verdict = self._guard.found(offset, data)
         if verdict is DamageVerdict.STAY:
             self._stay_reason = (
@@ -505,6 +512,7 @@ class HAClient:
                 " at this point, repair the master's log or replace it, then restart this slave"
             )
             _LOG.error("%s", self._stay_reason)
+        return True
 
     async def _pause(self, delay_ms: int) -> None:
         """Wait, unless something changes: another address, damage."""
