@@ -65,7 +65,7 @@ from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.errors import BodyTooLargeError
+from twinlog.remoting.errors import BodyTooLargeError, CommandError
 from twinlog.remoting.limits import DEFAULT_LIMITS
 from twinlog.remoting.request_table import Handler, RequestTable
 from twinlog.remoting.server import RemotingServer, ServerConnection
@@ -200,7 +200,7 @@ class Broker:
             refusal = BodyTooLargeError(request.code, len(request.body), body_max)
             self.audit.refused(connection, request.code, refusal.remark)
             raise refusal
-        if self.pair.is_open or not self.pair.hold(connection, request):
+        if self.pair.is_open or not self._hold(connection, request):
             quota = self.creations
             quota.client = connection
             try:
@@ -210,6 +210,15 @@ class Broker:
                 held.saver.when_saved(lambda _: connection.handle_again(self._dispatch, request))
             finally:
                 quota.client = None
+
+    def _hold(self, connection: ServerConnection, request: Request) -> bool:
+        """Keep a request until the gate is open. Strangers are not kept: they would fill it."""
+        if self.guard is not None:
+            try:
+                self.guard.check(connection, request, self.table.rows[request.code])
+            except CommandError:
+                return False  # Behind the door it is refused again, and audited.
+        return self.pair.hold(connection, request)
 
     def serve(self, table: RequestTable) -> None:
         """Answer these requests from now on, each behind the door."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import click
 
 from twinlog.runtime import log_config
+from twinlog.runtime.audit_file import finish_audit
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.runtime.descriptors import raise_descriptor_limit
 from twinlog.runtime.failures import Failures
@@ -113,6 +114,7 @@ def run_service(
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(make, known_errors))
     if code == _RESTART:
+        finish_audit()
         os.execv(sys.executable, [sys.executable, "-m", "twinlog.cli.main", *sys.argv[1:]])
     sys.exit(code)
 

@@ -20,6 +20,7 @@ LOGGER = "twinlog.audit"
 FILE_SIZE_MAX = 16 * 1024 * 1024
 FILE_COUNT_MAX = 5
 QUEUE_LENGTH_MAX = 10_000  # A few megabytes.
+_LISTENERS: list[logging.handlers.QueueListener] = []
 
 
 class _Queue(logging.handlers.QueueHandler):
@@ -78,4 +79,11 @@ def write_audit_to(path: str) -> None:
     logger.propagate = False
     logger.setLevel(logging.INFO)
     listener.start()
-    atexit.register(listener.stop)
+    _LISTENERS.append(listener)
+
+
+@atexit.register
+def finish_audit() -> None:
+    """Write what is queued; a process that is replaced calls it before."""
+    while _LISTENERS:
+        _LISTENERS.pop().stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -233,6 +234,14 @@ async def test_other_topics_and_retry_topics_are_told_apart(broker: Broker) -> N
     assert DENIED in (await ask(broker, code, RIGHT, {**WITHOUT_TOPIC, "b": "Secret"}))[1]
     assert DENIED in (await ask(broker, code, RIGHT, {**WITHOUT_TOPIC, "b": "%RETRY%other"}))[1]
     assert DENIED not in (await ask(broker, code, RIGHT, {**WITHOUT_TOPIC, "b": "%RETRY%g"}))[1]
+
+
+async def test_strangers_do_not_wait_at_the_gate_of_a_starting_master(broker: Broker) -> None:
+    """They could fill it, and consumers would be answered by offsets that are too old."""
+    broker.pair.offset_return.close_gate()
+    async with asyncio.timeout(30):
+        for signer in (None, WRONG, OTHER):
+            assert DENIED in (await ask(broker, RequestCode.PULL_MESSAGE, signer))[1]
 
 
 async def test_rules_change_without_a_restart(broker: Broker, disk: SimDisk) -> None:

@@ -314,3 +314,34 @@ async def test_stopping_server_does_not_wait_for_a_peer_that_does_not_read() -> 
             await server.close()
         assert not server.connections
         writer.close()
+
+
+async def test_bytes_in_flight_of_one_address_stop_its_reading() -> None:
+    """Each connection is below its own limit; together they are above that of their address."""
+    handler = Held()
+    async with serving(handler, bytes_per_address_max=1_000_000) as (server, port):
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for opaque, (_, writer) in enumerate(streams):
+            writer.write(request(HOLD, bytes(400_000), opaque))
+        await until(lambda: all(each._is_reading_paused for each in server.connections))
+        assert len(handler.requests) == 4
+        for connection, held in handler.requests:
+            connection.reply(held)
+        await until(lambda: not any(each._is_reading_paused for each in server.connections))
+        for _, writer in streams:
+            writer.write(request(ECHO, b"again"))
+        for reader, writer in streams:
+            assert (await read_answers(reader, 2))[1].body == b"again"
+            writer.close()
+
+
+async def test_an_address_never_takes_all_connections() -> None:
+    async with serving(Held(), connections_max=5, connections_per_address_max=100) as (server, _):
+        port = await server.listen("127.0.0.1", 0)
+        refused: list[str] = []
+        server.on_refused = lambda connection, code, reason: refused.append(reason)
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        await until(lambda: bool(refused))
+        assert len(server.connections) == 4
+        for _, writer in streams:
+            writer.close()
