@@ -224,7 +224,7 @@ async def broker_rows() -> list[Row[Any]]:
     config = BrokerConfig(store_path_root_dir="/store", acl_enable=True, rocketmq_home="/rules")
     broker = build_broker(config, rng=random.Random(1), disk=SimDisk())
     await broker.client.close()
-    return list(broker.table)
+    return list(broker.requests.table)
 
 
 def namesrv_rows() -> list[Row[Any]]:

@@ -29,6 +29,7 @@ from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.creation_quota import CreationQuota
 from twinlog.broker.descriptors import check_descriptors
+from twinlog.broker.dispatch import Dispatch
 from twinlog.broker.handlers import request_table, store_host
 from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
@@ -61,19 +62,17 @@ from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.addresses import join_address
-from twinlog.remoting.audit import AuditLog, Door
+from twinlog.remoting.audit import AuditLog
 from twinlog.remoting.client import RemotingClient
-from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.errors import BodyTooLargeError, CommandError
 from twinlog.remoting.limits import DEFAULT_LIMITS
-from twinlog.remoting.request_table import Handler, RequestTable
+from twinlog.remoting.request_table import Handler
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, PosixDisk
-from twinlog.runtime.saving import HeldForSave, SaveService
+from twinlog.runtime.saving import SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
 from twinlog.store.message_store import MessageStore
@@ -135,16 +134,15 @@ class Broker:
         self.clock = clock
         self.tasks = tasks
         self.client = client
-        self.table = RequestTable(())
-        self._handlers: dict[int, tuple[Handler, int]] = {}
-        self.failures = tasks.failures
-        self.server = self._remoting_server(self._dispatch, "broker")
-        self.vip_server = self._remoting_server(self._dispatch_vip, "broker-vip")
         self.guard: AccessGuard | None = None
         self.audit = AuditLog(clock)
         self.creations = CreationQuota(
             clock, config.twinlog_creations_per_address, self.audit.refused
         )
+        self.requests = Dispatch(self.audit, self.creations)
+        self.failures = tasks.failures
+        self.server = self._remoting_server(self.requests.handle, "broker")
+        self.vip_server = self._remoting_server(self.requests.handle_vip, "broker-vip")
         self.server.on_refused = self.vip_server.on_refused = self.audit.refused
         self.recovery: RecoveryReport | None = None
         self.listen_port = config.listen_port
@@ -190,58 +188,9 @@ class Broker:
             handler, clock=self.clock, limits=limits, tls=tls, name=name, failures=self.failures
         )
 
-    def _dispatch(self, connection: ServerConnection, request: Request) -> None:
-        known = self._handlers.get(request.code)
-        if known is None:
-            self._unknown(connection, request)
-            return
-        handler, body_max = known
-        if len(request.body) > body_max:
-            refusal = BodyTooLargeError(request.code, len(request.body), body_max)
-            self.audit.refused(connection, request.code, refusal.remark)
-            raise refusal
-        if self.pair.is_open or not self._hold(connection, request):
-            quota = self.creations
-            quota.client = connection
-            try:
-                handler(connection, request)
-            except HeldForSave as held:
-                # What it made is on its way to the disk: handled again when it is there, or not.
-                held.saver.when_saved(lambda _: connection.handle_again(self._dispatch, request))
-            finally:
-                quota.client = None
-
-    def _hold(self, connection: ServerConnection, request: Request) -> bool:
-        """Keep a request until the gate is open. Strangers are not kept: they would fill it."""
-        if self.guard is not None:
-            try:
-                self.guard.check(connection, request, self.table.rows[request.code])
-            except CommandError:
-                return False  # Behind the door it is refused again, and audited.
-        return self.pair.hold(connection, request)
-
-    def serve(self, table: RequestTable) -> None:
-        """Answer these requests from now on, each behind the door."""
-        door = Door(self.guard, self.audit)
-        self.table = table
-        self.server.body_max = self.vip_server.body_max = table.body_max
-        for row in table:
-            self._handlers[row.code] = (door.handler(row), row.body_max)
-
-    def _dispatch_vip(self, connection: ServerConnection, request: Request) -> None:
-        """The VIP port answers everything but pulls, as Apache's."""
-        if request.code in _NOT_ON_VIP_PORT:
-            self._unknown(connection, request)
-        else:
-            self._dispatch(connection, request)
-
-    def _unknown(self, connection: ServerConnection, request: Request) -> None:
-        remark = f" request type {request.code} not supported"
-        connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
-
     def redispatch(self, connection: ServerConnection, request: Request) -> None:
         """Answer a request that was held back, outside of the turn that brought it."""
-        connection.handle_again(self._dispatch, request)
+        connection.handle_again(self.requests.handle, request)
         self.flush_writes()
 
     def flush_writes(self) -> None:
@@ -474,9 +423,6 @@ class Broker:
         self.stats.sample(self.clock.monotonic_ms())
 
 
-_NOT_ON_VIP_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-
-
 def build_broker(
     config: BrokerConfig,
     *,
@@ -503,7 +449,9 @@ def build_broker(
     _build_store(broker, memory_size)
     _build_services(broker)
     broker.guard = _build_guard(broker)
-    broker.serve(request_table(broker, rng=rng, memory_size=memory_size, config_path=config_path))
+    table = request_table(broker, rng=rng, memory_size=memory_size, config_path=config_path)
+    broker.requests.serve(table, broker.guard, broker.pair)
+    broker.server.body_max = broker.vip_server.body_max = table.body_max
     return broker
 
 

@@ -22,6 +22,7 @@ from twinlog.remoting.request_table import Handler, Row
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.audit_file import LOGGER
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.saving import HeldForSave
 
 GATHER_MS = 60_000
 PEERS_MAX = 1_000  # Different (address, code, reason) at a time; the rest is one line of others.
@@ -131,17 +132,19 @@ class Door:
         self, connection: ServerConnection, request: Request, row: Row[Any], account: str
     ) -> None:
         resource = _resource(row, request)
-        outcome = "done"
         try:
             row.handler(connection, request)
+        except HeldForSave:
+            raise  # It comes again, and is told then.
         except CommandError as refusal:
             outcome = f"failed: {refusal.code} {refusal.remark}"
+            self._audit.changed(connection, request.code, account, resource, outcome)
             raise
         except Exception as error:
             outcome = f"failed: {type(error).__name__}"
-            raise
-        finally:
             self._audit.changed(connection, request.code, account, resource, outcome)
+            raise
+        self._audit.changed(connection, request.code, account, resource, "done")
 
 
 def _resource(row: Row[Any], request: Request) -> str:

@@ -223,7 +223,7 @@ async def test_table_of_every_code_and_account(disk: SimDisk, column: int, as_ap
 async def test_what_is_not_served_is_of_other_servers_or_of_none(broker: Broker) -> None:
     """A new code of the enumeration belongs to a server or, with a reason, to this list."""
     unserved = {code for code in RequestCode if need(code) == "unserved"}
-    assert unserved == {code for code in RequestCode if code not in broker.table.rows}
+    assert unserved == {code for code in RequestCode if code not in broker.requests.table.rows}
     config = NamesrvConfig(listen_port=0, kv_config_path="/kv", config_store_path="/properties")
     unserved -= build_namesrv(config, disk=SimDisk()).processor.codes
     assert {code.name for code in unserved} == TO_CLIENTS | WITHOUT_HANDLER_IN_4_9 | OF_VERSION_5

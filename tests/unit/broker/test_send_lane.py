@@ -72,7 +72,7 @@ class World:
     def __init__(self, broker: Broker, host: str) -> None:
         self.broker = broker
         self.wire = Wire(host)
-        self.connection = ServerConnection(broker.server, broker._dispatch)
+        self.connection = ServerConnection(broker.server, broker.requests.handle)
         self.connection.connection_made(self.wire)
 
     async def read(self, data: bytes) -> None:
