@@ -402,6 +402,9 @@ class Connection(asyncio.Protocol):
                 self._bytes_in_flight += len(body)
             try:
                 handler(self, request)
+            except RemoteProtocolError as error:
+                self._broken(error)
+                return
             except Exception as error:
                 self._failed(request, error)
 
