@@ -6,7 +6,7 @@ runtime statistics are compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,7 +79,39 @@ class GroupHAStatus:
 async def ha_status(admin: Admin, *, cluster: str | None = None) -> list[GroupHAStatus]:
     """The replication of every group of brokers."""
     info = await admin.cluster()
-    return [await _group_status(admin, info.brokers[name]) for name in info.names(cluster)]
+    rivals = await _rivals(admin)
+    return [
+        _with_rivals(await _group_status(admin, info.brokers[name]), rivals)
+        for name in info.names(cluster)
+    ]
+
+
+async def _rivals(admin: Admin) -> list[Mapping[str, Any]]:
+    """Brokers that twinlog name servers keep out of the route because another has their place."""
+    found: list[Mapping[str, Any]] = []
+    for address in admin.instance.name_servers.addresses:
+        try:
+            answer = await admin.ask(address, RequestCode.TWINLOG_INFO, action="name server")
+            data = json_object(answer)
+        except ClientError:
+            continue  # An Apache name server, or one that does not answer.
+        found += [rival for rival in data.get("rivals") or () if isinstance(rival, Mapping)]
+    return found
+
+
+def _with_rivals(status: GroupHAStatus, rivals: Sequence[Mapping[str, Any]]) -> GroupHAStatus:
+    """Two brokers with one name and id: whoever has not the place still takes what it is sent."""
+    seen = dict.fromkeys(
+        _rival_text(rival.get("brokerId"), rival.get("holder"), rival.get("address"))
+        for rival in rivals
+        if rival.get("brokerName") == status.broker_name
+    )
+    return replace(status, problems=tuple(dict.fromkeys((*seen, *status.problems))))
+
+
+def _rival_text(broker_id: object, holder: object, rival: object) -> str:
+    kind = "masters" if broker_id == MASTER_ID else f"slaves with id {broker_id}"
+    return f"two {kind}: {holder} is in the route, {rival} is not: stop one of the two"
 
 
 async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
@@ -151,6 +183,10 @@ def parse_ha_status(
         expected = registered_slaves or departed or own.get("role") == "SYNC_MASTER"
         if expected:
             problems.append(f"no slave is connected{last}")
+    # What the master itself was told; with an Apache name server nobody else knows.
+    problems += dict.fromkeys(
+        _rival_text(MASTER_ID, master, rival.get("address")) for rival in own.get("rivals") or ()
+    )
     return GroupHAStatus(
         broker_name=broker_name,
         master_address=master,

@@ -8,9 +8,11 @@ through its constructor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinlog.broker import acl_guard as rules
+from twinlog.broker.held_answers import answer_when_routed
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
 from twinlog.broker.processors.admin_config import AdminConfigProcessor
@@ -107,6 +109,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         store_host=store_host(config),
         once=SendOnce(broker.once, broker.replies),
         remember_half=broker.transactions.remember,
+        answer_when_routed=partial(answer_when_routed, broker.registration, broker.tasks),
     )
     if broker.guard is None:
         broker.server.lane = broker.vip_server.lane = send.lane(broker.pair.offset_return)
@@ -511,7 +514,9 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
         Row(
             code.GET_BROKER_HA_STATUS,
             NoHeader,
-            HAStatusProcessor(broker.ha, broker.pair.status, broker.failures).status,
+            HAStatusProcessor(
+                broker.ha, broker.pair.status, broker.failures, broker.registration.rivals
+            ).status,
             ANY_ACCOUNT,
             UNUSED_BODY,
         ),

@@ -17,7 +17,13 @@ from typing import Any
 
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigError, KVConfigManager
-from twinlog.namesrv.routes import BrokerIdentity, RouteInfoManager, RouteTableFullError
+from twinlog.namesrv.routes import (
+    BrokerIdentity,
+    RegisterBrokerResult,
+    RouteInfoManager,
+    RouteTableFullError,
+    TopicScope,
+)
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.audit import AuditLog, Door
@@ -29,6 +35,7 @@ from twinlog.remoting.bodies.registration import (
     decode_old_registration,
     decode_registration,
 )
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import BodyTooLargeError, CommandError
@@ -53,6 +60,8 @@ from twinlog.runtime.failures import Failures
 _LOG = logging.getLogger("twinlog.namesrv")
 VERSION_3_0_11 = 37  # From here on a registration carries filter servers too.
 VERSION_4_9_4 = 401  # From here on clients read standard JSON, integer keys in quotes.
+_RIVAL_LOG_MS = 60_000
+_SCOPES = {"all": TopicScope.ALL, "some": TopicScope.SOME}
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 
@@ -74,6 +83,7 @@ class NamesrvProcessor:
         self._config = config
         self.audit = AuditLog(clock)
         self._routes = routes
+        self._rivals_logged_ms: dict[str, int] = {}
         self._kv = kv
         self._updater = updater
         self._clock = clock
@@ -274,6 +284,8 @@ class NamesrvProcessor:
         header: headers.RegisterBrokerRequestHeader,
         body: RegisterBrokerBody,
     ) -> None:
+        if connection.is_closed:
+            return  # Its end would not be noticed any more.
         wrapper = body.topic_config_serialize_wrapper
         broker = _identity(header, header.ha_server_addr)
         is_new = self._routes.data_version(broker.address) is None
@@ -287,9 +299,19 @@ class NamesrvProcessor:
                 filter_servers=body.filter_server_list
                 if request.version >= VERSION_3_0_11
                 else None,
+                scope=_SCOPES.get(header.twinlog_topics or "", TopicScope.BY_VERSION),
             )
         except RouteTableFullError as error:
             raise CommandError(str(error)) from error
+        # Only twinlog sends this language to a name server; an Apache broker gets exactly what
+        # Apache's name server answers.
+        is_twinlog = request.language is LanguageCode.PYTHON
+        self._report_rival(broker, result, is_new=is_new)
+        if not result.is_in_route and broker.broker_id == MASTER_ID and not is_twinlog:
+            # It would take silence for success; so it has the reason in its own log.
+            raise CommandError(
+                f"broker id 0 of {broker.broker_name} is held by {result.rival}: stop one of them"
+            )
         if is_new:
             _LOG.info(
                 "broker registered cluster=%s name=%s id=%d address=%s",
@@ -301,12 +323,29 @@ class NamesrvProcessor:
             header=headers.RegisterBrokerResponseHeader(
                 result.ha_server_addr,
                 result.master_addr,
-                # Only twinlog sends this language to a name server; an Apache broker gets
-                # exactly what Apache's name server answers.
-                twinlog="1" if request.language is LanguageCode.PYTHON else None,
+                twinlog="1" if is_twinlog else None,
+                twinlog_digest=f"{result.topics_digest:x}" if is_twinlog else None,
+                twinlog_rival=result.rival if is_twinlog else None,
+                twinlog_in_route=result.is_in_route if is_twinlog and result.rival else None,
             ),
             body=b"" if orders is None else fastjson.dumps(KVTable(orders)),
         )
+
+    def _report_rival(
+        self, broker: BrokerIdentity, result: RegisterBrokerResult, *, is_new: bool
+    ) -> None:
+        """In the log when it appears, and then once a minute."""
+        now_ms = self._clock.monotonic_ms()
+        if result.rival is None or result.is_in_route:
+            return
+        if not is_new and now_ms - self._rivals_logged_ms.get(broker.address, 0) < _RIVAL_LOG_MS:
+            return
+        self._rivals_logged_ms[broker.address] = now_ms
+        _LOG.error(
+            "two brokers with one name and id, the second is not in the route name=%s id=%d "
+            "in_route=%s second=%s: stop one of the two, or change brokerName or brokerId",
+            broker.broker_name, broker.broker_id, result.rival, broker.address,
+        )  # fmt: skip
 
     def _unregister(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.UnregisterBrokerRequestHeader)
@@ -467,8 +506,19 @@ class NamesrvProcessor:
         connection.reply(request, body=self._config.to_properties().encode("utf-8"))
 
     def _info(self, connection: ServerConnection, request: Request) -> None:
-        body = b"" if self._failures is None else fastjson.dumps(self._failures.status())
-        connection.reply(request, header={"twinlog": "1", "role": "namesrv"}, body=body)
+        rivals = [
+            {
+                "brokerName": rival.broker_name,
+                "brokerId": rival.broker_id,
+                "address": rival.address,
+                "holder": rival.holder,
+            }
+            for rival in self._routes.rivals()
+        ]
+        header = {"twinlog": "1", "role": "namesrv"}
+        failures = {} if self._failures is None else self._failures.status()
+        body = fastjson.dumps({**failures, "rivals": rivals})
+        connection.reply(request, header=header, body=body)
 
 
 def _kv_key(

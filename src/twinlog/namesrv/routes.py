@@ -3,15 +3,21 @@
 Answers to RocketMQ's RouteInfoManager. Invariants: a broker name has at least one address or is
 not there; an address belongs to one broker id of one name; a topic has queues on at least one
 broker name or is not there; only a master's topics count; a topic missing from a later
-registration stays.
+registration stays, unless the broker says that it names all it has (twinlog's do).
 
 A broker is out of the route when its connection is gone, when it has not registered for
 `EXPIRED_MS`, or when it had begun to send heartbeats (twinlog's do, every second) and none came for
 `HEARTBEAT_EXPIRED_MS`.
+
+A broker id is held by the address that took it, as long as that lives. A second address that
+registers under the same name and id is a *rival*: known, reported, not in the route. RocketMQ's
+table takes whoever registered last, so two masters of one name take turns in the route and
+producers write to both. A rival gets the place in the moment in which the holder is gone.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
@@ -30,12 +36,23 @@ from twinlog.remoting.bodies.route import (
     QueueData,
     TopicRouteData,
 )
-from twinlog.remoting.bodies.topic import TopicConfig
+from twinlog.remoting.bodies.topic import DIGEST_MASK, TopicConfig, topic_digest
 
 EXPIRED_MS = 120_000  # BROKER_CHANNEL_EXPIRED_TIME of 4.9.
 HEARTBEAT_EXPIRED_MS = 3_000
+# So long a broker without heartbeats keeps its place against a rival: a little more than the
+# longest period in which brokers register (60 s), so that one that lives is never displaced.
+HELD_MS = 65_000
 BROKERS_MAX = 10_000
 TOPICS_MAX = 500_000
+
+
+class TopicScope(enum.Enum):
+    """What the topics of a registration are."""
+
+    BY_VERSION = "by version"  # RocketMQ's: news if the data version differs.
+    SOME = "some"  # Changed ones, whatever the version says.
+    ALL = "all"  # All that the broker has: others of its name are gone.
 
 
 class RouteTableFullError(Exception):
@@ -76,10 +93,27 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerResult:
-    """For a slave whose master is alive: where the master replicates and serves."""
+    """For a slave whose master is alive: where the master replicates and serves.
+
+    `rival` is another living address with the same name and id; `is_in_route` says which of the
+    two has the place. `topics_digest` is that of the topics which are known of the broker's name.
+    """
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    rival: str | None = None
+    is_in_route: bool = True
+    topics_digest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """An address that is not in the route because another one holds its place."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+    holder: str
 
 
 class RouteInfoManager:
@@ -91,6 +125,8 @@ class RouteInfoManager:
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[str, BrokerLiveInfo] = {}
         self._filter_servers: dict[str, list[str]] = {}
+        # Of the topics of each broker name; see `topic_digest`.
+        self._digests: dict[str, int] = {}
 
     # Registration
 
@@ -103,19 +139,28 @@ class RouteInfoManager:
         connection: Hashable,
         now_ms: int,
         filter_servers: list[str] | None = None,
+        scope: TopicScope = TopicScope.BY_VERSION,
     ) -> RegisterBrokerResult:
-        """Take or refresh a broker; of a master also its topics, if they are not known yet."""
-        is_first = self._place(broker)
+        """Take or refresh a broker; of a master in the route also its topics."""
+        is_new_holder = self._place(broker, now_ms)
         previous = self._live.get(broker.address)
         is_changed = previous is None or previous.data_version != data_version
-        if broker.broker_id == MASTER_ID and (is_first or is_changed):
-            self._take_topics(broker.broker_name, topics)
+        is_in_route = self._holder(broker.broker_name, broker.broker_id) == broker.address
+        is_news = is_new_holder or is_changed
+        is_master = broker.broker_id == MASTER_ID and is_in_route
+        if is_master and (is_news or scope is not TopicScope.BY_VERSION):
+            self._take_topics(
+                broker.broker_name, topics, is_all=scope is TopicScope.ALL,
+                # A permission that was edited here stays until the broker changes something.
+                keeps_known=scope is TopicScope.ALL and not is_news,
+            )  # fmt: skip
         self._live[broker.address] = BrokerLiveInfo(
             address=broker.address,
             broker_name=broker.broker_name,
             broker_id=broker.broker_id,
             last_update_ms=now_ms,
-            data_version=data_version,
+            # A rival's topics were not taken: whatever it sends next is news.
+            data_version=data_version if is_in_route else DataVersion(),
             connection=connection,
             ha_server_addr=broker.ha_server_addr,
             heartbeat_ms=now_ms if previous is not None and previous.heartbeat_ms else None,
@@ -125,10 +170,10 @@ class RouteInfoManager:
         elif filter_servers is not None:
             self._filter_servers.pop(broker.address, None)
         self.check()
-        return self._master_of(broker)
+        return self._result(broker, is_in_route=is_in_route)
 
-    def _place(self, broker: BrokerIdentity) -> bool:
-        """Put the address in its place. True: nobody was there."""
+    def _place(self, broker: BrokerIdentity, now_ms: int) -> bool:
+        """Put the address in its place, unless another one holds it. True: it has it anew."""
         data = self._brokers.get(broker.broker_name)
         if data is None:
             if len(self._brokers) >= BROKERS_MAX:
@@ -136,29 +181,124 @@ class RouteInfoManager:
             data = BrokerData(broker.cluster_name, broker.broker_name, {})
             self._brokers[broker.broker_name] = data
         self._clusters.setdefault(broker.cluster_name, set()).add(broker.broker_name)
+        holder = data.broker_addrs.get(broker.broker_id)
+        is_held = holder not in (None, broker.address) and self._is_held(holder, now_ms)
+        if not is_held:
+            data.broker_addrs[broker.broker_id] = broker.address
         # A slave that became master: its address leaves the place it had.
         for broker_id, address in list(data.broker_addrs.items()):
             if address == broker.address and broker_id != broker.broker_id:
-                del data.broker_addrs[broker_id]
-        is_first = broker.broker_id not in data.broker_addrs
-        data.broker_addrs[broker.broker_id] = broker.address
+                self._vacate(data, broker_id)
         data.broker_addrs = dict(sorted(data.broker_addrs.items()))
-        return is_first
+        return not is_held and holder != broker.address
 
-    def _take_topics(self, broker_name: str, topics: Iterable[TopicConfig]) -> None:
+    def _is_held(self, holder: str | None, now_ms: int) -> bool:
+        """Whether the holder of a place lives, as far as it can be known now."""
+        live = None if holder is None else self._live.get(holder)
+        if live is None or live.reason_to_expire(now_ms) is not None:
+            return False
+        return live.heartbeat_ms is not None or now_ms - live.last_update_ms <= HELD_MS
+
+    def _holder(self, broker_name: str, broker_id: int) -> str | None:
+        data = self._brokers.get(broker_name)
+        return None if data is None else data.broker_addrs.get(broker_id)
+
+    def _vacate(self, data: BrokerData, broker_id: int) -> None:
+        """Take an address out of its place; a rival that waits for it gets it."""
+        gone = data.broker_addrs.pop(broker_id)
+        for live in self._live.values():
+            if (
+                live.broker_name == data.broker_name
+                and live.broker_id == broker_id
+                and live.address != gone
+            ):
+                data.broker_addrs[broker_id] = live.address
+                data.broker_addrs = dict(sorted(data.broker_addrs.items()))
+                return
+
+    def _take_topics(
+        self,
+        broker_name: str,
+        topics: Iterable[TopicConfig],
+        *,
+        is_all: bool = False,
+        keeps_known: bool = False,
+    ) -> None:
+        named = set()
         for topic in topics:
-            queues = self._topics.get(topic.topic_name)
-            if queues is None:
-                if len(self._topics) >= TOPICS_MAX:
-                    raise RouteTableFullError(f"{TOPICS_MAX} topics are registered")
-                queues = self._topics[topic.topic_name] = {}
-            queues[broker_name] = QueueData(
+            named.add(topic.topic_name)
+            if topic.topic_name not in self._topics and len(self._topics) >= TOPICS_MAX:
+                raise RouteTableFullError(f"{TOPICS_MAX} topics are registered")
+            queues = QueueData(
                 broker_name,
                 topic.read_queue_nums,
                 topic.write_queue_nums,
                 topic.perm,
                 topic.topic_sys_flag,
             )
+            self._set_queues(topic.topic_name, queues, keeps_known=keeps_known)
+        if is_all:
+            gone = [
+                topic_name
+                for topic_name, of_topic in self._topics.items()
+                if broker_name in of_topic and topic_name not in named
+            ]
+            for topic_name in gone:
+                self._drop_queues(topic_name, broker_name)
+
+    def _set_queues(self, topic: str, queues: QueueData, *, keeps_known: bool) -> None:
+        of_topic = self._topics.setdefault(topic, {})
+        known = of_topic.get(queues.broker_name)
+        if known is not None:
+            is_same = (known.read_queue_nums, known.write_queue_nums) == (
+                queues.read_queue_nums,
+                queues.write_queue_nums,
+            )
+            if is_same and keeps_known:
+                return
+            self._count(topic, known, -1)
+        of_topic[queues.broker_name] = queues
+        self._count(topic, queues, 1)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        of_topic = self._topics.get(topic, {})
+        queues = of_topic.pop(broker_name, None)
+        if queues is not None:
+            self._count(topic, queues, -1)
+            if not of_topic:
+                del self._topics[topic]
+
+    def _count(self, topic: str, queues: QueueData, sign: int) -> None:
+        name = queues.broker_name
+        digest = topic_digest(topic, queues.read_queue_nums, queues.write_queue_nums)
+        self._digests[name] = (self._digests.get(name, 0) + sign * digest) & DIGEST_MASK
+
+    def _result(self, broker: BrokerIdentity, *, is_in_route: bool) -> RegisterBrokerResult:
+        others = [
+            live.address
+            for live in self._live.values()
+            if live.broker_name == broker.broker_name
+            and live.broker_id == broker.broker_id
+            and live.address != broker.address
+        ]
+        holder = self._holder(broker.broker_name, broker.broker_id)
+        master = self._master_of(broker)
+        return RegisterBrokerResult(
+            ha_server_addr=master.ha_server_addr,
+            master_addr=master.master_addr,
+            rival=(others[0] if others else None) if is_in_route else holder,
+            is_in_route=is_in_route,
+            topics_digest=self._digests.get(broker.broker_name, 0),
+        )
+
+    def rivals(self) -> list[Rival]:
+        """Living addresses whose place another one holds."""
+        return [
+            Rival(live.broker_name, live.broker_id, live.address, holder)
+            for live in self._live.values()
+            if (holder := self._holder(live.broker_name, live.broker_id)) is not None
+            and holder != live.address
+        ]
 
     def _master_of(self, broker: BrokerIdentity) -> RegisterBrokerResult:
         if broker.broker_id == MASTER_ID:
@@ -170,15 +310,17 @@ class RouteInfoManager:
         return RegisterBrokerResult(live.ha_server_addr, master)
 
     def unregister(self, broker: BrokerIdentity) -> None:
-        """A broker that says goodbye; unknown ones are no error."""
-        self._live.pop(broker.address, None)
-        self._filter_servers.pop(broker.address, None)
-        data = self._brokers.get(broker.broker_name)
-        if data is not None and data.broker_addrs.get(broker.broker_id) == broker.address:
-            # Only its own place: another broker may have it by now.
-            del data.broker_addrs[broker.broker_id]
-            self._remove_if_empty(data)
-        self.check()
+        """A broker that says goodbye; unknown ones are no error.
+
+        Only that address goes, in the name and id that it gave: a place that another address holds
+        is not its own to leave.
+        """
+        live = self._live.get(broker.address)
+        if live is not None and (live.broker_name, live.broker_id) == (
+            broker.broker_name,
+            broker.broker_id,
+        ):
+            self._remove_address(live)
 
     def _remove_if_empty(self, data: BrokerData) -> None:
         if data.broker_addrs:
@@ -188,10 +330,9 @@ class RouteInfoManager:
             names.discard(data.broker_name)
             if not names:
                 del self._clusters[cluster_name]
-        for topic, queues in list(self._topics.items()):
-            queues.pop(data.broker_name, None)
-            if not queues:
-                del self._topics[topic]
+        for topic in list(self._topics):
+            self._drop_queues(topic, data.broker_name)
+        self._digests.pop(data.broker_name, None)
 
     # Signs of life
 
@@ -236,7 +377,7 @@ class RouteInfoManager:
         self._filter_servers.pop(live.address, None)
         data = self._brokers.get(live.broker_name)
         if data is not None and data.broker_addrs.get(live.broker_id) == live.address:
-            del data.broker_addrs[live.broker_id]
+            self._vacate(data, live.broker_id)
             self._remove_if_empty(data)
         self.check()
 
@@ -322,9 +463,7 @@ class RouteInfoManager:
         if queues is None:
             return
         for broker_name in list(queues) if cluster is None else self._clusters.get(cluster, ()):
-            queues.pop(broker_name, None)
-        if not queues:
-            del self._topics[topic]
+            self._drop_queues(topic, broker_name)
 
     def check(self) -> None:
         """Assert the cheap invariants."""

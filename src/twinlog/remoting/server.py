@@ -341,6 +341,7 @@ class RemotingServer:
         self.connections: set[ServerConnection] = set()
         self.partial_bytes = 0
         self._large: dict[ServerConnection, None] = {}  # In the order they became long.
+        self._is_stopping = False
         self._listeners: list[asyncio.Server] = []
         self._sweeper: TimerHandle | None = None
         self._refused = 0
@@ -386,6 +387,7 @@ class RemotingServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
+        self._is_stopping = True
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):
@@ -414,6 +416,9 @@ class RemotingServer:
     # Called by connections
 
     def connection_added(self, connection: ServerConnection) -> None:
+        if self._is_stopping:  # Accepted in the turn in which we stopped listening.
+            connection.abort("the server stops")
+            return
         if len(self.connections) >= self._connections_max:
             self._refused += 1
             connection.abort("too many connections")

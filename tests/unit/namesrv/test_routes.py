@@ -27,6 +27,10 @@ def register(
     return table.register(broker, **{**arguments, **changes})
 
 
+def addresses(table: RouteInfoManager, name: str = "b") -> dict[int, str]:
+    return dict(table.cluster_info().broker_addr_table[name].broker_addrs)
+
+
 @pytest.fixture
 def table() -> RouteInfoManager:
     return RouteInfoManager()
@@ -73,11 +77,10 @@ def test_slave_that_becomes_master_leaves_its_old_place(table: RouteInfoManager)
     register(table, MASTER, "T")
     register(table, SLAVE)
     register(table, BrokerIdentity("c", "b", 0, SLAVE.address))
-    info = table.cluster_info()
-    assert info.broker_addr_table["b"].broker_addrs == {0: SLAVE.address}
-    # The old master's end must not take the new one's place with it.
+    # The old master lives: the place is its own until it is gone, and then the new one's at once.
+    assert addresses(table) == {0: MASTER.address}
     table.connection_lost(MASTER.address)
-    assert table.cluster_info().broker_addr_table["b"].broker_addrs == {0: SLAVE.address}
+    assert addresses(table) == {0: SLAVE.address}
 
 
 def test_last_address_takes_name_cluster_and_topics_with_it(table: RouteInfoManager) -> None:
@@ -180,3 +183,117 @@ def test_full_table_refuses_new_names_and_topics(
         register(table, BrokerIdentity("c", "other", 0, "10.0.0.9:1"))
     with pytest.raises(RouteTableFullError, match="2 topics"):
         register(table, MASTER, "A", "C", data_version=DataVersion(3, 3))
+
+
+STALE = BrokerIdentity("c", "b", 0, "10.0.0.9:10911", "10.0.0.9:10912")
+
+
+def test_a_second_master_is_known_but_not_in_the_route(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    answer = register(table, STALE, "T", "only-on-the-stale-one")
+    assert (answer.rival, answer.is_in_route) == (MASTER.address, False)
+    for _ in range(3):
+        again = register(table, MASTER, "T")
+        assert (again.rival, again.is_in_route) == (STALE.address, True)
+        register(table, STALE, "T", "only-on-the-stale-one")
+        assert addresses(table) == {0: MASTER.address}
+    assert table.all_topics().topic_list == ["T"]
+    assert [(r.address, r.holder) for r in table.rivals()] == [(STALE.address, MASTER.address)]
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_a_stale_broker_that_stops_leaves_the_living_one_in_the_route(
+    table: RouteInfoManager, broker_id: int
+) -> None:
+    living = BrokerIdentity("c", "b", broker_id, "10.0.0.3:10911")
+    stale = BrokerIdentity("c", "b", broker_id, "10.0.0.4:10911")
+    register(table, living, "T")
+    register(table, stale, "T")
+    table.unregister(stale)
+    assert addresses(table) == {broker_id: living.address}
+    assert table.rivals() == []
+    # Nor may one do it that was never registered.
+    table.unregister(BrokerIdentity("c", "b", broker_id, "10.0.0.5:10911"))
+    assert addresses(table) == {broker_id: living.address}
+
+
+@pytest.mark.parametrize("end", ["unregister", "connection", "heartbeat"])
+def test_a_rival_has_the_place_as_soon_as_the_holder_is_gone(
+    table: RouteInfoManager, end: str
+) -> None:
+    register(table, MASTER, "T")
+    register(table, SLAVE)
+    register(table, STALE, "T", "new")
+    assert table.heartbeat(MASTER.address, 1)
+    if end == "unregister":
+        table.unregister(MASTER)
+    elif end == "connection":
+        table.connection_lost(MASTER.address)
+    else:
+        table.expire(3_100)
+    assert addresses(table) == {0: STALE.address, 1: SLAVE.address}
+    assert table.rivals() == []
+    # Its topics count from its next registration on, whatever version it says.
+    assert register(table, STALE, "T", "new", now_ms=3_200).is_in_route
+    assert sorted(table.all_topics().topic_list) == ["T", "new"]
+
+
+def test_a_master_on_a_new_address_takes_over_from_one_that_is_silent(
+    table: RouteInfoManager,
+) -> None:
+    """An Apache master whose machine lost power: no heartbeat, and its connection stands."""
+    register(table, MASTER, "T")
+    assert not register(table, STALE, "T", now_ms=60_000).is_in_route
+    assert register(table, STALE, "T", now_ms=module.HELD_MS + 1).is_in_route
+    assert addresses(table) == {0: STALE.address}
+
+
+def test_the_word_of_a_silent_heart_does_not_hold_a_place(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    table.heartbeat(MASTER.address, 1)
+    assert not register(table, STALE, "T", now_ms=2_000).is_in_route
+    assert register(table, STALE, "T", now_ms=module.HEARTBEAT_EXPIRED_MS + 10).is_in_route
+
+
+def test_an_address_that_changes_its_role_gives_its_place_to_the_rival(
+    table: RouteInfoManager,
+) -> None:
+    register(table, MASTER, "T")
+    register(table, STALE, "T")
+    register(table, BrokerIdentity("c", "b", 1, MASTER.address))
+    assert addresses(table) == {0: STALE.address, 1: MASTER.address}
+
+
+def test_a_late_goodbye_of_an_earlier_role_changes_nothing(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T")
+    register(table, BrokerIdentity("c", "b", 1, MASTER.address))
+    table.unregister(MASTER)
+    assert addresses(table) == {1: MASTER.address}
+
+
+def test_a_registration_of_all_topics_drops_the_others_of_that_name(
+    table: RouteInfoManager,
+) -> None:
+    other = BrokerIdentity("c", "other", 0, "10.0.1.1:10911")
+    register(table, other, "A", "B")
+    register(table, MASTER, "A", "B", "C")
+    before = table.wipe_write_perm("b")
+    answer = register(table, MASTER, "A", "D", scope=module.TopicScope.ALL)
+    assert before == 3
+    assert sorted(table.all_topics().topic_list) == ["A", "B", "D"]
+    route = table.route("A")
+    assert route is not None
+    perms = {queues.broker_name: queues.perm for queues in route.queue_datas}
+    assert perms == {"other": 6, "b": 4}, "an edited permission stays while nothing changed"
+    expected = RouteInfoManager()
+    assert answer.topics_digest == register(expected, MASTER, "D", "A").topics_digest
+
+
+def test_topics_that_changed_count_whatever_the_version_says(table: RouteInfoManager) -> None:
+    register(table, MASTER, "A")
+    answer = register(table, MASTER, "B", scope=module.TopicScope.SOME)
+    assert table.all_topics().topic_list == ["A", "B"]
+    assert answer.topics_digest != 0
+    table.delete_topic("A")
+    table.delete_topic("B")
+    assert register(table, MASTER).topics_digest == 0

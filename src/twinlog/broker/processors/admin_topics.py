@@ -95,11 +95,11 @@ class AdminTopicsProcessor:
 
     async def _register(self, connection: ServerConnection, request: Request, topic: str) -> None:
         reason = await self._topics.saver.saved()
-        await self._registration.register_topics([topic])
+        warning = await self._registration.announce()
         if reason:
             _answer(connection, request, f"topic[{topic}]", reason)
         else:
-            connection.reply(request, remark=UNSET_REMARK)
+            connection.reply(request, remark=warning or UNSET_REMARK)
 
     def delete_topic(self, connection: ServerConnection, request: Request) -> None:
         """DELETE_TOPIC_IN_BROKER (215). Consumer offsets stay, as in 4.9."""

@@ -16,14 +16,20 @@ class HAStatusProcessor:
     """Answers with the truth of the moment; the body is HARuntimeInfo and our own keys."""
 
     def __init__(
-        self, ha: HAService, metadata: Callable[[], dict[str, str]], failures: Failures
+        self,
+        ha: HAService,
+        metadata: Callable[[], dict[str, str]],
+        failures: Failures,
+        rivals: Callable[[], list[dict[str, object]]],
     ) -> None:
         self._ha = ha
         self._metadata = metadata
         self._failures = failures
+        self._rivals = rivals
 
     def status(self, connection: ServerConnection, request: Request) -> None:
         info = runtime_info(self._ha.status())
         info["twinlog"]["metadata"] = self._metadata()
         info["twinlog"]["failures"] = self._failures.status()
+        info["twinlog"]["rivals"] = self._rivals()
         connection.reply(request, body=fastjson.dumps(info))

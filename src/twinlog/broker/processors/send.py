@@ -103,6 +103,7 @@ class SendMessageProcessor:
         store_host: bytes,
         once: SendOnce,
         remember_half: HalfListener,
+        answer_when_routed: Callable[[ServerConnection], ServerConnection],
     ) -> None:
         self._config = config
         self._store = store
@@ -120,6 +121,8 @@ class SendMessageProcessor:
         self._store_host = store_host
         self._once = once
         self._remember_half = remember_half
+        self._answer_when_routed = answer_when_routed
+        self._has_created_topic = False
         self._cluster_piece = f"{PROPERTY_CLUSTER}\x01{config.broker_cluster_name}"
         self._routes: dict[str, _Route] = {}
         topics.subscribe(self._topics_changed)
@@ -166,6 +169,9 @@ class SendMessageProcessor:
                 or self._config.start_accept_send_request_time_stamp
             ):
                 route = self._find_route(connection, header)
+                if self._has_created_topic:
+                    self._has_created_topic = False
+                    connection = self._answer_when_routed(connection)
             queue_id = header.queue_id
             if queue_id < 0 or queue_id >= route.queue_limit:
                 queue_id = self._choose_queue(queue_id, route.config, connection)
@@ -500,6 +506,7 @@ class SendMessageProcessor:
             created = self._topics.create_in_send_back(
                 header.topic, queue_count=1, sys_flag=sys_flag
             )
+        self._has_created_topic = created is not None
         return created
 
     def _topics_changed(self, topics: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any, Final
 
 from twinlog.remoting import fastjson
@@ -23,6 +24,9 @@ _COMPACT: Final = (
 _PRETTY: Final = (
     _COMPACT.replace(',"', ',\n\t\t\t"').replace("{", "{\n\t\t\t").replace("}", "\n\t\t}")
 )  # fmt: skip
+
+
+DIGEST_MASK: Final = (1 << 64) - 1  # Sums of digests are taken modulo 2**64.
 
 
 class TopicConfig(Body):
@@ -47,6 +51,15 @@ class TopicConfig(Body):
             "topicSysFlag": self.topic_sys_flag,
             "writeQueueNums": self.write_queue_nums,
         }
+
+
+def topic_digest(name: str, read_queues: int, write_queues: int) -> int:
+    """A number that stands for one topic; their sum stands for a table, in whatever order.
+
+    Permissions are not part of it: a name server may have been told to change them.
+    """
+    text = f"{name}\0{read_queues}\0{write_queues}".encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
 
 
 def topics_text(topics: Iterable[TopicConfig]) -> bytes:

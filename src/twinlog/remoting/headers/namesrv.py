@@ -6,7 +6,11 @@ from twinlog.remoting.headers.base import Header, Int, Long, TopicHeader
 
 
 class RegisterBrokerRequestHeader(Header):
-    """103."""
+    """103.
+
+    `twinlog_topics` is said to twinlog name servers only: `all` topics of the broker are in the
+    body, or `some`, those that changed.
+    """
 
     broker_name: str
     broker_addr: str
@@ -16,17 +20,23 @@ class RegisterBrokerRequestHeader(Header):
     compressed: bool = False
     body_crc32: Int = 0
     heartbeat_timeout_millis: Long | None = None
+    twinlog_topics: str | None = None
 
 
 class RegisterBrokerResponseHeader(Header):
     """Answer to 103: for a slave with a live master, where it is.
 
-    `twinlog` is said to twinlog brokers only: this name server takes heartbeats (904).
+    The rest is said to twinlog brokers only. `twinlog`: this name server takes heartbeats (904).
+    `twinlog_digest`: of the topics that it has of the broker's name. `twinlog_rival`: another
+    living address with the same name and id; `twinlog_in_route`: whether the place is ours.
     """
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
     twinlog: str | None = None
+    twinlog_digest: str | None = None
+    twinlog_rival: str | None = None
+    twinlog_in_route: bool | None = None
 
 
 class UnregisterBrokerRequestHeader(Header):

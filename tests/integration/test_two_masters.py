@@ -1,0 +1,110 @@
+"""Two brokers with one name and id: the route stays with the first, and everybody says so."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.ha_load import ask
+from support.processes import process_group, wait_until
+from support.twinlog_servers import TWINLOG, start_twinlog_broker, start_twinlog_namesrv
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+
+CONFIG = {"registerNameServerPeriod": 10_000}
+
+
+def places(namesrv: str) -> dict[int, str]:
+    """Id to address of the only broker name."""
+    body = ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO).body
+    table = fastjson.loads(body)["brokerAddrTable"].get("broker-a", {})
+    return {int(key): value for key, value in table.get("brokerAddrs", {}).items()}
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [str(TWINLOG), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_second_master_is_reported_and_never_in_the_route(tmp_path: Path) -> None:
+    with process_group() as group:
+        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+        group.add(namesrv)
+        first = start_twinlog_broker(tmp_path / "first", namesrv=namesrv.address, **CONFIG)
+        group.add(first)
+        namesrv.wait_registered(first.address)
+        second = start_twinlog_broker(tmp_path / "second", namesrv=namesrv.address, **CONFIG)
+        group.add(second)
+        second.wait_for_text("another broker has our name and id")
+        assert "two brokers with one name and id" in namesrv.output()
+        # The holder hears of it with its next registration.
+        first.wait_for_text("another broker has our name and id")
+        assert places(namesrv.address) == {0: first.address}
+        for arguments in (["ha", "status"], ["cluster", "health"], ["doctor"]):
+            code, output = command(*arguments, "-n", namesrv.address)
+            assert code == 10, (arguments, output)
+            assert "two masters" in output, (arguments, output)
+            assert second.address in output, (arguments, output)
+        # A stale one that stops takes nobody with it.
+        assert second.stop() == 0
+        assert places(namesrv.address) == {0: first.address}
+        wait_until(
+            lambda: "two masters" not in command("ha", "status", "-n", namesrv.address)[1],
+            "the holder hears that it is alone again",
+        )
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_the_second_has_the_place_at_once_when_the_first_is_gone(tmp_path: Path, end: str) -> None:
+    """Also a master that was started again on a new address before the old one was gone."""
+    with process_group() as group:
+        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+        group.add(namesrv)
+        first = start_twinlog_broker(tmp_path / "first", namesrv=namesrv.address, **CONFIG)
+        group.add(first)
+        namesrv.wait_registered(first.address)
+        second = start_twinlog_broker(tmp_path / "second", namesrv=namesrv.address, **CONFIG)
+        group.add(second)
+        second.wait_for_text("another broker has our name and id")
+        if end == "stop":
+            assert first.stop() == 0
+        else:
+            first.kill()
+        wait_until(lambda: places(namesrv.address) == {0: second.address}, "the second is there")
+        topic = {
+            "topic": "late", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+        }  # fmt: skip
+        assert ask(second.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+        wait_until(
+            lambda: ask(
+                namesrv.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "late"}
+            ).code == 0,
+            "its topics count",
+        )  # fmt: skip
+
+
+def test_a_second_slave_with_the_same_id_that_stops_leaves_the_first_in_the_route(
+    tmp_path: Path,
+) -> None:
+    with process_group() as group:
+        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+        group.add(namesrv)
+        master = start_twinlog_broker(tmp_path / "master", namesrv=namesrv.address, **CONFIG)
+        group.add(master)
+        namesrv.wait_registered(master.address)
+        slaves = []
+        for name in ("one", "two"):
+            slave = start_twinlog_broker(
+                tmp_path / name, namesrv=namesrv.address, brokerId=1, brokerRole="SLAVE", **CONFIG
+            )
+            group.add(slave)
+            namesrv.wait_registered(slave.address)
+            slaves.append(slave)
+        assert places(namesrv.address) == {0: master.address, 1: slaves[0].address}
+        assert slaves[1].stop() == 0
+        assert places(namesrv.address) == {0: master.address, 1: slaves[0].address}
