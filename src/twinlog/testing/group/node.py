@@ -135,6 +135,7 @@ class GroupNode:
         broker.identity._twin.new_nonce = self.sim.token
         broker.once.table = ProducerTable(runs_max=self.sim.world.runs_max)
         broker.on_restart = self._asked_to_restart
+        broker.on_failure = self._asked_to_end
         self.broker = broker
         await broker.start()
         self.is_up = True
@@ -170,6 +171,10 @@ class GroupNode:
         self.sim.trace(f"{self.name} restarts: {reason}")
         context = self.sim.loop.bare_context
         self.sim.loop.call_soon(self._restart_soon, context=context)
+
+    def _asked_to_end(self, reason: str) -> None:
+        # Nobody starts a second master in these worlds.
+        self.sim.fail(f"{self.name} ends itself: {reason}")
 
     def _restart_soon(self) -> None:
         if self.host.is_alive and self.is_up:

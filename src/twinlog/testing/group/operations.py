@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from twinlog.admin.promotion import Replica, choose, judge
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.testing.group.load import GROUP, MAX_OFFSET, QUERY_OFFSET, TOPIC
 from twinlog.testing.group.node import QUEUE_PATH, GroupNode
@@ -15,7 +16,8 @@ from twinlog.testing.group.rpc import Answer, OnAnswer
 if TYPE_CHECKING:
     from twinlog.testing.group.sim import GroupSimulation
 
-CREATE_TOPIC, DELETE_EXPIRED = 17, 329
+CREATE_TOPIC, DELETE_EXPIRED, REPLICA = 17, 329, 10_003
+CHOICE_TRIES = 12
 
 
 class Operations:
@@ -42,13 +44,52 @@ class Operations:
             else:
                 old.kill()
         sim.master_was_lost()
-        await self._promote(self._chosen(), old)
+        chosen = await self._chosen(old)
+        if chosen is not None:
+            await self._promote(chosen, old)
+        else:
+            old.is_held = False
+            old.boot_if_down()
 
-    def _chosen(self) -> GroupNode:
-        """The documents name no choice; a classic slave that is ahead could not be told so."""
-        if any(node.is_classic for node in self._sim.nodes):
-            return max(self._sim.slaves, key=lambda slave: slave.image().end)
-        return self._rng.choice(self._sim.slaves)
+    async def _chosen(self, old: GroupNode) -> GroupNode | None:
+        """Some slave, or the one that `twinlog ha promote` takes instead; None if it takes none."""
+        wanted = self._rng.choice(self._sim.slaves).address
+        for _ in range(CHOICE_TRIES):
+            replicas = [await self._replica(slave) for slave in self._sim.slaves]
+            replicas.append(
+                Replica(address=old.address, broker_id=0, error="refused", is_refusing=True)
+            )
+            for target in (next(r for r in replicas if r.address == wanted), choose(replicas)):
+                if target is None or not target.is_reached:
+                    continue
+                verdict = judge(replicas, target)
+                if not verdict.refusals and not verdict.losses:
+                    return next(s for s in self._sim.slaves if s.address == target.address)
+                self._sim.trace(f"{target.name} is not promoted: {verdict}")
+            await asyncio.sleep(1.0)
+        return None
+
+    async def _replica(self, slave: GroupNode) -> Replica:
+        answer = await self._sim.operator.call(slave.address, REPLICA, {})
+        if answer.code != 0:
+            return Replica(address=slave.address, broker_id=slave.broker_id, error="no answer")
+        data = json.loads(answer.body)
+        return Replica(
+            address=slave.address,
+            broker_id=data["brokerId"],
+            role=data["brokerRole"],
+            store_id=data["storeId"],
+            promotion=data["promotion"],
+            log_min=data["logMin"],
+            log_end=data["logEnd"],
+            confirmed=data["confirmed"],
+            master_end=data["masterEnd"],
+            is_linked=data["isLinked"],
+            replica_ids=tuple(data["replicaIds"]),
+            in_sync_replicas=data["inSyncReplicas"],
+            master_role=data["masterRole"],
+            master_address=data["masterAddress"],
+        )
 
     async def _promote(self, node: GroupNode, old: GroupNode) -> None:
         sim = self._sim
