@@ -54,8 +54,13 @@ class ShorterLog:
 
     def _queue_ends(self) -> QueueEnds:
         end = self._store.max_offset_in_queue
-        return {
+        ends = {
             name: {n: end(name, n) for n in range(topic.read_queue_nums)}
             for name, topic in self._topics.table.items()
             if not is_system_topic(name)
         }
+        for name, n in self._store.queues:
+            # A classic slave may have the messages of a topic before it hears of the topic.
+            if not is_system_topic(name):
+                ends.setdefault(name, {})[n] = end(name, n)
+        return ends
