@@ -18,6 +18,7 @@ GROUP = "g"
 SEND, PULL, QUERY_OFFSET, COMMIT, MAX_OFFSET = 310, 11, 14, 15, 30
 FOUND, OFFSET_MOVED, NOT_FOUND = 0, 21, 22
 SYSTEM_ERROR = 1
+FULL_DISK = ("No space left", "disk full")  # RocketMQ's code for it is that of a fault, too.
 GAP = 10_010
 WRONG_NUMBER = (10_010, 10_011, 10_012, 10_013)
 IN_FLIGHT_MAX = 4
@@ -60,7 +61,7 @@ class Producer:
             self.sim.trace(f"{sent.text()} was answered {answer.code} {answer.remark}")
         if answer.code == SEND_OK:
             self.sim.answered_ok(sent, answer.ext)
-        elif answer.code == SYSTEM_ERROR and "No space left" not in answer.remark:
+        elif answer.code == SYSTEM_ERROR and not any(w in answer.remark for w in FULL_DISK):
             self.sim.fail(f"{sent.text()} was answered with an internal error: {answer.remark}")
         elif answer.code in NOTHING_STORED and not sent.is_once and sent.status == "unknown":
             sent.status = "refused"
