@@ -17,22 +17,22 @@ import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from mutant_list import GROUP_MUTANTS, PAIR_MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
-CAUGHT = 1
 
 _RUN = """
 import sys
 from twinlog.testing.ha_sim import SimFailure, run_seed
 from twinlog.testing.group.sim import GroupFailure, run_group_seed
-first, count, world, dialect = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+first, count, world, dialect, *without = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 run = run_group_seed if world == "group" else run_seed
 for seed in range(first, first + count):
     try:
-        run(seed, dialect=dialect)
+        run(seed, dialect=dialect, without=tuple(without))
     except (SimFailure, GroupFailure) as failure:
         print(seed, failure)
         sys.exit(1)
@@ -68,19 +68,30 @@ def mutated_text(mutant: Mutant, text: str) -> str:
     return "".join([*lines[:start], part.replace(mutant.old, mutant.new), *lines[end:]])
 
 
-def mutated_source(mutant: Mutant, directory: Path) -> Path:
+def mutate(mutant: Mutant, source: Path, directory: Path) -> Path:
     """A copy of the source with the mutant in it."""
-    shutil.copytree(ROOT / "src" / "twinlog", directory / "twinlog")
+    shutil.copytree(source / "twinlog", directory / "twinlog")
     path = directory / "twinlog" / mutant.file
     path.write_text(mutated_text(mutant, path.read_text()))
     return directory
 
 
-def run_seeds(mutant: Mutant, source: Path, first: int, count: int) -> tuple[int | None, str]:
+def run_seeds(
+    mutant: Mutant, source: Path, first: int, count: int, without: list[str]
+) -> tuple[int | None, str]:
     """(the first seed that fails, what was said)"""
     # Pure Python: a compiled part would stand in for the code that was changed.
     result = subprocess.run(
-        [sys.executable, "-c", _RUN, str(first), str(count), mutant.world, mutant.dialect],
+        [
+            sys.executable,
+            "-c",
+            _RUN,
+            str(first),
+            str(count),
+            mutant.world,
+            mutant.dialect,
+            *without,
+        ],
         env={**os.environ, "PYTHONPATH": str(source), "TWINLOG_PURE": "1"},
         capture_output=True,
         text=True,
@@ -94,25 +105,27 @@ def run_seeds(mutant: Mutant, source: Path, first: int, count: int) -> tuple[int
     return int(seed), text
 
 
-def run_mutant(mutant: Mutant, seed_count: int) -> tuple[int | None, str]:
+def run_mutant(
+    mutant: Mutant, source: Path, seed_count: int, without: list[str]
+) -> tuple[int | None, str]:
     """(seed that caught it or None, what was said)"""
     with tempfile.TemporaryDirectory() as name:
-        source = mutated_source(mutant, Path(name))
+        mutated = mutate(mutant, source, Path(name))
         first = 0
         while first < seed_count:
-            seed, text = run_seeds(mutant, source, first, seed_count - first)
+            seed, text = run_seeds(mutant, mutated, first, seed_count - first, without)
             if seed is None:
                 break
-            if run_seeds(mutant, ROOT / "src", seed, 1)[0] is None:
+            if run_seeds(mutant, source, seed, 1, without)[0] is None:
                 return seed, text
             first = seed + 1  # It fails without the mutant, too: it says nothing.
     return None, ""
 
 
-def report(mutant: Mutant, seed_count: int) -> bool:
+def report(mutant: Mutant, source: Path, seed_count: int, without: list[str]) -> bool:
     """Run one, say what became of it; whether it was caught."""
     started = time.monotonic()
-    seed, text = run_mutant(mutant, seed_count)
+    seed, text = run_mutant(mutant, source, seed_count, without)
     kind = f"{mutant.world} {mutant.dialect}"
     if seed is None:
         taken_s = time.monotonic() - started
@@ -128,14 +141,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--world", choices=("pair", "group", "both"), default="both")
     parser.add_argument("--name", default="", help="only those whose name contains this")
+    parser.add_argument("--without", nargs="*", default=[], help="faults to leave out")
     options = parser.parse_args()
     mutants = [
         mutant
         for mutant in PAIR_MUTANTS + GROUP_MUTANTS
         if options.world in ("both", mutant.world) and options.name in mutant.name
     ]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        caught = sum(pool.map(lambda mutant: report(mutant, options.seeds), mutants))
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
+        source = Path(name)  # A copy: the tree may change while this runs.
+        shutil.copytree(ROOT / "src" / "twinlog", source / "twinlog")
+        run = partial(report, source=source, seed_count=options.seeds, without=options.without)
+        caught = sum(pool.map(run, mutants))
     print(f"{len(mutants)} mutants, {caught} caught")
     return 0 if caught == len(mutants) else 1
 
