@@ -168,7 +168,7 @@ class Operations:
             return
         if not await sim.in_sync_within(5.0):
             return
-        old.is_held = sim.consumer.is_held = True
+        old.is_held = sim.is_wiped = True
         if old.host.is_alive:
             old.kill()
         old.replace_disk()
@@ -188,7 +188,7 @@ class Operations:
             await sim.until_up(slave)
         sim.consumer.restart()
         await self._promote(max(sim.slaves, key=lambda slave: slave.image().end), old)
-        sim.consumer.is_held = False
+        sim.is_wiped = False
 
     # Everything is lost, or a part.
 

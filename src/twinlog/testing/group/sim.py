@@ -89,6 +89,8 @@ class GroupSimulation:
         self.lines: list[str] = []
         self.failure = ""
         self.topics: list[str] = []
+        self.is_wiped = False
+        """The master was started with an empty disk, and nobody has noticed yet."""
         self.one_at_a_time = asyncio.Lock()
         self._keeps_trace = keeps_trace
         self._digest = hashlib.sha256()
