@@ -246,6 +246,10 @@ class GroupNode:
         }
         return LogImage(files, self.sim.world.segment_size)
 
+    def has_torn_tail(self) -> bool:
+        """Whether the log ends inside a record, as a slave's may."""
+        return self.is_up and self.image().end < self.broker.store.commit_log.max_offset
+
     def holds(self, sent: Sent, *, durable: bool = False) -> bool:
         if sent.offset < 0:
             return any(record.body == sent.body for record in self.image(durable=durable).records)

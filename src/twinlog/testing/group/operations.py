@@ -47,7 +47,8 @@ class Operations:
                 old.kill()
         sim.master_was_lost()
         chosen = await self._chosen(old)
-        if chosen is not None:
+        # Not mended yet: recovery takes a record whose properties are missing in part for whole.
+        if chosen is not None and not chosen.has_torn_tail():
             await self._promote(chosen, old)
         else:
             old.is_held = False

@@ -89,6 +89,8 @@ def parse_record(data: bytes, index: int, position: int) -> Found | None:
     (property_size,) = struct.unpack_from(">H", data, topic_end)
     if topic_end + 2 + property_size - index != size:
         return None
+    if property_size and not data[index + size - 1]:
+        return None  # No broker's properties end so: the rest of the record was never written.
     return Found(position, size, topic, queue_id, queue_offset, body)
 
 
