@@ -104,15 +104,15 @@ PAIR_MUTANTS = (
         "bodies of two files go into one append",
         "ha/receiver.py",
         "HAReceiver._parse",
-        "if run and offset % self._settings.segment_size == 0:",
+        "if run and offset % self.settings.segment_size == 0:",
         "if False:",
     ),
     Mutant(
         "an empty slave is sent the whole log from one file too early",
         "ha/sender.py",
         "HASender._last_file_start",
-        "return self.log_end - self.log_end % self._settings.segment_size",
-        "return self.log_end - self.log_end % self._settings.segment_size - 1",
+        "return self.log_end - self.log_end % self.settings.segment_size",
+        "return self.log_end - self.log_end % self.settings.segment_size - 1",
     ),
     Mutant(
         "a filler that the master may have forgotten is kept",
@@ -307,7 +307,7 @@ GROUP_MUTANTS = (
     Mutant(
         "consumer offsets are never saved",
         "broker/consumer_offset.py",
-        "ConsumerOffsetManager.save",
+        "ConsumerOffsetManager._write",
         "",
         "return",
         world="group",

@@ -48,7 +48,10 @@ class Operations:
         sim.master_was_lost()
         chosen = await self._chosen(old)
         # Not mended yet: recovery takes a record whose properties are missing in part for whole.
-        if chosen is not None and not chosen.has_torn_tail():
+        is_torn = chosen is not None and chosen.has_torn_tail()
+        # A classic slave does not know whose log it copies: twin slaves would not follow it.
+        is_stranger = chosen is not None and chosen.is_classic and sim.world.dialect == "mixed"
+        if chosen is not None and not is_torn and not is_stranger:
             await self._promote(chosen, old)
         else:
             old.is_held = False
