@@ -278,7 +278,8 @@ class Broker:
         """On a master, before the first send: it has what was confirmed, or never lacked it."""
         self.pair.complete(was_master=self.identity.was_master)
         assert self.recovery is not None
-        is_doubtful = self.ha.began_in_doubt or self.recovery.cut_bytes > 0
+        # A power cut may take whole records, and leave nothing to cut.
+        is_doubtful = self.ha.began_in_doubt or not self.recovery.was_clean
         self.shorter_log.began(was_master=self.identity.was_master, is_doubtful=is_doubtful)
 
     def _start_deliveries(self) -> None:
