@@ -368,6 +368,10 @@ class GroupSimulation:
     async def _heal(self) -> None:
         self.trace("heal")
         self.loop.network.heal()
+        for transport in tuple(self.loop.network.transports):
+            port = transport.get_extra_info("sockname")[1]
+            if transport.host is self._client_host and port == SERVICE_PORT:
+                transport.abort()  # The impostor, who was taken for a broker.
         for node in self.nodes:
             node.disk.quota = 1 << 40
             node.disk.resume()
