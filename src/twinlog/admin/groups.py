@@ -19,8 +19,9 @@ from twinlog.client.errors import (
     UsageError,
 )
 from twinlog.client.message import check_group
-from twinlog.client.queues import MessageQueue, dead_letter_topic, retry_topic
+from twinlog.client.queues import MessageQueue
 from twinlog.client.subscription import SubscriptionData, subscription_from_wire
+from twinlog.message.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
@@ -28,23 +29,6 @@ from twinlog.runtime.numbers import number_of
 
 PROGRESS_TIMEOUT_MS = 15_000  # mqadmin's, for brokers with very many queues.
 CONCURRENT_MAX = 16  # Groups asked for at a time: a broker has other things to do.
-# Groups that every RocketMQ broker has from its start.
-SYSTEM_GROUPS = frozenset(
-    (
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "SELF_TEST_P_GROUP",
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_PULL",
-        "CID_ONS-HTTP-PROXY",
-        "CID_SYS_RMQ_TRANS",
-        "CID_HOUSEKEEPING",
-        "__MONITOR_CONSUMER",
-        "CLIENT_INNER_PRODUCER",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +150,7 @@ async def group_configs(admin: Admin, address: str) -> dict[str, GroupConfig]:
 
 
 def is_user_group(name: str) -> bool:
-    return name not in SYSTEM_GROUPS
+    return not is_system_group(name)
 
 
 async def put_group_config(admin: Admin, address: str, config: GroupConfig) -> Request:
@@ -200,7 +184,7 @@ async def delete_group(
         )
 
     result = await gather(await admin.masters(cluster), delete)
-    for topic in (retry_topic(group), dead_letter_topic(group)):
+    for topic in (retry_topic(group), dlq_topic(group)):
         result.failures.update((await delete_topic(admin, topic, cluster=cluster)).failures)
     return result
 
@@ -316,7 +300,7 @@ async def member_subscriptions(admin: Admin, group: str) -> Gathered[tuple[Subsc
         return tuple(
             subscription_from_wire(item)
             for item in info.get("subscriptionSet") or ()
-            if not str(item.get("topic", "")).startswith(retry_topic(""))
+            if not str(item.get("topic", "")).startswith(RETRY_PREFIX)
         )
 
     return await gather([member.client_id for member in members.members] if members else [], ask)

@@ -18,15 +18,15 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import ReceivedMessage, SendReceipt
 from twinlog.client.outgoing import SendRequest, read_receipts, send_command
-from twinlog.client.queues import MessageQueue, retry_topic
+from twinlog.client.queues import MessageQueue
 from twinlog.message import properties
 from twinlog.message.ids import host_text, parse_offset_message_id
+from twinlog.message.names import TOOLS_GROUP, retry_topic
 from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, encode_properties
 from twinlog.message.sysflag import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK
 from twinlog.remoting.codes import RequestCode, ResponseCode
 
 TIME_MAX_MS = (1 << 63) - 1
-TOOLS_CONSUMER = "TOOLS_CONSUMER"
 RESEND_GROUP = "TWINLOG_CLI_RESEND"
 _PROPERTIES_OF_DEAD_LETTERS = frozenset(
     (
@@ -145,9 +145,7 @@ async def read_queue(
 ) -> list[ReceivedMessage]:
     """Messages of a queue from an offset on, as many as one request gives."""
     await admin.instance.route(queue.topic)
-    result = await calls.pull(
-        admin.instance, queue, offset, group=TOOLS_CONSUMER, count_max=max_count
-    )
+    result = await calls.pull(admin.instance, queue, offset, group=TOOLS_GROUP, count_max=max_count)
     return result.messages
 
 
@@ -198,7 +196,7 @@ async def send_to_retry(admin: Admin, group: str, message: ReceivedMessage) -> S
         sys_flag=message.sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK), queue=queue,
     )  # fmt: skip
     address = calls.writable(admin.instance, queue.broker_name)
-    command = send_command(request, RESEND_GROUP, "TBW102")
+    command = send_command(request, RESEND_GROUP)
     answer = await admin.instance.transport.invoke(address, command, 5000)
     return read_receipts(answer, request, [message.message_id], address)[0]
 

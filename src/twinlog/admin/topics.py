@@ -12,6 +12,7 @@ from twinlog.client.errors import UsageError
 from twinlog.client.message import check_topic
 from twinlog.client.queues import MessageQueue
 from twinlog.client.routes import TopicRoute
+from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
@@ -93,7 +94,7 @@ async def put_topic_config(admin: Admin, address: str, config: TopicConfig) -> R
     """Create or change a topic on one broker, every setting as given."""
     header = {
         "topic": check_topic(config.name),
-        "defaultTopic": "TBW102",
+        "defaultTopic": AUTO_CREATE_TOPIC,
         "readQueueNums": config.read_queues,
         "writeQueueNums": config.write_queues,
         "perm": config.perm,

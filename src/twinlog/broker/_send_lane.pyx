@@ -17,8 +17,8 @@ from libc.string cimport memcmp, memcpy
 from twinlog.message._pairs cimport extend_hash, get4, put4, put8, put_hexadecimal
 
 from twinlog.broker.delay import destination as _destination
-from twinlog.broker.names import HALF_TOPIC as _HALF_TOPIC
-from twinlog.broker.names import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
+from twinlog.message.names import HALF_TOPIC as _HALF_TOPIC
+from twinlog.message.names import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
 from twinlog.message.model import PutMessage as _PutMessage
 from twinlog.message.record import HOSTS_V6_MASK as _HOSTS_V6_MASK
 from twinlog.message.record import MAGIC_V1 as _MAGIC_V1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from twinlog.broker import names
+from twinlog.message import names
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.model import Record
 from twinlog.message.properties import PROPERTY_REAL_TOPIC

@@ -16,9 +16,9 @@ from typing import Any
 
 from twinlog.broker.bloom import BloomParameters
 from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.names import RETRY_PREFIX
 from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
 from twinlog.broker.subscription import SubscriptionData
+from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from twinlog.broker.names import SCHEDULE_TOPIC
 from twinlog.message.model import PutMessage
+from twinlog.message.names import SCHEDULE_TOPIC
 from twinlog.message.properties import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_REAL_QUEUE_ID,

@@ -26,11 +26,11 @@ from twinlog.broker.metadata_log import (
     decode_change,
     split_change,
 )
-from twinlog.broker.names import METADATA_TOPIC
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
 from twinlog.broker.topic_config import TopicConfigManager, topic_from_json
 from twinlog.message.model import PutMessage
+from twinlog.message.names import METADATA_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, write_atomically

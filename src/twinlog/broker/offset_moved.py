@@ -6,9 +6,9 @@ Answers to PullMessageProcessor.generateOffsetMovedEvent.
 from __future__ import annotations
 
 from twinlog.broker.message_queue import MessageQueue
-from twinlog.broker.names import OFFSET_MOVED_TOPIC
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage
+from twinlog.message.names import OFFSET_MOVED_TOPIC
 from twinlog.message.properties import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_KEYS,

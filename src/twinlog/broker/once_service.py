@@ -16,6 +16,7 @@ from typing import Final
 
 from twinlog.broker.idempotence import Decision, Place, ProducerTable, SnapshotError
 from twinlog.message.crc import crc32
+from twinlog.message.names import SCHEDULE_TOPIC
 from twinlog.message.once import ONCE_BYTES, Mark, read_mark
 from twinlog.message.properties import (
     PROPERTY_REAL_TOPIC,
@@ -29,7 +30,6 @@ from twinlog.store.recovery import RecoveryReport
 from twinlog.store.status import AppendResult
 
 _LOG = logging.getLogger("twinlog.broker")
-_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _REAL_TOPIC: Final = PROPERTY_REAL_TOPIC.encode()
 _CHUNK_SIZE: Final = 4 << 20
 _CRC_END: Final = 12  # Size, magic and CRC of the body begin a record.
@@ -113,7 +113,7 @@ class IdempotentSends:
         mark = read_mark(properties.decode("utf-8", "replace"))
         if mark is None:
             return
-        is_elsewhere = topic == _SCHEDULE_TOPIC
+        is_elsewhere = topic == SCHEDULE_TOPIC
         if is_elsewhere:
             if property_value(properties, _REAL_TOPIC) != mark.topic.encode():
                 return

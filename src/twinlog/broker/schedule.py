@@ -18,11 +18,11 @@ from typing import Any
 
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.delay import DelayLevels
-from twinlog.broker.names import HALF_TOPIC, SCHEDULE_TOPIC
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
 from twinlog.message.model import PutMessage, Record
+from twinlog.message.names import HALF_TOPIC, SCHEDULE_TOPIC
 from twinlog.message.properties import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,

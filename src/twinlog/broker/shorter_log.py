@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.names import is_system_topic
 from twinlog.broker.skip_guard import QueueEnds, SkipGuard
 from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.message.names import is_system_topic
 from twinlog.store.message_store import MessageStore
 
 _LOG = logging.getLogger("twinlog.broker")

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from twinlog.broker import names
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
+from twinlog.broker.names import spoils_path
+from twinlog.message import names
 from twinlog.remoting import fastjson
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
@@ -62,7 +63,7 @@ class SubscriptionGroupManager:
         self.saver = TableSaver("groups", self._write)
         self._texts = TableText(_pretty_text)
         self.data_version = DataVersion(clock.now_ms())
-        self.table = {name: SubscriptionGroupConfig(name) for name in names.SYSTEM_GROUPS}
+        self.table = {name: SubscriptionGroupConfig(name) for name in names.BOOT_GROUPS}
 
     def load(self) -> None:
         data = self._file.load()
@@ -113,7 +114,7 @@ class SubscriptionGroupManager:
 
     def _may_create(self, group: str) -> bool:
         # Its retry topic becomes a directory: a name must not lead out of the store.
-        return not names.spoils_path(group) and (
+        return not spoils_path(group) and (
             self._config.auto_create_subscription_group
             or group.startswith(names.SYSTEM_GROUP_PREFIX)
         )

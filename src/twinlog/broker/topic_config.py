@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from twinlog.broker import names, perm
+from twinlog.broker import perm
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
+from twinlog.message import names
 from twinlog.remoting.bodies.topic import TopicConfig, pretty_text
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
@@ -77,7 +78,7 @@ class TopicConfigManager:
         return self.table.get(topic)
 
     def is_system_topic(self, topic: str) -> bool:
-        return topic in self.system_topics or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
+        return topic in self.system_topics or names.is_system_topic(topic)
 
     def is_order_topic(self, topic: str) -> bool:
         config = self.table.get(topic)

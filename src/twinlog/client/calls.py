@@ -21,6 +21,7 @@ from twinlog.client.message import ReceivedMessage
 from twinlog.client.queues import MessageQueue
 from twinlog.client.routes import MASTER_ID, ReadAddress
 from twinlog.client.subscription import SubscriptionData
+from twinlog.message.names import TOOLS_GROUP
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -168,7 +169,7 @@ async def offset_for_time(instance: ClientInstance, queue: MessageQueue, timesta
 
 
 async def _store_time(instance: ClientInstance, queue: MessageQueue, offset: int) -> int | None:
-    result = await pull(instance, queue, offset, group="TOOLS_CONSUMER", count_max=1)
+    result = await pull(instance, queue, offset, group=TOOLS_GROUP, count_max=1)
     return result.messages[0].store_timestamp if result.messages else None
 
 

@@ -24,9 +24,10 @@ from twinlog.client.instance import ClientInstance, MemberRole
 from twinlog.client.message import ReceivedMessage, check_topic
 from twinlog.client.offset_store import OffsetStore, RemoteOffsetStore
 from twinlog.client.queue_reader import QueueReader, ReadLimits
-from twinlog.client.queues import RETRY_TOPIC_PREFIX, MessageQueue, retry_topic
+from twinlog.client.queues import MessageQueue
 from twinlog.client.rebalance import AllocateStrategy, allocate, allocate_averagely, difference
 from twinlog.client.subscription import SubscriptionData, parse_subscription
+from twinlog.message.names import RETRY_PREFIX, retry_topic
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 
@@ -257,7 +258,7 @@ class ConsumerCore:
                 is_complete &= await self._rebalance_topic(topic)
             except TopicNotFoundError:
                 # The route poll looks for it; the heartbeat creates the retry topic.
-                is_complete &= not topic.startswith(RETRY_TOPIC_PREFIX)
+                is_complete &= not topic.startswith(RETRY_PREFIX)
             except ClientError as error:
                 _LOG.warning("rebalance failed topic=%s reason=%s", topic, error)
                 is_complete = False
@@ -345,7 +346,7 @@ class ConsumerCore:
         committed = await self.offsets.read(queue)
         if committed is not None:
             return committed
-        is_retry = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
         settings = self.settings
         if settings.consume_from is ConsumeFrom.FIRST_OFFSET or is_retry:
             return await calls.min_offset(self.instance, queue)

@@ -22,7 +22,7 @@ from twinlog.client.errors import (
 )
 from twinlog.client.name_servers import NameServers, discover, is_discovery, parse_name_servers
 from twinlog.client.presence import GroupMember, MemberRole, Presence
-from twinlog.client.route_table import DEFAULT_TOPIC, RouteTable
+from twinlog.client.route_table import RouteTable
 from twinlog.client.routes import (
     MASTER_ID,
     BrokerData,
@@ -42,7 +42,7 @@ from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.process import local_address, process_id
 from twinlog.runtime.tasks import TaskOwner
 
-__all__ = ["DEFAULT_TOPIC", "ClientInstance", "GroupMember", "MemberRole"]
+__all__ = ["ClientInstance", "GroupMember", "MemberRole"]
 
 _LOG = logging.getLogger("twinlog.client")
 TASK_TRIES_MAX = 5  # Within 1.5 s; a task that fails as often will not work at all.

@@ -6,7 +6,6 @@ Answers to Message, MessageExt, SendResult and Validators.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,23 +14,16 @@ from twinlog.client.queues import MessageQueue
 from twinlog.message import properties as names
 from twinlog.message.compression import inflate_body
 from twinlog.message.model import Record
+from twinlog.message.names import (
+    GROUP_LENGTH_MAX,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    has_legal_characters,
+)
 from twinlog.message.once import ONCE_PROPERTY
 from twinlog.message.properties import encode_properties
 from twinlog.runtime.limits import TOPIC_LENGTH_MAX
 
-GROUP_LENGTH_MAX = 255  # RocketMQ's client checks it; brokers do not.
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
-_FORBIDDEN_TOPICS = frozenset(
-    (
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "rmq_sys_twinlog_metadata",
-    )
-)
 _SEPARATORS = ("\x01", "\x02")
 # Set through arguments of Message or by client and broker; as user properties they would be lost
 # or do harm.
@@ -241,7 +233,7 @@ def check_name(kind: str, name: object, length_max: int) -> str:
         raise InvalidMessageError(f"{kind} is empty")
     if len(name) > length_max:
         raise InvalidMessageError(f"{kind} has {len(name)} characters, at most {length_max}")
-    if not _NAME.match(name):
+    if not has_legal_characters(name):
         raise InvalidMessageError(
             f"{kind} {name!r}: only letters, digits and the characters % | _ - are allowed"
         )
@@ -285,7 +277,7 @@ def check_message(message: Message, size_max: int) -> bytes:
     topic = message.topic
     if topic not in _checked_topics:
         check_topic(topic)
-        if topic in _FORBIDDEN_TOPICS:
+        if topic in SEND_FORBIDDEN_TOPICS:
             raise InvalidMessageError(f"topic {topic!r} belongs to the broker: not for sending")
         if len(_checked_topics) < _CHECKED_TOPICS_MAX:
             _checked_topics[topic] = True
@@ -321,7 +313,7 @@ def check_batch(batch: Sequence[Message]) -> None:
             raise InvalidMessageError("messages of a batch share topic and wait_store_ok")
         if message.delay_level:
             raise InvalidMessageError("a delayed message cannot be part of a batch")
-        if message.topic.startswith("%RETRY%"):
+        if message.topic.startswith(RETRY_PREFIX):
             raise InvalidMessageError("messages to a retry topic cannot be a batch")
 
 

@@ -18,6 +18,7 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import SendReceipt, SendStatus
 from twinlog.client.queues import MessageQueue
+from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime.compiled import load
@@ -96,14 +97,14 @@ class SendRequest:
         self.is_pinned = True
 
 
-def send_command(request: SendRequest, group: str, default_topic: str) -> RemotingCommand:
+def send_command(request: SendRequest, group: str) -> RemotingCommand:
     """The command for the queue that the request has now."""
     queue = request.queue
     assert queue is not None
     ext = {
         "a": group,
         "b": request.topic,
-        "c": default_topic,
+        "c": AUTO_CREATE_TOPIC,
         "d": "4",
         "e": str(queue.queue_id),
         "f": str(request.sys_flag),

@@ -31,7 +31,7 @@ from twinlog.client.errors import (
 from twinlog.client.fault_strategy import FaultStrategy
 from twinlog.client.hooks import guarded
 from twinlog.client.idempotent import IdempotentLanes
-from twinlog.client.instance import DEFAULT_TOPIC, ClientInstance, MemberRole
+from twinlog.client.instance import ClientInstance, MemberRole
 from twinlog.client.message import (
     Message,
     ReceivedMessage,
@@ -339,7 +339,7 @@ class Producer:
         route = self._instance.cached_route(message.topic)
         assert route is not None
         address = self._sender.choose(request, route)
-        command = send_command(request, self.group, DEFAULT_TOPIC)
+        command = send_command(request, self.group)
         await self._instance.transport.oneway(address, command)
 
     async def queues(self, topic: str) -> list[MessageQueue]:

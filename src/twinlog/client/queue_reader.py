@@ -21,9 +21,10 @@ from twinlog.client.errors import (
 from twinlog.client.instance import ClientInstance
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.process_queue import ProcessQueue
-from twinlog.client.queues import RETRY_TOPIC_PREFIX, MessageQueue
+from twinlog.client.queues import MessageQueue
 from twinlog.client.routes import MASTER_ID
 from twinlog.client.subscription import SubscriptionData
+from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC
 from twinlog.remoting.codes import ResponseCode
 
@@ -207,7 +208,7 @@ class QueueReader:
         subscription = self.subscription
         if subscription.tags:
             messages = [m for m in messages if subscription.accepts(m.tags)]
-        if self.queue.topic.startswith(RETRY_TOPIC_PREFIX):
+        if self.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.show_topic(message.properties.get(PROPERTY_RETRY_TOPIC))
         self.process.add(messages)

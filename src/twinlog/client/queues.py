@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-RETRY_TOPIC_PREFIX = "%RETRY%"
-DLQ_TOPIC_PREFIX = "%DLQ%"
-
 
 class MessageQueue(NamedTuple):
     """One queue of a topic on one broker (a master and its slaves share the name)."""
@@ -44,11 +41,3 @@ def sorted_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
 
 def sorted_client_ids(client_ids: Iterable[str]) -> list[str]:
     return sorted(client_ids, key=java_order)
-
-
-def retry_topic(group: str) -> str:
-    return RETRY_TOPIC_PREFIX + group
-
-
-def dead_letter_topic(group: str) -> str:
-    return DLQ_TOPIC_PREFIX + group

@@ -24,11 +24,10 @@ from twinlog.client.waiting_room import find_queues_until
 from twinlog.message import properties as names
 from twinlog.message.ids import pack_host
 from twinlog.message.model import Record
+from twinlog.message.names import reply_topic
 from twinlog.remoting.addresses import split_address
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
-
-REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 
 class RequestReply:
@@ -96,7 +95,7 @@ class RequestReply:
             names.PROPERTY_MESSAGE_REPLY_TO_CLIENT: reply_to,
             names.PROPERTY_MESSAGE_TTL: properties.get(names.PROPERTY_MESSAGE_TTL, "3000"),
         }
-        message = Message(cluster + REPLY_TOPIC_SUFFIX, body)
+        message = Message(reply_topic(cluster), body)
         return await self._send(message, properties=answer, code=RequestCode.SEND_REPLY_MESSAGE_V2)
 
     def _reply_came(self, connection: Any, request: Request) -> None:

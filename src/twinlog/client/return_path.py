@@ -14,12 +14,11 @@ from twinlog.client.fault_strategy import FaultStrategy
 from twinlog.client.instance import ClientInstance
 from twinlog.client.message import ReceivedMessage, SendReceipt
 from twinlog.client.outgoing import SendRequest
-from twinlog.client.queues import retry_topic
 from twinlog.client.sender import Sender
 from twinlog.message import properties as names
+from twinlog.message.names import INNER_PRODUCER_GROUP, retry_topic
 from twinlog.message.properties import encode_properties
 
-INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 RETURN_TIMEOUT_MS = 5000
 RETRY_LEVEL_FIRST = 3  # The broker's own choice begins here, too: 10 s.
 
@@ -31,7 +30,7 @@ class ReturnPath:
         self._instance = instance
         self._group = group
         self._sender = Sender(
-            instance, INNER_PRODUCER, _settle, attempts_max=3, retry_when_not_ok=False,
+            instance, INNER_PRODUCER_GROUP, _settle, attempts_max=3, retry_when_not_ok=False,
             faults=FaultStrategy(),
         )  # fmt: skip
 

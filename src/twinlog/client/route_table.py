@@ -25,6 +25,7 @@ from twinlog.client.name_servers import NameServers
 from twinlog.client.routes import BrokerData, TopicRoute, parse_broker_data, parse_route
 from twinlog.client.settings import ResolvedSettings
 from twinlog.client.transport import Transport
+from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -32,7 +33,6 @@ from twinlog.runtime.clock import Clock
 from twinlog.runtime.tasks import TaskOwner
 
 _LOG = logging.getLogger("twinlog.client")
-DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUES = 4
 PROVISIONAL_POLL_MS = 1000
 TOPICS_MAX = 65_536
@@ -186,8 +186,8 @@ class RouteTable:
 
     async def _route_of_new_topic(self, topic: str) -> TopicRoute | None:
         """Where the first send will create the topic; None when no broker does that."""
-        template = await self._fetch_route(DEFAULT_TOPIC)
-        self._routes.pop(DEFAULT_TOPIC, None)
+        template = await self._fetch_route(AUTO_CREATE_TOPIC)
+        self._routes.pop(AUTO_CREATE_TOPIC, None)
         if not isinstance(template, TopicRoute):
             return None
         route = template.as_template_for_new_topic(DEFAULT_TOPIC_QUEUES)

@@ -23,7 +23,7 @@ from twinlog.client.errors import (
     with_outcome,
 )
 from twinlog.client.fault_strategy import FaultStrategy
-from twinlog.client.instance import DEFAULT_TOPIC, ClientInstance, no_answer
+from twinlog.client.instance import ClientInstance, no_answer
 from twinlog.client.message import SendReceipt
 from twinlog.client.outgoing import SendRequest, ids_of, read_receipts, send_command
 from twinlog.client.queues import MessageQueue
@@ -134,7 +134,7 @@ class Sender:
             else:
                 self._answered(request, address, answer, started_ms)
 
-        command = send_command(request, self._group, DEFAULT_TOPIC)
+        command = send_command(request, self._group)
         try:
             self._instance.transport.remoting.submit(
                 address, command, max(1.0, timeout_ms), answered

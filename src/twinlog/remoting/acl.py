@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from twinlog.message.names import RETRY_PREFIX, TRACE_TOPIC
 from twinlog.remoting.signing import is_signed
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-RETRY_PREFIX = "%RETRY%"
 KEY_LENGTH_MIN = 7  # "longer than 6 characters"
 
 REFUSAL = "org.apache.rocketmq.acl.common.AclException: "  # Clients know a refusal by this name.

@@ -39,6 +39,7 @@ from twinlog.client.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.client.settings import resolve
 from twinlog.message.crc import crc32
+from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.spark.decode import (
@@ -65,7 +66,6 @@ from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Window
 from twinlog.spark.vector import I64
 
 log = logging.getLogger("twinlog.spark")
-GROUP = "TOOLS_CONSUMER"  # a group every broker has: reading must not create one
 CHUNK = 256  # queue offsets asked for by one worker at a time
 IN_FLIGHT = 16
 TAIL_ROWS = 32  # looked at at once for the end of what is confirmed; a broker gives no more
@@ -491,7 +491,7 @@ class BrokerTransport:
         for attempt in range(self.retries + 1):
             target = calls.readable(self.client, queue.broker_name, 0)
             request = calls.pull_command(
-                queue, offset, group=GROUP, count_max=count, suspend_ms=0, subscription=None,
+                queue, offset, group=TOOLS_GROUP, count_max=count, suspend_ms=0, subscription=None,
                 posts_subscription=True, commit_offset=None,
             )  # fmt: skip
             try:

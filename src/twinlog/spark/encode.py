@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from twinlog.client.errors import InvalidMessageError
 from twinlog.client.message import RESERVED_PROPERTIES, check_topic
 from twinlog.message.ids import ID_COUNTERS, UniqueIdGenerator
+from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.once import ONCE_NAME
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 
@@ -158,7 +159,7 @@ def _by_topic(rows: Prepared, topic: str | None, column: pa.Array | None) -> lis
 
 def _of_topic(rows: Prepared, topic: str) -> Prepared:
     check_topic(topic)
-    if topic.startswith("%RETRY%"):
+    if topic.startswith(RETRY_PREFIX):
         raise _Unfit
     return Prepared(topic, rows.rows, rows.bodies, rows.properties, rows.flags, rows.queue_ids)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from twinlog.message.hashing import jhash
+from twinlog.message.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from twinlog.spark import keyindex
 from twinlog.spark.decode import (
     SMALLEST_RECORD,
@@ -362,7 +363,7 @@ class _Rows:
         queue_offsets = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
         order = np.argsort(entries["offset"].astype(np.int64), kind="stable")
         ids: I64 | None = np.array([r.queue_id for r in ranges], np.int64)
-        if any(r.topic.startswith("%LMQ%") for r in ranges):
+        if any(r.topic.startswith(LMQ_PREFIX) for r in ranges):
             ids = None  # the entries of a light queue point to records of other queues
         return cls(ranges, owners[order], queue_offsets[order], entries[order], ids)
 
@@ -384,7 +385,7 @@ class _Rows:
     def with_tags(self, codes: I64) -> _Rows:
         """Keep the rows whose tag hash may match: it is in the index, so the log is not read."""
         found = self.entries["tag"].astype(np.int64)
-        is_plain = np.array([r.topic != "SCHEDULE_TOPIC_XXXX" for r in self.ranges], bool)
+        is_plain = np.array([r.topic != SCHEDULE_TOPIC for r in self.ranges], bool)
         unknown = (found <= EXT_ADDRESS_MAX) | ~is_plain[self.owners]
         return self.rows(np.isin(found, codes) | unknown)
 

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twinlog.message.crc import crc32
+from twinlog.message.names import LMQ_PREFIX
 from twinlog.runtime.numbers import is_number
 from twinlog.spark.decode import MAGICS, LogSlice
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
@@ -249,7 +250,7 @@ class QueueView:
 
     def _without_stale(self, end: int, log: LogView) -> int:
         # Apache truncates a queue in memory only; what it wrote before is still in the file.
-        owner = None if self.topic.startswith("%LMQ%") else self.queue_id
+        owner = None if self.topic.startswith(LMQ_PREFIX) else self.queue_id
         floor = max(self.first, end - STALE_STEPS_MAX)
         while end > floor:
             entry = self.entry(end - 1)

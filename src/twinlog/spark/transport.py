@@ -14,18 +14,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from twinlog.message.names import is_user_topic
 from twinlog.spark.errors import DataLossError, NotFoundError, nearest
 from twinlog.spark.offsets import Offsets, QueueKey
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan import Range
 
 log = logging.getLogger("twinlog.spark")
-SYSTEM_TOPICS = {
-    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC", "TBW102",
-    "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "TWINLOG_SYS_METADATA",
-}  # fmt: skip
-SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "rmq_sys_", "%LMQ%", "TWINLOG_SYS_")
 Window = tuple[Range, ...]
 
 
@@ -115,15 +110,6 @@ class Transport(Protocol):
         """Let go of connections."""
 
 
-def is_system_topic(topic: str) -> bool:
-    """Say whether a topic is RocketMQ's own."""
-    return (
-        topic in SYSTEM_TOPICS
-        or topic.startswith(SYSTEM_PREFIXES)
-        or topic.endswith("_REPLY_TOPIC")
-    )
-
-
 def select_queues(options: SourceOptions, queues: Iterable[QueueKey]) -> list[QueueKey]:
     """Choose the queues that the options ask for.
 
@@ -136,7 +122,7 @@ def select_queues(options: SourceOptions, queues: Iterable[QueueKey]) -> list[Qu
     if options.pattern is not None:
         matches = re.compile(options.pattern).fullmatch
         system = options.include_system_topics
-        return [k for k in present if matches(k[0]) and (system or not is_system_topic(k[0]))]
+        return [k for k in present if matches(k[0]) and (system or is_user_topic(k[0]))]
     topics = {topic for topic, _, _ in present}
     for topic in options.topics:
         if topic not in topics:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from twinlog.message.names import SCHEDULE_TOPIC
 from twinlog.runtime.disk import Disk
 from twinlog.store.file_pool import FilePool
 from twinlog.store.segment import segment_name, zero_data
@@ -65,7 +66,7 @@ class ConsumeQueue:
         self.key = (topic, queue_id)
         self.directory = directory
         self.file_size = file_size
-        self.is_schedule = topic == "SCHEDULE_TOPIC_XXXX"
+        self.is_schedule = topic == SCHEDULE_TOPIC
         self.first_start = -1  # Logic offset of the first file; -1: there is no file.
         self.written_end = 0
         self.tail = bytearray()

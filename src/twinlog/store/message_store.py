@@ -18,6 +18,7 @@ from typing import Final
 from twinlog.message.batch import BatchMember
 from twinlog.message.hashing import warm_up
 from twinlog.message.model import PutMessage
+from twinlog.message.names import LMQ_PREFIX
 from twinlog.message.record import RecordError, encode_record
 from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
 from twinlog.runtime.clock import Clock
@@ -678,10 +679,8 @@ class MessageStore:
 
     def clean_unused_topics(self, known: Collection[str]) -> int:
         """Remove queues of topics that are not `known`. Answers to cleanUnusedTopic."""
-        kept = {*OWN_TOPICS, *known}
-        return self._destroy(
-            [q for q in self.queue_table if q.topic not in kept and not q.topic.startswith("%LMQ%")]
-        )
+        doomed = {queue.topic for queue in self.queue_table} - OWN_TOPICS - set(known)
+        return self.delete_topics(t for t in doomed if not t.startswith(LMQ_PREFIX))
 
     def clean_expired_consume_queues(self) -> int:
         """Remove queues whose every record is gone from the log, except the broker's own."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from twinlog.message.names import HALF_TOPIC, METADATA_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.numbers import is_number
 from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
@@ -29,14 +30,7 @@ _QUEUES_PER_DELAY: Final = 500
 _UNKNOWN_END: Final = 1 << 62  # The last entry is zero after a crash: recovery cuts the queue.
 # Queues of the broker itself, whose readers know their places by number: a clean-up on request
 # must leave them alone, or they begin at 0 again.
-OWN_TOPICS: Final = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "rmq_sys_twinlog_metadata",
-    }
-)
+OWN_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, METADATA_TOPIC})
 TAIL_SIZE_MAX: Final = 1 << 16  # A queue with more waiting bytes is written at once.
 
 

@@ -14,9 +14,9 @@ import pytest
 from support.captured import Peer, world
 from support.processes import free_broker_port
 from twinlog.broker.delay import delayed
-from twinlog.broker.names import HALF_TOPIC
 from twinlog.broker.server import Broker, build_broker
 from twinlog.message.model import PutMessage
+from twinlog.message.names import HALF_TOPIC
 from twinlog.message.properties import encode_properties
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from support.local_brokers import Brokers
-from twinlog.broker.names import METADATA_TOPIC
 from twinlog.broker.processors.promote import count_messages, digest
 from twinlog.message.crc import crc32
 from twinlog.message.model import PutMessage
+from twinlog.message.names import METADATA_TOPIC
 
 
 @pytest.fixture

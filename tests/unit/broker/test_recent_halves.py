@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from support.captured import Peer, world
-from twinlog.broker.names import HALF_TOPIC
 from twinlog.broker.server import Broker
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
 from twinlog.message import sysflag
 from twinlog.message.model import PutMessage, Record
+from twinlog.message.names import HALF_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode

@@ -18,10 +18,10 @@ import pytest
 from support.ha_load import send_command
 from support.local_brokers import pull, until
 from support.runtime_stage import Client, FullDisk, Recorder, Stage
-from twinlog.broker.names import retry_topic
 from twinlog.broker.processors.admin_config import UPDATABLE_KEYS, refusal
 from twinlog.broker.server import Broker
 from twinlog.ha.wire import HAConnectionState
+from twinlog.message.names import retry_topic
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request

@@ -28,7 +28,7 @@ def test_a_batch_element_is_the_documented_one() -> None:
 
 
 def test_the_header_has_the_names_and_values_of_the_java_client() -> None:
-    command = send_command(request(), "PID_vec", "TBW102")
+    command = send_command(request(), "PID_vec")
     assert command.code == 310
     assert command.ext() == {
         "a": "PID_vec", "b": "TopicVec", "c": "TBW102", "d": "4", "e": "0", "f": "0",
@@ -38,11 +38,11 @@ def test_the_header_has_the_names_and_values_of_the_java_client() -> None:
 
 
 def test_batches_and_returned_messages_say_so() -> None:
-    batch = send_command(request(code=RequestCode.SEND_BATCH_MESSAGE), "g", "TBW102")
+    batch = send_command(request(code=RequestCode.SEND_BATCH_MESSAGE), "g")
     assert batch.ext()["m"] == "true"
     returned = request()
     returned.reconsume_times, returned.reconsume_times_max = 3, 16
-    ext = send_command(returned, "g", "TBW102").ext()
+    ext = send_command(returned, "g").ext()
     assert (ext["j"], ext["l"]) == ("3", "16")
 
 

@@ -8,8 +8,6 @@ import pytest
 
 from twinlog.client.queues import (
     MessageQueue,
-    dead_letter_topic,
-    retry_topic,
     sorted_client_ids,
     sorted_queues,
 )
@@ -24,6 +22,7 @@ from twinlog.client.rebalance import (
     allocate_by_circle,
     difference,
 )
+from twinlog.message.names import dlq_topic, retry_topic
 
 
 def queues(count: int, broker: str = "broker-a") -> list[MessageQueue]:
@@ -145,7 +144,7 @@ def test_order_is_javas_by_utf16_units() -> None:
 
 
 def test_names_of_a_groups_own_topics() -> None:
-    assert (retry_topic("g"), dead_letter_topic("g")) == ("%RETRY%g", "%DLQ%g")
+    assert (retry_topic("g"), dlq_topic("g")) == ("%RETRY%g", "%DLQ%g")
     assert MessageQueue("T", "b", 3).wire() == {"brokerName": "b", "queueId": 3, "topic": "T"}
 
 

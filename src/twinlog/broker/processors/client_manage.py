@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker import names
 from twinlog.broker.clients import (
     ClientChannelInfo,
     ConsumerGroupInfo,
@@ -17,6 +16,7 @@ from twinlog.broker.sql92 import FilterSyntaxError, compile_filter
 from twinlog.broker.subscription import is_tag_type, subscription_from_json
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.message import names
 from twinlog.remoting.codec import language_name
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request

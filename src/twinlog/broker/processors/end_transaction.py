@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.names import CHECK_MAX_TIME_TOPIC
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
 from twinlog.broker.replies import RESPONSE_CODES, PutCallback
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.message import sysflag
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.model import Record
+from twinlog.message.names import CHECK_MAX_TIME_TOPIC
 from twinlog.message.record import RecordError, decode_record
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request

@@ -15,11 +15,11 @@ from typing import Any
 
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.identity import StoreIdentity
-from twinlog.broker.names import METADATA_TOPIC
 from twinlog.broker.processors.admin_config import write_values
 from twinlog.broker.succession import Succession
 from twinlog.ha.service import HAService
 from twinlog.message.crc import crc32
+from twinlog.message.names import METADATA_TOPIC
 from twinlog.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import ResponseCode

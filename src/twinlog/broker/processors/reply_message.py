@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker import names
 from twinlog.broker.clients import ProducerManager
 from twinlog.broker.errors import BrokerError, see_faq
+from twinlog.broker.names import topic_fault
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.topic_config import TopicConfigManager, java_text
+from twinlog.message import names
 from twinlog.message.ids import host_text
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import (
@@ -101,7 +102,7 @@ class ReplyMessageProcessor:
             pushed(None, error)
 
     def _check(self, header: _Header) -> None:
-        fault = names.topic_fault(header.topic)
+        fault = topic_fault(header.topic)
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
         if header.topic in names.SEND_FORBIDDEN_TOPICS:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from twinlog.broker import names, perm
+from twinlog.broker import perm
 from twinlog.broker.delay import DelayLevels, delayed, park_delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.idempotence import Place
+from twinlog.broker.names import topic_fault
 from twinlog.broker.offset_return import OffsetReturn
 from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.replies import PutReplies
@@ -29,7 +30,7 @@ from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager, java_text
 from twinlog.broker.transaction.half import half_message, park_half
-from twinlog.message import sysflag
+from twinlog.message import names, sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
 from twinlog.message.crc import crc32
 from twinlog.message.ids import HOST_V4_SIZE
@@ -454,7 +455,7 @@ class SendMessageProcessor:
         """Check a topic that is not in the cache, create it if it may be; raise why not."""
         topic = header.topic
         self._check_may_send(topic)
-        fault = names.topic_fault(topic)
+        fault = topic_fault(topic)
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
         if topic in names.SEND_FORBIDDEN_TOPICS:

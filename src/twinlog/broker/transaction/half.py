@@ -7,10 +7,10 @@ EndTransactionProcessor. Bytes are Apache's: a store with open transactions may 
 from __future__ import annotations
 
 from twinlog.broker.delay import destination
-from twinlog.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from twinlog.message import sysflag
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage, Record
+from twinlog.message.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from twinlog.message.properties import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,

@@ -14,7 +14,6 @@ from collections.abc import Collection
 from twinlog.broker.clients import ProducerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from twinlog.broker.replies import PutCallback, PutReplies
 from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
@@ -23,6 +22,7 @@ from twinlog.broker.transaction import half as halves
 from twinlog.broker.transaction.pending import HalfPlace, PendingHalves
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
 from twinlog.message.model import PutMessage, Record
+from twinlog.message.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from twinlog.message.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
     PROPERTY_PRODUCER_GROUP,

@@ -21,6 +21,7 @@ from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import USAGE, CommandError
 from twinlog.cli.output import OUTPUTS, show_time
 from twinlog.cli.times import parse_time
+from twinlog.message.names import TOOLS_GROUP
 from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from twinlog.client.queues import MessageQueue
     from twinlog.client.subscription import SubscriptionData
 
-GROUP = "TOOLS_CONSUMER"
 SUSPEND_MS = 5000
 PULL_COUNT = 32
 RETRY_SECONDS = 1.0
@@ -277,7 +277,7 @@ async def _read_queue(
     while not wish.stops_at_end or offset < end:
         try:
             result = await calls.pull(
-                admin.instance, queue, offset, group=GROUP, count_max=PULL_COUNT,
+                admin.instance, queue, offset, group=TOOLS_GROUP, count_max=PULL_COUNT,
                 subscription=subscription, suspend_ms=0 if wish.stops_at_end else SUSPEND_MS,
             )  # fmt: skip
         except TransportError as error:

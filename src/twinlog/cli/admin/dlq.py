@@ -30,10 +30,10 @@ def dlq() -> None:
 
 async def _groups(admin: Admin) -> list[str]:
     from twinlog.admin import topics
-    from twinlog.client.queues import DLQ_TOPIC_PREFIX
+    from twinlog.message.names import DLQ_PREFIX
 
     names = await topics.list_topics(admin)
-    return [n.removeprefix(DLQ_TOPIC_PREFIX) for n in names if n.startswith(DLQ_TOPIC_PREFIX)]
+    return [n.removeprefix(DLQ_PREFIX) for n in names if n.startswith(DLQ_PREFIX)]
 
 
 @dlq.command("list", epilog="Example: twinlog dlq list")
@@ -43,12 +43,12 @@ def list_command(session: Session) -> int:
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import topics
-        from twinlog.client.queues import dead_letter_topic
+        from twinlog.message.names import dlq_topic
 
         rows = []
         missing: list[str] = []
         for group in await _groups(admin):
-            stats = await topics.topic_stats(admin, dead_letter_topic(group))
+            stats = await topics.topic_stats(admin, dlq_topic(group))
             missing += missing_of(stats)
             entries = [entry for found in stats.values.values() for entry in found]
             last = max((entry.last_update_ms for entry in entries), default=0)
@@ -67,13 +67,13 @@ async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
     """All dead letters of a group, oldest first in each queue."""
     from twinlog.admin import messages
     from twinlog.client import calls
-    from twinlog.client.queues import dead_letter_topic
+    from twinlog.message.names import dlq_topic
 
     known = await _groups(admin)
     if group not in known:
         hint = not_found("dlq", group, known).hint if known else "no group has dead letters"
         raise CommandError(f"group {group!r} has no dead letters", NOT_FOUND, hint=hint)
-    topic = dead_letter_topic(group)
+    topic = dlq_topic(group)
     for queue in (await admin.instance.route(topic)).read_queues(topic):
         offset = await calls.min_offset(admin.instance, queue)
         end = await calls.max_offset(admin.instance, queue)

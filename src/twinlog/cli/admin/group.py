@@ -12,6 +12,7 @@ from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_fo
 from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_time
+from twinlog.message.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -104,7 +105,7 @@ async def _list(admin: Admin, is_all: bool, output: str) -> Report:
 
 def _topics(progress: GroupProgress) -> list[str]:
     names = {entry.queue.topic for entry in progress.queues}
-    return sorted(name for name in names if not name.startswith("%RETRY%"))
+    return sorted(name for name in names if not name.startswith(RETRY_PREFIX))
 
 
 @group.command("show", epilog="Example: twinlog group show billing")

@@ -13,7 +13,7 @@ from twinlog.cli.mqadmin.places import all_addresses, masters, one_of_places
 from twinlog.cli.times import now_ms
 from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError
-from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
 from twinlog.remoting.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ async def stats_all(call: Call) -> None:
                      "#InMsg24Hour", "#OutMsg24Hour"))  # fmt: skip
     chosen = call.options.get("t")
     for topic in names:
-        if topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)) or chosen not in (None, topic):
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or chosen not in (None, topic):
             continue
         try:
             await _stats_of(call, topic, active_only="a" in call.options)

@@ -17,6 +17,7 @@ from twinlog.client.calls import json_object, queue_from_wire
 from twinlog.client.errors import ClientError
 from twinlog.client.message import Message
 from twinlog.client.producer import Producer
+from twinlog.message.names import TRACE_TOPIC
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, version_description
 from twinlog.runtime.numbers import number_or_none
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from twinlog.client.message import ReceivedMessage
     from twinlog.client.queues import MessageQueue
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _SEPARATOR = "=" * 38
 _AMOUNT = 100
 _SIZE = 128

@@ -13,7 +13,13 @@ from twinlog.cli.mqadmin.brokers import day_sum
 from twinlog.cli.mqadmin.places import masters, one_of_places
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
-from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from twinlog.message.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
 from twinlog.remoting.codes import OWN_VERSION, version_description
 
 if TYPE_CHECKING:
@@ -54,11 +60,11 @@ async def _user_topics(call: Call, address: str) -> dict[str, TopicConfig]:
     """Without those of RocketMQ; retry and dead-letter topics only with -s."""
     system = set(await topics.broker_system_topics(call.admin, address))
     found = await topics.all_topic_configs(call.admin, address)
-    hidden = () if "s" in call.options else (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
+    hidden = () if "s" in call.options else (RETRY_PREFIX, DLQ_PREFIX)
     return {
         name: config
         for name, config in found.items()
-        if name not in system and not name.startswith(hidden) and not name.endswith("_REPLY_TOPIC")
+        if name not in system and not name.startswith(hidden) and not name.endswith(REPLY_SUFFIX)
     }
 
 
@@ -138,8 +144,8 @@ async def export_metrics(call: Call) -> None:
 async def _metrics_of(call: Call, address: str) -> dict[str, Any]:
     runtime = await brokers.broker_runtime(call.admin, address)
     values = await brokers.broker_config(call.admin, address)
-    trans_tps, trans_day = await _put_stats(call, address, "RMQ_SYS_TRANS_HALF_TOPIC")
-    delay_tps, delay_day = await _put_stats(call, address, "SCHEDULE_TOPIC_XXXX")
+    trans_tps, trans_day = await _put_stats(call, address, HALF_TOPIC)
+    delay_tps, delay_day = await _put_stats(call, address, SCHEDULE_TOPIC)
     user_groups = await _user_groups(call, address)
 
     def yesterday(kind: str) -> int:

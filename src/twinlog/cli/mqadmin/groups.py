@@ -13,7 +13,8 @@ from twinlog.cli.mqadmin.topics import delete_one
 from twinlog.cli.times import parse_time
 from twinlog.client import calls
 from twinlog.client.errors import BrokerError, ClientError, ConsumerNotOnlineError
-from twinlog.client.queues import RETRY_TOPIC_PREFIX, MessageQueue, dead_letter_topic, retry_topic
+from twinlog.client.queues import MessageQueue
+from twinlog.message.names import RETRY_PREFIX, dlq_topic, retry_topic
 from twinlog.remoting.codes import RequestCode, version_description
 from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
@@ -53,7 +54,7 @@ async def delete_sub_group(call: Call) -> None:
         where = f" in cluster [{cluster}]" if cluster else ""
         call.line(f"delete subscription group [{name}] from broker [{address}]{where} success.")
     if cluster:
-        for topic in (retry_topic(name), dead_letter_topic(name)):
+        for topic in (retry_topic(name), dlq_topic(name)):
             await delete_one(call, cluster, topic)
 
 
@@ -145,7 +146,7 @@ async def _progress_of_all(call: Call) -> None:
     names = java.hash_order(await topics.list_topics(call.admin))
     form = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}".format
     call.line(form("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
-    chosen = [n.removeprefix(RETRY_TOPIC_PREFIX) for n in names if n.startswith(RETRY_TOPIC_PREFIX)]
+    chosen = [n.removeprefix(RETRY_PREFIX) for n in names if n.startswith(RETRY_PREFIX)]
     members = await groups.members_of_many(call.admin, chosen)
     progress = await groups.progress_of_many(call.admin, chosen)
     for name in chosen:

@@ -15,6 +15,7 @@ from twinlog.client import calls
 from twinlog.client.message import RESERVED_PROPERTIES, Message, ReceivedMessage
 from twinlog.client.queues import MessageQueue
 from twinlog.client.subscription import SubscriptionData, parse_subscription
+from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ async def _borders(call: Call, queue: MessageQueue, begin: str, end: str) -> tup
 async def _pull(
     call: Call, queue: MessageQueue, offset: int, count: int, subscription: SubscriptionData
 ) -> PullResult:
-    group = call.options.get("g") or messages.TOOLS_CONSUMER
+    group = call.options.get("g") or TOOLS_GROUP
     return await calls.pull(
         call.admin.instance, queue, offset, group=group, count_max=count, subscription=subscription
     )

@@ -10,8 +10,8 @@ from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import cluster_names, masters, one_of_places
 from twinlog.client.errors import ClientError
-from twinlog.client.queues import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from twinlog.client.routes import TopicRoute
+from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
 from twinlog.remoting.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ async def topic_list(call: Call) -> None:
     info = await call.admin.cluster()
     call.line("{:<20}  {:<48}  {:<48}".format("#Cluster Name", "#Topic", "#Consumer Group"))
     for name in names:
-        if not name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
+        if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             await _topic_list_line(call, name, cluster_names(info))
 
 

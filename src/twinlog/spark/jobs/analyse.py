@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twinlog.message.names import is_user_topic
 from twinlog.spark.archive.manifest import Manifest
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of, source_options
 from twinlog.spark.storeview import StoreView
-from twinlog.spark.transport import is_system_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,7 +184,7 @@ def lag(
         if group is not None and name != group:
             continue
         for topic, offsets in sorted(topics.items()):
-            if include_system_topics or not is_system_topic(topic):
+            if include_system_topics or is_user_topic(topic):
                 rows += [_lag_row(view, name, topic, queue, n) for queue, n in offsets.items()]
     if group is not None and not rows:
         raise NotFoundError("GROUP_NOT_FOUND", f"group {group!r} has no offsets in {store}")

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twinlog.message.hashing import jhash
+from twinlog.message.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from twinlog.message.record import MAGIC_BLANK
 from twinlog.spark.decode import (
     SIZE_MAGIC,
@@ -46,7 +47,6 @@ RESULT = (
     "kind STRING, phys_offset BIGINT, topic STRING, queue_id INT, queue_offset BIGINT, "
     "detail STRING, records BIGINT, low BIGINT, high BIGINT"
 )
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TRANSACTION_MASK = 0xC
 COMMIT = 0x8
 
@@ -334,7 +334,7 @@ def _check_queues(
     for queue in _queues(view):
         begin, end = queue.begin(view.log.min_offset), queue.end(view.log)
         count, _, high = spans.get((queue.topic, queue.queue_id), (0, 0, 0))
-        if queue.topic.startswith("%LMQ%") or max(0, end - begin) <= count:
+        if queue.topic.startswith(LMQ_PREFIX) or max(0, end - begin) <= count:
             continue
         detail = f"{end - begin} entries ({begin} to {end}), the log has {count} records for them"
         place = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": high}
