@@ -77,12 +77,12 @@ async def test_a_bug_in_any_handler_is_answered_and_the_packet_goes_on(
 ) -> None:
     async with world() as broker:
         peer = Peer(broker.server)
-        codes = sorted(broker._handlers)
+        codes = sorted(broker.requests._handlers)
         assert len(codes) > 50
         good = RequestCode.GET_BROKER_CONFIG
         broken = [code for code in codes if code != good]
         for code in broken:
-            broker._handlers[code] = (fail_oddly, 1 << 20)
+            broker.requests._handlers[code] = (fail_oddly, 1 << 20)
         frames = b""
         for code in broken:
             for asked in (code, good):
