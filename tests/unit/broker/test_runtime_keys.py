@@ -654,7 +654,8 @@ async def _(stage: Stage) -> None:
     broker = await stage.start(namesrv_addr=recorder.address)
     await until(lambda: recorder.count(RequestCode.REGISTER_BROKER))
     await stage.change(broker, forceRegister=False)
-    await broker.registration._register_periodically()
+    registration = broker.registration
+    await registration._prepare_periodic(registration._views[recorder.address])
     assert recorder.count(RequestCode.QUERY_DATA_VERSION) == 1
 
 
