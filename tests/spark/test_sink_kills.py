@@ -45,15 +45,14 @@ def wanted_bodies() -> Counter[bytes]:
     return Counter(b"%d" % number for number in range(BATCH_ROWS * BATCHES))
 
 
-def task(namesrv: str, is_once: bool, kill_at: int, kill: Callable[[], None]) -> bool:
-    """One attempt of a task, killed before its batch `kill_at`; whether it ended well."""
+def task(namesrv: str, is_once: bool, before_batch: Callable[[int], None]) -> bool:
+    """One attempt of a task; whether it ended well."""
     options = {"nameServer": namesrv, "topic": "rows", "sendTimeoutMs": "1500"}
     options |= {"exactlyOnce": "true"} if is_once else {}
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(BATCHES):
-            if number == kill_at:
-                kill()
+            before_batch(number)
             first = number * BATCH_ROWS
             rows = [{"body": b"%d" % n} for n in range(first, first + BATCH_ROWS)]
             yield pa.RecordBatch.from_pylist(rows)
@@ -64,6 +63,31 @@ def task(namesrv: str, is_once: bool, kill_at: int, kill: Callable[[], None]) ->
         return False
     assert count == BATCH_ROWS * BATCHES
     return True
+
+
+def kill_under_task(namesrv: str, is_once: bool, kill_at: int, broker: TwinlogBroker) -> None:
+    """Kill the broker before a task's batch `kill_at`.
+
+    An attempt may fail before that (a send that timed out on a busy machine): it is repeated, as
+    Spark repeats it, until one has met the kill.
+    """
+    is_killed = False
+
+    def kill_in_time(number: int) -> None:
+        nonlocal is_killed
+        if number == kill_at:
+            broker.kill()
+            is_killed = True
+
+    def attempt() -> bool:
+        assert not task(namesrv, is_once, kill_in_time)
+        return is_killed
+
+    wait_until(attempt, f"a task that reaches batch {kill_at}")
+
+
+def finish_task(namesrv: str, is_once: bool) -> None:
+    wait_until(lambda: task(namesrv, is_once, lambda _: None), "a task that ends well")
 
 
 def check(found: Counter[Any], wanted: Counter[Any], is_once: bool) -> None:
@@ -90,10 +114,10 @@ def test_a_broker_that_is_killed_under_a_task(
     namesrv, broker = start_broker(group, tmp_path)
     # Twice in the middle of the rows, then with nothing left to send but the last batch.
     for kill_at in (3, 7, BATCHES - 1):
-        assert not task(namesrv, is_once, kill_at, broker.kill)
+        kill_under_task(namesrv, is_once, kill_at, broker)
         broker = broker.restart()
         group.add(broker)
-    assert task(namesrv, is_once, -1, broker.kill)
+    finish_task(namesrv, is_once)
     check(raw_bodies(broker.store, "rows"), wanted_bodies(), is_once)
 
 
@@ -127,9 +151,9 @@ def test_a_master_that_is_lost_under_a_task(
     namesrv, master, slave = start_pair(group, tmp_path)
     # Acknowledged means that the slave has it: wait until it is one.
     wait_until(lambda: task_is_taken(namesrv), "a slave is attached", interval_s=0.2)
-    assert not task(namesrv, is_once, 5, master.kill)
+    kill_under_task(namesrv, is_once, 5, master)
     broker = promote(group, slave)
-    assert task(namesrv, is_once, -1, broker.kill)
+    finish_task(namesrv, is_once)
     check(raw_bodies(broker.store, "rows"), wanted_bodies(), is_once)
 
 
