@@ -148,6 +148,7 @@ def test_on_a_terminal_the_sentence_is_green(cluster: LocalTwins) -> None:
 
 
 def test_watch_draws_again_until_interrupted(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "watched").ok()
     terminal = spawn("-n", cluster.namesrv, "topic", "list", "--watch", "200ms")
     for _ in range(3):
         terminal.expect("\x1b\\[H\x1b\\[2J")
