@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +14,11 @@ from hypothesis import settings
 # A loaded machine is slow, not wrong: no example has a deadline.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+
+# What runs in the background of a script has SIGINT ignored and passes that on to all it starts;
+# what a test interrupts must begin as on a terminal. Handlers are not inherited: what is started
+# from here gets the default.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SKIPS = Path(__file__).parent / "skips.txt"
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from support.processes import listen_to_ctrl_c, wait_until
+from support.processes import wait_until
 
 SECONDS = 2
 
@@ -92,7 +92,6 @@ def interrupted(
             env={**os.environ, "TMPDIR": str(tmp_path)},
             stdout=subprocess.DEVNULL,
             stderr=stream,
-            preexec_fn=listen_to_ctrl_c,
         )
     try:
         wait_until(lambda: moment in log.read_text(), moment, deadline_s=200)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.processes import listen_to_ctrl_c, wait_until
+from support.processes import wait_until
 from support.toolchain import cache_directory
 
 DEMO = [sys.executable, "-m", "twinlog.cli.main", "demo", "--apache-client", "--no-spark"]
@@ -59,7 +59,6 @@ def test_an_interrupted_run_ends_its_jvm(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache_directory())},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=listen_to_ctrl_c,
     )
     try:
         jvm = wait_until(lambda: jvm_of(process.pid), "the JVM with the clients", deadline_s=200)

@@ -105,12 +105,6 @@ def accepts(port: int, host: str = "127.0.0.1") -> bool:
         return False
 
 
-def listen_to_ctrl_c() -> None:
-    """For `preexec_fn`: what runs in the background of a script has SIGINT ignored, and passes that
-    on to what it starts. A program that is tested with Ctrl-C must begin as on a terminal."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 class Process:
     """A started program with its log file. Ended by pid, never by name."""
 

@@ -59,3 +59,29 @@ def test_a_port_is_given_to_one_process_only() -> None:
     assert done.stdout == ""
     assert "no free port found" in done.stderr
     assert free_broker_port() not in (port - 2, port, port + 1)
+
+
+def test_what_a_test_starts_listens_to_ctrl_c() -> None:
+    shown = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT))"]
+    said = subprocess.run(shown, capture_output=True, text=True, timeout=60).stdout
+    assert "default_int_handler" in said
+
+
+def test_under_a_parent_that_ignores_sigint_it_listens_too() -> None:
+    """A script that runs the tests in the background has SIGINT ignored and passes that on."""
+    one = f"{__file__}::test_what_a_test_starts_listens_to_ctrl_c"
+    script = 'trap "" INT; exec "$@"'
+    argv = [
+        "sh",
+        "-c",
+        script,
+        "sh",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run([*argv, one], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
