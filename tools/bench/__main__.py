@@ -12,7 +12,6 @@ interrupted is continued with ONLY, and a row that fails costs none of the other
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -100,32 +99,29 @@ def main() -> int:
     rows = harness.wanted(all_rows(), os.environ.get("ONLY", ""))
     if is_quick and not os.environ.get("ONLY"):
         rows = [row for row in rows if row.name in QUICK_ROWS]
-    out = Path(os.environ.get("OUT", str(harness.ROOT / "bench-results")))
-    file = out / ("bench-quick.json" if is_quick else "bench.json")
+    file = results.rows_file(is_quick=is_quick)
     if not rows or is_set("LIST"):
         list_rows(rows or all_rows(), file)
         return 0 if rows else 2
     harness.compile_all()
     facts = harness.facts()
     facts["versions"] |= clusters.versions()
-    committed = report.DOCS / "benchmarks.json"
-    document = results.load(file if is_quick or file.exists() else committed, facts)
+    document = results.load(file, facts)
     names = [row.name for row in rows]
     document = measure(rows, document, lambda found: results.save(found, file), is_quick=is_quick)
     show([row for row in document["rows"] if row["name"] in names])
     picture.draw(document, file.with_suffix(".png"))
     print(f"bench: written to {file} and {file.with_suffix('.png')}")
-    if is_set("DOCS"):
-        report.write_all(document)
+    code = report.main() if is_set("DOCS") else 0
     failed = [entry for entry in document["failures"] if entry["name"] in names]
     for entry in failed:
         print(f"bench: {entry['name']} failed: {entry['error']}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed else code
 
 
 def list_rows(rows: list[harness.Row], file: Path) -> None:
     """The rows, and how long each took when it was last measured."""
-    document = json.loads(file.read_text()) if file.exists() else {"rows": []}
+    document = results.read(file)
     took = {row["name"]: row["taken"]["seconds"] for row in document["rows"]}
     for row in rows:
         print(f"{row.name:32} {took.get(row.name, '')}")

@@ -1,19 +1,20 @@
-"""docs/BENCHMARKS.md, its picture and the README's table, rendered from the JSON of a run.
+"""docs/BENCHMARKS.md, its pictures and the README's table, rendered from the JSON of runs.
 
-Nothing is typed in by hand: python tools/bench/report.py renders docs/benchmarks.json again. The
-reasons for rows that miss their aim are in remarks.toml.
+Nothing is typed in by hand. The JSON is what `make bench` and `make bench-scale` have left in
+bench-results/ (or in OUT), which is not committed: python tools/bench/report.py renders it again.
+The reasons for rows that miss their aim are in remarks.toml.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import aims
 import harness
+import results
 
 DOCS = harness.ROOT / "docs"
 README = harness.ROOT / "README.md"
@@ -67,50 +68,50 @@ README_ROWS = (
 )
 
 
-def write_all(document: Mapping[str, Any]) -> None:
-    """The committed results, the page, the pictures and the README's table."""
+class LostRowsError(Exception):
+    """The results lack something that the page shows."""
+
+
+def write_all() -> None:
+    """The page, its pictures and the README's table, from the results of all runs so far."""
     import picture
 
-    (DOCS / "benchmarks.json").write_text(json.dumps(document, indent=1) + "\n")
-    picture.draw_ratios(document, DOCS / "benchmarks.svg")
-    write_pages(document)
-
-
-def write_scale(document: Mapping[str, Any]) -> None:
-    """The curves of `make bench-scale`, on the page that has the rows."""
-    import picture
-
-    (DOCS / "scale.json").write_text(json.dumps(document, indent=1) + "\n")
-    for curve in document["curves"]:
-        picture.draw_curve(curve, DOCS / f"scale-{curve['name']}.svg")
-    write_pages(json.loads((DOCS / "benchmarks.json").read_text()))
-
-
-def write_pages(document: Mapping[str, Any]) -> None:
-    remarks = aims.read()
-    (DOCS / "BENCHMARKS.md").write_text(render(document, remarks, scale=scale_document()))
+    document, scale = results.read(results.rows_file()), results.read(results.curves_file())
+    refuse_loss((DOCS / "BENCHMARKS.md").read_text(), document, scale)
+    (DOCS / "BENCHMARKS.md").write_text(render(document, aims.read(), scale=scale))
     README.write_text(with_table(README.read_text(), readme_table(document)))
-    for verdict in unexplained(document, remarks):
+    picture.draw_ratios(document, DOCS / "benchmarks.svg")
+    for curve in scale["curves"]:
+        picture.draw_curve(curve, DOCS / f"scale-{curve['name']}.svg")
+    for verdict in unexplained(document, aims.read()):
         text = f"{verdict.row}: {verdict.aim}, seen {verdict.seen}"
         print(f"bench: no reason in remarks.toml for {text}", file=sys.stderr)
 
 
-def scale_document() -> Mapping[str, Any] | None:
-    path = DOCS / "scale.json"
-    return json.loads(path.read_text()) if path.exists() else None
+def refuse_loss(page: str, document: Mapping[str, Any], scale: Mapping[str, Any]) -> None:
+    """A run of a few rows in a fresh clone must not cost the page all the others."""
+    shown = re.findall(r"^Row `([^`]+)`|\]\((scale-[a-z-]+)\.svg\)", page, re.MULTILINE)
+    found = {row["name"] for row in document["rows"]}
+    found |= {f"scale-{curve['name']}" for curve in scale["curves"]}
+    lost = sorted({row or curve for row, curve in shown} - found)
+    if lost:
+        raise LostRowsError(
+            f"docs/BENCHMARKS.md stays as it is: it shows {', '.join(lost)}, which the results in "
+            f"{results.directory()} lack; measure them too, or take their sections out of the page"
+        )
 
 
 def render(
     document: Mapping[str, Any],
     remarks: Mapping[str, Any],
     *,
-    scale: Mapping[str, Any] | None = None,
+    scale: Mapping[str, Any],
 ) -> str:
     """The page as text."""
     head = ["# Benchmarks\n", *_facts(document), "![twinlog against its rivals](benchmarks.svg)\n"]
     parts = [*head, *_aims(document, remarks), METHOD, *_failures(document["failures"])]
     parts += [_row(row, remarks) for row in document["rows"]]
-    if scale is not None:
+    if scale["curves"]:
         parts.append(_scale(scale, remarks))
     return "\n".join(parts)
 
@@ -127,7 +128,7 @@ def _facts(document: Mapping[str, Any]) -> list[str]:
         **facts["versions"],
     }
     lines = [f"| {name} | {value} |" for name, value in shown.items()]
-    written = "Written by `make bench DOCS=1` from [benchmarks.json](benchmarks.json); do not edit."
+    written = "Written by `make bench DOCS=1` from the results of its runs; do not edit."
     return [f"{written}\n", "| | |", "|---|---|", *lines, ""]
 
 
@@ -263,6 +264,14 @@ def with_table(readme: str, table: str) -> str:
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
+def main() -> int:
+    try:
+        write_all()
+    except LostRowsError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else DOCS / "benchmarks.json"
-    write_all(json.loads(source.read_text()))
+    sys.exit(main())

@@ -8,23 +8,45 @@ its failure is on record until it succeeds.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 Document = dict[str, Any]
 _MACHINE = ("machine", "cpu", "cpus")  # Figures of different machines are never in one document.
 
 _PATHS = re.compile(r"/(?:root|work|home|tmp)/[^\s'\"]+")
 
 
-def load(path: Path, facts: dict[str, Any]) -> Document:
-    """What earlier runs on this machine have left; nothing of another one's."""
+def directory() -> Path:
+    """Where results are written and looked for. Not committed: the page that shows them is."""
+    return Path(os.environ.get("OUT", str(ROOT / "bench-results")))
+
+
+def rows_file(*, is_quick: bool = False) -> Path:
+    return directory() / ("bench-quick.json" if is_quick else "bench.json")
+
+
+def curves_file() -> Path:
+    return directory() / "scale.json"
+
+
+def read(path: Path) -> Document:
+    """The results of a file; none when there is no file."""
     if path.exists():
         document: Document = json.loads(path.read_text())
-        if all(document["facts"].get(name) == facts.get(name) for name in _MACHINE):
-            return {**document, "facts": facts}
+        return document
+    return {"facts": {}, "rows": [], "failures": [], "curves": []}
+
+
+def load(path: Path, facts: dict[str, Any]) -> Document:
+    """What earlier runs on this machine have left; nothing of another one's."""
+    document = read(path)
+    if all(document["facts"].get(name) == facts.get(name) for name in _MACHINE):
+        return {**document, "facts": facts}
     return {"facts": facts, "rows": [], "failures": []}
 
 

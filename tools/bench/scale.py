@@ -26,6 +26,7 @@ import clusters
 import harness
 import picture
 import report
+import results
 from harness import Metric
 
 GIB = 1 << 30
@@ -200,10 +201,8 @@ def main() -> int:
         print(f"bench-scale: there are {', '.join(c.name for c in CURVES)}", file=sys.stderr)
         return 2
     scale = float(os.environ.get("SCALE", "1"))
-    out = Path(os.environ.get("OUT", str(harness.ROOT / "bench-results")))
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / "scale.json"
-    document = json.loads(file.read_text()) if file.exists() else {"curves": []}
+    file = results.curves_file()
+    document = {"curves": results.read(file)["curves"]}
     harness.compile_all()
     failed = []
     for curve in wanted:
@@ -218,14 +217,13 @@ def main() -> int:
             continue
         kept = {entry["name"]: entry for entry in document["curves"]} | {curve.name: found}
         document["curves"] = [kept[each.name] for each in CURVES if each.name in kept]
-        file.write_text(json.dumps(document, indent=1) + "\n")
-        picture.draw_curve(found, out / f"scale-{curve.name}.svg")
-    if os.environ.get("DOCS", "") not in ("", "0"):
-        report.write_scale(document)
+        results.save(document, file)
+        picture.draw_curve(found, file.with_name(f"scale-{curve.name}.svg"))
+    code = report.main() if os.environ.get("DOCS", "") not in ("", "0") else 0
     print(f"bench-scale: written to {file}")
     for line in failed:
         print(f"bench-scale: {line}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed else code
 
 
 if __name__ == "__main__":
