@@ -1,5 +1,8 @@
 """Builds the compiled parts (`*.pyx`) in place, beside their sources.
 
+Their constants come from the Python modules that are the home of them: `_layout.pxd` is written
+first.
+
 They are optional: without a C compiler or Python's headers one line says so, and the pure Python
 does the work.
 """
@@ -7,6 +10,7 @@ does the work.
 from __future__ import annotations
 
 import fcntl
+import runpy
 import shutil
 import sys
 import sysconfig
@@ -14,6 +18,46 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "compiled"
+MESSAGE = ROOT / "src" / "twinlog" / "message"
+LAYOUT_PXD = MESSAGE / "_layout.pxd"
+# Modules that import nothing of twinlog, and what is taken of them: everything, or these.
+CONSTANTS: dict[Path, tuple[str, ...]] = {
+    MESSAGE / "layout.py": (),
+    MESSAGE / "sysflag.py": (),
+    ROOT / "src" / "twinlog" / "runtime" / "limits.py": ("PROPERTIES_SIZE_MAX", "TOPIC_LENGTH_MAX"),
+}
+
+
+def layout_text() -> str:
+    """`_layout.pxd`: the numbers of `CONSTANTS`, as constants of C."""
+    found: dict[str, int] = {}
+    for path, wanted in CONSTANTS.items():
+        values = runpy.run_path(str(path))
+        names = wanted or [name for name in values if name.isupper() and name[0] != "_"]
+        found |= {name: values[name] for name in names if type(values[name]) is int}
+    small = {name: value for name, value in found.items() if value < 1 << 31}
+    large = {name: value for name, value in found.items() if name not in small}
+    return "\n".join(
+        (
+            "# cython: language_level=3",
+            '"""Made by tools/compile.py out of layout.py, sysflag.py and limits.py."""',
+            "",
+            "from libc.stdint cimport uint32_t",
+            "",
+            "cdef enum:",
+            *(f"    {name} = {value}" for name, value in small.items()),
+            "",
+            "cdef extern from *:",
+            *(f'    const uint32_t {name} "0x{value:08X}u"' for name, value in large.items()),
+            "",
+        )
+    )
+
+
+def write_layout() -> None:
+    text = layout_text()
+    if not LAYOUT_PXD.exists() or LAYOUT_PXD.read_text() != text:
+        LAYOUT_PXD.write_text(text)
 
 
 def sources() -> list[Path]:
@@ -71,6 +115,7 @@ def main() -> int:
             BUILD.mkdir(parents=True, exist_ok=True)
             with (BUILD / ".lock").open("w") as lock:  # Two targets side by side build once.
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                write_layout()
                 if not is_done():
                     build()
         except Exception as error:

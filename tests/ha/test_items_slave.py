@@ -11,7 +11,7 @@ import pytest
 
 from support.ha_fake_store import FakeLog
 from support.ha_world import Node, RawMaster, RawPeer, World, eventually
-from twinlog.message.record import MAGIC_BLANK, MAGIC_V1
+from twinlog.message.layout import MAGIC_BLANK, MAGIC_V1
 
 
 def data(size: int, start: int = 0) -> bytes:

@@ -18,7 +18,7 @@ from support.apache import ApacheBroker, start_apache_broker, start_apache_names
 from support.java_driver import Driver
 from support.processes import ProcessGroup, process_group, wait_until
 from support.twinlog_servers import start_twinlog_broker
-from twinlog.message.record import MAGIC_BLANK
+from twinlog.message.layout import MAGIC_BLANK
 
 STARTERS: dict[str, Any] = {"apache": start_apache_broker, "twinlog": start_twinlog_broker}
 KILLS = 10

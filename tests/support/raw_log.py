@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from twinlog.message.layout import MAGIC_V1, MAGIC_V2
 from twinlog.message.model import Record
-from twinlog.message.record import MAGIC_V1, MAGIC_V2, decode_record
+from twinlog.message.record import decode_record
 
 
 def raw_records(store: Path, topic: str) -> Iterator[Record]:

@@ -14,31 +14,37 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
+from twinlog.message._layout cimport (
+    BLANK_SIZE_MIN,
+    CRC_MASK,
+    ENTRY_SIZE,
+    HEAD_SIZE,
+    HOSTS_V6_MASK,
+    HOST_V4_SIZE,
+    MAGIC_V1,
+    PROPERTIES_LENGTH_SIZE,
+    PROPERTIES_SIZE_MAX,
+    TOPIC_LENGTH_MAX,
+    TOPIC_LENGTH_SIZE,
+    TRANSACTION_ROLLBACK_TYPE,
+    UNQUEUED_FLAG,
+)
 from twinlog.message._pairs cimport extend_hash, get4, put4, put8, put_hexadecimal
 
 from twinlog.broker.delay import destination as _destination
 from twinlog.message.names import HALF_TOPIC as _HALF_TOPIC
 from twinlog.message.names import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
 from twinlog.message.model import PutMessage as _PutMessage
-from twinlog.message.record import HOSTS_V6_MASK as _HOSTS_V6_MASK
-from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
 
 cdef enum:
-    PROPERTIES_MAX = 32767
     SCRATCH_SIZE = 34000
     NAMES = 15               # Fields `a` to `o` of a V2 header.
     REQUIRED = 8             # The first of them.
-    HEAD_SIZE = 88           # Of a record, up to its body.
-    ENTRY_SIZE = 20
-    UNQUEUED_BIT = 4
     # Larger ones meet their limits where limits are looked after.
     FRAME_SIZE_MAX = 1 << 20
     HEADER_SIZE_MAX = 1 << 16
-    TRANSACTION_BITS = 12
     LEVEL_DIGITS_MAX = 4
 
-cdef int32_t HOSTS_V6_MASK = _HOSTS_V6_MASK
-cdef int64_t MAGIC_V1 = _MAGIC_V1
 cdef bytes HALF_TOPIC_BYTES = _HALF_TOPIC.encode()
 cdef bytes SCHEDULE_TOPIC_BYTES = _SCHEDULE_TOPIC.encode()
 cdef tuple HALF_KEY = (_HALF_TOPIC, 0)
@@ -391,7 +397,7 @@ cdef bint _scan(
         at += 1
     memcpy(out, PyBytes_AS_STRING(cluster), PyBytes_GET_SIZE(cluster))
     scanned.size = out + PyBytes_GET_SIZE(cluster) - start
-    return scanned.size <= PROPERTIES_MAX
+    return scanned.size <= PROPERTIES_SIZE_MAX
 
 
 cdef object _keys(Scanned* scanned):
@@ -443,7 +449,7 @@ cdef class SendLane:
         self._rare_name = rare_name.encode()
         self._delays = [0, *(delay_levels[level] for level in sorted(delay_levels))]
         self._remember_half = remember_half
-        if len(self._cluster) > 1000 or len(store_host) != 8:
+        if len(self._cluster) > 1000 or len(store_host) != HOST_V4_SIZE:
             raise ValueError("cluster name or host that the compiled send path does not take")
 
     def read(self, connection, bytes data):
@@ -486,7 +492,7 @@ cdef class SendLane:
         born_host = connection.remote_host
         if (
             store._refusal is not None
-            or PyBytes_GET_SIZE(born_host) != 8
+            or PyBytes_GET_SIZE(born_host) != HOST_V4_SIZE
             or replies.is_overloaded
             or self._config.start_accept_send_request_time_stamp
             or not self._gate.is_open
@@ -544,7 +550,7 @@ cdef class SendLane:
                 break
             topic_at = header.fields[1].at
             topic_size = header.fields[1].size
-            if topic_size < 1 or topic_size > 127:
+            if topic_size < 1 or topic_size > TOPIC_LENGTH_MAX:
                 break
             if topic_bytes is None or PyBytes_GET_SIZE(topic_bytes) != topic_size or memcmp(
                 PyBytes_AS_STRING(topic_bytes), topic_at, topic_size
@@ -561,7 +567,7 @@ cdef class SendLane:
             span = &header.fields[8]
             if span.at == NULL:
                 text_size = 0
-            elif span.size > PROPERTIES_MAX:
+            elif span.size > PROPERTIES_SIZE_MAX:
                 break
             else:
                 text_size = _unescape(span, self._text)
@@ -577,7 +583,7 @@ cdef class SendLane:
                 if level > 0 and times > 0 or self._config.reject_transaction_message:
                     break
                 level = 0
-                sys_flag &= ~TRANSACTION_BITS
+                sys_flag &= ~TRANSACTION_ROLLBACK_TYPE
                 key, stored_topic, stored_topic_bytes = HALF_KEY, _HALF_TOPIC, HALF_TOPIC_BYTES
                 stored_queue_id = 0
             elif level > 0:
@@ -587,7 +593,7 @@ cdef class SendLane:
             else:
                 key, stored_topic, stored_topic_bytes = (topic, queue_id), topic, topic_bytes
                 stored_queue_id = queue_id
-            if sys_flag & UNQUEUED_BIT:
+            if sys_flag & UNQUEUED_FLAG:
                 break
             if scanned.is_half or level > 0:
                 if scanned.was_parked or scanned.level >= len(self._delays):
@@ -595,7 +601,7 @@ cdef class SendLane:
                 extra = _destination(topic, queue_id)
                 if _says_wait(self._text, text_size):
                     extra = (WAITS if scanned.must_wait else WAITS_NOT) + extra
-                if scanned.size + PyBytes_GET_SIZE(extra) > PROPERTIES_MAX:
+                if scanned.size + PyBytes_GET_SIZE(extra) > PROPERTIES_SIZE_MAX:
                     break
                 memcpy(
                     self._properties + scanned.size, PyBytes_AS_STRING(extra),
@@ -615,13 +621,16 @@ cdef class SendLane:
                 turn = store._turn
             topic_at = PyBytes_AS_STRING(stored_topic_bytes)
             topic_size = PyBytes_GET_SIZE(stored_topic_bytes)
-            size = HEAD_SIZE + body_size + 1 + topic_size + 2 + scanned.size
+            size = (
+                HEAD_SIZE + body_size + TOPIC_LENGTH_SIZE + topic_size + PROPERTIES_LENGTH_SIZE
+                + scanned.size
+            )
             offset = log.tail
-            if offset + size + 8 > segment_end:
+            if offset + size + BLANK_SIZE_MIN > segment_end:
                 break
             queue_offset = queue.next_offset
             body = PyBytes_FromStringAndSize(frame + 8 + header_size, body_size)
-            crc = <int64_t> (self._crc32(body) & 0x7FFFFFFF) if body_size else 0
+            crc = <int64_t> (self._crc32(body) & CRC_MASK) if body_size else 0
             record = PyBytes_FromStringAndSize(NULL, size)
             at = PyBytes_AS_STRING(record)
             at = put4(at, size)
@@ -633,10 +642,10 @@ cdef class SendLane:
             at = put8(at, offset)
             at = put4(at, sys_flag)
             at = put8(at, born_ms)
-            memcpy(at, PyBytes_AS_STRING(born_host), 8)
-            at = put8(at + 8, timestamp)
-            memcpy(at, PyBytes_AS_STRING(self._store_host), 8)
-            at = put4(at + 8, times)
+            memcpy(at, PyBytes_AS_STRING(born_host), HOST_V4_SIZE)
+            at = put8(at + HOST_V4_SIZE, timestamp)
+            memcpy(at, PyBytes_AS_STRING(self._store_host), HOST_V4_SIZE)
+            at = put4(at + HOST_V4_SIZE, times)
             at = put8(at, 0)
             at = put4(at, body_size)
             memcpy(at, PyBytes_AS_STRING(body), body_size)

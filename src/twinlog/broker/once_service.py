@@ -16,6 +16,7 @@ from typing import Final
 
 from twinlog.broker.idempotence import Decision, Place, ProducerTable, SnapshotError
 from twinlog.message.crc import crc32
+from twinlog.message.layout import BODY_CRC_AT, CRC_MASK, QUEUE_ID_AT
 from twinlog.message.names import SCHEDULE_TOPIC
 from twinlog.message.once import ONCE_BYTES, Mark, read_mark
 from twinlog.message.properties import (
@@ -32,7 +33,6 @@ from twinlog.store.status import AppendResult
 _LOG = logging.getLogger("twinlog.broker")
 _REAL_TOPIC: Final = PROPERTY_REAL_TOPIC.encode()
 _CHUNK_SIZE: Final = 4 << 20
-_CRC_END: Final = 12  # Size, magic and CRC of the body begin a record.
 SWEEP_INTERVAL_MS: Final = 60_000
 
 
@@ -155,9 +155,9 @@ class IdempotentSends:
         log, offset = self._store.commit_log, place.physical_offset
         if not max(log.min_offset, 0) <= offset < log.max_offset:
             return True
-        head = log.read(offset, _CRC_END)
-        crc = crc32(body) & 0x7FFFFFFF if len(body) else 0
-        return len(head) < _CRC_END or int.from_bytes(head[8:_CRC_END], "big") == crc
+        stored = log.read(offset, QUEUE_ID_AT)[BODY_CRC_AT:]
+        crc = crc32(body) & CRC_MASK if len(body) else 0
+        return len(stored) < 4 or int.from_bytes(stored, "big") == crc
 
     def _next_offset(self, topic: str, queue_id: int) -> int:
         queue = self._store.queue_table.by_key.get((topic, queue_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinlog.store.consume_queue import ENTRY
+from twinlog.message.layout import ENTRY
 from twinlog.store.message_store import MessageStore
 
 # The index knows seconds since the first entry of its file: a time in it may be a little early.

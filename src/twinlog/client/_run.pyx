@@ -8,6 +8,7 @@ from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
+from twinlog.message._layout cimport MEMBER_SIZE_MIN, PROPERTIES_LENGTH_SIZE
 from twinlog.message._pairs cimport put4
 
 from twinlog.client.message import Message, SendReceipt
@@ -77,7 +78,7 @@ cdef inline char* _put_member(
 ):
     cdef object body = message.body, tags = message.tags
     cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
-    at = put4(at, 22 + size + properties_size)
+    at = put4(at, MEMBER_SIZE_MIN + size + properties_size)
     at = put4(at, 0)
     at = put4(at, 0)
     at = put4(at, <int64_t> message.flag)
@@ -85,7 +86,7 @@ cdef inline char* _put_member(
     at = _put(at, PyBytes_AS_STRING(body), size)
     at[0] = <char> (properties_size >> 8)
     at[1] = <char> properties_size
-    at = _put(at + 2, b"UNIQ_KEY\x01", 9)
+    at = _put(at + PROPERTIES_LENGTH_SIZE, b"UNIQ_KEY\x01", 9)
     at = _put(at, <char*> PyUnicode_DATA(unique_id), PyUnicode_GET_LENGTH(unique_id))
     at = _put(at, b"\x02WAIT\x01true", 10) if wait else _put(at, b"\x02WAIT\x01false", 11)
     if tags is not None:
@@ -121,7 +122,7 @@ def pack_run(
         return None
     topic, wait = messages[start].topic, messages[start].wait_store_ok
     properties_fixed = 9 + (10 if wait else 11) + <Py_ssize_t> unique_ids.id_size
-    fixed = 22 + properties_fixed
+    fixed = MEMBER_SIZE_MIN + properties_fixed
     while end < stop:
         message = messages[end]
         if end > start:

@@ -18,12 +18,12 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import SendReceipt, SendStatus
 from twinlog.client.queues import MessageQueue
+from twinlog.message.layout import MEMBER_HEAD, MEMBER_SIZE_MIN
 from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime.compiled import load
 
-_ELEMENT_HEAD = struct.Struct(">iiiii")
 _LENGTH = struct.Struct(">h")
 _LENGTHS = tuple(_LENGTH.pack(size) for size in range(1024))  # Of almost all property strings.
 _STATUSES = {status.value: status for status in SendStatus}
@@ -34,9 +34,8 @@ def batch_element(body: bytes, properties: bytes, flag: int) -> bytes:
     """One member of a batch body."""
     size, count = len(body), len(properties)
     length = _LENGTHS[count] if count < 1024 else _LENGTH.pack(count)
-    return b"".join(
-        (_ELEMENT_HEAD.pack(22 + size + count, 0, 0, flag, size), body, length, properties)
-    )
+    head = MEMBER_HEAD.pack(MEMBER_SIZE_MIN + size + count, 0, 0, flag, size)
+    return b"".join((head, body, length, properties))
 
 
 class SendRequest:

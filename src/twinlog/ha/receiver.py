@@ -23,13 +23,18 @@ from twinlog.ha.wire import (
     LocalProtocolError,
     encode_report,
 )
+from twinlog.message.layout import (
+    MAGIC_BLANK,
+    MESSAGE_MAGICS,
+    PHYSICAL_OFFSET_AT,
+    PLACE_SIZE,
+    SIZE_MAGIC,
+)
 from twinlog.runtime.limits import HA_BODY_SIZE_MAX
 
 _BUFFER_SIZE_FIRST = 64 * 1024
 _BUFFER_SIZE_MAX = HA_BODY_SIZE_MAX  # RocketMQ's slave read buffer.
-_RECORD_START = struct.Struct(">ii")
-_RECORD_MAGICS = frozenset((-626843481, -626843477, -875286124))  # version 1, version 2, blank
-_RECORD_PHYSICAL_OFFSET = 28
+_RECORD_MAGICS = frozenset((*MESSAGE_MAGICS, MAGIC_BLANK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +317,12 @@ class HAReceiver:
 
 def begins_record(body: memoryview, offset: int) -> bool:
     """Whether `body`, found at `offset` of the log, starts like a record of that place."""
-    if len(body) < _RECORD_START.size:
+    if len(body) < SIZE_MAGIC.size:
         return False
-    size, magic = _RECORD_START.unpack_from(body)
+    size, magic = SIZE_MAGIC.unpack_from(body)
     if size <= 0 or magic not in _RECORD_MAGICS:
         return False
-    if len(body) < _RECORD_PHYSICAL_OFFSET + 8 or size < _RECORD_PHYSICAL_OFFSET + 8:
+    if len(body) < PLACE_SIZE or size < PLACE_SIZE:
         return True
-    (physical_offset,) = struct.unpack_from(">q", body, _RECORD_PHYSICAL_OFFSET)
+    (physical_offset,) = struct.unpack_from(">q", body, PHYSICAL_OFFSET_AT)
     return bool(physical_offset == offset)

@@ -9,14 +9,9 @@ same filler, which it has, or what its master has there now.
 
 from __future__ import annotations
 
-import struct
-from typing import Final
-
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.twin.digests import record_ends, run_steps
-from twinlog.message.record import BLANK_SIZE_MIN, MAGIC_BLANK
-
-_SIZE_MAGIC: Final = struct.Struct(">iI")
+from twinlog.message.layout import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_MAGIC
 
 
 def resume_offset(log: ReplicaLog) -> int:
@@ -30,7 +25,7 @@ def resume_offset(log: ReplicaLog) -> int:
     start, _ = run_steps(record_ends(log, end - 1, end))
     head = log.read(start, BLANK_SIZE_MIN)
     rest = log.segment_size - start % log.segment_size
-    is_filler = head == _SIZE_MAGIC.pack(rest, MAGIC_BLANK)
+    is_filler = head == SIZE_MAGIC.pack(rest, MAGIC_BLANK)
     return start if is_filler and start else end
 
 

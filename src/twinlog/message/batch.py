@@ -17,11 +17,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from twinlog.message.layout import MEMBER_HEAD, MEMBER_HEAD_SIZE, MEMBER_SIZE_MIN
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 
-_HEAD = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH = struct.Struct(">h")
-_MEMBER_SIZE_MIN = _HEAD.size + _PROPERTIES_LENGTH.size
 
 
 class BatchError(ValueError):
@@ -45,8 +44,8 @@ def encode_batch(members: Iterable[BatchMember]) -> bytes:
             raise BatchError(
                 f"properties of {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX}"
             )
-        size = _MEMBER_SIZE_MIN + len(member.body) + len(properties)
-        parts.append(_HEAD.pack(size, 0, 0, member.flag, len(member.body)))
+        size = MEMBER_SIZE_MIN + len(member.body) + len(properties)
+        parts.append(MEMBER_HEAD.pack(size, 0, 0, member.flag, len(member.body)))
         parts.append(member.body)
         parts.append(_PROPERTIES_LENGTH.pack(len(properties)))
         parts.append(properties)
@@ -57,13 +56,13 @@ def decode_batch(data: bytes | memoryview) -> list[BatchMember]:
     """The members of a batch body. Every length is checked before it is used."""
     data = bytes(data)  # No copy of what is bytes already.
     members: list[BatchMember] = []
-    append, unpack = members.append, _HEAD.unpack_from
+    append, unpack = members.append, MEMBER_HEAD.unpack_from
     position, end = 0, len(data)
     while position < end:
-        if end - position < _MEMBER_SIZE_MIN:
+        if end - position < MEMBER_SIZE_MIN:
             raise BatchError(f"batch member {len(members)}: {end - position} bytes left over")
         size, _, _, flag, body_size = unpack(data, position)
-        body_at = position + 20
+        body_at = position + MEMBER_HEAD_SIZE
         position += size
         properties_at = body_at + body_size + 2
         if body_size < 0 or position > end or properties_at > position:

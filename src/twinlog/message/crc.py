@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing_extensions import Buffer
 
+from twinlog.message.layout import CRC_MASK
+
 try:
     from isal.isal_zlib import crc32 as _crc32
 except ImportError:
     from zlib import crc32 as _crc32
 
-CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps the field positive.
 
 crc32 = _crc32
 

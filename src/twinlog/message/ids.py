@@ -17,8 +17,8 @@ from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
-HOST_V4_SIZE = 8
-HOST_V6_SIZE = 20
+from twinlog.message.layout import HOST_V4_SIZE, HOST_V6_SIZE
+
 NO_HOST = bytes(HOST_V4_SIZE)
 _PORT = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")

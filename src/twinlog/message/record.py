@@ -1,28 +1,8 @@
 """The record of the commit log, to bytes and back. Answers to MessageExtEncoder and
 CommitLog.checkMessageAndReturnSize.
 
-| position (IPv4) | type | field |
-|---|---|---|
-| 0 | i32 | total size, this field included |
-| 4 | i32 | magic: V1 0xDAA320A7, V2 0xDAA320AB (16-bit topic length), blank 0xCBD43194 |
-| 8 | i32 | body CRC |
-| 12 | i32 | queue id |
-| 16 | i32 | flag |
-| 20 | i64 | queue offset |
-| 28 | i64 | physical offset |
-| 36 | i32 | system flag |
-| 40 | i64 | born timestamp |
-| 48 | 8 or 20 | born host |
-| 56 | i64 | store timestamp |
-| 64 | 8 or 20 | store host |
-| 72 | i32 | reconsume times |
-| 76 | i64 | prepared transaction offset |
-| 84 | i32 + n | body |
-| 88+n | i8 or i16 + t | topic |
-| 89+n+t | i16 + p | properties |
-
-An IPv6 host moves what follows by 12. The flag bits 4 and 5 follow from the hosts, whatever the
-caller says. Encoding is one pack and one join; the topic with its length is cached.
+The places of its fields are in `layout.py`. The flag bits 4 and 5 follow from the hosts, whatever
+the caller says. Encoding is one pack and one join; the topic with its length is cached.
 """
 
 from __future__ import annotations
@@ -34,7 +14,33 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from twinlog.message.crc import crc32
-from twinlog.message.ids import HOST_V4_SIZE, HOST_V6_SIZE
+from twinlog.message.layout import (
+    BLANK_SIZE_MIN,
+    BODY_CRC_AT,
+    BODY_SIZE_AT,
+    CRC_MASK,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MESSAGE_MAGICS,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_SIZE,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_SIZE_MIN,
+    SIZE_AT,
+    SIZE_MAGIC,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    TOPIC_LENGTH_V2_MAX,
+    head_format,
+    middle_format,
+    picked,
+)
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.sysflag import BORNHOST_V6_FLAG, HOSTS_V6_MASK, STOREHOSTADDRESS_V6_FLAG
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
@@ -42,42 +48,31 @@ from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
 if TYPE_CHECKING:
     from twinlog.runtime.disk import FileBytes
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-MAGIC_BLANK = 0xCBD43194
-RECORD_SIZE_MIN = 91  # V1, IPv4, everything that may be empty is.
-BLANK_SIZE_MIN = 8  # Always kept free at the end of a segment.
-TOPIC_LENGTH_V2_MAX = 32767
 SECTOR_SIZE = 512  # What a disk writes as a whole.
 _ZERO_SECTOR = bytes(SECTOR_SIZE)
 _MISSING = "a sector of it was never written"
-_HOST_EXTRA = HOST_V6_SIZE - HOST_V4_SIZE
 _V6_FLAGS = {
     (HOST_V4_SIZE, HOST_V4_SIZE): 0,
     (HOST_V6_SIZE, HOST_V4_SIZE): BORNHOST_V6_FLAG,
     (HOST_V4_SIZE, HOST_V6_SIZE): STOREHOSTADDRESS_V6_FLAG,
     (HOST_V6_SIZE, HOST_V6_SIZE): HOSTS_V6_MASK,
 }
-
-
-def _head(born_size: int, store_size: int) -> struct.Struct:
-    return struct.Struct(f">iIiiiqqiq{born_size}sq{store_size}siqi")
-
-
-_HEADS = {
-    flags: _head(born_size, store_size) for (born_size, store_size), flags in _V6_FLAGS.items()
-}
+# Without body, topic and properties; without hosts as well.
+_V4_SIZE = HEAD_SIZE + PROPERTIES_LENGTH_SIZE
+_HOSTLESS_SIZE = _V4_SIZE - 2 * HOST_V4_SIZE
+_HEADS = {flags: struct.Struct(head_format(*sizes)) for sizes, flags in _V6_FLAGS.items()}
 _SHARED_HEADS = {
-    flags: struct.Struct(f">iIiiiqq{32 + born_size + store_size}si")
-    for (born_size, store_size), flags in _V6_FLAGS.items()
+    flags: struct.Struct(f">iIiiiqq{struct.calcsize(middle_format(*sizes))}si")
+    for sizes, flags in _V6_FLAGS.items()
 }
 _PACK_V4 = _HEADS[0].pack
-_HEAD_SIZE = _HEADS[0].size
 # What a scan needs of an IPv4 head: size, magic, CRC, queue, offsets, flag, store time, body size.
-_SCAN_HEAD = struct.Struct(">iIii4xqqi16xq8x12xi")
+_SCAN_HEAD = picked(
+    (SIZE_AT, "i"), (MAGIC_AT, "I"), (BODY_CRC_AT, "i"), (QUEUE_ID_AT, "i"), (QUEUE_OFFSET_AT, "q"),
+    (PHYSICAL_OFFSET_AT, "q"), (SYS_FLAG_AT, "i"), (STORE_TIMESTAMP_AT, "q"), (BODY_SIZE_AT, "i"),
+)  # fmt: skip
 # What leads to the properties: magic, flag, body size, the last of a record with IPv4 hosts.
-_PLACES = struct.Struct(">4xI28xi44xi").unpack_from
-_SIZE_MAGIC = struct.Struct(">iI")
+_PLACES = picked((MAGIC_AT, "I"), (SYS_FLAG_AT, "i"), (BODY_SIZE_AT, "i")).unpack_from
 _FLAG = struct.Struct(">i")
 _U16 = struct.Struct(">H")
 _LENGTH = struct.Struct(">h")
@@ -113,9 +108,9 @@ def topic_field(topic: str) -> tuple[int, bytes]:
 def encoded_size(message: PutMessage) -> int:
     """The size that `encode_record` will give: asked before the place of the record is known."""
     return (
-        _HEAD_SIZE - 2 * HOST_V4_SIZE
+        _HOSTLESS_SIZE
         + len(message.born_host) + len(message.store_host)
-        + len(message.body) + len(topic_field(message.topic)[1]) + 2 + len(message.properties)
+        + len(message.body) + len(topic_field(message.topic)[1]) + len(message.properties)
     )  # fmt: skip
 
 
@@ -141,17 +136,18 @@ def encode_record(
     if properties_size > SECTOR_SIZE:
         check_zeros(properties)
     sys_flag = message.sys_flag
-    if len(born_host) == 8 and len(store_host) == 8:
+    if len(born_host) == HOST_V4_SIZE and len(store_host) == HOST_V4_SIZE:
         pack = _PACK_V4
-        size = 90 + body_size + len(topic) + properties_size
+        size = _V4_SIZE + body_size + len(topic) + properties_size
         sys_flag &= ~HOSTS_V6_MASK
     else:
         flags = _V6_FLAGS[len(born_host), len(store_host)]
         pack = _HEADS[flags].pack
-        size = 74 + len(born_host) + len(store_host) + body_size + len(topic) + properties_size
+        hosts_size = len(born_host) + len(store_host)
+        size = _HOSTLESS_SIZE + hosts_size + body_size + len(topic) + properties_size
         sys_flag = sys_flag & ~HOSTS_V6_MASK | flags
     head = pack(
-        size, magic, crc32(body) & 0x7FFFFFFF if body_size else 0, message.queue_id, message.flag,
+        size, magic, crc32(body) & CRC_MASK if body_size else 0, message.queue_id, message.flag,
         queue_offset, physical_offset, sys_flag, message.born_timestamp, born_host,
         store_timestamp, store_host, message.reconsume_times,
         message.prepared_transaction_offset, body_size,
@@ -181,7 +177,7 @@ def shared_head(
     born_host, store_host = message.born_host, message.store_host
     flags = _V6_FLAGS[len(born_host), len(store_host)]
     middle = struct.pack(
-        f">iq{len(born_host)}sq{len(store_host)}siq", message.sys_flag & ~HOSTS_V6_MASK | flags,
+        middle_format(len(born_host), len(store_host)), message.sys_flag & ~HOSTS_V6_MASK | flags,
         message.born_timestamp, born_host, store_timestamp, store_host, message.reconsume_times,
         message.prepared_transaction_offset,
     )  # fmt: skip
@@ -193,7 +189,7 @@ def blank_record(size: int) -> bytes:
     """The 8 bytes that close a segment with `size` bytes left, themselves included."""
     if size < BLANK_SIZE_MIN:
         raise RecordError(f"a blank record needs {BLANK_SIZE_MIN} bytes, {size} are left")
-    return _SIZE_MAGIC.pack(size, MAGIC_BLANK)
+    return SIZE_MAGIC.pack(size, MAGIC_BLANK)
 
 
 def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: bool = True) -> Record:
@@ -202,12 +198,12 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: boo
     available = len(view) - offset
     if available < RECORD_SIZE_MIN:
         raise RecordError(f"{available} bytes are no record, it has at least {RECORD_SIZE_MIN}")
-    total_size, magic = _SIZE_MAGIC.unpack_from(view, offset)
-    if magic not in (MAGIC_V1, MAGIC_V2):
+    total_size, magic = SIZE_MAGIC.unpack_from(view, offset)
+    if magic not in MESSAGE_MAGICS:
         raise RecordError(f"magic {magic:#010x} is not that of a message")
     if total_size < RECORD_SIZE_MIN or total_size > available:
         raise RecordError(f"total size {total_size}, {available} bytes are there")
-    (sys_flag,) = _FLAG.unpack_from(view, offset + 36)
+    (sys_flag,) = _FLAG.unpack_from(view, offset + SYS_FLAG_AT)
     head = _HEADS[sys_flag & HOSTS_V6_MASK]
     if head.size > total_size:
         raise RecordError(f"total size {total_size} is less than the head of {head.size}")
@@ -227,7 +223,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: boo
         raise RecordError(
             f"total size {total_size} is not that of its parts, properties size {properties_size}"
         )
-    if check_crc and body and crc32(body) & 0x7FFFFFFF != values[2]:
+    if check_crc and body and crc32(body) & CRC_MASK != values[2]:
         raise RecordError(f"body CRC is not {values[2]:#010x}, as the record says")
     properties = bytes(view[properties_at + 2 : end])
     # The head unpacks in the order of the fields of Record.
@@ -242,7 +238,7 @@ def properties_at(data: FileBytes, start: int, end: int) -> bytes:
         (body_size,) = _I32.unpack_from(data, body_at - 4)
         topic_at = body_at + body_size
     else:
-        topic_at = start + 88 + body_size
+        topic_at = start + HEAD_SIZE + body_size
     if magic == MAGIC_V1:
         return data[topic_at + 3 + data[topic_at] : end]
     (topic_size,) = _U16.unpack_from(data, topic_at)
@@ -321,7 +317,7 @@ def scan(
         )
         record_end = position + size
         if magic != MAGIC_V1 or sys_flag & HOSTS_V6_MASK or size < RECORD_SIZE_MIN:
-            if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN or record_end > end:
+            if magic not in MESSAGE_MAGICS or size < RECORD_SIZE_MIN or record_end > end:
                 break
             try:
                 entry = _scan_slow(view, position, check_crc)
@@ -335,13 +331,13 @@ def scan(
         else:
             if record_end > end:
                 break
-            topic_at = position + 88 + body_size
+            topic_at = position + HEAD_SIZE + body_size
             if body_size < 0 or topic_at + 3 > record_end:
                 reason = f"body size {body_size} in a record of {size} bytes"
                 return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
             properties_at = topic_at + 3 + buffer[topic_at]
             if (
-                not 0 < buffer[topic_at] <= 127
+                not 0 < buffer[topic_at] <= TOPIC_LENGTH_MAX
                 or properties_at > record_end
                 or properties_at + (buffer[properties_at - 2] << 8 | buffer[properties_at - 1])
                 != record_end
@@ -351,7 +347,7 @@ def scan(
             if (
                 check_crc
                 and body_size
-                and crc32(view[position + 88 : topic_at]) & 0x7FFFFFFF != crc
+                and crc32(view[position + HEAD_SIZE : topic_at]) & CRC_MASK != crc
             ):
                 reason = f"body CRC is not {crc:#010x}, as the record says"
                 return ScanResult(entries, position, ScanStop.DAMAGED, reason, 0)
@@ -411,14 +407,14 @@ def _scan_slow(view: memoryview, position: int, check_crc: bool) -> ScanEntry:
 
 def _scan_stop(view: memoryview, position: int, end: int) -> tuple[ScanStop, str, int]:
     """What is at `position`, where no whole record begins or the scan was told to stop."""
-    if end - position < _SIZE_MAGIC.size:
+    if end - position < SIZE_MAGIC.size:
         return ScanStop.END, "", 0
-    size, magic = _SIZE_MAGIC.unpack_from(view, position)
+    size, magic = SIZE_MAGIC.unpack_from(view, position)
     if magic == MAGIC_BLANK and size >= BLANK_SIZE_MIN:
         return ScanStop.BLANK, "", size
     if size == 0 and magic == 0:
         return ScanStop.EMPTY, "", 0
-    if magic not in (MAGIC_V1, MAGIC_V2):
+    if magic not in MESSAGE_MAGICS:
         return ScanStop.DAMAGED, f"magic {magic:#010x} is not that of a message", 0
     if size < RECORD_SIZE_MIN:
         return ScanStop.DAMAGED, f"total size {size} is less than {RECORD_SIZE_MIN}", 0

@@ -10,22 +10,29 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
 
+from twinlog.message._layout cimport (
+    BODY_CRC_AT,
+    BORNHOST_V6_FLAG,
+    CRC_MASK,
+    HEAD_SIZE,
+    HOST_V6_EXTRA,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_LENGTH_SIZE,
+    PROPERTIES_SIZE_MAX,
+    RECORD_SIZE_MIN,
+    STOREHOSTADDRESS_V6_FLAG,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    TOPIC_LENGTH_SIZE,
+)
 from twinlog.message._pairs cimport get2, get4
 
-from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
-from twinlog.message.record import MAGIC_V2 as _MAGIC_V2
-
 cdef enum:
-    HEAD_SIZE = 88           # Of a record with IPv4 hosts, up to its body.
-    RECORD_SIZE_MIN = 91
-    BORN_V6 = 0x10
-    STORE_V6 = 0x20
-    V6_MORE = 12             # Bytes that a host of IPv6 takes more.
+    BEHIND_STORE_TIME = HEAD_SIZE - STORE_TIMESTAMP_AT
     COPIED_MAX = 4096        # Up to here a copy costs less than a view.
     WIDTH_MAX = 64           # Names of one row.
-
-cdef uint32_t MAGIC_V1 = _MAGIC_V1
-cdef uint32_t MAGIC_V2 = _MAGIC_V2
 
 
 def find_parts(
@@ -47,27 +54,31 @@ def find_parts(
         if start < 0 or start + RECORD_SIZE_MIN > end:
             return False
         size = <int32_t> get4(base + start)
-        magic = get4(base + start + 4)
+        magic = get4(base + start + MAGIC_AT)
         is_v2 = magic == MAGIC_V2
         if not is_v2 and magic != MAGIC_V1:
             return False
         if size < RECORD_SIZE_MIN or start + size > end:
             return False
-        flags = <int32_t> get4(base + start + 36)
-        store_time = start + 56 + (V6_MORE if flags & BORN_V6 else 0)
-        body = store_time + 32 + (V6_MORE if flags & STORE_V6 else 0)
+        flags = <int32_t> get4(base + start + SYS_FLAG_AT)
+        store_time = start + STORE_TIMESTAMP_AT
+        if flags & BORNHOST_V6_FLAG:
+            store_time += HOST_V6_EXTRA
+        body = store_time + BEHIND_STORE_TIME
+        if flags & STOREHOSTADDRESS_V6_FLAG:
+            body += HOST_V6_EXTRA
         if body + 3 > start + size:
             return False
         body_size = <int32_t> get4(base + body - 4)
-        topic = body + body_size + 1 + is_v2
+        topic = body + body_size + TOPIC_LENGTH_SIZE + is_v2
         if body_size < 0 or topic + 2 > start + size:
             return False
         topic_size = get2(base + topic - 2) if is_v2 else <uint8_t> base[topic - 1]
-        properties = topic + topic_size + 2
+        properties = topic + topic_size + PROPERTIES_LENGTH_SIZE
         if properties > start + size:
             return False
-        properties_size = get2(base + properties - 2)
-        if properties_size > 0x7FFF or properties + properties_size != start + size:
+        properties_size = get2(base + properties - PROPERTIES_LENGTH_SIZE)
+        if properties_size > PROPERTIES_SIZE_MAX or properties + properties_size != start + size:
             return False
         memcpy(&heads[row, 0], base + start, HEAD_SIZE)
         parts[0, row] = size
@@ -102,7 +113,7 @@ def check_bodies(
             found = crc32(PyBytes_FromStringAndSize(at, size))
         else:
             found = crc32(data[body_at[row] : body_at[row] + size])
-        wrong[row] = (found & 0x7FFFFFFF) != get4(base + starts[row] + 8)
+        wrong[row] = (found & CRC_MASK) != get4(base + starts[row] + BODY_CRC_AT)
 
 
 def gather(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.client import Message, blocking
 from twinlog.message.hashing import jhash
+from twinlog.message.layout import ENTRY, ENTRY_SIZE, MAGIC_V1
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import encode_properties
 from twinlog.message.record import blank_record, decode_record, encode_record
@@ -92,14 +93,14 @@ class _Writer:
             born_timestamp=now - number % 7, born_host=HOST, store_host=HOST,
         )  # fmt: skip
         queue = self.queues[topic, queue_id]
-        record = encode_record(message, len(queue) // 20, self.end, now)
+        record = encode_record(message, len(queue) // ENTRY_SIZE, self.end, now)
         if len(self.segment) + len(record) + 8 > SEGMENT:
             room = SEGMENT - len(self.segment)
             self.segment += blank_record(room)
             self._flush()
             self.end += room
-            record = encode_record(message, len(queue) // 20, self.end, now)
-        queue += struct.pack(">qiq", self.end, len(record), self.codes[tag])
+            record = encode_record(message, len(queue) // ENTRY_SIZE, self.end, now)
+        queue += ENTRY.pack(self.end, len(record), self.codes[tag])
         self.segment += record
         self.end += len(record)
 
@@ -166,7 +167,7 @@ def read_plainly(store: Path, rows_max: int = 200_000) -> tuple[float, int]:
     log = view.log.segment(0)
     data = memoryview(log.data)
     begin, at, rows = time.perf_counter(), 0, 0
-    while rows < rows_max and int.from_bytes(data[at + 4 : at + 8], "big") == 0xDAA320A7:
+    while rows < rows_max and int.from_bytes(data[at + 4 : at + 8], "big") == MAGIC_V1:
         record = decode_record(data, at, check_crc=False)
         record.property_map  # noqa: B018  # decoding it is part of the work
         at += record.total_size

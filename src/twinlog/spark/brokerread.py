@@ -39,6 +39,7 @@ from twinlog.client.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.client.settings import resolve
 from twinlog.message.crc import crc32
+from twinlog.message.layout import PHYSICAL_OFFSET_AT, PLACE_SIZE
 from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -209,7 +210,7 @@ class BrokerTransport:
             places = np.array(chain(data), np.int64)
             if not len(places):
                 return high - low  # damaged: the read will tell
-            tops = data.ints(">i8", places + 28) + data.ints(">i4", places)
+            tops = data.ints(">i8", places + PHYSICAL_OFFSET_AT) + data.ints(">i4", places)
             good = int(np.searchsorted(tops, limit, "right"))
             at += good
             if good < len(tops):
@@ -304,7 +305,7 @@ class BrokerTransport:
             if not answer.body:
                 continue  # expired: nothing to compare with later
             size = int.from_bytes(answer.body[:4], "big")
-            last = int.from_bytes(answer.body[28:36], "big")
+            last = int.from_bytes(answer.body[PHYSICAL_OFFSET_AT:PLACE_SIZE], "big")
             if last >= found.get(key[1], {"last": -1})["last"]:
                 head = crc32(bytes(answer.body[:HEADER_BYTES]))
                 found[key[1]] = {"crc": head, "epoch": 0, "last": last, "phys": last + size}
@@ -402,7 +403,7 @@ class BrokerTransport:
         for row in range(len(starts)):
             one = slice(row, row + 1)
             # An answer has no place in the log but what its records say of themselves.
-            base = int(data.ints(">i8", starts[one] + 28)[0] - starts[row])
+            base = int(data.ints(">i8", starts[one] + PHYSICAL_OFFSET_AT)[0] - starts[row])
             named = LogSlice(data.data, data.view, base)
             try:
                 lay_out(

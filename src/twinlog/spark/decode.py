@@ -18,7 +18,6 @@ import, no file access.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +27,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from twinlog.message.compression import CompressionError, inflate_body
-from twinlog.message.crc import CRC_MASK, crc32
-from twinlog.message.record import MAGIC_V1, MAGIC_V2
+from twinlog.message.crc import crc32
+from twinlog.message.layout import (
+    BORN_HOST_AT,
+    CRC_MASK,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_EXTRA,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MESSAGE_MAGICS,
+    PREPARED_OFFSET_AT,
+    RECONSUME_TIMES_AT,
+    RECORD_SIZE_MIN,
+    SIZE_MAGIC,
+    STORE_TIMESTAMP_AT,
+)
 from twinlog.message.sysflag import BORNHOST_V6_FLAG, COMPRESSED_FLAG, STOREHOSTADDRESS_V6_FLAG
 from twinlog.runtime.compiled import load
 from twinlog.spark.columns import COLUMNS, PROPERTY_COLUMNS, arrow_schema
@@ -47,11 +61,8 @@ from twinlog.spark.vector import (
     times_us,
 )
 
-SMALLEST_RECORD = 91  # no body, no topic, no properties, IPv4 hosts
 HEX_BYTES = 64
 HOST_CACHE_MAX = 65536
-MAGICS = (MAGIC_V1, MAGIC_V2)
-SIZE_MAGIC = struct.Struct(">iI")
 HEAD = np.dtype(
     [
         ("size", ">i4"), ("magic", ">u4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
@@ -83,7 +94,7 @@ class LogSlice:
         return found
 
     def heads(self, positions: I64) -> npt.NDArray[Any]:
-        """Copy the first 88 bytes of every record: one visit for all numbers of a record."""
+        """Copy the head of every record: one visit for all numbers of a record."""
         view = self._views.get("heads")
         if view is None:
             count = max(0, len(self.view) - HEAD.itemsize + 1)
@@ -186,21 +197,23 @@ def _find_parts(log: LogSlice, starts: I64) -> Layout | None:
 
 def _lay_out(log: LogSlice, starts: I64) -> Layout:
     end = len(log.view)
-    _demand(log, starts, (starts >= 0) & (starts + SMALLEST_RECORD <= end), "it passes the end")
+    _demand(log, starts, (starts >= 0) & (starts + RECORD_SIZE_MIN <= end), "it passes the end")
     heads = log.heads(starts)
     sizes = heads["size"].astype(np.int64)
     is_v2 = heads["magic"] == MAGIC_V2
     _demand(log, starts, is_v2 | (heads["magic"] == MAGIC_V1), "it has no message magic")
-    _demand(log, starts, (sizes >= SMALLEST_RECORD) & (starts + sizes <= end), "its size is wrong")
+    _demand(log, starts, (sizes >= RECORD_SIZE_MIN) & (starts + sizes <= end), "its size is wrong")
     sys_flags = heads["sys_flag"].astype(np.int64)
     limits = starts + sizes
     if (sys_flags & ANY_V6).any():
-        store_time_at = starts + np.where(sys_flags & BORNHOST_V6_FLAG, 68, 56)
-        body_at = store_time_at + np.where(sys_flags & STOREHOSTADDRESS_V6_FLAG, 44, 32)
+        born_extra = np.where(sys_flags & BORNHOST_V6_FLAG, HOST_V6_EXTRA, 0)
+        store_extra = np.where(sys_flags & STOREHOSTADDRESS_V6_FLAG, HOST_V6_EXTRA, 0)
+        store_time_at = starts + STORE_TIMESTAMP_AT + born_extra
+        body_at = starts + HEAD_SIZE + born_extra + store_extra
         _demand(log, starts, body_at + 3 <= limits, "its hosts pass its end")
         body_sizes = log.ints(">i4", body_at - 4)
     else:
-        store_time_at, body_at = starts + 56, starts + 88
+        store_time_at, body_at = starts + STORE_TIMESTAMP_AT, starts + HEAD_SIZE
         body_sizes = heads["body_size"].astype(np.int64)
     topic_at = body_at + body_sizes
     good = (body_sizes >= 0) & (topic_at + 3 + is_v2 <= limits)
@@ -319,7 +332,7 @@ def hosts(layout: Layout, positions: I64, v6_flag: int) -> pa.Array:
     if layout.is_plain:
         packed_hosts = layout.heads["born_host" if v6_flag == BORNHOST_V6_FLAG else "store_host"]
         return _plain_hosts(packed_hosts.astype(np.int64))
-    sizes = np.where(layout.sys_flags & v6_flag, 20, 8)
+    sizes = np.where(layout.sys_flags & v6_flag, HOST_V6_SIZE, HOST_V4_SIZE)
     packed = gather_bytes(layout.log.data, positions, sizes, pa.binary()).dictionary_encode()
     texts = [_host_text(value) for value in packed.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(packed.indices)
@@ -375,7 +388,7 @@ COMPUTED: dict[str, Callable[[Layout], pa.Array]] = {
     "topic": topics,
     "born_ts": lambda rows: times_us(rows.heads["born"].astype(np.int64)),
     "store_ts": lambda rows: times_us(rows.int_at(">i8", rows.store_time_at)),
-    "born_host": lambda rows: hosts(rows, rows.starts + 48, BORNHOST_V6_FLAG),
+    "born_host": lambda rows: hosts(rows, rows.starts + BORN_HOST_AT, BORNHOST_V6_FLAG),
     "store_host": lambda rows: hosts(rows, rows.store_time_at + 8, STOREHOSTADDRESS_V6_FLAG),
 }
 HEAD_COLUMNS = {
@@ -383,7 +396,10 @@ HEAD_COLUMNS = {
     "queue_offset": "queue_offset", "phys_offset": "physical_offset", "sys_flag": "sys_flag",
 }  # fmt: skip
 # Columns whose place depends on the hosts: type, distance before the body.
-MOVED = {"prepared_tx_offset": (">i8", 12), "reconsume_times": (">i4", 16)}
+MOVED = {
+    "prepared_tx_offset": (">i8", HEAD_SIZE - PREPARED_OFFSET_AT),
+    "reconsume_times": (">i4", HEAD_SIZE - RECONSUME_TIMES_AT),
+}
 
 
 def cut_batches(sizes: I64, *, rows_max: int, bytes_max: int) -> list[tuple[int, int]]:
@@ -404,9 +420,9 @@ def chain(log: LogSlice, position: int = 0, end: int | None = None) -> Sequence[
     limit = len(log.view) if end is None else end
     found: list[int] = []
     add, head = found.append, SIZE_MAGIC.unpack_from
-    while position + SMALLEST_RECORD <= limit:
+    while position + RECORD_SIZE_MIN <= limit:
         size, magic = head(log.data, position)
-        if magic not in MAGICS or size < SMALLEST_RECORD or position + size > limit:
+        if magic not in MESSAGE_MAGICS or size < RECORD_SIZE_MIN or position + size > limit:
             break
         add(position)
         position += size

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from twinlog.client.errors import InvalidMessageError
 from twinlog.client.message import RESERVED_PROPERTIES, check_topic
 from twinlog.message.ids import ID_COUNTERS, UniqueIdGenerator
+from twinlog.message.layout import MEMBER_HEAD_SIZE, MEMBER_SIZE_MIN, PROPERTIES_LENGTH_SIZE
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.once import ONCE_NAME
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
@@ -29,7 +30,6 @@ from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 ORIGIN_BORN_TIME: Final = "ORIGIN_BORN_TIME"  # ms; the broker's own field is the time of this send
 ORIGIN_UNIQ_KEY: Final = "ORIGIN_UNIQ_KEY"
 BODY_SIZE_MAX: Final = 4096  # From here on the client compresses.
-MEMBER_EXTRA: Final = 22  # Bytes of a member besides body and properties.
 _MARK_SIZE_MAX: Final = 400
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 # What str.split() would not leave as it is: more than single spaces between words.
@@ -310,12 +310,12 @@ def members(rows: Prepared, *, mark: tuple[str, int, int, int] | None = None) ->
     body_sizes = pc.binary_length(rows.bodies).to_numpy()
     sizes = pc.binary_length(properties).to_numpy()
     heads = np.zeros((count, 5), dtype=">i4")
-    heads[:, 0] = MEMBER_EXTRA + body_sizes + sizes
+    heads[:, 0] = MEMBER_SIZE_MIN + body_sizes + sizes
     heads[:, 3] = rows.flags
     heads[:, 4] = body_sizes
     return pc.binary_join_element_wise(
-        _fixed(heads.reshape(-1), 20), rows.bodies, _fixed(sizes.astype(">i2"), 2), properties,
-        _NOTHING,
+        _fixed(heads.reshape(-1), MEMBER_HEAD_SIZE), rows.bodies,
+        _fixed(sizes.astype(">i2"), PROPERTIES_LENGTH_SIZE), properties, _NOTHING,
     )  # fmt: skip
 
 

@@ -14,23 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from twinlog.message.hashing import jhash
+from twinlog.message.layout import PRE_BLANK_SIZE, RECORD_SIZE_MIN
 from twinlog.message.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from twinlog.spark import keyindex
-from twinlog.spark.decode import (
-    SMALLEST_RECORD,
-    Decoder,
-    Expected,
-    Layout,
-    LogSlice,
-    bad_crcs,
-    cut_batches,
-    lay_out,
-)
+from twinlog.spark.decode import Decoder, Expected, Layout, LogSlice, bad_crcs, cut_batches, lay_out
 from twinlog.spark.errors import DataLossError, OptionError, RecordCorruptError
 from twinlog.spark.offsets import Offsets, QueueKey
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan import Limits, Range, windows
-from twinlog.spark.storeview import ENTRY, PRE_BLANK_SIZE, LogView, QueueView, StoreView
+from twinlog.spark.storeview import ENTRY, LogView, QueueView, StoreView
 from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Window
 from twinlog.spark.vector import I64
 
@@ -106,7 +98,7 @@ class StoreTransport:
 
     def limit_bytes(self, start: Offsets, end: Offsets, bytes_max: int) -> Offsets:
         """Cut in the order of the log, so that the limit is exact."""
-        rows_max = bytes_max // SMALLEST_RECORD + 1
+        rows_max = bytes_max // RECORD_SIZE_MIN + 1
         keys = [key for key, high in end.items() if high > start.get(key, high)]
         parts = [
             self.store.queue(k[0], k[2]).entries(start[k], min(end[k], start[k] + rows_max))

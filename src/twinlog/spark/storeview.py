@@ -27,21 +27,45 @@ import numpy as np
 import numpy.typing as npt
 
 from twinlog.message.crc import crc32
+from twinlog.message.layout import (
+    BLANK_SIZE_MIN,
+    BODY_CRC_AT,
+    BORN_TIMESTAMP_AT,
+    ENTRY_SIZE,
+    HOST_V6_EXTRA,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MESSAGE_MAGICS,
+    PHYSICAL_OFFSET_AT,
+    PLACE_SIZE,
+    PRE_BLANK_SIZE,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SIZE_AT,
+    SIZE_MAGIC,
+    STORE_HOST_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    picked,
+)
 from twinlog.message.names import LMQ_PREFIX
+from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.numbers import is_number
-from twinlog.spark.decode import MAGICS, LogSlice
+from twinlog.spark.decode import LogSlice
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
 
 ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
-ENTRY_SIZE = 20
-PRE_BLANK_SIZE = 2**31 - 1
 NAME_LENGTH = 20
 MAPPED_SEGMENTS_MAX = 4
 STALE_STEPS_MAX = 1 << 20  # entries looked back over at the end of a queue before giving up
-HEADER_BYTES = 56  # of a record: all numbers up to the born host
+HEADER_BYTES = STORE_TIMESTAMP_AT  # of a record: with IPv4 hosts, all up to the store time
 DEFAULT_BROKER_NAME = "DEFAULT_BROKER"
 READ_ENTRIES = 1 << 16
 
+_PLACE = picked(
+    (SIZE_AT, "i"), (MAGIC_AT, "I"), (QUEUE_ID_AT, "i"), (QUEUE_OFFSET_AT, "q"),
+    (PHYSICAL_OFFSET_AT, "q"),
+).unpack_from  # fmt: skip
 _maps: OrderedDict[str, tuple[tuple[int, int], LogSlice]] = OrderedDict()
 
 
@@ -131,25 +155,27 @@ class LogView:
         Raises:
             RecordCorruptError: no record begins there.
         """
-        head = self.read(physical_offset, 76)
-        if len(head) < 64 or int.from_bytes(head[4:8], "big") not in MAGICS:
+        head = self.read(physical_offset, STORE_TIMESTAMP_AT + HOST_V6_EXTRA + 8)
+        if len(head) < STORE_HOST_AT or SIZE_MAGIC.unpack_from(head)[1] not in MESSAGE_MAGICS:
             raise RecordCorruptError(
                 "RECORD_CORRUPT", f"no record at physical offset {physical_offset}: {head.hex()}"
             )
-        at = 68 if int.from_bytes(head[36:40], "big") & 0x10 else 56
+        flag = int.from_bytes(head[SYS_FLAG_AT:BORN_TIMESTAMP_AT], "big")
+        at = STORE_TIMESTAMP_AT + (HOST_V6_EXTRA if flag & BORNHOST_V6_FLAG else 0)
         return int.from_bytes(head[at : at + 8], "big", signed=True)
 
     def holds(self, entry: Any, *, queue_id: int | None, queue_offset: int) -> bool:
         """Say whether a consume-queue entry points to the record it must point to."""
         offset, size = int(entry["offset"]), int(entry["size"])
-        head = self.read(offset, 36)
+        head = self.read(offset, PLACE_SIZE)
+        if len(head) < PLACE_SIZE:
+            return False
+        own_size, magic, own_queue_id, own_queue_offset, own_offset = _PLACE(head)
         return (
-            len(head) == 36
-            and int.from_bytes(head[0:4], "big") == size
-            and int.from_bytes(head[4:8], "big") in MAGICS
-            and (queue_id is None or int.from_bytes(head[12:16], "big", signed=True) == queue_id)
-            and int.from_bytes(head[20:28], "big", signed=True) == queue_offset
-            and int.from_bytes(head[28:36], "big", signed=True) == offset
+            own_size == size
+            and magic in MESSAGE_MAGICS
+            and queue_id in (None, own_queue_id)
+            and (own_queue_offset, own_offset) == (queue_offset, offset)
         )
 
 
@@ -405,11 +431,9 @@ def log_end_from(log: LogView, start: int) -> int:
     while (index := log.segment_of(end)) >= 0:
         part = log.segment(index)
         position = end - part.base
-        while position + 36 <= len(part.view):
-            size = int.from_bytes(part.view[position : position + 4].tobytes(), "big")
-            magic = int.from_bytes(part.view[position + 4 : position + 8].tobytes(), "big")
-            own = int.from_bytes(part.view[position + 28 : position + 36].tobytes(), "big")
-            if magic not in MAGICS or own != part.base + position or size <= 0:
+        while position + PLACE_SIZE <= len(part.view):
+            size, magic, _, _, own = _PLACE(part.data, position)
+            if magic not in MESSAGE_MAGICS or own != part.base + position or size <= 0:
                 break
             if position + size > len(part.view):
                 break
@@ -419,7 +443,7 @@ def log_end_from(log: LogView, start: int) -> int:
         if not following or not _is_closed(part, position):
             return end
         after = log.segment(index + 1)
-        if int.from_bytes(after.view[4:8].tobytes(), "big") not in MAGICS:
+        if int.from_bytes(after.view[MAGIC_AT:BODY_CRC_AT].tobytes(), "big") not in MESSAGE_MAGICS:
             return end
         end = after.base
     return end
@@ -427,5 +451,5 @@ def log_end_from(log: LogView, start: int) -> int:
 
 def _is_closed(part: LogSlice, position: int) -> bool:
     """Say whether the segment ends here: nothing left, or a blank record."""
-    rest = part.view[position : position + 8].tobytes()
-    return len(rest) < 8 or int.from_bytes(rest[4:8], "big") == 0xCBD43194
+    rest = part.view[position : position + BLANK_SIZE_MIN].tobytes()
+    return len(rest) < BLANK_SIZE_MIN or SIZE_MAGIC.unpack(rest)[1] == MAGIC_BLANK

@@ -11,6 +11,17 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memchr, memcpy
 
+from twinlog.message._layout cimport (
+    CRC_MASK,
+    ENTRY_SIZE,
+    MEMBER_BODY_SIZE_AT,
+    MEMBER_FLAG_AT,
+    MEMBER_HEAD_SIZE,
+    MEMBER_SIZE_MIN,
+    PLACE_SIZE,
+    PROPERTIES_LENGTH_SIZE,
+    PROPERTIES_SIZE_MAX,
+)
 from twinlog.message._pairs cimport (
     Dispatched,
     add_keys,
@@ -25,11 +36,6 @@ from twinlog.message._pairs cimport (
 )
 
 cdef enum:
-    MEMBER_HEAD = 20         # Of a member: size, magic, CRC, flag, size of the body.
-    MEMBER_SIZE_MIN = 22     # And the size of the properties.
-    PLACE_SIZE = 36          # Of a record: size to physical offset.
-    PROPERTIES_MAX = 32767
-    ENTRY_SIZE = 20
     ID_SIZE = 16             # Hexadecimal digits of an offset.
 
 
@@ -43,12 +49,12 @@ cdef Py_ssize_t _count(const char* at, Py_ssize_t size) noexcept:
         if end - at < MEMBER_SIZE_MIN:
             return -1
         member_size = <int32_t> get4(at)
-        body_size = <int32_t> get4(at + 16)
+        body_size = <int32_t> get4(at + MEMBER_BODY_SIZE_AT)
         if body_size < 0 or member_size > end - at or body_size + MEMBER_SIZE_MIN > member_size:
             return -1
         properties = at + MEMBER_SIZE_MIN + body_size
         at += member_size
-        if get2(properties - 2) != at - properties:
+        if get2(properties - PROPERTIES_LENGTH_SIZE) != at - properties:
             return -1
         count += 1
     return count
@@ -70,7 +76,7 @@ def encode_body(
     cdef Py_ssize_t tail_size = PyBytes_GET_SIZE(tail), id_size = PyBytes_GET_SIZE(id_prefix)
     cdef Py_ssize_t body_size, own_size, properties_size, number, key_count, _
     cdef Py_ssize_t count = _count(at, PyBytes_GET_SIZE(body))
-    cdef Py_ssize_t fixed_size = PLACE_SIZE + middle_size + 4 + topic_size + 2
+    cdef Py_ssize_t fixed_size = PLACE_SIZE + middle_size + 4 + topic_size + PROPERTIES_LENGTH_SIZE
     cdef int64_t size, crc, bare_offset = -1
     cdef uint32_t tags_code
     cdef Dispatched found
@@ -82,7 +88,7 @@ def encode_body(
     cdef bytearray hashes = bytearray(), offsets = bytearray()
     if count < 1:
         return None
-    body_size = get4(at + 16)
+    body_size = get4(at + MEMBER_BODY_SIZE_AT)
     if mark in body[MEMBER_SIZE_MIN + body_size : <Py_ssize_t> get4(at)]:
         return None
     # One byte each for a separator before the tail, which not every member needs.
@@ -96,16 +102,16 @@ def encode_body(
     entry = PyBytes_AS_STRING(entries)
     id_at = PyBytes_AS_STRING(ids)
     for number in range(count):
-        body_size = get4(at + 16)
-        content = at + MEMBER_HEAD
-        properties = content + body_size + 2
+        body_size = get4(at + MEMBER_BODY_SIZE_AT)
+        content = at + MEMBER_HEAD_SIZE
+        properties = content + body_size + PROPERTIES_LENGTH_SIZE
         own_size = <Py_ssize_t> get4(at) - MEMBER_SIZE_MIN - body_size
         properties_size = own_size + tail_size
         if own_size:
             if memchr(properties, 0, own_size) != NULL:
                 return None
             properties_size += properties[own_size - 1] != 2
-        if properties_size > PROPERTIES_MAX:
+        if properties_size > PROPERTIES_SIZE_MAX:
             return None
         find_dispatched(properties, own_size, &found)
         tags_code = 0
@@ -121,10 +127,10 @@ def encode_body(
         size = fixed_size + body_size + properties_size
         crc = 0
         if body_size:
-            crc = <int64_t> crc32(PyBytes_FromStringAndSize(content, body_size)) & 0x7FFFFFFF
+            crc = <int64_t> crc32(PyBytes_FromStringAndSize(content, body_size)) & CRC_MASK
 
         out = put4(put4(put4(put4(out, size), magic), crc), queue_id)
-        memcpy(out, at + 12, 4)  # The flag.
+        memcpy(out, at + MEMBER_FLAG_AT, 4)  # The flag.
         out = put8(put8(out + 4, queue_offset + number), physical_offset)
         memcpy(out, PyBytes_AS_STRING(middle), middle_size)
         out = put4(out + middle_size, body_size)

@@ -11,20 +11,25 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
+from twinlog.message._layout cimport (
+    BODY_SIZE_AT,
+    ENTRY_RECORD_SIZE_AT,
+    ENTRY_SIZE,
+    ENTRY_TAGS_CODE_AT,
+    HEAD_SIZE,
+    HOSTS_V6_MASK,
+    MAGIC_AT,
+    MAGIC_V1,
+    PRE_BLANK_SIZE,
+    PROPERTIES_LENGTH_SIZE,
+    SYS_FLAG_AT,
+    TOPIC_LENGTH_SIZE,
+)
 from twinlog.message._pairs cimport get4, get8
-
-from twinlog.message.record import HOSTS_V6_MASK as _HOSTS_V6_MASK
-from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
 
 cdef enum:
     COUNT_MAX = 1024
-    ENTRY_SIZE = 20
-    PRE_BLANK_SIZE = 0x7FFFFFFF
-    HEAD_SIZE = 88
     PAIRS_SIZE = 4096
-
-cdef int64_t HOSTS_V6_MASK = _HOSTS_V6_MASK
-cdef int32_t MAGIC_V1 = <int32_t> <int64_t> _MAGIC_V1
 
 
 cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
@@ -35,13 +40,13 @@ cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
     cdef bytes name
     cdef Py_ssize_t name_size
     cdef int64_t body_size
-    if <int32_t> get4(at + 36) & HOSTS_V6_MASK or <int32_t> get4(at + 4) != MAGIC_V1:
+    if get4(at + SYS_FLAG_AT) & HOSTS_V6_MASK or get4(at + MAGIC_AT) != MAGIC_V1:
         return -1
-    body_size = <int32_t> get4(at + HEAD_SIZE - 4)
+    body_size = <int32_t> get4(at + BODY_SIZE_AT)
     if body_size < 0 or at + HEAD_SIZE + body_size >= end:
         return -1  # Damage: the other walk says what it is.
     at += HEAD_SIZE + body_size
-    at += 3 + <uint8_t> at[0]
+    at += TOPIC_LENGTH_SIZE + <uint8_t> at[0] + PROPERTIES_LENGTH_SIZE
     while at < end:
         piece = at
         while at < end and at[0] != 2:
@@ -100,7 +105,7 @@ def gather(
         last = base + view.len
         while at < end:
             offset = get8(at)
-            size = <int32_t> get4(at + 8)
+            size = <int32_t> get4(at + ENTRY_RECORD_SIZE_AT)
             if count:
                 is_recent = offset >= recent_from
                 if count >= (recent_count if is_recent else old_count):
@@ -109,7 +114,7 @@ def gather(
                     break
             examined += 1
             if codes is not None:
-                tags_code = get8(at + 12)
+                tags_code = get8(at + ENTRY_TAGS_CODE_AT)
                 # Below it a tags code is no hash: the consumer looks at the tag itself.
                 if tags_code >= -2147483648 and <int32_t> tags_code not in codes:
                     at += ENTRY_SIZE

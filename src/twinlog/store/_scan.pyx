@@ -12,6 +12,26 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memset
 
+from twinlog.message._layout cimport (
+    BODY_CRC_AT,
+    BODY_SIZE_AT,
+    CRC_MASK,
+    ENTRY_SIZE,
+    HEAD_SIZE,
+    HOSTS_V6_MASK,
+    MAGIC_AT,
+    MAGIC_V1,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_SIZE,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_SIZE_MIN,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    TOPIC_LENGTH_MAX,
+    TOPIC_LENGTH_SIZE,
+    UNQUEUED_FLAG,
+)
 from twinlog.message._pairs cimport (
     Dispatched,
     add_keys,
@@ -26,23 +46,16 @@ from twinlog.message._pairs cimport (
 )
 
 from twinlog.message.hashing import topic_prefix_hash
-from twinlog.message.record import MAGIC_V1 as _MAGIC_V1
 from twinlog.message.record import topic_text
 
 cdef extern from "<string.h>":
     void* memmem(const void*, size_t, const void*, size_t) noexcept
 
 cdef enum:
-    HEAD_SIZE = 88           # Of a record with IPv4 hosts, up to its body.
-    RECORD_SIZE_MIN = 91
-    NOT_PLAIN = 0x34         # Hosts of IPv6; PREPARED and ROLLBACK, which have no queue.
-    TOPIC_MAX = 127
-    ENTRY_SIZE = 20
+    NOT_PLAIN = HOSTS_V6_MASK | UNQUEUED_FLAG
     GROUPS_MAX = 512         # Queues in one pass; more are for the next.
     SLOTS = 2048
     COPIED_MAX = 4096        # Up to here a copy costs less than a view.
-
-cdef uint32_t MAGIC_V1 = _MAGIC_V1
 
 
 cdef class Group:
@@ -114,8 +127,8 @@ cdef inline bint _is_body(crc32, const char* at, Py_ssize_t size, uint32_t wante
     if size == 0:
         return True
     if size <= COPIED_MAX:
-        return (<uint32_t> crc32(PyBytes_FromStringAndSize(at, size)) & 0x7FFFFFFF) == wanted
-    return (<uint32_t> crc32(<const uint8_t[:size]> <const uint8_t*> at) & 0x7FFFFFFF) == wanted
+        return (<uint32_t> crc32(PyBytes_FromStringAndSize(at, size)) & CRC_MASK) == wanted
+    return (<uint32_t> crc32(<const uint8_t[:size]> <const uint8_t*> at) & CRC_MASK) == wanted
 
 
 def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, bytes observed):
@@ -137,35 +150,35 @@ def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, 
     cdef Group group = None
     while end - at >= RECORD_SIZE_MIN:
         size = <int32_t> get4(at)
-        if size < RECORD_SIZE_MIN or size > end - at or get4(at + 4) != MAGIC_V1:
+        if size < RECORD_SIZE_MIN or size > end - at or get4(at + MAGIC_AT) != MAGIC_V1:
             break
-        body_size = <int32_t> get4(at + 84)
+        body_size = <int32_t> get4(at + BODY_SIZE_AT)
         offset = physical_offset + (at - start)
         if (
-            get4(at + 36) & NOT_PLAIN
-            or body_size < 0 or HEAD_SIZE + body_size + 3 > size
-            or get8(at + 28) != offset
+            get4(at + SYS_FLAG_AT) & NOT_PLAIN
+            or body_size < 0 or RECORD_SIZE_MIN + body_size > size
+            or get8(at + PHYSICAL_OFFSET_AT) != offset
         ):
             break
-        topic = at + HEAD_SIZE + body_size + 1
+        topic = at + HEAD_SIZE + body_size + TOPIC_LENGTH_SIZE
         topic_size = <uint8_t> (topic - 1)[0]
-        properties = topic + topic_size + 2
+        properties = topic + topic_size + PROPERTIES_LENGTH_SIZE
         properties_size = at + size - properties
         if (
-            topic_size == 0 or topic_size > TOPIC_MAX
+            topic_size == 0 or topic_size > TOPIC_LENGTH_MAX
             or properties_size <= 0 or get2(properties - 2) != <uint32_t> properties_size
             or memchr(properties, 0, properties_size) != NULL
         ):
             break
-        if crc32 is not None and not _is_body(crc32, at + HEAD_SIZE, body_size, get4(at + 8)):
+        if crc32 is not None and not _is_body(crc32, at + HEAD_SIZE, body_size, get4(at + BODY_CRC_AT)):
             break
         find_dispatched(properties, properties_size, &found)
         tags_code = 0
         if not extend_hash(found.tags.at, found.tags.size, &tags_code):
             break
-        queue_id = <int32_t> get4(at + 12)
-        number = get8(at + 20)
-        timestamp = get8(at + 56)
+        queue_id = <int32_t> get4(at + QUEUE_ID_AT)
+        number = get8(at + QUEUE_OFFSET_AT)
+        timestamp = get8(at + STORE_TIMESTAMP_AT)
         if (
             group is None or group.queue_id != queue_id or group.topic_size != topic_size
             or memcmp(group.topic_at, topic, topic_size) != 0
@@ -200,7 +213,7 @@ def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, 
             properties, properties_size, PyBytes_AS_STRING(observed), PyBytes_GET_SIZE(observed)
         ) != NULL:
             text = PyBytes_FromStringAndSize(properties, properties_size)
-            flag = <int32_t> get4(at + 36)
+            flag = <int32_t> get4(at + SYS_FLAG_AT)
             plain.observed.append(
                 (offset, size, queue_id, number, flag, timestamp, group.topic, text)
             )

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from twinlog.message.batch import BatchMember
 from twinlog.message.crc import crc32
 from twinlog.message.hashing import topic_prefix_hash
+from twinlog.message.layout import CRC_MASK, ENTRY
 from twinlog.message.model import PutMessage
 from twinlog.message.once import ONCE_BYTES
 from twinlog.message.properties import tags_and_keys, tags_code_of
@@ -26,10 +27,8 @@ from twinlog.message.record import (
 )
 from twinlog.runtime.compiled import load
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
-from twinlog.store.consume_queue import ENTRY
 from twinlog.store.index_service import IndexService
 
-_CRC_MASK: Final = 0x7FFFFFFF
 _UNIQUE: Final = b"UNIQ_KEY\x01"
 _AGAIN: Final = b"\x02UNIQ_KEY\x01"
 _TAGS: Final = b"\x02TAGS\x01"
@@ -171,7 +170,7 @@ def encode_members(
             middles[properties_size] = topic_and_length
         body_size = len(body)
         size = fixed_size + body_size + properties_size
-        crc = crc32(body) & _CRC_MASK if body_size else 0
+        crc = crc32(body) & CRC_MASK if body_size else 0
         head = pack(
             size, magic, crc, queue_id, member.flag, queue_offset, physical_offset, middle,
             body_size,

@@ -16,28 +16,42 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from twinlog.message.crc import CRC_MASK, crc32
+from twinlog.message.crc import crc32
 from twinlog.message.hashing import by_size, hash_spans, powers_of, rows_at, topic_prefix_hash
-from twinlog.message.record import MAGIC_V1, RECORD_SIZE_MIN
-from twinlog.message.sysflag import HOSTS_V6_MASK
+from twinlog.message.layout import (
+    BODY_CRC_AT,
+    BODY_SIZE_AT,
+    CRC_MASK,
+    HEAD_SIZE,
+    MAGIC_AT,
+    MAGIC_V1,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_SIZE_MIN,
+    SIZE_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+)
+from twinlog.message.sysflag import HOSTS_V6_MASK, UNQUEUED_FLAG
+from twinlog.runtime.limits import TOPIC_LENGTH_MAX
 
 np: Any = None
 with contextlib.suppress(ImportError):
     import numpy as np
 
 BULK_MIN: Final = 192  # Measured: below this the loop is cheaper.
-UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
 _I32: Final = struct.Struct(">i")
 _PAIR_END: Final = 2
 _NAME_END: Final = 1
 _SPACE: Final = 0x20
 _PADDING: Final = b"\x02" * 16  # So that a name may be read at the start of the last piece.
 # The fields of a record with IPv4 hosts up to its body.
-_HEAD_SIZE: Final = 88
 _HEAD_FIELDS: Final = {
-    "size": (">i4", 0), "magic": (">u4", 4), "crc": (">i4", 8), "queue_id": (">i4", 12),
-    "queue_offset": (">i8", 20), "offset": (">i8", 28), "sys_flag": (">i4", 36),
-    "timestamp": (">i8", 56), "body_size": (">i4", 84),
+    "size": (">i4", SIZE_AT), "magic": (">u4", MAGIC_AT), "crc": (">i4", BODY_CRC_AT),
+    "queue_id": (">i4", QUEUE_ID_AT), "queue_offset": (">i8", QUEUE_OFFSET_AT),
+    "offset": (">i8", PHYSICAL_OFFSET_AT), "sys_flag": (">i4", SYS_FLAG_AT),
+    "timestamp": (">i8", STORE_TIMESTAMP_AT), "body_size": (">i4", BODY_SIZE_AT),
 }  # fmt: skip
 _WORD: Final = {name: int.from_bytes(name, "big") for name in (b"TAGS", b"KEYS", b"UNIQ_KEY")}
 
@@ -119,22 +133,27 @@ def _column(raw: Any, kind: str, at: Any) -> Any:
 
 def _heads(raw: Any, starts: Any, physical_offset: int) -> dict[str, Any]:
     """Fixed fields, the places of what follows them, and whether all of it fits together."""
-    fixed = rows_at(raw, starts, _HEAD_SIZE)
+    fixed = rows_at(raw, starts, HEAD_SIZE)
     head = {
         name: np.ndarray(
-            len(starts), dtype=kind, buffer=fixed, offset=at, strides=(_HEAD_SIZE,)
+            len(starts), dtype=kind, buffer=fixed, offset=at, strides=(HEAD_SIZE,)
         ).astype(np.int64)
         for name, (kind, at) in _HEAD_FIELDS.items()
     }
     end = starts + head["size"]
     body_size = head["body_size"]
-    topic_at = starts + _HEAD_SIZE + body_size
+    topic_at = starts + HEAD_SIZE + body_size
     topic_size = _column(raw, ">u1", topic_at)
     properties_at = topic_at + 3 + topic_size
     properties_size = _column(raw, ">u2", properties_at - 2)
     plain = head["magic"] == MAGIC_V1
-    plain &= head["sys_flag"] & (HOSTS_V6_MASK | UNQUEUED_BIT) == 0
-    plain &= (body_size >= 0) & (topic_at + 3 <= end) & (topic_size > 0) & (topic_size <= 127)
+    plain &= head["sys_flag"] & (HOSTS_V6_MASK | UNQUEUED_FLAG) == 0
+    plain &= (
+        (body_size >= 0)
+        & (topic_at + 3 <= end)
+        & (topic_size > 0)
+        & (topic_size <= TOPIC_LENGTH_MAX)
+    )
     plain &= (properties_size > 0) & (properties_at + properties_size == end)
     plain &= head["offset"] == starts + physical_offset
     return {
@@ -148,7 +167,7 @@ def _first_false(flags: Any) -> int:
 
 
 def _crc_matches(data: bytes, heads: dict[str, Any], count: int) -> Any:
-    begin = heads["start"][:count] + _HEAD_SIZE
+    begin = heads["start"][:count] + HEAD_SIZE
     end = heads["topic_at"][:count]
     bodies = map(memoryview(data).__getitem__, map(slice, begin.tolist(), end.tolist()))
     sums = list(map(crc32, bodies))

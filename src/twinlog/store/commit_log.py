@@ -15,7 +15,8 @@ import logging
 import posixpath
 from collections.abc import Callable, Sequence
 
-from twinlog.message.record import BLANK_SIZE_MIN, blank_record
+from twinlog.message.layout import BLANK_SIZE_MIN
+from twinlog.message.record import blank_record
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, FileBytes, write_atomically
 from twinlog.runtime.numbers import number_or_none

@@ -17,17 +17,14 @@ disk.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
+from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE
 from twinlog.message.names import SCHEDULE_TOPIC
 from twinlog.runtime.disk import Disk
 from twinlog.store.file_pool import FilePool
 from twinlog.store.segment import segment_name, zero_data
 
-ENTRY: Final = struct.Struct(">qiq")
-ENTRY_SIZE: Final = 20
-PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 _TAIL_COPY_MAX: Final = 1 << 16
 # A number this far ahead of the queue is not a gap but damage: filling it would fill the disk.

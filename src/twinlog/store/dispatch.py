@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from twinlog.message.crc import crc32
+from twinlog.message.layout import ENTRY
 from twinlog.message.properties import delay_level, tags_and_keys
 from twinlog.message.record import ScanEntry
-from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE
+from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE, UNQUEUED_FLAG
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.store import bulk
-from twinlog.store.bulk import UNQUEUED_BIT, Columns, read_columns
-from twinlog.store.consume_queue import ENTRY, GAP_ENTRIES_MAX, ConsumeQueue
+from twinlog.store.bulk import Columns, read_columns
+from twinlog.store.consume_queue import GAP_ENTRIES_MAX, ConsumeQueue
 from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 
@@ -99,7 +100,7 @@ class Dispatcher:
         for entry in entries:
             offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties = entry
             tags_code, keys = tags_and_keys(properties)
-            if not sys_flag & UNQUEUED_BIT:
+            if not sys_flag & UNQUEUED_FLAG:
                 queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
                 if queue_offset == queue.next_offset or self._place(
                     queue, queue_offset, offset, size

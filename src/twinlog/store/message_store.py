@@ -17,9 +17,11 @@ from typing import Final
 
 from twinlog.message.batch import BatchMember
 from twinlog.message.hashing import warm_up
+from twinlog.message.layout import ENTRY
 from twinlog.message.model import PutMessage
 from twinlog.message.names import LMQ_PREFIX
 from twinlog.message.record import RecordError, encode_record
+from twinlog.message.sysflag import UNQUEUED_FLAG
 from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
@@ -30,7 +32,7 @@ from twinlog.store.batch_put import BatchEncoder, batch_fault, body_encoder, enc
 from twinlog.store.checkpoint import StoreCheckpoint
 from twinlog.store.cleaner import Cleaner
 from twinlog.store.commit_log import CommitLog
-from twinlog.store.consume_queue import ENTRY, ConsumeQueue
+from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.dispatch import Dispatcher, deliver_time
 from twinlog.store.errors import StoreError, StoreLockedError
 from twinlog.store.filter import MessageFilter
@@ -57,7 +59,6 @@ _LOG = logging.getLogger("twinlog.store")
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 _ENTRY_PACK: Final = ENTRY.pack
 _ROLLBACK: Final = 0xC
-_UNQUEUED_BIT: Final = 0x4  # Set in PREPARED and ROLLBACK, whose records have no queue.
 _MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess.
 
 
@@ -279,7 +280,7 @@ class MessageStore:
             if len(topic) > TOPIC_LENGTH_MAX:
                 return illegal_message(message, self.config.max_message_size)
             queue = self.queue_table.make(topic, queue_id)
-        if message.sys_flag & _UNQUEUED_BIT:
+        if message.sys_flag & UNQUEUED_FLAG:
             return self._put_unqueued(message)
         offset = log.tail
         queue_offset = queue.next_offset

@@ -17,8 +17,8 @@ from zlib import crc32
 
 import msgspec
 
+from twinlog.message.layout import ENTRY_SIZE
 from twinlog.runtime.disk import Disk, write_atomically
-from twinlog.store.consume_queue import ENTRY_SIZE
 from twinlog.store.queue_table import ConsumeQueueTable
 
 _LOG = logging.getLogger("twinlog.store")

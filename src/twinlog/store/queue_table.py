@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE
 from twinlog.message.names import HALF_TOPIC, METADATA_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.numbers import is_number
-from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
+from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.errors import StoreLayoutError
 from twinlog.store.file_pool import FilePool
 from twinlog.store.segment import parse_segment_name

@@ -10,13 +10,21 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from twinlog.message.layout import (
+    ENTRY,
+    ENTRY_SIZE,
+    HOST_V6_EXTRA,
+    PRE_BLANK_SIZE,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+)
 from twinlog.message.record import properties_at
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import FileBytes
 from twinlog.store.commit_log import CommitLog
-from twinlog.store.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, ConsumeQueue
+from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.errors import OffsetOutOfRangeError
 from twinlog.store.filter import MessageFilter, PropertyPairs, TagsCodeFilter
 from twinlog.store.index_service import IndexService
@@ -27,7 +35,8 @@ _compiled = load("twinlog.store._gather")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _SCAN_ENTRIES: Final = 800  # RocketMQ's 16000 bytes of entries.
-_HEAD_SIZE: Final = 76  # Enough for the store time of a record, IPv6 born host included.
+# Enough for the store time of a record, IPv6 born host included.
+_HEAD_SIZE: Final = STORE_TIMESTAMP_AT + HOST_V6_EXTRA + 8
 _QUERY_ROUNDS: Final = 3
 # Records of one queue lie between those of others: one read of all of it is cheaper than one read
 # each, as long as not too much is thrown away.
@@ -42,8 +51,9 @@ _Limits = tuple[int, int]  # (bytes, messages) of one answer.
 
 def store_timestamp_of(head: bytes) -> int:
     """The store time in the first bytes of a record."""
-    (sys_flag,) = _I32.unpack_from(head, 36)
-    timestamp: int = _I64.unpack_from(head, 68 if sys_flag & BORNHOST_V6_FLAG else 56)[0]
+    (sys_flag,) = _I32.unpack_from(head, SYS_FLAG_AT)
+    extra = HOST_V6_EXTRA if sys_flag & BORNHOST_V6_FLAG else 0
+    timestamp: int = _I64.unpack_from(head, STORE_TIMESTAMP_AT + extra)[0]
     return timestamp
 
 

@@ -25,7 +25,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from twinlog.message.record import MAGIC_V1, MAGIC_V2, ScanEntry, ScanStop, scan
+from twinlog.message.layout import (
+    BODY_CRC_AT,
+    HEAD_SIZE,
+    MAGIC_AT,
+    MESSAGE_MAGICS,
+)
+from twinlog.message.record import ScanEntry, ScanStop, scan
 from twinlog.runtime.clock import Clock
 from twinlog.store.checkpoint import RecoveryPoint, StoreCheckpoint
 from twinlog.store.commit_log import CommitLog
@@ -36,7 +42,7 @@ from twinlog.store.missing_log import missing_log
 from twinlog.store.queue_manifest import Ends, QueueManifest
 from twinlog.store.queue_table import ConsumeQueueTable
 from twinlog.store.reader import store_timestamp_of
-from twinlog.store.resync import HEAD_SIZE, find_record
+from twinlog.store.resync import find_record
 from twinlog.store.segment import Segment, data_ranges
 
 if TYPE_CHECKING:
@@ -252,8 +258,8 @@ class Recovery:
     def _first_timestamp(self, segment: Segment) -> int:
         """Store time of the record a segment begins with, 0 when there is none."""
         head = segment.file.pread(HEAD_SIZE, 0)
-        magic = int.from_bytes(head[4:8], "big")
-        return store_timestamp_of(head) if magic in (MAGIC_V1, MAGIC_V2) else 0
+        magic = int.from_bytes(head[MAGIC_AT:BODY_CRC_AT], "big")
+        return store_timestamp_of(head) if magic in MESSAGE_MAGICS else 0
 
     def _cut_index(self, index: IndexService, point: RecoveryPoint | None, start: int) -> None:
         if point is None:

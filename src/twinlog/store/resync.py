@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from twinlog.message.record import MAGIC_V1, RecordError, decode_record
+from twinlog.message.layout import HEAD_SIZE, MAGIC_AT, MAGIC_V1, PHYSICAL_OFFSET_AT, PLACE_SIZE
+from twinlog.message.record import RecordError, decode_record
 from twinlog.store.segment import Segment
 
-HEAD_SIZE: Final = 88  # Up to the body, with IPv4 hosts.
 _CHUNK_SIZE: Final = 4 << 20
 
 
@@ -20,8 +20,8 @@ def find_record(segment: Segment, start: int, end: int) -> int | None:
         data = segment.file.pread(size, chunk_start)
         at = data.find(magic)
         while at >= 0:
-            position = chunk_start + at - 4
-            if at >= 4 and _is_record(segment, position):
+            position = chunk_start + at - MAGIC_AT
+            if at >= MAGIC_AT and _is_record(segment, position):
                 return position
             at = data.find(magic, at + 1)
     return None
@@ -29,8 +29,8 @@ def find_record(segment: Segment, start: int, end: int) -> int | None:
 
 def _is_record(segment: Segment, position: int) -> bool:
     head = segment.file.pread(HEAD_SIZE, position)
-    size = int.from_bytes(head[:4], "big")
-    own_offset = int.from_bytes(head[28:36], "big")
+    size = int.from_bytes(head[:MAGIC_AT], "big")
+    own_offset = int.from_bytes(head[PHYSICAL_OFFSET_AT:PLACE_SIZE], "big")
     if own_offset != segment.start + position or not HEAD_SIZE <= size <= segment.size - position:
         return False
     try:

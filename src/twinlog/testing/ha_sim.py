@@ -34,8 +34,8 @@ from twinlog.ha.dialect import TWIN, Verdict
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
 from twinlog.ha.wire import HAConnectionState
+from twinlog.message.layout import BLANK_SIZE_MIN
 from twinlog.message.model import PutMessage
-from twinlog.message.record import BLANK_SIZE_MIN
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, FlushDiskType
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Outcome

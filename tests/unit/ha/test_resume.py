@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.ha_fake_store import FakeLog
 from twinlog.ha.resume import append_again, resume_offset
-from twinlog.message.record import MAGIC_BLANK, MAGIC_V1
+from twinlog.message.layout import MAGIC_BLANK, MAGIC_V1
 
 SEGMENT = 1000
 

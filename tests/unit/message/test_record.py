@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.message.ids import pack_host
+from twinlog.message.layout import MAGIC_V1, MAGIC_V2
 from twinlog.message.model import PutMessage
 from twinlog.message.record import (
-    MAGIC_V1,
-    MAGIC_V2,
     SECTOR_SIZE,
     PropertiesSizeError,
     RecordError,

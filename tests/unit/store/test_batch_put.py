@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from twinlog.message.batch import BatchError, BatchMember, decode_batch, encode_batch
 from twinlog.message.hashing import index_key_hash
 from twinlog.message.ids import offset_message_id
+from twinlog.message.layout import ENTRY
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import tags_and_keys
 from twinlog.message.record import RecordError, encode_record
 from twinlog.store.batch_put import EncodedBody, body_encoder, encode_members
-from twinlog.store.consume_queue import ENTRY
 
 V4, V6 = bytes(range(8)), bytes(range(20))
 ID = b"UNIQ_KEY\x017F0000010001000000020000000%d"

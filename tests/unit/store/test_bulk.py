@@ -23,14 +23,15 @@ from tests.support.stores import (
 
 from twinlog.message.crc import crc32
 from twinlog.message.hashing import index_key_hash
+from twinlog.message.layout import ENTRY
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import tags_and_keys
 from twinlog.message.record import encode_record, scan
+from twinlog.message.sysflag import UNQUEUED_FLAG
 from twinlog.runtime import compiled
 from twinlog.runtime.disk import PosixDisk
 from twinlog.store import bulk, recovery
-from twinlog.store.bulk import BULK_MIN, UNQUEUED_BIT, read_columns
-from twinlog.store.consume_queue import ENTRY
+from twinlog.store.bulk import BULK_MIN, read_columns
 from twinlog.store.dispatch import Dispatcher
 from twinlog.store.errors import StoreDamagedError
 from twinlog.store.recovery import RecoveryReport
@@ -283,7 +284,7 @@ def test_any_bytes_give_the_records_of_scan(
     entries = scan(data, 0, 1000, check_crc=check_crc).entries[: plain.count]
     assert len(entries) == plain.count
     # A transaction has other rules, and behind a zero a sector may be missing.
-    assert not any(entry[4] & UNQUEUED_BIT or b"\0" in entry[7] for entry in entries)
+    assert not any(entry[4] & UNQUEUED_FLAG or b"\0" in entry[7] for entry in entries)
     assert module.scan_plain(data, 0, 1001, check, b"") is None
     assert plain.end == entries[-1][0] + entries[-1][1]
     assert plain.last_timestamp == entries[-1][5]

@@ -18,9 +18,10 @@ from tests.support.stores import (
     small_config,
 )
 
+from twinlog.message.layout import ENTRY
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.runtime.watermark import Outcome
-from twinlog.store.consume_queue import ENTRY, PRE_BLANK
+from twinlog.store.consume_queue import PRE_BLANK
 from twinlog.store.reput import GATHER_MS
 from twinlog.store.status import GetMessageStatus, PutMessageStatus
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from struct import unpack_from
 from typing import Any
 
 from twinlog.broker.errors import BrokerError
@@ -19,8 +18,9 @@ from twinlog.broker.processors.admin_config import write_values
 from twinlog.broker.succession import Succession
 from twinlog.ha.service import HAService
 from twinlog.message.crc import crc32
+from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, SIZE_MAGIC
 from twinlog.message.names import METADATA_TOPIC
-from twinlog.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
+from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
@@ -200,12 +200,12 @@ async def count_messages(log: CommitLog, start: int) -> tuple[int, int]:
     while offset < end:
         data = log.read(offset, _READ_SIZE)
         position = 0
-        while position + 8 <= len(data):
-            size, magic = unpack_from(">iI", data, position)
+        while position + SIZE_MAGIC.size <= len(data):
+            size, magic = SIZE_MAGIC.unpack_from(data, position)
             if magic == MAGIC_BLANK:
                 position += size
                 break
-            if magic not in (MAGIC_V1, MAGIC_V2) or size <= 0:
+            if magic not in MESSAGE_MAGICS or size <= 0:
                 raise ValueError(f"no record at {offset + position}")
             if position + size > len(data):
                 break
@@ -215,7 +215,7 @@ async def count_messages(log: CommitLog, start: int) -> tuple[int, int]:
             if len(data) < _READ_SIZE:
                 break
             # A record that is larger than what was read at once.
-            position = int.from_bytes(data[:4], "big")
+            position = size
             count += 1
         offset += position
         await asyncio.sleep(0)

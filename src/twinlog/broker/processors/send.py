@@ -33,7 +33,7 @@ from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import names, sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
 from twinlog.message.crc import crc32
-from twinlog.message.ids import HOST_V4_SIZE
+from twinlog.message.layout import HOST_V4_SIZE
 from twinlog.message.model import PutMessage
 from twinlog.message.once import ONCE_PROPERTY, Mark
 from twinlog.message.properties import (

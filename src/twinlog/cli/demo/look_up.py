@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twinlog.message.compression import CompressionError, inflate_body
-from twinlog.message.record import (
-    MAGIC_BLANK,
-    RecordError,
-    decode_record,
-)
+from twinlog.message.layout import MAGIC_BLANK, RECORD_SIZE_MIN, SIZE_MAGIC
+from twinlog.message.record import RecordError, decode_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +28,9 @@ def messages_in_store(store: Path, topic: str) -> Iterator[Found]:
     for path in sorted((store / "commitlog").iterdir()):
         data = memoryview(path.read_bytes())
         position, start = 0, int(path.name)
-        while position + 8 <= len(data):
-            size = int.from_bytes(data[position : position + 4], "big")
-            magic = int.from_bytes(data[position + 4 : position + 8], "big")
-            if magic == MAGIC_BLANK or size < 91 or position + size > len(data):
+        while position + SIZE_MAGIC.size <= len(data):
+            size, magic = SIZE_MAGIC.unpack_from(data, position)
+            if magic == MAGIC_BLANK or size < RECORD_SIZE_MIN or position + size > len(data):
                 break
             try:
                 record = decode_record(data, position, check_crc=True)

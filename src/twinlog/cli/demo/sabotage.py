@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from twinlog.cli.demo.look_up import Found, messages_in_store
+from twinlog.message.layout import BODY_CRC_AT, HEAD_SIZE, QUEUE_ID_AT
 
 KINDS = ("drop", "corrupt")
 
@@ -32,10 +33,10 @@ def _segment(store: Path, offset: int) -> tuple[Path, int]:
 def _flip(store: Path, victim: Found) -> None:
     path, position = _segment(store, victim.physical_offset)
     with path.open("r+b") as file:
-        # Inside the body, which begins 88 bytes into a record with IPv4 hosts.
-        file.seek(position + 88 + 5)
+        # Inside the body of a record with IPv4 hosts.
+        file.seek(position + HEAD_SIZE + 5)
         byte = file.read(1)[0]
-        file.seek(position + 88 + 5)
+        file.seek(position + HEAD_SIZE + 5)
         file.write(bytes([byte ^ 1]))
 
 
@@ -54,4 +55,9 @@ def _overwrite_with_next(store: Path, victim: Found, other: Found) -> None:
         own = file.read(victim.size)
         # Size, magic, then the neighbour's CRC, then the place of this record, then the body.
         file.seek(target_position)
-        file.write(own[:8] + neighbour[8:12] + own[12:88] + neighbour[88:])
+        file.write(
+            own[:BODY_CRC_AT]
+            + neighbour[BODY_CRC_AT:QUEUE_ID_AT]
+            + own[QUEUE_ID_AT:HEAD_SIZE]
+            + neighbour[HEAD_SIZE:]
+        )

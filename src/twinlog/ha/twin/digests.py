@@ -12,13 +12,22 @@ from typing import TypeVar
 
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.twin.common import Range
-from twinlog.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from twinlog.message.layout import (
+    BLANK_SIZE_MIN,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MESSAGE_MAGICS,
+    PHYSICAL_OFFSET_AT,
+    PLACE_SIZE,
+    SIZE_MAGIC,
+    STORE_TIMESTAMP_AT,
+)
 from twinlog.store.errors import StoreError
 
 _CHUNK_SIZE = 1024 * 1024
-_RECORD_SIZE_MIN = 8
-_HEADER_SIZE = 64  # Up to and with the store time of a record: what makes it this record.
-_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+# Up to and with the store time of a record: what makes it this record.
+_HEADER_SIZE = STORE_TIMESTAMP_AT + 8
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in MESSAGE_MAGICS)
 _BACK_SIZE = 64 * 1024
 
 Result = TypeVar("Result")
@@ -74,12 +83,13 @@ def _find_header(data: bytes, offset: int) -> int | None:
 
 
 def _find_magic(data: bytes, offset: int, magic: bytes) -> int | None:
-    at = data.find(magic, 4)
+    at = data.find(magic, MAGIC_AT)
     while at >= 0:
-        start = at - 4
+        start = at - MAGIC_AT
         if start + _HEADER_SIZE > len(data):
             return None
-        if int.from_bytes(data[start + 28 : start + 36], "big") == offset + start:
+        stored_at = data[start + PHYSICAL_OFFSET_AT : start + PLACE_SIZE]
+        if int.from_bytes(stored_at, "big") == offset + start:
             return offset + start
         at = data.find(magic, at + 1)
     return None
@@ -96,15 +106,15 @@ def record_ends(log: ReplicaLog, start: int, end: int) -> Steps[tuple[int, list[
     chunk, chunk_start = b"", position
     while position < end:
         at = position - chunk_start
-        if at + _RECORD_SIZE_MIN > len(chunk):
+        if at + BLANK_SIZE_MIN > len(chunk):
             yield
             chunk, chunk_start, at = log.read(position, _CHUNK_SIZE), position, 0
-            if len(chunk) < _RECORD_SIZE_MIN:
+            if len(chunk) < BLANK_SIZE_MIN:
                 break
-        size = int.from_bytes(chunk[at : at + 4], "big")
-        if int.from_bytes(chunk[at + 4 : at + 8], "big") == MAGIC_BLANK:
+        size, magic = SIZE_MAGIC.unpack_from(chunk, at)
+        if magic == MAGIC_BLANK:
             size = segment_size - position % segment_size
-        if size < _RECORD_SIZE_MIN:
+        if size < BLANK_SIZE_MIN:
             break
         position += size
         if position <= start:

@@ -24,7 +24,7 @@ from twinlog.ha.twin.common import CommonSearch, Range
 from twinlog.ha.twin.secrets import is_proof, prove
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
-from twinlog.message.record import MAGIC_V1
+from twinlog.message.layout import MAGIC_AT, MAGIC_V1, PHYSICAL_OFFSET_AT, PLACE_SIZE
 
 _MAGIC_START = MAGIC_V1.to_bytes(4, "big")[:3]  # Of both kinds of records.
 WINDOW_SIZE = 16 * 1024 * 1024  # Unacknowledged bytes: enough for 2 ms each way at 2 GB/s.
@@ -599,9 +599,9 @@ def last_record_boundary(body: bytes, offset: int, *, is_file_end: bool) -> int:
     if is_file_end:
         return len(body)
     at = len(body)
-    while (at := body.rfind(_MAGIC_START, 4, at)) >= 0:
-        start = at - 4
-        stored_at = body[start + 28 : start + 36]
+    while (at := body.rfind(_MAGIC_START, MAGIC_AT, at)) >= 0:
+        start = at - MAGIC_AT
+        stored_at = body[start + PHYSICAL_OFFSET_AT : start + PLACE_SIZE]
         if len(stored_at) == 8 and int.from_bytes(stored_at, "big") == offset + start:
             end = start + int.from_bytes(body[start : start + 4], "big")
             return end if end <= len(body) else start

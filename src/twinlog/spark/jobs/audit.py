@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twinlog.message.ids import host_text
+from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, RECORD_SIZE_MIN, SIZE_MAGIC
 from twinlog.message.model import Record
-from twinlog.message.record import MAGIC_BLANK, RecordError, decode_record
-from twinlog.spark.decode import MAGICS, SIZE_MAGIC, SMALLEST_RECORD, LogSlice
+from twinlog.message.record import RecordError, decode_record
+from twinlog.spark.decode import LogSlice
 from twinlog.spark.jobs.common import Progress, Summary, run_tasks, session_of
 from twinlog.spark.storeview import LogView, StoreView
 
@@ -127,7 +128,7 @@ def _record_start(log: LogSlice, position: int, window: Window) -> int:
     view, at = memoryview(log.data), 0
     while at + 8 <= position:
         size, magic = SIZE_MAGIC.unpack_from(view, at)
-        if magic not in MAGICS or size < SMALLEST_RECORD:
+        if magic not in MESSAGE_MAGICS or size < RECORD_SIZE_MIN:
             break
         if at + size > position:
             return at
@@ -142,12 +143,12 @@ def _records(log: LogSlice, begin: int, end: int) -> dict[int, Record]:
 def _scan(log: LogSlice, begin: int, end: int) -> Iterator[tuple[int, Record]]:
     """Yield the whole records from `begin` that start before `end`, stepping over damage."""
     view, at = memoryview(log.data), begin
-    while at + SMALLEST_RECORD <= len(view) and at < end:
+    while at + RECORD_SIZE_MIN <= len(view) and at < end:
         size, magic = SIZE_MAGIC.unpack_from(view, at)
         if magic == MAGIC_BLANK:
             return
         try:
-            if magic not in MAGICS or not SMALLEST_RECORD <= size <= len(view) - at:
+            if magic not in MESSAGE_MAGICS or not RECORD_SIZE_MIN <= size <= len(view) - at:
                 raise RecordError("no record")
             record = decode_record(view[at : at + size], 0, check_crc=False)
         except (RecordError, ValueError):
@@ -163,7 +164,7 @@ def _scan(log: LogSlice, begin: int, end: int) -> Iterator[tuple[int, Record]]:
 def _next_magic(log: LogSlice, begin: int, end: int) -> int | None:
     """Find the next place that looks like the begin of a record."""
     text = bytes(log.view[begin : min(end + 8, len(log.view))])
-    places = [text.find(magic.to_bytes(4, "big"), 4) for magic in MAGICS]
+    places = [text.find(magic.to_bytes(4, "big"), 4) for magic in MESSAGE_MAGICS]
     found = [place - 4 + begin for place in places if place >= 4]
     return min(found) if found else None
 

@@ -20,21 +20,21 @@ import numpy as np
 import numpy.typing as npt
 
 from twinlog.message.hashing import jhash
-from twinlog.message.names import LMQ_PREFIX, SCHEDULE_TOPIC
-from twinlog.message.record import MAGIC_BLANK
-from twinlog.spark.decode import (
+from twinlog.message.layout import (
+    ENTRY_SIZE,
+    MAGIC_BLANK,
+    PHYSICAL_OFFSET_AT,
+    PRE_BLANK_SIZE,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
     SIZE_MAGIC,
-    Layout,
-    LogSlice,
-    bad_crcs,
-    chain,
-    lay_out,
-    tail_properties,
-    topics,
 )
+from twinlog.message.names import LMQ_PREFIX, SCHEDULE_TOPIC
+from twinlog.message.sysflag import UNQUEUED_FLAG
+from twinlog.spark.decode import Layout, LogSlice, bad_crcs, chain, lay_out, tail_properties, topics
 from twinlog.spark.errors import PipelineError, RecordCorruptError
 from twinlog.spark.jobs.common import Progress, Summary, run_tasks, session_of
-from twinlog.spark.storeview import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, StoreView
+from twinlog.spark.storeview import ENTRY, StoreView
 from twinlog.spark.vector import I64
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ RESULT = (
     "kind STRING, phys_offset BIGINT, topic STRING, queue_id INT, queue_offset BIGINT, "
     "detail STRING, records BIGINT, low BIGINT, high BIGINT"
 )
-TRANSACTION_MASK = 0xC
-COMMIT = 0x8
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def _next_known(store: StoreView, physical: int) -> int | None:
 
 
 def _check_places(layout: Layout, found: list[dict[str, Any]]) -> None:
-    own = layout.int_at(">i8", layout.starts + 28)
+    own = layout.int_at(">i8", layout.starts + PHYSICAL_OFFSET_AT)
     for row in np.flatnonzero(own != layout.starts + layout.log.base).tolist()[:LISTED]:
         place = layout.log.base + int(layout.starts[row])
         detail = f"the record says that it is at {own[row]}"
@@ -152,8 +150,7 @@ def entries_of(layout: Layout) -> tuple[Any, I64, I64, npt.NDArray[Any]]:
 
     Half messages and rolled-back ones have no entry and are left out.
     """
-    kind = layout.sys_flags & TRANSACTION_MASK
-    layout = layout.rows((kind == 0) | (kind == COMMIT))
+    layout = layout.rows(layout.sys_flags & UNQUEUED_FLAG == 0)
     names = topics(layout).dictionary_encode()
     tags = tail_properties(layout).column("TAGS").dictionary_encode()
     hashes = np.array([jhash(tag) for tag in tags.dictionary.to_pylist()] or [0], np.int64)
@@ -163,8 +160,8 @@ def entries_of(layout: Layout) -> tuple[Any, I64, I64, npt.NDArray[Any]]:
     entries["offset"] = layout.starts + layout.log.base
     entries["size"] = layout.sizes
     entries["tag"] = np.where(missing, 0, hashes[codes])
-    queue_ids = layout.int_at(">i4", layout.starts + 12)
-    return names, queue_ids, layout.int_at(">i8", layout.starts + 20), entries
+    queue_ids = layout.int_at(">i4", layout.starts + QUEUE_ID_AT)
+    return names, queue_ids, layout.int_at(">i8", layout.starts + QUEUE_OFFSET_AT), entries
 
 
 def _check_entries(
