@@ -31,6 +31,7 @@ from twinlog.message._layout cimport (
 )
 from twinlog.message._pairs cimport extend_hash, get4, put4, put8, put_hexadecimal
 
+from twinlog.broker import send_properties as _table
 from twinlog.broker.delay import destination as _destination
 from twinlog.message.names import HALF_TOPIC as _HALF_TOPIC
 from twinlog.message.names import SCHEDULE_TOPIC as _SCHEDULE_TOPIC
@@ -44,12 +45,17 @@ cdef enum:
     FRAME_SIZE_MAX = 1 << 20
     HEADER_SIZE_MAX = 1 << 16
     LEVEL_DIGITS_MAX = 4
+    SPECIALS_MAX = 32        # Names in the table of properties.
 
 cdef bytes HALF_TOPIC_BYTES = _HALF_TOPIC.encode()
 cdef bytes SCHEDULE_TOPIC_BYTES = _SCHEDULE_TOPIC.encode()
 cdef tuple HALF_KEY = (_HALF_TOPIC, 0)
 cdef bytes WAITS = b"\x02WAIT\x01true"
 cdef bytes WAITS_NOT = b"\x02WAIT\x01false"
+
+# Kinds of properties. Those of the table that are not here are for `scan_properties`.
+cdef int WAIT = _table.WAIT, TAGS = _table.TAGS, UNIQUE = _table.UNIQUE, KEYS = _table.KEYS
+cdef int CLUSTER = _table.CLUSTER, DELAY = _table.DELAY, HALF = _table.HALF, PARKED = _table.PARKED
 
 cdef struct Span:
     const char* at
@@ -294,6 +300,12 @@ cdef inline bint _open(
 
 # Properties
 
+cdef struct Special:
+    const char* at           # Its name.
+    Py_ssize_t size
+    int kind
+
+
 cdef struct Scanned:
     Py_ssize_t size          # Of what is stored, in the buffer that was given.
     int32_t tags_code
@@ -334,17 +346,30 @@ cdef inline bint _says_wait(const char* at, Py_ssize_t size) noexcept:
     return False
 
 
-cdef bint _scan(
-    const char* at, Py_ssize_t size, bytes cluster, bytes rare_name, char* out, Scanned* scanned
+cdef inline int _kind(
+    const char* name, Py_ssize_t size, const Special* specials, int count
 ) noexcept:
-    """What `scan_properties` does; False: something rare is in the text."""
+    """What a name means; 0: nothing to the broker."""
+    cdef int i
+    for i in range(count):
+        if specials[i].size == size and memcmp(specials[i].at, name, size) == 0:
+            return specials[i].kind
+    return 0
+
+
+cdef bint _scan(
+    const char* at, Py_ssize_t size, bytes cluster, const Special* specials, int special_count,
+    char* out, Scanned* scanned,
+) noexcept:
+    """What `scan_properties` does; False: something is in the text that is only known there."""
     cdef const char* end = at + size
     cdef const char* piece
     cdef const char* equals
     cdef char* start = out
-    cdef Py_ssize_t name_size, value_size
+    cdef Py_ssize_t value_size
     cdef uint32_t tags_code
     cdef const char* value
+    cdef int kind
     scanned.tags_code = 0
     scanned.must_wait = True
     scanned.is_half = scanned.was_parked = False
@@ -360,35 +385,33 @@ cdef bint _scan(
                 return False
             at += 1
         if equals != NULL and equals > piece and at - equals > 1:
-            name_size = equals - piece
             value = equals + 1
             value_size = at - value
-            if name_size == 4 and memcmp(piece, b"WAIT", 4) == 0:
+            kind = _kind(piece, equals - piece, specials, special_count)
+            if kind == WAIT:
                 scanned.must_wait = _is_true(value, value_size)
-            elif name_size == 7 and memcmp(piece, b"CLUSTER", 7) == 0:
-                pass
-            else:
-                if name_size == 4 and memcmp(piece, b"TAGS", 4) == 0:
+            elif kind != CLUSTER:
+                if kind == 0:
+                    pass
+                elif kind == TAGS:
                     tags_code = 0
                     extend_hash(value, value_size, &tags_code)
                     scanned.tags_code = <int32_t> tags_code
-                elif name_size == 4 and memcmp(piece, b"KEYS", 4) == 0:
+                elif kind == KEYS:
                     scanned.keys.at = value
                     scanned.keys.size = value_size
-                elif name_size == 8 and memcmp(piece, b"UNIQ_KEY", 8) == 0:
+                elif kind == UNIQUE:
                     scanned.unique.at = value
                     scanned.unique.size = value_size
-                elif name_size == 5 and memcmp(piece, b"DELAY", 5) == 0:
+                elif kind == DELAY:
                     scanned.level = _level(value, value_size)
                     if scanned.level < 0:
                         return False
-                elif name_size == 8 and memcmp(piece, b"TRAN_MSG", 8) == 0:
+                elif kind == HALF:
                     scanned.is_half = _is_true(value, value_size)
-                elif name_size == 10 and memcmp(piece, b"REAL_TOPIC", 10) == 0:
+                elif kind == PARKED:
                     scanned.was_parked = True
-                elif name_size == PyBytes_GET_SIZE(rare_name) and memcmp(
-                    piece, PyBytes_AS_STRING(rare_name), name_size
-                ) == 0:
+                else:
                     return False
                 memcpy(out, piece, at - piece)
                 out += at - piece
@@ -428,14 +451,15 @@ cdef class SendLane:
     cdef object _crc32
     cdef bytes _cluster
     cdef bytes _store_host
-    cdef bytes _rare_name
+    cdef list _special_names # Their bytes are what `_specials` points into.
+    cdef Special _specials[SPECIALS_MAX]
     cdef object _remember_half
     cdef list _delays        # By level, from 0 on.
     cdef char _text[SCRATCH_SIZE]
     cdef char _properties[SCRATCH_SIZE]
 
     def __init__(
-        self, *, store, replies, routes, gate, config, crc32, cluster_piece, store_host, rare_name,
+        self, *, store, replies, routes, gate, config, crc32, cluster_piece, store_host,
         delay_levels, remember_half,
     ):
         self._store = store
@@ -446,7 +470,15 @@ cdef class SendLane:
         self._crc32 = crc32
         self._cluster = cluster_piece.encode()
         self._store_host = store_host
-        self._rare_name = rare_name.encode()
+        if len(_table.KINDS) > SPECIALS_MAX:
+            raise ValueError("more special properties than the compiled send path has room for")
+        self._special_names = []
+        for number, (name, kind) in enumerate(_table.KINDS.items()):
+            text = <bytes> name.encode()
+            self._special_names.append(text)
+            self._specials[number].at = PyBytes_AS_STRING(text)
+            self._specials[number].size = PyBytes_GET_SIZE(text)
+            self._specials[number].kind = kind
         self._delays = [0, *(delay_levels[level] for level in sorted(delay_levels))]
         self._remember_half = remember_half
         if len(self._cluster) > 1000 or len(store_host) != HOST_V4_SIZE:
@@ -574,7 +606,8 @@ cdef class SendLane:
                 if text_size < 0:
                     break
             if not _scan(
-                self._text, text_size, self._cluster, self._rare_name, self._properties, &scanned
+                self._text, text_size, self._cluster, self._specials, len(self._special_names),
+                self._properties, &scanned,
             ):
                 break
             sys_flag = (sys_flag | route_flag) & ~HOSTS_V6_MASK

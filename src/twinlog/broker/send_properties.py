@@ -7,30 +7,46 @@ the string.
 
 from __future__ import annotations
 
+from typing import Final
+
 from twinlog.message.hashing import jhash
 from twinlog.message.once import ONCE_PROPERTY
+from twinlog.message.properties import (
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    PROPERTY_WAIT_STORE_MSG_OK,
+)
 
-_WAIT = 1
-_TAGS = 2
-_UNIQUE = 3
-_KEYS = 4
-_CLUSTER = 5
-_RARE = 6
+# What a name means here. The compiled path takes the table too, and leaves a message with a kind
+# that it does not know to this module.
+WAIT: Final = 1
+TAGS: Final = 2
+UNIQUE: Final = 3
+KEYS: Final = 4
+CLUSTER: Final = 5
+# From here on rare: what sends a message somewhere else than where it says, or did so before.
+DELAY: Final = 6
+HALF: Final = 7
+PARKED: Final = 8
+OTHER: Final = 9  # Rare in a way of its own.
 
-_KINDS = {
-    "WAIT": _WAIT,
-    "TAGS": _TAGS,
-    "UNIQ_KEY": _UNIQUE,
-    "KEYS": _KEYS,
-    "CLUSTER": _CLUSTER,
-    # What sends a message somewhere else than where it says, or did so before.
-    "DELAY": _RARE,
-    "TRAN_MSG": _RARE,
-    "REAL_TOPIC": _RARE,
-    # An idempotent send: asked for in the table of producers.
-    ONCE_PROPERTY: _RARE,
+KINDS: Final = {
+    PROPERTY_WAIT_STORE_MSG_OK: WAIT,
+    PROPERTY_TAGS: TAGS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: UNIQUE,
+    PROPERTY_KEYS: KEYS,
+    PROPERTY_CLUSTER: CLUSTER,
+    PROPERTY_DELAY_TIME_LEVEL: DELAY,
+    PROPERTY_TRANSACTION_PREPARED: HALF,
+    PROPERTY_REAL_TOPIC: PARKED,
+    ONCE_PROPERTY: OTHER,  # An idempotent send: asked for in the table of producers.
 }
-_kind_of = _KINDS.get
+_kind_of = KINDS.get
 
 # (stored properties, tags code, index keys, must wait for durability, what is rare by name)
 Scanned = tuple[bytes, int, tuple[str, ...], bool, dict[str, str] | None]
@@ -54,18 +70,18 @@ def scan_properties(text: str, cluster_piece: str) -> Scanned:
         kind = _kind_of(name)
         if kind is None:
             keep(piece)
-        elif kind == _WAIT:
+        elif kind == WAIT:
             must_wait = value == "true" or value.lower() == "true"
-        elif kind == _TAGS:
+        elif kind == TAGS:
             tags_code = jhash(value)
             keep(piece)
-        elif kind == _UNIQUE:
+        elif kind == UNIQUE:
             unique = value
             keep(piece)
-        elif kind == _KEYS:
+        elif kind == KEYS:
             keys = value
             keep(piece)
-        elif kind == _RARE:
+        elif kind >= DELAY:
             if rare is None:
                 rare = {}
             rare[name] = value

@@ -17,10 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.captured import open_without_ports
+from twinlog.broker import send_properties
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.server import Broker, build_broker
+from twinlog.message import properties
 from twinlog.message.batch import BatchMember, encode_batch
 from twinlog.message.hashing import index_key_hash
+from twinlog.message.once import ONCE_PROPERTY
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime import compiled
 from twinlog.runtime.config import BrokerConfig, BrokerRole
@@ -413,3 +416,63 @@ def test_hashes_of_pending_keys(pending: list[Any], floor: int) -> None:
         for key in keys
     ]
     assert list(zip(hashes, offsets, times, strict=True)) == expected
+
+
+_NAMES = sorted(
+    value for name, value in vars(properties).items() if name.startswith("PROPERTY_")
+    and name != "PROPERTY_SEPARATOR"
+)  # fmt: skip
+_VALUES = ("true", "TRUE", "false", "1", "3", "19", "x", "a b", "R")
+
+
+@pytest.mark.parametrize("first", range(0, len(_NAMES), 6))
+async def test_every_property_that_has_a_name_gives_the_same(monkeypatch: Any, first: int) -> None:
+    """One read each, so that a difference in one is not hidden by those before it."""
+    texts = [
+        f"{before}{name}\x01{value}"
+        for name in _NAMES[first : first + 6]
+        for value in _VALUES
+        for before in ("", "WAIT\x01true\x02UNIQ_KEY\x01C0\x02")
+    ]
+    await compare(monkeypatch, [frame(ext(i=text), opaque=n) for n, text in enumerate(texts)])
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.one_of(
+                    st.sampled_from([*_NAMES, ONCE_PROPERTY]),
+                    # Near to one that is known: longer, shorter, in other letters.
+                    st.sampled_from(_NAMES).map(lambda name: name[:-1]),
+                    st.sampled_from(_NAMES).map(lambda name: name + "S"),
+                    st.sampled_from(_NAMES).map(str.lower),
+                    st.text(min_size=1, max_size=12),
+                ),
+                st.one_of(st.sampled_from(_VALUES), st.text(max_size=8)),
+            ),
+            max_size=5,
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_properties_give_the_same(monkeypatch: Any, sends: list[list[Any]]) -> None:
+    texts = ["\x02".join(f"{name}\x01{value}" for name, value in pairs) for pairs in sends]
+    texts = [text.encode("utf-8", "replace").decode() for text in texts]
+    asyncio.run(compare(monkeypatch, [frame(ext(i=text)) for text in texts]))
+
+
+async def test_a_special_property_that_the_lane_does_not_know_is_not_taken(
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.setitem(send_properties.KINDS, "SPECIAL_ONE", send_properties.OTHER)
+    world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1")
+    assert world.connection._lane is not None
+    await world.read(frame(ext()))  # Its route is known from now on.
+    taken = frame(ext(i="KEYS\x01k\x02SPECIAL_ON\x01v\x02SPECIAL_ONES\x01v"))
+    special = frame(ext(i="KEYS\x01k\x02SPECIAL_ONE\x01v"))
+    assert world.connection._lane.read(world.connection, taken + special) == len(taken)

@@ -41,6 +41,7 @@ from twinlog.message.properties import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT_STORE_MSG_OK,
     decode_properties,
 )
 from twinlog.remoting.bodies.topic import TopicConfig
@@ -142,7 +143,6 @@ class SendMessageProcessor:
             crc32=crc32,
             cluster_piece=self._cluster_piece,
             store_host=self._store_host,
-            rare_name=ONCE_PROPERTY,
             delay_levels=self._delay_levels,
             remember_half=self._remember_half,
         )
@@ -421,7 +421,7 @@ class SendMessageProcessor:
     ) -> tuple[PutMessage, bool]:
         """What all members share. Its properties are put behind those of each member."""
         properties = decode_properties((header.properties or "").encode())
-        must_wait = properties.get("WAIT", "true").lower() == "true"
+        must_wait = properties.get(PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
         if _delay_level(properties) > 0 or sysflag.transaction_type(header.sys_flag):
             raise self._illegal()
         text = header.properties or ""
