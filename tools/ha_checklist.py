@@ -1,7 +1,7 @@
 """The replication checklist: each item, its test, whether it passes, and the mutant that it finds.
 
-`--check` runs every test on the code as it is, and again on a copy of the source with a one-line
-fault in it, where it must fail; then it writes docs/HA-CHECKLIST.md. An item whose test does not
+`--check` runs every test on the code as it is, and again on a copy of the source with a small fault
+in it, where it must fail; then it writes docs/HA-CHECKLIST.md. An item whose test does not
 notice its mutant is an error.
 """
 
@@ -17,6 +17,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from anchors import with_fault
 from ha_checklist_items import ITEMS, Item
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,11 +55,7 @@ def notices_mutant(item: Item, tests: list[str]) -> bool:
         source = Path(name)
         shutil.copytree(ROOT / "src" / "twinlog", source / "twinlog")
         path = source / "twinlog" / item.file
-        text = path.read_text()
-        count = text.count(item.old)
-        if count != 1:
-            raise SystemExit(f"item {item.number}: its line occurs {count} times in {item.file}")
-        path.write_text(text.replace(item.old, item.new))
+        path.write_text(with_fault(path.read_text(), item.name, item.old, item.new))
         return not run(tests, source)
 
 

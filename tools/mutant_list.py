@@ -1,7 +1,6 @@
 """The hand-made faults of `tools/mutants.py`: what is changed, where, and in which world it shows.
 
-A mutant is anchored by the name of a function. Either a piece of text that occurs once in it is
-replaced, or, without `old`, its whole body.
+A mutant is anchored by the name of a function, as in `anchors.py`.
 """
 
 from __future__ import annotations

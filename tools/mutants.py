@@ -8,18 +8,17 @@ enough.
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from anchors import with_fault
 from mutant_list import GROUP_MUTANTS, PAIR_MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,40 +38,11 @@ for seed in range(first, first + count):
 """
 
 
-def find_function(tree: ast.Module, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
-    """The definition of "Class.method" or "function"."""
-    node: ast.AST = tree
-    for part in name.split("."):
-        node = next(
-            child
-            for child in ast.walk(node)
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-            and child.name == part
-        )
-    assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    return node
-
-
-def mutated_text(mutant: Mutant, text: str) -> str:
-    """The file with the mutant in it."""
-    function = find_function(ast.parse(text), mutant.function)
-    lines = text.splitlines(keepends=True)
-    start, end = function.lineno - 1, function.end_lineno or 0
-    if not mutant.old:
-        start = function.body[0].lineno - 1
-        body = textwrap.indent(textwrap.dedent(mutant.new), " " * function.body[0].col_offset)
-        return "".join([*lines[:start], body + "\n", *lines[end:]])
-    part = "".join(lines[start:end])
-    if part.count(mutant.old) != 1:
-        raise SystemExit(f"mutant {mutant.name!r}: its text occurs {part.count(mutant.old)} times")
-    return "".join([*lines[:start], part.replace(mutant.old, mutant.new), *lines[end:]])
-
-
 def mutate(mutant: Mutant, source: Path, directory: Path) -> Path:
     """A copy of the source with the mutant in it."""
     shutil.copytree(source / "twinlog", directory / "twinlog")
     path = directory / "twinlog" / mutant.file
-    path.write_text(mutated_text(mutant, path.read_text()))
+    path.write_text(with_fault(path.read_text(), mutant.function, mutant.old, mutant.new))
     return directory
 
 

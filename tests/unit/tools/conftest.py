@@ -1,6 +1,7 @@
-"""The modules of tools/bench import each other by their plain names: `python tools/bench`."""
+"""The programs in tools and tools/bench import each other by their plain names."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[3] / "tools" / "bench"))
+TOOLS = Path(__file__).parents[3] / "tools"
+sys.path += [str(TOOLS), str(TOOLS / "bench")]
