@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo setup bench bench-scale test interop sim mutants chaos fuzz lint fmt clean
+.PHONY: demo setup bench bench-scale test test-pure interop sim mutants chaos fuzz lint fmt clean
 
 COMPILED := $(VENV)/.compiled
 PYX := $(shell find src -name '*.pyx' -o -name '*.pxd')
@@ -24,6 +24,10 @@ $(COMPILED): $(STAMP) $(PYX) tools/compile.py
 
 test: setup
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not interop and not chaos" $(ARGS)
+
+# The Python reference alone, as where there is no C compiler: the unit tests once more.
+test-pure: setup
+	TWINLOG_PURE=1 $(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(ARGS)
 
 # Apache RocketMQ and foreign clients, fetched once into .cache/ by the first test that needs them.
 interop: setup

@@ -1,4 +1,8 @@
-"""Rules for every suite: a test that is skipped without being on tests/skips.txt has failed."""
+"""Rules for every suite: a test that is skipped without being on tests/skips.txt has failed.
+
+Tests of the compiled parts are not skipped where there is no C compiler, or with TWINLOG_PURE=1:
+they are left out, and the first lines of the report say so.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from support.tiers import why_not_compiled
 
 # A loaded machine is slow, not wrong: no example has a deadline.
 settings.register_profile("no-deadline", deadline=None)
@@ -45,6 +51,19 @@ def refuse_unlisted_skip(report: Any) -> None:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
     report.outcome = "failed"
     report.longrepr = f"{report.nodeid} was skipped and is not on {SKIPS.name}: {reason}"
+
+
+def pytest_report_header() -> str:
+    reason = why_not_compiled()
+    return f"compiled parts: not tested, {reason}" if reason else "compiled parts: tested"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not why_not_compiled():
+        return
+    left_out = [item for item in items if item.get_closest_marker("compiled")]
+    items[:] = [item for item in items if not item.get_closest_marker("compiled")]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from storefiles import BORN, HOST, VECTORS, StoreFiles, unpack_vectors
 
+from support.tiers import TIERS
 from twinlog.message.compression import compress
 from twinlog.message.properties import decode_properties
 from twinlog.message.sysflag import CompressionType, with_compression_type
@@ -39,11 +40,10 @@ def use(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector, "_compiled", part)
 
 
-@pytest.fixture(params=["pure", "compiled"], autouse=True)
+@pytest.fixture(params=TIERS, autouse=True)
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the compiled part and without it."""
-    if request.param == "compiled" and COMPILED is None:
-        pytest.skip("the compiled parts are not built")
+    assert request.param == "pure" or COMPILED is not None
     use(COMPILED if request.param == "compiled" else None, monkeypatch)
     return str(request.param)
 
@@ -290,7 +290,7 @@ def test_a_damaged_record_is_named_with_its_offset_and_bytes(
     assert victim not in {row["phys_offset"] for row in rows}
 
 
-@pytest.mark.parametrize("make", ["compiled"], indirect=True)
+@pytest.mark.parametrize("make", TIERS[1:], indirect=True)
 def test_both_parts_say_the_same_of_damaged_records(
     make: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

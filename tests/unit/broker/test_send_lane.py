@@ -31,9 +31,7 @@ from twinlog.store.index_service import IndexService
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 
-pytestmark = pytest.mark.skipif(
-    compiled.load("twinlog.broker._send_lane") is None, reason="the compiled parts are not built"
-)
+pytestmark = pytest.mark.compiled
 SEGMENT_SIZE = 4096  # So that records often meet the end of a file.
 
 

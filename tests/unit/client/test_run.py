@@ -108,7 +108,7 @@ MESSAGES = st.lists(
 )  # fmt: skip
 
 
-@pytest.mark.skipif(compiled.load("twinlog.client._run") is None, reason="not built")
+@pytest.mark.compiled
 @given(MESSAGES, st.integers(0, 3000), st.integers(1, 30), st.booleans(), st.integers(0, 65535))
 def test_the_compiled_twin_packs_the_same(
     messages: list[Message], room: int, count: int, is_v6: bool, taken: int
@@ -123,7 +123,7 @@ def test_the_compiled_twin_packs_the_same(
         assert twin.pack_run(messages, start, twin_ids, room, count, 4095) == expected
 
 
-@pytest.mark.skipif(compiled.load("twinlog.client._run") is None, reason="not built")
+@pytest.mark.compiled
 def test_the_compiled_twin_writes_the_same_receipts() -> None:
     twin = compiled.load("twinlog.client._run")
     assert twin is not None

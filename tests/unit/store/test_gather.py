@@ -15,9 +15,7 @@ from twinlog.runtime import compiled
 from twinlog.store import reader
 from twinlog.store.filter import TagsCodeFilter
 
-pytestmark = pytest.mark.skipif(
-    compiled.load("twinlog.store._gather") is None, reason="the compiled parts are not built"
-)
+pytestmark = pytest.mark.compiled
 FILTERS = (
     None,
     TagsCodeFilter(frozenset({jhash("a")})),
