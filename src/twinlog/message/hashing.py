@@ -7,9 +7,8 @@ hashes of its parts: hash(a + b) = hash(a) * 31**len(b) + hash(b).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 _MASK = 0xFFFFFFFF
 _SIGN = 0x80000000
@@ -68,119 +67,32 @@ def _topic_prefix(topic: str) -> int:
 
 def index_key_hash(topic: str, key: str) -> int:
     """The hash that the index stores for `key` of `topic`: |jhash(topic#key)|, never negative."""
-    if len(key) in _UNIQUE_ID_LENGTHS and key.isascii():
-        value = _part(key[:-_TAIL_LENGTH]) * _P8 + _part(key[-_TAIL_LENGTH:-_COUNTER_LENGTH])
-        value = value * _P4 + _part(key[-_COUNTER_LENGTH:])
-    else:
-        value = _unsigned(key)
-    value = (_topic_prefix(topic) * _power(utf16_length(key)) + value) & _MASK
-    if value & _SIGN:
-        # The lowest number has no positive twin in 32 bits; RocketMQ stores 0 for it.
-        return 0 if value == _SIGN else (1 << 32) - value
-    return value
+    return index_key_hashes(topic, (key,))[0]
 
 
-_BATCH_MIN = 32  # Below this the arrays cost more than they save.
-
-
-@lru_cache(maxsize=1)
-def _load_numpy() -> Any:
-    """numpy or None. Loaded at the first large batch: a client or a command would only wait."""
-    try:
-        import numpy
-    except ImportError:
-        return None
-    return numpy
-
-
-def warm_up() -> None:
-    """Load what large batches need now: a store does so before it serves, not in mid-traffic."""
-    _load_numpy()
-
-
-def index_key_hashes(topics: Sequence[str], keys: Sequence[str]) -> list[int]:
-    """`index_key_hash` of many pairs at once: with numpy a fifth of the cost."""
-    if len(keys) < _BATCH_MIN or _load_numpy() is None:
-        return list(map(index_key_hash, topics, keys))
-    by_length: dict[int, list[int]] = {}
-    for number, length in enumerate(map(len, keys)):
-        numbers = by_length.get(length)
-        if numbers is None:
-            by_length[length] = [number]
+def index_key_hashes(topic: str, keys: Iterable[str]) -> list[int]:
+    """`index_key_hash` of each key of a record: a call for each would cost as much as its hash."""
+    hashes: list[int] = []
+    prefix = _topic_prefix(topic)
+    for key in keys:
+        length = len(key)
+        if not key.isascii():
+            value, length = _unsigned(key), utf16_length(key)
+        elif length in _UNIQUE_ID_LENGTHS:
+            value = _part(key[:-_TAIL_LENGTH]) * _P8 + _part(key[-_TAIL_LENGTH:-_COUNTER_LENGTH])
+            value = value * _P4 + _part(key[-_COUNTER_LENGTH:])
         else:
-            numbers.append(number)
-    result = [0] * len(keys)
-    for length, numbers in by_length.items():
-        some = keys if len(by_length) == 1 else [keys[number] for number in numbers]
-        data = "".join(some).encode("utf-8", "surrogatepass")
-        if len(data) != length * len(some) or not length:
-            values = [index_key_hash(topics[number], keys[number]) for number in numbers]
-        else:
-            prefixes = list(map(_topic_prefix, [topics[number] for number in numbers]))
-            values = _hash_array(data, length, prefixes)
-        for number, value in zip(numbers, values, strict=True):
-            result[number] = value
-    return result
-
-
-def _hash_array(data: bytes, length: int, prefixes: list[int]) -> list[int]:
-    """ASCII keys of one length, one behind the other, each with the hash of what is before it."""
-    numpy = _load_numpy()
-    units = numpy.frombuffer(data, dtype=numpy.uint8).reshape(len(prefixes), length)
-    values = units.astype(numpy.uint32) @ _power_array(length)
-    values += numpy.array(prefixes, dtype=numpy.uint32) * numpy.uint32(_power(length))
-    signed = values.astype(numpy.uint32).view(numpy.int32).astype(numpy.int64)
-    signed[signed == -(1 << 31)] = 0
-    hashes: list[int] = numpy.abs(signed).tolist()
+            value = 0
+            for unit in key.encode("ascii"):
+                value = value * 31 + unit
+        value = (prefix * _power(length) + value) & _MASK
+        if value & _SIGN:
+            # The lowest number has no positive twin in 32 bits; RocketMQ stores 0 for it.
+            value = 0 if value == _SIGN else (1 << 32) - value
+        hashes.append(value)
     return hashes
 
 
 def topic_prefix_hash(topic: str) -> int:
     """The hash of what stands before every key of a topic."""
     return _topic_prefix(topic)
-
-
-def hash_spans(raw: Any, starts: Any, lengths: Any) -> Any:
-    """Hashes, unsigned, of the ASCII texts at `starts` in an array of bytes. Needs numpy."""
-    numpy = _load_numpy()
-    result = numpy.zeros(len(starts), dtype=numpy.uint32)
-    for length, members in by_size(lengths):
-        units = rows_at(raw, starts[members], length)
-        result[members] = units.astype(numpy.uint32) @ _power_array(length)
-    return result
-
-
-def by_size(sizes: Any) -> list[tuple[int, Any]]:
-    """Each size that there is, with the places that have it. Needs numpy."""
-    numpy = _load_numpy()
-    distinct = numpy.flatnonzero(numpy.bincount(sizes)).tolist()
-    if len(distinct) == 1:
-        return [(distinct[0], slice(None))]
-    return [(size, numpy.flatnonzero(sizes == size)) for size in distinct]
-
-
-def rows_at(raw: Any, starts: Any, size: int) -> Any:
-    """`size` bytes from each start on, as the rows of a matrix. Needs numpy.
-
-    Taken as things of that size, which numpy copies each at once; byte by byte it takes ten times
-    as long.
-    """
-    numpy = _load_numpy()
-    count = len(raw) - size + 1
-    things = numpy.ndarray(shape=(count,), dtype=f"V{size}", buffer=raw, strides=(1,))
-    return things[starts].view(numpy.uint8).reshape(-1, size)
-
-
-def powers_of(sizes: Any) -> Any:
-    """31 to the power of each size, in 32 bits. Needs numpy."""
-    numpy = _load_numpy()
-    result = numpy.empty(len(sizes), dtype=numpy.uint32)
-    for size, members in by_size(sizes):
-        result[members] = _power(size)
-    return result
-
-
-@lru_cache(maxsize=256)
-def _power_array(length: int) -> Any:
-    numpy = _load_numpy()
-    return numpy.array([_power(length - 1 - at) for at in range(length)], dtype=numpy.uint32)

@@ -17,14 +17,11 @@ from twinlog.message.record import ScanEntry
 from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE, UNQUEUED_FLAG
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
-from twinlog.store import bulk
-from twinlog.store.bulk import Columns, read_columns
 from twinlog.store.consume_queue import GAP_ENTRIES_MAX, ConsumeQueue
 from twinlog.store.index_service import IndexService
 from twinlog.store.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 
 _LOG = logging.getLogger("twinlog.store")
-_ENTRY_FIELDS: Final = [("o", ">i8"), ("s", ">i4"), ("t", ">i8")]
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000  # RocketMQ's, for a level that the table does not have.
 
 
@@ -127,7 +124,7 @@ class Dispatcher:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether taking records all at once pays for a few of them."""
+        """Whether `dispatch_plain` takes anything."""
         return self._scan_plain is not None
 
     def dispatch_plain(
@@ -135,17 +132,12 @@ class Dispatcher:
     ) -> Taken | None:
         """The plain records from `position` of `data` on, all at once; None, and nothing done, when
         there are none, or it is not so simple: then `scan` and `dispatch` are for the first."""
-        if self._scan_plain is not None:
-            check = crc32 if check_crc else None
-            observed = self.observed if self.observer is not None else b""
-            plain = self._scan_plain(data, position, physical_offset, check, observed)
-            return None if plain is None else self._dispatch_groups(plain)
-        assert position == 0
-        columns = read_columns(data, physical_offset, check_crc=check_crc, observed=self.observed)
-        moved = None if columns is None else self.dispatch_columns(columns)
-        if columns is None or moved is None:
+        if self._scan_plain is None:
             return None
-        return Taken(columns.end, len(columns.offsets), int(columns.timestamps[-1]), moved)
+        check = crc32 if check_crc else None
+        observed = self.observed if self.observer is not None else b""
+        plain = self._scan_plain(data, position, physical_offset, check, observed)
+        return None if plain is None else self._dispatch_groups(plain)
 
     def _dispatch_groups(self, plain: Any) -> Taken | None:
         """What `_scan.pyx` found; the queues are asked before anything is changed."""
@@ -172,51 +164,6 @@ class Dispatcher:
         moved = {queue for queue, _ in wanted}
         self._finish(moved)
         return Taken(plain.end, plain.count, plain.last_timestamp, moved)
-
-    def dispatch_columns(self, columns: Columns) -> set[ConsumeQueue] | None:
-        """The same for many records at once; None, and nothing done, when it is not so simple."""
-        groups = self._groups(columns)
-        if groups is None:
-            return None
-        now_ms = self._clock.monotonic_ms()
-        moved: set[ConsumeQueue] = set()
-        for queue, members in groups:
-            entries = bulk.np.empty(len(members), dtype=_ENTRY_FIELDS)
-            entries["o"] = columns.offsets[members]
-            entries["s"] = columns.sizes[members]
-            entries["t"] = columns.tags_codes[members]
-            if queue.dirty_since_ms < 0:
-                self._queues.mark_dirty(queue, now_ms, int(columns.offsets[members[0]]))
-            last = members[-1]
-            queue.add_many(entries.tobytes(), int(columns.offsets[last] + columns.sizes[last]))
-            moved.add(queue)
-        if self._index is not None:
-            self._index.add_columns(columns)
-        self._finish(moved)
-        return moved
-
-    def _groups(self, columns: Columns) -> list[tuple[ConsumeQueue, Any]] | None:
-        """Queues and the numbers of their new records, in the order of the log."""
-        np = bulk.np
-        labels = columns.topic_numbers << 32 | columns.queue_ids
-        order = np.argsort(labels, kind="stable")
-        borders = np.flatnonzero(np.diff(labels[order])) + 1
-        found = []
-        for members in np.split(order, borders):
-            first = members[0]
-            topic, queue_id = columns.topics[columns.topic_numbers[first]], columns.queue_ids[first]
-            queue = self._queues.make(topic, int(queue_id))
-            if queue.is_schedule:
-                return None
-            last = members[-1]
-            if columns.offsets[last] + columns.sizes[last] <= queue.last_physical_end:
-                continue  # It has them all.
-            wanted = queue.next_offset + np.arange(len(members))
-            if not np.array_equal(columns.queue_offsets[members], wanted):
-                return None
-            found.append((queue, members))
-        found.sort(key=lambda pair: int(pair[1][0]))
-        return found
 
     def _finish(self, moved: set[ConsumeQueue]) -> None:
         # First all of them: a full disk ends the second loop, and the next try finds them done.

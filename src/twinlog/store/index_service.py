@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import Buffer
 
@@ -21,9 +21,8 @@ from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.numbers import is_number
-from twinlog.store import bulk
-from twinlog.store.bulk import Columns
-from twinlog.store.index_file import IndexFile, index_file_size, touched_slots
+from twinlog.store.index_entries import Slots
+from twinlog.store.index_file import IndexFile, index_file_size, new_slots
 
 _LOG = logging.getLogger("twinlog.store")
 _compiled = load("twinlog.message._hashing")
@@ -51,7 +50,7 @@ class IndexService:
             0  # End of the newest full and synced file: checkpoint's third number.
         )
         self._unsynced_full: list[IndexFile] = []
-        self._spare_slots: Any = None  # Memory for the first file of this process.
+        self._spare_slots: Slots | None = None  # Memory for the first file of this process.
         # Hashed keys on their way to the file; they stay here when the disk is full.
         self._hashes = array("q")
         self._offsets = array("q")
@@ -124,7 +123,7 @@ class IndexService:
         """Read or make the slots of the file that comes next in a thread, before traffic does."""
         last = self.last_file
         if last is None or last.is_full:
-            slots = await self._disk.run(touched_slots, self._slots_max)
+            slots = await self._disk.run(new_slots, self._slots_max)
             if self.last_file is last:
                 self._spare_slots = slots
             return
@@ -163,24 +162,6 @@ class IndexService:
     def is_due(self) -> bool:
         """Whether enough keys wait to be written."""
         return len(self.pending) + self._hashed_count > PENDING_MAX
-
-    def add_columns(self, columns: Columns) -> None:
-        """Keys of many records, hashed already; written at once. Raises OSError."""
-        self.drain()
-        offsets = columns.offsets[columns.key_records]
-        new = offsets > self.end_offset
-        hashes, offsets = columns.key_hashes[new], offsets[new]
-        timestamps = columns.timestamps[columns.key_records[new]]
-        done = 0
-        while done < len(hashes):
-            last = self.last_file
-            if last is None or last.is_full:
-                last = self._add_file()
-            done += last.put_many(hashes[done:], offsets[done:], timestamps[done:])
-        has_keys = bulk.np.zeros(len(columns.offsets), dtype=bool)
-        has_keys[columns.key_records] = True
-        if not has_keys.all():
-            self.bare_offset = int(columns.offsets[~has_keys][-1])
 
     def drain(self) -> None:
         """Write every pending key. Raises OSError; what was not written stays for the next time."""
@@ -343,14 +324,11 @@ def _hash_pending(
     timestamps: list[int],
 ) -> list[int]:
     """Hashes of the keys of records behind `floor`; their offsets and times go to the lists."""
-    topics: list[str] = []
-    all_keys: list[str] = []
+    hashes: list[int] = []
     for topic, keys, offset, timestamp in pending:
-        if offset <= floor:
-            continue
-        for key in keys:
-            topics.append(topic)
-            all_keys.append(key)
-            offsets.append(offset)
-            timestamps.append(timestamp)
-    return index_key_hashes(topics, all_keys)
+        if offset > floor:
+            found = index_key_hashes(topic, keys)
+            hashes += found
+            offsets += [offset] * len(found)
+            timestamps += [timestamp] * len(found)
+    return hashes

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final
 
 from twinlog.message.batch import BatchMember
-from twinlog.message.hashing import warm_up
 from twinlog.message.layout import ENTRY
 from twinlog.message.model import PutMessage
 from twinlog.message.names import LMQ_PREFIX
@@ -215,7 +214,6 @@ class MessageStore:
 
     async def start(self, tasks: TaskOwner) -> None:
         """Accept puts (master) and raw bytes (slave); start the background work."""
-        warm_up()
         self.open_for_puts()
         self._tasks = tasks
         for part in (self.reput, self._listeners, self.appended, self.flushed, self.dispatched):

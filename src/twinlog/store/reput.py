@@ -32,7 +32,6 @@ _CHUNK_SIZE_MIN: Final = 1 << 16
 _RECORDS_A_STEP: Final = 512  # 1 to 3 ms of work: an acknowledgement may wait so long for its turn.
 _ODD_A_TIME: Final = 16  # Records one by one, before those behind them may be plain again.
 _RECORDS_MAX: Final = 1 << 62
-_BULK_PAUSE: Final = 4  # Steps without a try after one in vain: what a producer sends is alike.
 
 
 class ReputService:
@@ -58,7 +57,6 @@ class ReputService:
         self._timer: TimerHandle | None = None
         self._ran_ms = -GATHER_MS
         self._chunk_size = _CHUNK_SIZE_MIN
-        self._bulk_pause = 0
         self.is_active = False
         self.failures: Failures | None = None  # Set when the store starts.
         self.limit: Watermark | None = None  # Controller mode: not beyond what is confirmed.
@@ -147,18 +145,10 @@ class ReputService:
         )
 
     def _take_plain(self, data: bytes, position: int, offset: int) -> int:
-        """Plain records all at once; how many bytes. 0, and nothing done, when there are none (or
-        too few, where that costs more than record by record)."""
-        if not self._dispatcher.is_compiled:
-            if self._bulk_pause > 0:
-                self._bulk_pause -= 1
-                return 0
-            if position or len(data) < self._chunk_size:
-                return 0
+        """Plain records all at once; how many bytes. 0, and nothing done, when there are none."""
         start = offset + position
         taken = self._dispatcher.dispatch_plain(data, position, start, check_crc=self._check_crc)
         if taken is None:
-            self._bulk_pause = _BULK_PAUSE
             return 0
         self._learn(taken.end - start, taken.record_count)
         self._dispatched.advance(taken.end)

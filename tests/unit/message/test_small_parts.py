@@ -16,7 +16,7 @@ from twinlog.message.batch import (
 )
 from twinlog.message.compression import CompressionError, compress, decompress, inflate_body
 from twinlog.message.crc import body_crc
-from twinlog.message.hashing import index_key_hash, index_key_hashes, jhash, utf16_length
+from twinlog.message.hashing import index_key_hash, jhash, utf16_length
 from twinlog.message.ids import (
     UniqueIdGenerator,
     host_text,
@@ -72,13 +72,6 @@ def test_hash_put_together_from_parts_is_the_hash_of_the_whole(topic, key):
     assert index_key_hash(topic, key) == expected
     assert jhash(key) == _java_hash(key)
     assert utf16_length(key) == len(key.encode("utf-16-be", "surrogatepass")) // 2
-
-
-@given(st.lists(st.tuples(st.text(max_size=8), _keys), max_size=12), st.integers(0, 40))
-def test_many_hashes_at_once_are_the_same(pairs, copies):
-    pairs = pairs + [("T", LOWEST_KEY), ("TopicTest", "KEY1")] * copies
-    topics, keys = [topic for topic, _ in pairs], [key for _, key in pairs]
-    assert index_key_hashes(topics, keys) == [index_key_hash(*pair) for pair in pairs]
 
 
 def test_index_hash_of_the_specification_and_of_the_lowest_number():

@@ -21,6 +21,7 @@ from tests.support.stores import (
 from twinlog.message.layout import ENTRY
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.runtime.watermark import Outcome
+from twinlog.store import index_entries
 from twinlog.store.consume_queue import PRE_BLANK
 from twinlog.store.reput import GATHER_MS
 from twinlog.store.status import GetMessageStatus, PutMessageStatus
@@ -138,8 +139,8 @@ async def test_store_written_from_the_same_inputs_is_byte_identical(tmp_path, dr
     _assert_same_store(tmp_path)
 
 
-async def test_index_without_numpy_is_byte_identical(tmp_path, monkeypatch):
-    monkeypatch.setattr("twinlog.store.index_file.numpy", None)
+async def test_index_of_the_python_reference_is_byte_identical(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_entries, "put_entries", index_entries.put_entries_in_python)
     await _write_everything(tmp_path, drain_each=False)
     _assert_same_store(tmp_path)
 

@@ -1,12 +1,17 @@
 """The hash index: the specification's vectors, batches against one by one, recovery."""
 
 import random
+from array import array
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.stores import ManualClock
 
+from support.tiers import TIERS
 from twinlog.message.hashing import index_key_hash
-from twinlog.store import index_file
+from twinlog.runtime.compiled import load
+from twinlog.store import index_entries
 from twinlog.store.index_file import ENTRY, HEADER, IndexFile, index_file_size
 from twinlog.store.index_service import IndexService
 from twinlog.testing.simdisk import SimDisk
@@ -21,6 +26,17 @@ def _file(slots=100, entries=10, disk=None):
     return IndexFile("/index", handle, slots, entries)
 
 
+def use(tier, monkeypatch):
+    module = load("twinlog.store._index") if tier == "compiled" else None
+    for name in ("put_entries", "count_entries"):
+        pure = getattr(index_entries, f"{name}_in_python")
+        monkeypatch.setattr(index_entries, name, getattr(module, name) if module else pure)
+
+
+def put(file, hashes, offsets, times):
+    return file.put_many(array("q", hashes), array("q", offsets), array("q", times))
+
+
 def _content(file):
     file.write_slots()
     return file.file.pread(file.file.size(), 0)
@@ -30,7 +46,7 @@ def test_specified_puts_give_the_specified_bytes():
     file = _file()
     file.start(0, 0)
     hashes = [index_key_hash("TopicTest", key) for key in ("KEY1", "KEY2", "KEY1")]
-    assert file.put_many(hashes, [1000, 1100, 1200], [T0, T0 + 1500, T0 + 3000]) == 3
+    assert put(file, hashes, [1000, 1100, 1200], [T0, T0 + 1500, T0 + 3000]) == 3
     data = _content(file)
     assert len(data) == 640
     assert HEADER.unpack_from(data) == (T0, T0 + 3000, 1000, 1200, 2, 4)
@@ -46,7 +62,7 @@ def test_specified_puts_give_the_specified_bytes():
 def test_first_entry_of_a_follow_up_file_counts_from_the_file_before():
     file = _file()
     file.start(1_700_000_006_000, 4000)
-    file.put_many([index_key_hash("TopicTest", "KEY1")], [5000], [1_700_000_060_000])
+    put(file, [index_key_hash("TopicTest", "KEY1")], [5000], [1_700_000_060_000])
     data = _content(file)
     assert HEADER.unpack_from(data)[0] == 1_700_000_060_000
     assert ENTRY.unpack_from(data, 460) == (1656969516, 5000, 54, 0)
@@ -55,34 +71,34 @@ def test_first_entry_of_a_follow_up_file_counts_from_the_file_before():
 def test_full_file_takes_one_entry_less_than_its_number():
     file = _file(entries=10)
     file.start(0, 0)
-    assert file.put_many(list(range(20)), list(range(20)), [T0] * 20) == 9
+    assert put(file, list(range(20)), list(range(20)), [T0] * 20) == 9
     assert file.is_full
-    assert file.put_many([1], [30], [T0]) == 0
+    assert put(file, [1], [30], [T0]) == 0
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("batch", [1, 7, 16, 64, 300])
-def test_batches_with_numpy_equal_the_loop_without(monkeypatch, batch):
+def test_batches_of_the_compiled_twin_equal_the_loop(monkeypatch, batch):
     rng = random.Random(batch)
     keys = [rng.randrange(1 << 31) % 97 for _ in range(300)]
     offsets = [100 * n for n in range(300)]
     times = [T0 + rng.randrange(10_000) for _ in range(300)]
     files = []
-    for numpy in (index_file.numpy, None):
-        monkeypatch.setattr(index_file, "numpy", numpy)
+    for tier in ("compiled", "pure"):
+        use(tier, monkeypatch)
         file = _file(slots=50, entries=400)
         file.start(0, 0)
         for start in range(0, 300, batch):
             part = slice(start, start + batch)
-            file.put_many(keys[part], offsets[part], times[part])
+            put(file, keys[part], offsets[part], times[part])
         files.append(_content(file))
     assert files[0] == files[1]
 
 
-@pytest.mark.parametrize("has_numpy", [True, False])
+@pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("kept", [0, 1, 150, 299, 300])
-def test_rebuild_keeps_the_entries_before_an_offset(monkeypatch, has_numpy, kept):
-    if not has_numpy:
-        monkeypatch.setattr(index_file, "numpy", None)
+def test_rebuild_keeps_the_entries_before_an_offset(monkeypatch, tier, kept):
+    use(tier, monkeypatch)
     rng = random.Random(kept)
     keys = [rng.randrange(1, 1 << 31) for _ in range(300)]
     offsets = [100 * (n + 1) for n in range(300)]
@@ -90,23 +106,48 @@ def test_rebuild_keeps_the_entries_before_an_offset(monkeypatch, has_numpy, kept
     disk = SimDisk()
     file = _file(slots=50, entries=400, disk=disk)
     file.start(0, 0)
-    file.put_many(keys, offsets, times)
+    put(file, keys, offsets, times)
     _content(file)
     again = IndexFile("/index", disk.open("/index"), 50, 400)
     again.load_header()
     again.rebuild(100 * kept + 1, lambda offset: T0 + 10 * (offset // 100 - 1))
     wanted = _file(slots=50, entries=400)
     wanted.start(0, 0)
-    wanted.put_many(keys[:kept], offsets[:kept], times[:kept])
+    put(wanted, keys[:kept], offsets[:kept], times[:kept])
     if kept:
         assert _content(again) == _content(wanted)
     assert again.entry_count == kept
 
 
+_NUMBERS = st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(0, 5)
+_OFFSETS = st.integers(0, 5) | st.sampled_from([-1, 1 << 40])
+
+
+@pytest.mark.compiled
+@given(
+    st.lists(st.tuples(_NUMBERS, _OFFSETS, _NUMBERS, st.integers(-1, 6)), max_size=8),
+    st.integers(0, 2),
+    st.integers(-1, 6),
+)
+def test_any_entries_on_disk_are_counted_the_same(entries, begin_offset, offset_end):
+    """Damaged ones too: both stop at the same."""
+    counted = []
+    for tier in ("compiled", "pure"):
+        with pytest.MonkeyPatch.context() as patch:
+            use(tier, patch)
+            file = _file(slots=7, entries=10)
+            file.start(T0, begin_offset)
+            data = b"".join(ENTRY.pack(*entry) for entry in entries)
+            file.file.pwritev([data], HEADER.size + 4 * 7 + ENTRY.size)
+            file.rebuild(offset_end, lambda offset: T0 + offset)
+            counted.append((_content(file), file.end_offset, file.slot_count))
+    assert counted[0] == counted[1]
+
+
 def test_a_chain_that_points_to_itself_ends():
     file = _file()
     file.start(0, 0)
-    file.put_many([5, 5], [100, 200], [T0, T0])
+    put(file, [5, 5], [100, 200], [T0, T0])
     file.file.pwritev([ENTRY.pack(7, 200, 0, 2)], 440 + 40)
     assert file.select(5, 10, 0, 1 << 60) == []
 
@@ -144,6 +185,6 @@ async def test_slots_read_ahead_do_not_replace_newer_ones():
     file = _file()
     file.start(0, 0)
     stale = file.read_slots()
-    file.put_many([5], [1000], [T0])
+    put(file, [5], [1000], [T0])
     file.offer_slots(stale)
     assert file.select(5, 10, 0, T0 * 2) == [1000]

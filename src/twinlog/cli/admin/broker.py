@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,8 +46,6 @@ def broker(
         if namesrv is not None:
             context.obj = {"namesrv": namesrv}
         return
-    # numpy's linear algebra would start a thread for each core; a broker only counts in integers.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from twinlog.cli.broker import run_broker
 
     given = namesrv or (context.obj or {}).get("namesrv")

@@ -30,12 +30,12 @@ from twinlog.message.record import encode_record, scan
 from twinlog.message.sysflag import UNQUEUED_FLAG
 from twinlog.runtime import compiled
 from twinlog.runtime.disk import PosixDisk
-from twinlog.store import bulk, recovery
-from twinlog.store.bulk import BULK_MIN, read_columns
+from twinlog.store import index_entries, index_service, recovery
 from twinlog.store.dispatch import Dispatcher
 from twinlog.store.errors import StoreDamagedError
 from twinlog.store.recovery import RecoveryReport
 
+pytestmark = pytest.mark.compiled
 PLAIN = [
     b"UNIQ_KEY\x01%032X\x02TAGS\x01TagA",
     b"KEYS\x01order-%d\x02UNIQ_KEY\x017F000001%024X\x02CLUSTER\x01c\x02",
@@ -110,9 +110,9 @@ def derived(root: Path) -> dict[str, bytes]:
     return files | {f"index {number}": data for number, data in enumerate(index)}
 
 
-@pytest.fixture(params=["compiled", "arrays"])
-def taken(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
-    """Small chunks, and how many records each bulk step took."""
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small chunks, and how many records each step of the compiled twin took."""
     counts: list[int] = []
     plain = Dispatcher.dispatch_plain
 
@@ -121,11 +121,6 @@ def taken(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
         counts.append(0 if found is None else found.record_count)
         return found
 
-    is_compiled = request.param == "compiled"
-    monkeypatch.setenv("TWINLOG_PURE", "0" if is_compiled else "1")
-    if is_compiled and compiled.load("twinlog.store._scan") is None:
-        pytest.skip("the compiled parts are not built")
-    monkeypatch.setattr(bulk, "BULK_MIN", 3)
     monkeypatch.setattr(recovery, "_CHUNK_SIZE", 4096)
     monkeypatch.setattr(Dispatcher, "dispatch_plain", counting)
     return counts
@@ -136,14 +131,17 @@ async def both_ways(
 ) -> tuple[tuple[object, dict[str, bytes]], tuple[object, dict[str, bytes]]]:
     """What recovery says and makes, all at once and record by record."""
     results = []
-    for with_arrays in (True, False):
-        copy = root.with_name(f"{root.name}-{with_arrays}")
+    for is_compiled in (True, False):
+        copy = root.with_name(f"{root.name}-{is_compiled}")
         shutil.copytree(root, copy)
         change(copy)
         with monkeypatch.context() as patch:
-            if not with_arrays:
-                patch.setenv("TWINLOG_PURE", "1")
-                patch.setattr(bulk, "np", None)
+            patch.setenv("TWINLOG_PURE", "0" if is_compiled else "1")
+            if not is_compiled:
+                for name in ("put_entries", "count_entries"):
+                    pure = getattr(index_entries, f"{name}_in_python")
+                    patch.setattr(index_entries, name, pure)
+                patch.setattr(index_service, "_compiled", None)
             try:
                 said = await rebuild(copy)
             except StoreDamagedError as error:
@@ -160,10 +158,10 @@ async def test_records_of_every_kind(
 ) -> None:
     root = tmp_path / "store"
     await fill(root, seed)
-    arrays, loop = await both_ways(root, monkeypatch)
+    compiled_twin, loop = await both_ways(root, monkeypatch)
     assert sum(taken) > 300, "most of the log must go the way that is tested"
-    assert arrays[0] == loop[0]
-    assert arrays[1] == loop[1]
+    assert compiled_twin[0] == loop[0]
+    assert compiled_twin[1] == loop[1]
 
 
 async def test_apaches_store(
@@ -171,9 +169,9 @@ async def test_apaches_store(
 ) -> None:
     root = tmp_path / "store"
     copy_apache_store(root)
-    arrays, loop = await both_ways(root, monkeypatch)
+    compiled_twin, loop = await both_ways(root, monkeypatch)
     assert sum(taken) > 100
-    assert arrays == loop
+    assert compiled_twin == loop
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -193,40 +191,8 @@ async def test_damage_is_found_at_the_same_place(
         rng.seed(seed)  # The same again for the other copy.
 
     rng.seed(seed)
-    arrays, loop = await both_ways(root, monkeypatch, damage)
-    assert arrays == loop
-
-
-def test_columns_of_plain_records() -> None:
-    records, position = [], 1000
-    for number in range(2 * BULK_MIN):
-        message = odd_message(random.Random(number * 7 + 1), number)
-        message.sys_flag, message.born_host, message.topic = 0, HOST, "T"
-        message.properties = b"UNIQ_KEY\x01%032X\x02TAGS\x01TagA" % number
-        records.append(encode_record(message, number, position, 5))
-        position += len(records[-1])
-    columns = read_columns(b"".join(records), 1000, check_crc=True)
-    assert columns is not None
-    assert columns.end == position
-    assert columns.queue_offsets.tolist() == list(range(2 * BULK_MIN))
-    assert set(columns.tags_codes.tolist()) == {2598919}
-    assert read_columns(b"".join(records), 1001, check_crc=True) is None
-    assert read_columns(b"".join(records[: BULK_MIN - 1]), 1000, check_crc=True) is None
-    assert read_columns(b"".join(records), 1000, check_crc=True, observed=b"TagA") is None
-
-
-def test_topics_of_one_length_are_told_apart() -> None:
-    records, position, topics = [], 0, []
-    for number in range(2 * bulk.BULK_MIN):
-        message = odd_message(random.Random(number), number)
-        message.sys_flag, message.born_host, message.properties = 0, HOST, b"a\x01b"
-        message.topic = ("Orders", "Ordes2", "T")[number % 3]
-        topics.append(message.topic)
-        records.append(encode_record(message, number, position, 5))
-        position += len(records[-1])
-    columns = read_columns(b"".join(records), 0, check_crc=True)
-    assert columns is not None
-    assert [columns.topics[number] for number in columns.topic_numbers] == topics
+    compiled_twin, loop = await both_ways(root, monkeypatch, damage)
+    assert compiled_twin == loop
 
 
 # The compiled twin by itself
@@ -265,8 +231,7 @@ def test_any_bytes_give_the_records_of_scan(
     messages: list[tuple[PutMessage, int]], damage: Any, check_crc: bool
 ) -> None:
     module = compiled.load("twinlog.store._scan")
-    if module is None:
-        pytest.skip("the compiled parts are not built")
+    assert module is not None
     data, numbers, time = b"", {}, 500
     for message, jump in messages:
         key = (message.topic, message.queue_id)
@@ -310,8 +275,7 @@ def test_any_bytes_give_the_records_of_scan(
 
 def test_queues_beyond_those_of_one_pass_are_left() -> None:
     module = compiled.load("twinlog.store._scan")
-    if module is None:
-        pytest.skip("the compiled parts are not built")
+    assert module is not None
     data = b""
     for queue_id in range(600):
         message = PutMessage(f"T{queue_id % 40}", queue_id, b"", b"a\x01b")
