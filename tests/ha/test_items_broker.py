@@ -207,12 +207,15 @@ async def test_item_071_if_both_fail_the_replication_status_wins(brokers: Broker
     master = await brokers.master(
         disk=disk, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=300, slave_timeout=300
     )
+    await brokers.send(master)  # The topic is saved before anything of it is answered.
     _, writer = await asyncio.open_connection("127.0.0.1", master.ha.listen_port)
     writer.write(bytes(8))
     await until(lambda: len(master.ha.acks) == 1)
     disk.stall()
-    answer = await brokers.send(master)
-    disk.resume()
+    try:
+        answer = await brokers.send(master)
+    finally:
+        disk.resume()
     assert answer.code == 12
     assert answer.remark is not None
     assert "slave 127.0.0.1:" in answer.remark
