@@ -10,7 +10,7 @@ from typing import Any
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.topics import delete_topic
 from twinlog.client import calls
-from twinlog.client.calls import json_object, queue_from_wire
+from twinlog.client.calls import json_object
 from twinlog.client.consumer_requests import parse_offset_table
 from twinlog.client.errors import (
     ClientError,
@@ -23,6 +23,7 @@ from twinlog.client.queues import MessageQueue
 from twinlog.client.subscription import SubscriptionData, subscription_from_wire
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.runtime.numbers import number_of
@@ -314,7 +315,7 @@ async def queue_owners(admin: Admin, group: str) -> dict[MessageQueue, str]:
     owners: dict[MessageQueue, str] = {}
     for client_id, info in found.values.items():
         for key in info.get("mqTable") or {}:
-            owners[queue_from_wire(fastjson.loads(key))] = client_id
+            owners[queue_from_answer(fastjson.loads(key))] = client_id
     return owners
 
 
@@ -360,7 +361,7 @@ def progress_from_wire(data: Mapping[str, Any]) -> list[QueueProgress]:
     """The table of RocketMQ's ConsumeStats."""
     queues = [
         QueueProgress(
-            queue=queue_from_wire(fastjson.loads(key)),
+            queue=queue_from_answer(fastjson.loads(key)),
             broker_offset=number_of(entry.get("brokerOffset", 0)),
             consumer_offset=number_of(entry.get("consumerOffset", 0)),
             last_ms=number_of(entry.get("lastTimestamp", 0)),

@@ -21,7 +21,8 @@ from twinlog.client.errors import (
     ClientError,
     RequestCodeNotSupportedError,
 )
-from twinlog.client.routes import MASTER_ID, BrokerData
+from twinlog.client.routes import BrokerData
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
 
 SLAVE = "SLAVE"

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.names import is_user_topic as is_user_topic
 from twinlog.admin.names import system_names
-from twinlog.client.calls import json_object, queue_from_wire
+from twinlog.client.calls import json_object
 from twinlog.client.errors import UsageError
 from twinlog.client.message import check_topic
 from twinlog.client.queues import MessageQueue
 from twinlog.client.routes import TopicRoute
 from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.runtime.numbers import number_of
@@ -174,7 +175,7 @@ def parse_topic_stats(body: bytes) -> list[QueueStats]:
     table = fastjson.loads(body).get("offsetTable") or {}
     stats = [
         QueueStats(
-            queue=queue_from_wire(fastjson.loads(key)),
+            queue=queue_from_answer(fastjson.loads(key)),
             min_offset=number_of(data.get("minOffset", 0)),
             max_offset=number_of(data.get("maxOffset", 0)),
             last_update_ms=number_of(data.get("lastUpdateTimestamp", 0)),

@@ -5,7 +5,6 @@ Answers to PullMessageProcessor.generateOffsetMovedEvent.
 
 from __future__ import annotations
 
-from twinlog.broker.message_queue import MessageQueue
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage
 from twinlog.message.names import OFFSET_MOVED_TOPIC
@@ -16,6 +15,7 @@ from twinlog.message.properties import (
     encode_properties,
 )
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.store.message_store import MessageStore
@@ -36,7 +36,7 @@ class OffsetMovedEvents:
         """Note that `group` asked for `requested` and was sent to `corrected`."""
         body = {
             "consumerGroup": group,
-            "messageQueue": MessageQueue(self._config.broker_name, queue_id, topic),
+            "messageQueue": MessageQueue(topic, self._config.broker_name, queue_id),
             "offsetNew": corrected,
             "offsetRequest": requested,
         }

@@ -18,9 +18,9 @@ from functools import partial
 
 import msgspec
 
-from twinlog.broker import perm
 from twinlog.broker.namesrv_view import NamesrvView, Plan, TopicChanges
 from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.message import perm
 from twinlog.message.crc import body_crc
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl import REFUSAL
@@ -30,6 +30,7 @@ from twinlog.remoting.bodies.registration import (
     TopicConfigSerializeWrapper,
     encode_registration,
 )
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -59,7 +60,6 @@ ANNOUNCE_MS = 3_000  # So long the answer to updateTopic waits for the route.
 ANNOUNCE_SEND_MS = 1_500
 _RIVAL_LOG_MS = 60_000
 _SILENCES_MAX = 2
-MASTER_ID = 0
 
 # Called with (HA address of the master, service address of the master), None when unknown.
 MasterListener = Callable[[str | None, str | None], None]

@@ -33,7 +33,6 @@ from twinlog.broker.dispatch import Dispatch
 from twinlog.broker.handlers import request_table, store_host
 from twinlog.broker.hold import CHECK_INTERVAL_MS
 from twinlog.broker.identity import StoreIdentity
-from twinlog.broker.message_queue import MessageQueue
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.offset_moved import OffsetMovedEvents
 from twinlog.broker.offset_return import OffsetReturn
@@ -63,6 +62,7 @@ from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.audit import AuditLog
+from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.command import Request
 from twinlog.remoting.limits import DEFAULT_LIMITS

@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from twinlog.broker import perm
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.data_version import DataVersion
-from twinlog.message import names
+from twinlog.message import names, perm
 from twinlog.remoting.bodies.topic import TopicConfig, pretty_text
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig

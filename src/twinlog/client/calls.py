@@ -19,11 +19,13 @@ from twinlog.client.errors import (
 from twinlog.client.instance import ClientInstance
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.queues import MessageQueue
-from twinlog.client.routes import MASTER_ID, ReadAddress
+from twinlog.client.routes import ReadAddress
 from twinlog.client.subscription import SubscriptionData
 from twinlog.message.names import TOOLS_GROUP
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 
@@ -234,10 +236,6 @@ def _lock_body(instance: ClientInstance, group: str, queues: Iterable[MessageQue
     return fastjson.dumps(body)
 
 
-def queue_from_wire(data: Mapping[str, Any]) -> MessageQueue:
-    return MessageQueue(str(data["topic"]), str(data["brokerName"]), int(data["queueId"]))
-
-
 async def lock_queues(
     instance: ClientInstance, group: str, broker_name: str, queues: Sequence[MessageQueue]
 ) -> set[MessageQueue]:
@@ -247,7 +245,7 @@ async def lock_queues(
         _lock_body(instance, group, queues), timeout_ms=LOCK_TIMEOUT_MS, action="lock",
     )  # fmt: skip
     try:
-        return {queue_from_wire(data) for data in json_object(answer).get("lockOKMQSet") or ()}
+        return {queue_from_answer(data) for data in json_object(answer).get("lockOKMQSet") or ()}
     except (KeyError, TypeError, ValueError) as error:
         raise UnreadableAnswerError(f"locked queues are unreadable: {error!r}") from error
 

@@ -11,12 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from twinlog.client.calls import decode_messages, queue_from_wire
+from twinlog.client.calls import decode_messages
 from twinlog.client.consumer_core import ConsumerCore
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.queues import MessageQueue
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 
@@ -146,5 +147,5 @@ def parse_offset_table(body: bytes) -> dict[MessageQueue, int]:
     """Both forms: a map with queues as keys (Java), or a list (C++)."""
     table = fastjson.loads(body).get("offsetTable") or {}
     if isinstance(table, list):
-        return {queue_from_wire(item): int(item["offset"]) for item in table}
-    return {queue_from_wire(fastjson.loads(key)): int(offset) for key, offset in table.items()}
+        return {queue_from_answer(item): int(item["offset"]) for item in table}
+    return {queue_from_answer(fastjson.loads(key)): int(offset) for key, offset in table.items()}

@@ -24,7 +24,6 @@ from twinlog.client.name_servers import NameServers, discover, is_discovery, par
 from twinlog.client.presence import GroupMember, MemberRole, Presence
 from twinlog.client.route_table import RouteTable
 from twinlog.client.routes import (
-    MASTER_ID,
     BrokerData,
     ReadAddress,
     TopicRoute,
@@ -33,6 +32,7 @@ from twinlog.client.routes import (
 from twinlog.client.settings import ResolvedSettings
 from twinlog.client.transport import Transport
 from twinlog.message.ids import UniqueIdGenerator
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.client import ClientConnection, RemotingClient
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request

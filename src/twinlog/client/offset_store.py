@@ -15,6 +15,7 @@ from twinlog.client.errors import ClientError
 from twinlog.client.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.runtime.disk import Disk, write_atomically
 
 _LOG = logging.getLogger("twinlog.client")
@@ -103,8 +104,7 @@ class LocalOffsetStore:
         try:
             table = fastjson.loads(self._disk.read_bytes(self._path))["offsetTable"]
             self._stored = {
-                calls.queue_from_wire(fastjson.loads(key)): int(value)
-                for key, value in table.items()
+                queue_from_answer(fastjson.loads(key)): int(value) for key, value in table.items()
             }
         except (ValueError, KeyError, TypeError) as error:
             raise ClientError(

@@ -22,8 +22,8 @@ from twinlog.client.errors import (
     broker_error,
 )
 from twinlog.client.route_table import Host, RouteTable
-from twinlog.client.routes import MASTER_ID
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.client import ClientConnection
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand

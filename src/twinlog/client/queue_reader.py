@@ -22,10 +22,10 @@ from twinlog.client.instance import ClientInstance
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.process_queue import ProcessQueue
 from twinlog.client.queues import MessageQueue
-from twinlog.client.routes import MASTER_ID
 from twinlog.client.subscription import SubscriptionData
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import ResponseCode
 
 _LOG = logging.getLogger("twinlog.client")

@@ -7,25 +7,8 @@ only if all of them sort queues and client ids alike, so the order here is Java'
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-
-class MessageQueue(NamedTuple):
-    """One queue of a topic on one broker (a master and its slaves share the name)."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    def java_text(self) -> str:
-        """The text that Java's consistent hash hashes."""
-        return (
-            f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, "
-            f"queueId={self.queue_id}]"
-        )
-
-    def wire(self) -> dict[str, str | int]:
-        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+from twinlog.remoting.bodies.common import MessageQueue as MessageQueue
 
 
 def java_order(text: str) -> bytes:

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from twinlog.client.queues import MessageQueue, java_order
-
-MASTER_ID = 0
-PERM_READ = 4
-PERM_WRITE = 2
-PERM_INHERIT = 1
+from twinlog.message.perm import PERM_INHERIT, PERM_READ, PERM_WRITE
+from twinlog.remoting.bodies.route import MASTER_ID
 
 
 @dataclass(frozen=True, slots=True)

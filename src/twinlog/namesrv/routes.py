@@ -21,9 +21,8 @@ import enum
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
+from twinlog.message.perm import PERM_READ_WRITE, PERM_WRITE
 from twinlog.remoting.bodies.common import (
-    PERM_READ,
-    PERM_WRITE,
     TOPIC_FLAG_UNIT,
     TOPIC_FLAG_UNIT_SUB,
     DataVersion,
@@ -449,7 +448,7 @@ class RouteInfoManager:
 
     def add_write_perm(self, broker_name: str) -> int:
         """Set read and write on every topic of a broker; return how many there are."""
-        return self._edit_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
+        return self._edit_perm(broker_name, lambda _: PERM_READ_WRITE)
 
     def _edit_perm(self, broker_name: str, edit: Callable[[int], int]) -> int:
         found = [queues[broker_name] for queues in self._topics.values() if broker_name in queues]

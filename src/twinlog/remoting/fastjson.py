@@ -6,7 +6,8 @@ objects as `{"$ref":"$.path"}`, single quotes, names without quotes.
 
 Reading: keys always come back as strings; an object key as its compact text (`loads` it again).
 Writing: a msgspec struct is a Java bean (members in alphabetical order of their wire names, None
-left out), a dict is a Java map (order kept, int keys without quotes, structs as keys allowed).
+left out), a dict is a Java map (order kept, int keys without quotes, structs as keys allowed), and
+what has a method `wire` is what that returns.
 """
 
 from __future__ import annotations
@@ -409,6 +410,8 @@ def _write(value: Any, put: Callable[[bytes], None], quote_int_keys: bool) -> No
             _write(member, put, quote_int_keys)
             separator = b","
         put(b"{}" if separator == b"{" else b"}")
+    elif hasattr(value, "wire"):
+        _write(value.wire(), put, quote_int_keys)
     else:
         separator = b"["
         for item in value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinlog.broker import names, perm
+from twinlog.broker import names
 from twinlog.broker.data_version import DataVersion
 from twinlog.broker.delay import delayed
 from twinlog.broker.processors.admin_config import with_values
@@ -18,6 +18,7 @@ from twinlog.broker.subscription import (
     build_subscription,
     subscription_from_json,
 )
+from twinlog.message import perm
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import decode_properties

@@ -10,11 +10,11 @@ from typing import Any
 from twinlog.broker.clients import ClientChannelInfo, ConsumerManager, ProducerManager
 from twinlog.broker.consumer_offset import UNKNOWN_OFFSET, ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.message_queue import MessageQueue, queue_from_json
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
 from twinlog.remoting.codes import RequestCode, ResponseCode, version_description
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import RemotingError, RequestTimeoutError
@@ -160,7 +160,7 @@ class AdminClientsProcessor:
                     header.topic, queue_id, header.timestamp
                 )
             target = max(0, target)
-            queue = MessageQueue(self._config.broker_name, queue_id, header.topic)
+            queue = MessageQueue(header.topic, self._config.broker_name, queue_id)
             table[queue] = target if header.is_force else min(target, committed)
         return table
 
@@ -296,4 +296,6 @@ def _reset_body(table: dict[MessageQueue, int], *, is_cpp: bool) -> bytes:
 def _queue_table(body: bytes) -> dict[MessageQueue, int]:
     """messageQueueTable of a member's answer; its keys are objects."""
     table = fastjson.loads(body).get("messageQueueTable") or {}
-    return {queue_from_json(fastjson.loads(key)): number_of(value) for key, value in table.items()}
+    return {
+        queue_from_request(fastjson.loads(key)): number_of(value) for key, value in table.items()
+    }

@@ -13,7 +13,6 @@ from twinlog.broker import names, offset_json
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.message_queue import MessageQueue
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
 from twinlog.broker.schedule import ScheduleMessageService
 from twinlog.broker.stats import BrokerStatsManager
@@ -21,6 +20,7 @@ from twinlog.broker.store_view import queue_entries
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
@@ -146,7 +146,7 @@ class AdminStatsProcessor:
             last = 0
             if consumed > 0:
                 last = max(0, self._store.message_store_time(name, queue_id, consumed - 1))
-            table[MessageQueue(self._config.broker_name, queue_id, name)] = {
+            table[MessageQueue(name, self._config.broker_name, queue_id)] = {
                 "brokerOffset": max(0, self._store.max_offset_in_queue(name, queue_id)),
                 "consumerOffset": consumed,
                 "lastTimestamp": last,
@@ -183,7 +183,7 @@ class AdminStatsProcessor:
             "delayTime": delay,
             "maxTimeStamp": newest,
             "maxTimeStampStr": _human_time(newest),
-            "messageQueue": MessageQueue(self._config.broker_name, queue_id, topic),
+            "messageQueue": MessageQueue(topic, self._config.broker_name, queue_id),
             "minTimeStamp": oldest,
             "minTimeStampStr": _human_time(oldest),
         }

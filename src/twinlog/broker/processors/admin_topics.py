@@ -14,12 +14,12 @@ from twinlog.broker import names
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.message_queue import MessageQueue
 from twinlog.broker.registration import Registration
 from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
 from twinlog.broker.topic_config import FILTER_TYPES, TopicConfigManager
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
@@ -132,7 +132,7 @@ class AdminTopicsProcessor:
             low = max(0, self._store.min_offset_in_queue(name, queue_id))
             high = max(0, self._store.max_offset_in_queue(name, queue_id))
             newest = self._store.message_store_time(name, queue_id, high - 1) if high else 0
-            table[MessageQueue(self._config.broker_name, queue_id, name)] = {
+            table[MessageQueue(name, self._config.broker_name, queue_id)] = {
                 "lastUpdateTimestamp": max(0, newest),
                 "maxOffset": high,
                 "minOffset": low,

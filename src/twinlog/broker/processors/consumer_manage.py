@@ -12,10 +12,10 @@ from twinlog.broker import names
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.message_queue import MessageQueue, queue_from_json
 from twinlog.broker.rebalance_lock import RebalanceLockManager
 from twinlog.broker.store_view import is_on_disk
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.base import QueueHeader
@@ -144,4 +144,4 @@ def _lock_body(request: Request) -> tuple[str, str, list[MessageQueue]]:
     if not group or not client_id:
         remark = "the body names no consumerGroup or no clientId"
         raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-    return group, client_id, [queue_from_json(value) for value in members(body, "mqSet")]
+    return group, client_id, [queue_from_request(value) for value in members(body, "mqSet")]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-from twinlog.broker import perm
 from twinlog.broker.clients import ConsumerManager
 from twinlog.broker.consumer_filter import (
     ConsumerFilterManager,
@@ -39,6 +38,7 @@ from twinlog.broker.subscription_group import (
     SubscriptionGroupManager,
 )
 from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.message import perm
 from twinlog.remoting.codec import encode_pull_opening
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from twinlog.broker import perm
 from twinlog.broker.delay import DelayLevels, delayed, park_delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.idempotence import Place
@@ -30,7 +29,7 @@ from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager, java_text
 from twinlog.broker.transaction.half import half_message, park_half
-from twinlog.message import names, sysflag
+from twinlog.message import names, perm, sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
 from twinlog.message.crc import crc32
 from twinlog.message.layout import HOST_V4_SIZE

@@ -5,7 +5,6 @@ Answers to SendMessageProcessor.asyncConsumerSendMsgBack.
 
 from __future__ import annotations
 
-from twinlog.broker import perm
 from twinlog.broker.delay import DelayLevels, delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.processors.send import VERSION_MAX_RECONSUME_TIMES
@@ -17,7 +16,7 @@ from twinlog.broker.subscription_group import (
     SubscriptionGroupManager,
 )
 from twinlog.broker.topic_config import TopicConfigManager
-from twinlog.message import names
+from twinlog.message import names, perm
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.properties import (
     PROPERTY_DELAY_TIME_LEVEL,

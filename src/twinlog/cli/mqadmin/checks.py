@@ -13,12 +13,13 @@ from twinlog.admin import groups, messages
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.times import now_ms
-from twinlog.client.calls import json_object, queue_from_wire
+from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError
 from twinlog.client.message import Message
 from twinlog.client.producer import Producer
 from twinlog.message.names import TRACE_TOPIC
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.codes import RequestCode, version_description
 from twinlog.runtime.numbers import number_or_none
 
@@ -105,7 +106,7 @@ def _stuck_queues(client_id: str, info: Mapping[str, Any]) -> list[str]:
 
 def _queues(info: Mapping[str, Any]) -> list[tuple[MessageQueue, Mapping[str, Any]]]:
     table = info.get("mqTable") or {}
-    found = [(queue_from_wire(fastjson.loads(key)), value) for key, value in table.items()]
+    found = [(queue_from_answer(fastjson.loads(key)), value) for key, value in table.items()]
     return sorted(found, key=lambda row: (row[0].topic, row[0].broker_name, row[0].queue_id))
 
 

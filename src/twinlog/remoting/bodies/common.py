@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import msgspec
+
+from twinlog.runtime.numbers import INT32_MAX, number_of
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -16,12 +21,40 @@ class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
     timestamp: int = 0
 
 
-class MessageQueue(msgspec.Struct, frozen=True, rename="camel", order=True):
-    """One queue in the cluster; also a key of maps, where it is written as a whole object."""
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker (a master and its slaves share the name).
 
-    topic: str = ""
-    broker_name: str = ""
-    queue_id: int = 0
+    Also a key of maps, where it is written as a whole object.
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def java_text(self) -> str:
+        """The text that Java's consistent hash hashes."""
+        return (
+            f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, "
+            f"queueId={self.queue_id}]"
+        )
+
+    def wire(self) -> dict[str, str | int]:
+        """The object that `fastjson` writes."""
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+def queue_from_answer(data: Mapping[str, Any]) -> MessageQueue:
+    """A queue that a broker names: KeyError or ValueError when it is none."""
+    return MessageQueue(str(data["topic"]), str(data["brokerName"]), int(data["queueId"]))
+
+
+def queue_from_request(data: Mapping[str, Any]) -> MessageQueue:
+    """A queue that a client names: what is missing is empty, as with Java."""
+    return MessageQueue(
+        topic=str(data.get("topic") or ""),
+        broker_name=str(data.get("brokerName") or ""),
+        queue_id=number_of(data.get("queueId") or 0, -INT32_MAX - 1, INT32_MAX),
+    )
 
 
 class KVTable(Body):
@@ -37,5 +70,4 @@ class TopicList(Body):
     broker_addr: str | None = None
 
 
-PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
 TOPIC_FLAG_UNIT, TOPIC_FLAG_UNIT_SUB = 1, 2
