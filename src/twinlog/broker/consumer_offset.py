@@ -6,6 +6,7 @@ in Apache. The last commit wins, also a smaller one. A key is `topic@group`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from twinlog.broker.skip_guard import SkipGuard
 from twinlog.runtime.numbers import number_of
 from twinlog.runtime.saving import TableSaver
 
+_LOG = logging.getLogger("twinlog.broker")
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
 _OFFSET_MAX = (1 << 63) - 1
@@ -26,14 +28,24 @@ def offset_table(data: Any) -> OffsetTable:
 
     Raises ValueError, TypeError or AttributeError when it is not one: nothing of it is taken then.
     """
-    table: OffsetTable = {}
-    for key, queues in (data.get("offsetTable") or {}).items():
-        table[str(key)] = offsets = {
-            number_of(number): number_of(value) for number, value in queues.items()
-        }
-        if offsets and not -1 <= min(offsets.values()) <= max(offsets.values()) <= _OFFSET_MAX:
-            raise ValueError(f"an offset of {key} is not one")
-    return table
+    return {str(key): _offsets(key, queues) for key, queues in _entries(data)}
+
+
+def _entries(data: Any) -> Iterable[tuple[Any, Any]]:
+    entries: Iterable[tuple[Any, Any]] = (data.get("offsetTable") or {}).items()
+    return entries
+
+
+def _offsets(key: object, queues: Any) -> dict[int, int]:
+    offsets = {number_of(number): number_of(value) for number, value in queues.items()}
+    if not all(map(is_offset, offsets.values())):
+        raise ValueError(f"an offset of {key} is not one")
+    return offsets
+
+
+def is_offset(number: int) -> bool:
+    """Whether a table may hold it; a smaller one would keep the table from being read again."""
+    return UNKNOWN_OFFSET <= number <= _OFFSET_MAX
 
 
 class ConsumerOffsetManager:
@@ -49,10 +61,19 @@ class ConsumerOffsetManager:
         self.guard: SkipGuard | None = None
 
     def load(self) -> None:
-        """Read the file; it replaces the whole table."""
+        """Read the file; it replaces the whole table.
+
+        What is no offset is left out: one group of thousands is no reason not to start.
+        """
         data = self._file.load()
-        if data is not None:
-            self.table = offset_table(data)
+        if data is None:
+            return
+        self.table = {}
+        for key, queues in _entries(data):
+            try:
+                self.table[str(key)] = _offsets(key, queues)
+            except (ValueError, TypeError, AttributeError) as error:
+                _LOG.warning("offsets left out path=%s error=%s", self._file.path, error)
 
     async def _write(self) -> None:
         await self._file.save_parts(offset_json.pretty_parts(self.table))
@@ -102,6 +123,9 @@ class ConsumerOffsetManager:
         return was_cut
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The last one wins. What is no offset moves nothing."""
+        if not is_offset(offset):
+            return
         if self.guard is not None and self.guard.is_armed:
             offset = self.guard.commit(group, topic, queue_id, offset)
         key = topic + _SEPARATOR + group

@@ -76,7 +76,7 @@ def encode_change(change: MetadataChange) -> bytes:
 def decode_change(body: bytes) -> MetadataChange:
     try:
         change: MetadataChange = _DECODER.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MetadataError(f"metadata record cannot be read: {error}") from error
     return change
 

@@ -68,6 +68,6 @@ def loads(body: bytes, *, lenient_max: int | None = None) -> Any:
         pieces[1::2] = [b'"%b"' % number for number in pieces[1::2]]
         try:
             return {"offsetTable": _decoder.decode(b"".join(pieces))}
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # The general reader knows what is wrong with it, if anything.
     return fastjson.loads(body, lenient_max=lenient_max)

@@ -100,17 +100,30 @@ def build_subscription(
 
 
 def subscription_from_json(value: Any) -> SubscriptionData:
-    """A subscription out of a heartbeat. Java and C++ forms; hashes are made anew."""
-    topic = str(value.get("topic") or "")
-    sub_string = value.get("subString")
-    expression_type = value.get("expressionType") or TAG_TYPE
-    version = number_of(value.get("subVersion") or 0)
+    """A subscription out of a heartbeat. Java and C++ forms; hashes are made anew.
+
+    Raises:
+        SubscriptionError: a member is of a kind that it cannot be.
+    """
+    topic, sub_string = _text(value, "topic"), _text(value, "subString")
+    expression_type = _text(value, "expressionType") or TAG_TYPE
+    try:
+        version = number_of(value.get("subVersion") or 0)
+    except ValueError as error:
+        raise SubscriptionError(f"subVersion: {error}") from None
     try:
         data = build_subscription(topic, sub_string, expression_type, version)
     except SubscriptionError:
         # A heartbeat never fails for one bad expression; its pulls will say what is wrong.
         data = SubscriptionData(
-            topic, sub_string or "", expression_type=expression_type, sub_version=version
+            topic, sub_string, expression_type=expression_type, sub_version=version
         )
     data.class_filter_mode = bool(value.get("classFilterMode", False))
     return data
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    found = value.get(name) or ""
+    if not isinstance(found, str):
+        raise SubscriptionError(f"{name} of a subscription is not text")
+    return found

@@ -22,7 +22,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies import controller as bodies
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.errors import CommandError
+from twinlog.remoting.errors import DECODE_ERRORS, CommandError
 from twinlog.remoting.headers import controller as headers
 from twinlog.remoting.request_table import (
     ADMIN,
@@ -509,7 +509,7 @@ def _stored(body: bytes) -> GroupRecord | None:
         return None
     try:
         return msgspec.json.decode(body, type=GroupRecord)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise CommandError(f"the record in a heartbeat cannot be read: {error}") from error
 
 
@@ -518,5 +518,5 @@ def _policy(text: str | None) -> Policy:
         return Policy()
     try:
         return msgspec.json.decode(text, type=Policy)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise CommandError(f"twinlogPolicy cannot be read: {error}") from error

@@ -277,7 +277,10 @@ class ControllerServer:
 
     def update_config(self, text: str) -> None:
         """Only what takes effect at once: whether brokers are told of a change."""
-        changes = {entry.key: entry.value for entry in parse_properties(text.encode())}
+        try:
+            changes = {entry.key: entry.value for entry in parse_properties(text.encode())}
+        except ValueError as error:
+            raise CommandError(f"the configuration cannot be read: {error}") from error
         fixed = sorted(changes.keys() - {"notifyBrokerRoleChanged"})
         if fixed:
             remark = f"can not be changed while the controller runs: {', '.join(fixed)}"

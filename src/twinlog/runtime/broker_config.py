@@ -28,11 +28,15 @@ from twinlog.runtime.config_format import (
     properties_text,
 )
 from twinlog.runtime.log_config import LogFormat, LogLevel
+from twinlog.runtime.numbers import INT32_MAX, INT64_MAX
 from twinlog.runtime.tls import TlsConfig
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
-Positive: TypeAlias = Annotated[int, Meta(ge=1)]
-Natural: TypeAlias = Annotated[int, Meta(ge=0)]
+# Java's int and long: a larger number is none there, and no counter or buffer here can hold it.
+Positive: TypeAlias = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+PositiveLong: TypeAlias = Annotated[int, Meta(ge=1, le=INT64_MAX)]
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+NaturalLong: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 Percent: TypeAlias = Annotated[int, Meta(ge=0, le=100)]
 
 _CPUS = os.cpu_count() or 1
@@ -101,7 +105,7 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     ha_transfer_batch_size: Positive = 32 * 1024
     ha_slave_fallbehind_max: Positive = 256 * 1024 * 1024
     ha_flow_control_enable: bool = False  # 5.x: limits what one slave is sent.
-    max_ha_transfer_byte_in_second: Positive = 100 * 1024 * 1024
+    max_ha_transfer_byte_in_second: PositiveLong = 100 * 1024 * 1024
     duplication_enable: bool = False
     twinlog_ha_dialect: HADialect = HADialect.AUTO
     twinlog_reseed: Reseed = Reseed.TAIL
@@ -122,13 +126,13 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     # a benchmark), below what ends a server; see docs/OPERATIONS.md.
     twinlog_connections_per_address: Natural = 8_000
     twinlog_requests_per_address: Natural = 1_000_000
-    twinlog_bytes_in_flight_per_address: Natural = 256 * 1024 * 1024
+    twinlog_bytes_in_flight_per_address: NaturalLong = 256 * 1024 * 1024
     twinlog_creations_per_address: Natural = 1_000
     # Where log lines go and how they look; see `runtime/log_config.py`.
     twinlog_log_level: LogLevel = LogLevel.INFO
     twinlog_log_format: LogFormat = LogFormat.PLAIN
     twinlog_log_file: str = ""
-    twinlog_log_file_size: Positive = 64 * 1024 * 1024
+    twinlog_log_file_size: PositiveLong = 64 * 1024 * 1024
     twinlog_log_file_count: Natural = 10
     # 5.x: an empty slave copies the last file only.
     sync_from_last_file: bool = False
@@ -140,11 +144,11 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     in_sync_replicas: Positive = 2  # The master included: one slave, as 4.9 waits for.
     min_in_sync_replicas: Positive = 1
     total_replicas: Positive = 1
-    ha_max_time_slave_not_catchup: Positive = 15000
-    broker_heartbeat_interval: Positive = 1000
-    broker_not_active_timeout_millis: Positive = 10000
-    sync_broker_metadata_period: Positive = 5000
-    check_sync_state_set_period: Positive = 5000
+    ha_max_time_slave_not_catchup: PositiveLong = 15000
+    broker_heartbeat_interval: PositiveLong = 1000
+    broker_not_active_timeout_millis: PositiveLong = 10000
+    sync_broker_metadata_period: PositiveLong = 5000
+    check_sync_state_set_period: PositiveLong = 5000
     broker_election_priority: int = 2147483647
 
     # Store: files.
@@ -162,7 +166,7 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     max_index_num: Annotated[int, Meta(ge=2)] = 20000000
     max_msgs_num_batch: Positive = 64
     default_query_max_num: Positive = 32
-    max_message_size: Annotated[int, Meta(ge=10)] = 4 * 1024 * 1024
+    max_message_size: Annotated[int, Meta(ge=10, le=INT32_MAX)] = 4 * 1024 * 1024
     check_crc_on_recover: bool = True
 
     # Store: flushing.
@@ -176,10 +180,10 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     flush_interval_consume_queue: Positive = 1000
     flush_consume_queue_least_pages: Natural = 2
     flush_consume_queue_thorough_interval: Positive = 60000
-    flush_delay_offset_interval: Positive = 10000
+    flush_delay_offset_interval: PositiveLong = 10000
     flush_consumer_offset_interval: Positive = 5000
     flush_consumer_offset_history_interval: Positive = 60000
-    os_page_cache_busy_time_out_mills: Positive = 1000
+    os_page_cache_busy_time_out_mills: PositiveLong = 1000
 
     # Store: retention.
     delete_when: str = "04"
@@ -203,9 +207,9 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     access_message_in_memory_max_ratio: Percent = 40
     transfer_msg_by_heap: bool = True
     long_polling_enable: bool = True
-    short_polling_time_mills: Positive = 1000
+    short_polling_time_mills: PositiveLong = 1000
     disable_consume_if_consumer_read_slowly: bool = False
-    consumer_fallbehind_threshold: Positive = 16 * 1024 * 1024 * 1024
+    consumer_fallbehind_threshold: PositiveLong = 16 * 1024 * 1024 * 1024
 
     # Topics, groups, filters.
     broker_permission: Annotated[int, Meta(ge=0, le=15)] = 6
@@ -223,7 +227,7 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     enable_calc_filter_bit_map: bool = False
     expect_consumer_num_use_filter: Positive = 32
     max_error_rate_of_bloom_filter: Percent = 20
-    filter_data_clean_time_span: Positive = 86400000
+    filter_data_clean_time_span: PositiveLong = 86400000
     filter_server_nums: Natural = 0
     store_reply_message_enable: bool = True
 
@@ -234,9 +238,9 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
     schedule_async_deliver_max_pending_limit: Positive = 2000
     schedule_async_deliver_max_resend_num2_blocked: Natural = 3
     reject_transaction_message: bool = False
-    transaction_time_out: Positive = 6000
+    transaction_time_out: PositiveLong = 6000
     transaction_check_max: Positive = 15
-    transaction_check_interval: Positive = 60000
+    transaction_check_interval: PositiveLong = 60000
 
     # Registration.
     register_name_server_period: Positive = 30000
@@ -247,11 +251,11 @@ class BrokerConfig(msgspec.Struct, kw_only=True):
 
     # Flow control.
     broker_fast_failure_enable: bool = True
-    wait_time_mills_in_send_queue: Positive = 200
-    wait_time_mills_in_pull_queue: Positive = 5000
-    wait_time_mills_in_heartbeat_queue: Positive = 31000
-    wait_time_mills_in_transaction_queue: Positive = 3000
-    start_accept_send_request_time_stamp: Natural = 0
+    wait_time_mills_in_send_queue: PositiveLong = 200
+    wait_time_mills_in_pull_queue: PositiveLong = 5000
+    wait_time_mills_in_heartbeat_queue: PositiveLong = 31000
+    wait_time_mills_in_transaction_queue: PositiveLong = 3000
+    start_accept_send_request_time_stamp: NaturalLong = 0
 
     # Security.
     acl_enable: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -40,6 +41,21 @@ class LogSettings(Protocol):
     twinlog_log_file_count: int
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+MESSAGE_LENGTH_MAX = 8192  # A name of a peer can have 256 KiB.
+
+
+class PlainFormatter(logging.Formatter):
+    """One line a record, whatever a peer calls itself: it cannot write lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        text = record.message[:MESSAGE_LENGTH_MAX]
+        if _CONTROL.search(text) is not None:
+            text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        record.message = text
+        return super().formatMessage(record)
+
+
 class JsonFormatter(logging.Formatter):
     """One object a line, for collectors."""
 
@@ -48,7 +64,7 @@ class JsonFormatter(logging.Formatter):
             "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}",
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage()[:MESSAGE_LENGTH_MAX],
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
@@ -86,7 +102,7 @@ def configure(settings: LogSettings, environment: Mapping[str, str]) -> None:
     else:
         handler = logging.StreamHandler(sys.stderr)
     is_json = settings.twinlog_log_format is LogFormat.JSON
-    handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(_PLAIN, _DATE))
+    handler.setFormatter(JsonFormatter() if is_json else PlainFormatter(_PLAIN, _DATE))
     logging.basicConfig(handlers=[handler], force=True)
     given = environment.get("TWINLOG_LOG_LEVEL", "").upper()
     level = given if given in LogLevel.__members__ else settings.twinlog_log_level.value

@@ -13,7 +13,11 @@ from twinlog.broker.clients import (
 from twinlog.broker.consumer_filter import ConsumerFilterManager
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.sql92 import FilterSyntaxError, compile_filter
-from twinlog.broker.subscription import is_tag_type, subscription_from_json
+from twinlog.broker.subscription import (
+    SubscriptionError,
+    is_tag_type,
+    subscription_from_json,
+)
 from twinlog.broker.subscription_group import SubscriptionGroupManager
 from twinlog.broker.topic_config import TopicConfigManager
 from twinlog.message import names
@@ -106,9 +110,12 @@ class ClientManageProcessor:
                 queue_count=config.retry_queue_nums,
                 sys_flag=_UNIT_SUB_FLAG if data.get("unitMode") else 0,
             )
-        subscriptions = [
-            subscription_from_json(value) for value in members(data, "subscriptionDataSet")
-        ]
+        try:
+            subscriptions = [
+                subscription_from_json(value) for value in members(data, "subscriptionDataSet")
+            ]
+        except SubscriptionError as error:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         self._filters.register(group, subscriptions)
         self._consumers.register(
             group,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from twinlog.broker import names
 from twinlog.broker.clients import ConsumerManager
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.consumer_offset import ConsumerOffsetManager, is_offset
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.rebalance_lock import RebalanceLockManager
 from twinlog.broker.store_view import is_on_disk
@@ -90,6 +90,9 @@ class ConsumerManageProcessor:
         fault = names.offset_fault(group, topic)
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+        if not is_offset(header.commit_offset):
+            remark = f"commitOffset={header.commit_offset} is not an offset"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         self._offsets.commit(group, topic, queue_id, header.commit_offset)
 
         def answer() -> None:
@@ -144,4 +147,7 @@ def _lock_body(request: Request) -> tuple[str, str, list[MessageQueue]]:
     if not group or not client_id:
         remark = "the body names no consumerGroup or no clientId"
         raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-    return group, client_id, [queue_from_request(value) for value in members(body, "mqSet")]
+    try:
+        return group, client_id, [queue_from_request(value) for value in members(body, "mqSet")]
+    except ValueError as error:
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, f"queueId in mqSet: {error}") from None

@@ -228,7 +228,7 @@ def decode_json(payload: memoryview, kind: type[Any]) -> Any:
     """A handshake message, or RemoteProtocolError: the peer is never believed."""
     try:
         return msgspec.json.decode(payload, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"{kind.__name__} cannot be read: {error}") from error
 
 
