@@ -68,8 +68,9 @@ chaos: setup
 demo: setup
 	$(BIN)/twinlog demo $(ARGS)
 
-# T seconds for each parser that reads what a peer sent; TARGETS=frame,json picks some. With atheris
-# where it can be installed, by plain mutation otherwise.
+# T seconds for each parser that reads what a peer sent, and for servers under generated requests
+# (hostile); TARGETS=frame,hostile picks some. Parsers with atheris where it can be installed, by plain
+# mutation otherwise.
 T ?= 30
 COMMA := ,
 fuzz: setup

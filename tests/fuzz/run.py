@@ -2,12 +2,15 @@
 
     python tests/fuzz/run.py SECONDS [TARGET ...]
 
-A finding is written to tests/fuzz/findings/ and ends the run with exit code 1.
+The target `hostile` attacks servers instead of parsers, with TWINLOG_HOSTILE_SEED and
+TWINLOG_HOSTILE_FIRST as it prints them. A finding of the others is written to tests/fuzz/findings/
+and ends the run with exit code 1.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import traceback
 from pathlib import Path
 
 HERE = Path(__file__).parent
+HOSTILE = "hostile"
 sys.path.insert(0, str(HERE.parent))
 
 from fuzz.mutate import mutated  # noqa: E402
@@ -62,16 +66,35 @@ def fuzz_with_atheris(name: str, seconds: int) -> int:
         return subprocess.run(command, check=False).returncode
 
 
+def attack_servers(seconds: int) -> int:
+    """Generated requests against real processes: `tests/hostile/test_generated.py` for longer."""
+    from support.hostile_world import attack
+
+    seed = os.environ.get("TWINLOG_HOSTILE_SEED") or os.urandom(4).hex()
+    first = int(os.environ.get("TWINLOG_HOSTILE_FIRST", "0"))
+    with tempfile.TemporaryDirectory() as directory:
+        report = attack(Path(directory), seconds=seconds, seed=seed, first=first)
+    print(f"{HOSTILE}: {report.text()}", flush=True)
+    return 1 if report.findings else 0
+
+
 def main() -> int:
     seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
-    names = sys.argv[2:] or list(TARGETS)
+    names = sys.argv[2:] or [*TARGETS, HOSTILE]
+    if HOSTILE in names:
+        names.remove(HOSTILE)
+        return max(attack_servers(seconds), fuzz_parsers(names, seconds))
+    return fuzz_parsers(names, seconds)
+
+
+def fuzz_parsers(names: list[str], seconds: int) -> int:
     try:
         import atheris  # noqa: F401
     except ImportError:
         for name in names:
             print(f"{name}: {fuzz_plainly(name, seconds)} inputs, no finding", flush=True)
         return 0
-    return max(fuzz_with_atheris(name, seconds) for name in names)
+    return max((fuzz_with_atheris(name, seconds) for name in names), default=0)
 
 
 if __name__ == "__main__":
