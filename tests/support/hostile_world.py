@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
@@ -314,6 +315,11 @@ class World:
         stdin.write(f"{name}\n".encode())
         stdin.flush()
 
+    def close(self) -> None:
+        """The end of its input is the end of what the normal client sends."""
+        if self.client.popen.stdin is not None:
+            self.client.popen.stdin.close()
+
     # What others rely on
 
     def check(self) -> None:
@@ -397,7 +403,7 @@ class World:
 
     def account(self) -> dict[str, Any]:
         """What the normal client has to say at the end."""
-        self.phase("end")
+        self.close()
         assert self.client.wait(deadline_s=120) == 0, self.client.tail()
         report: dict[str, Any] = json.loads(self.client.output().splitlines()[-1])
         return report
@@ -472,8 +478,9 @@ def attack(
     say: Callable[[str], object] = print,
 ) -> Report:  # fmt: skip
     """Attack for about `seconds`, with a restart and a promotion between."""
-    with process_group() as group:
+    with process_group() as group, ExitStack() as cleanup:
         world = World(directory, group)
+        cleanup.callback(world.close)
         world.phase("quiet")
         attacks = Attack(world, seed, first)
         everyone = tuple(attacks.attackers)

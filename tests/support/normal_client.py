@@ -2,9 +2,9 @@
 
     python normal_client.py NAME_SERVER TOPIC
 
-Every line on standard input names what happens from then on; the last one is `end`. Then nothing
-more is sent, and when everything that was acknowledged with SEND_OK has arrived (or after the
-deadline) one JSON object is printed: what is missing, and how long sends took in each phase.
+Every line on standard input names what happens from then on. At its end nothing more is sent, and
+when everything that was acknowledged with SEND_OK has arrived (or after the deadline) one JSON
+object is printed: what is missing, and how long sends took in each phase.
 """
 
 from __future__ import annotations
@@ -84,11 +84,8 @@ class NormalClient:
 
     async def _read_phases(self) -> None:
         loop = asyncio.get_running_loop()
-        while (line := (await loop.run_in_executor(None, sys.stdin.readline)).strip()) not in (
-            "",
-            "end",
-        ):
-            self._phase = line
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            self._phase = line.strip()
         self._must_end.set()
 
     def _report(self) -> dict[str, object]:
