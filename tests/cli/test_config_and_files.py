@@ -62,16 +62,62 @@ def test_print_and_diff(tmp_path: Path) -> None:
     assert different.json == [{"key": "fileReservedTime", "first": "48", "second": "72"}]
 
 
-def test_explain_every_key_that_has_a_text() -> None:
-    from twinlog.cli.config_texts import TEXTS, describe
-
-    for key in TEXTS:
-        assert describe("broker", key) or describe("namesrv", key), key
+def test_explain_says_what_is_declared_and_what_is_used() -> None:
     shown = twinlog("config", "explain", "mapedFileSizeCommitLog").ok()
     assert ["key", "mappedFileSizeCommitLog"] in shown.rows
     assert ["default", "1073741824"] in shown.rows
+    port = twinlog("config", "explain", "haListenPort", "-o", "json").ok().json
+    assert port["default"] == "10912 (listenPort + 1)"
+    assert port["values"] == "a number from 0 to 65535"
+    role = twinlog("config", "explain", "brokerRole", "-o", "json").ok().json
+    assert role["values"] == "ASYNC_MASTER, SYNC_MASTER or SLAVE"
+    assert (role["effect"], role["runtime"]) == ("used", "changes at once")
+    refused = twinlog("config", "explain", "enableControllerMode", "-o", "json").ok().json
+    assert refused["effect"].startswith("refused: ")
+    assert refused["runtime"] == "cannot be changed"
+    renamed = twinlog("config", "explain", "haMaxGapNotInSync").ok()
+    assert ["key", "haSlaveFallbehindMax"] in renamed.rows
+    for role_name in ("namesrv", "controller"):
+        found = twinlog("config", "explain", "useTLS", "--role", role_name, "-o", "json").ok().json
+        assert found["of"] == role_name
+    assert "tls.server.certPath" in twinlog("config", "explain", "tls.server.certPath").ok().out
     typo = twinlog("config", "explain", "brokerRol")
     assert (typo.code, typo.err) == (3, "twinlog: no key 'brokerRol'; did you mean 'brokerRole'?\n")
+
+
+def test_lint_shows_all_faults_at_once_and_allowed_values(tmp_path: Path) -> None:
+    bad = write(tmp_path / "bad.conf", "brokerRole=MASTER\nflushDiskType=sync\nlistenPort=70000\n"
+                "enableControllerMode=true\nbrokerNam=a\n")  # fmt: skip
+    found = lint(bad, "-o", "json")
+    assert found.code == 2
+    assert [(row["level"], row["text"].partition(": ")[2].partition("=")[0])
+            for row in found.json[:4]] == [
+        ("error", "brokerRole"), ("error", "flushDiskType"), ("error", "listenPort"),
+        ("error", "enableControllerMode"),
+    ]  # fmt: skip
+    assert "ASYNC_MASTER, SYNC_MASTER or SLAVE" in found.out
+    assert "SYNC_FLUSH or ASYNC_FLUSH" in found.out
+    assert "from 0 to 65535" in found.out
+    assert "did you mean brokerName?" in found.out
+
+
+def test_lint_knows_whose_file_it_is(tmp_path: Path) -> None:
+    for name, text in {
+        "n.conf": "listenPort=9876\nkvConfigPath=/tmp/kv.json\n",
+        "namesrv-2.conf": "listenPort=9876\nbindAddress=127.0.0.1\n",
+        "c.conf": "listenPort=9878\ncontrollerStorePath=/tmp/c\ncontrollerDLegerSelfId=n0\n",
+        "controller.conf": "listenPort=9878\n",
+        "b.conf": f"listenPort=1\nnamesrvAddr=a:1\nbrokerName=b\nstorePathRootDir={tmp_path}\n",
+    }.items():
+        expected = 2 if name == "b.conf" else 0  # Only a broker has a VIP port.
+        assert lint(write(tmp_path / name, text)).code == expected, name
+    inside = write(tmp_path / "x.conf", "enableControllerInNamesrv=true\ncontrollerStorePath=/c\n")
+    assert "enableControllerInNamesrv=true" in lint(inside).out
+    several = write(tmp_path / "y.conf", "controllerDLegerPeers=n0-a:1;n1-b:1\ntwinlogLeaseMs=1\n")
+    found = lint(several)
+    assert found.code == 2
+    assert "controllerDLegerPeers" in found.out
+    assert "from 500 to 60000" in found.out
 
 
 @pytest.mark.parametrize("role", ["broker", "namesrv"])

@@ -15,7 +15,7 @@ from twinlog.client.transaction import TransactionState
 from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.config import BrokerConfig, ConfigError, load_broker_config
-from twinlog.runtime.config_format import ConfigValueError
+from twinlog.runtime.config_key import undone
 from twinlog.runtime.namesrv_config import NamesrvConfig
 from twinlog.testing.simdisk import SimDisk
 
@@ -118,8 +118,9 @@ async def test_item_009_master_and_slave_listen_on_the_service_port_plus_1(
 
 def test_item_010_there_is_no_dledger_mode_that_would_have_no_ha_service() -> None:
     """Refused with the reason rather than ignored (DECISIONS 4)."""
-    with pytest.raises(ConfigValueError, match="twinlog does not have this"):
-        BrokerConfig(enable_d_leger_commit_log=True).check()
+    (finding,) = undone(BrokerConfig(enable_d_leger_commit_log=True))
+    assert finding.is_fault
+    assert "twinlog does not have this" in finding.text
 
 
 async def test_item_011_the_ha_service_starts_with_the_store(brokers: Brokers) -> None:

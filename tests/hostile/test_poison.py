@@ -287,7 +287,7 @@ NAMESRV_TEXTS: dict[str, tuple[int, dict[str, str], bytes]] = {
                          json.dumps({"topicConfigSerializeWrapper": {"dataVersion": {
                              "counter": 1, "timestamp": 1}, "topicConfigTable": {
                              "T" + X: {"topicName": "T" + X}}}}).encode()),
-    "configuration": (318, {}, b"productEnvName=\\ud800"),
+    "configuration": (318, {}, b"orderMessageEnable=\\ud800"),
 }  # fmt: skip
 
 

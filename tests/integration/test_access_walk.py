@@ -100,7 +100,7 @@ HEARTBEAT = {
 }
 BODIES: dict[int, bytes] = {
     Code.UPDATE_BROKER_CONFIG: b"fileReservedTime=71\n",
-    Code.UPDATE_NAMESRV_CONFIG: b"productEnvName=walked\n",
+    Code.UPDATE_NAMESRV_CONFIG: b"orderMessageEnable=true\n",
     Code.TWINLOG_OFFSETS: b'{"offsetTable":{"mine@mine":{"0":77}}}',
     Code.QUERY_DATA_VERSION: b"{}",
     Code.REGISTER_BROKER: b"{}",

@@ -12,44 +12,23 @@ import click
 
 from twinlog.broker.config_file import ConfigFileError
 from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
-from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
+from twinlog.cli.serve import (
+    EXIT_BAD_CONFIG,
+    Lifetime,
+    configure_logging,
+    fail,
+    log_findings,
+    run_service,
+)
 from twinlog.remoting.acl import AclConfigError
 from twinlog.runtime.addresses import resolve
 from twinlog.runtime.audit_file import write_audit_to
 from twinlog.runtime.config import BrokerConfig, ConfigError, LoadedConfig, load_broker_config
 from twinlog.runtime.config_format import ConfigValueError
+from twinlog.runtime.config_key import declarations
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
-
-# What Apache marks as important: printed by -m.
-_IMPORTANT = (
-    "namesrvAddr",
-    "brokerIP1",
-    "brokerIP2",
-    "brokerName",
-    "brokerClusterName",
-    "brokerId",
-    "autoCreateTopicEnable",
-    "autoCreateSubscriptionGroup",
-    "msgTraceTopicName",
-    "traceTopicEnable",
-    "rejectTransactionMessage",
-    "fetchNamesrvAddrByAddressServer",
-    "transactionTimeOut",
-    "transactionCheckMax",
-    "transactionCheckInterval",
-    "aclEnable",
-    "storePathRootDir",
-    "storePathCommitLog",
-    "flushIntervalCommitLog",
-    "commitIntervalCommitLog",
-    "deleteWhen",
-    "fileReservedTime",
-    "maxMessageSize",
-    "flushDiskType",
-    "brokerRole",
-)
 
 
 def run_broker(
@@ -68,10 +47,7 @@ def run_broker(
     configure_logging(loaded.config)
     root = os.path.abspath(loaded.config.store_path_root_dir)
     write_audit_to(os.path.join(root, "twinlog", "audit.log"))
-    for warning in loaded.warnings:
-        _LOG.warning("configuration %s", warning)
-    if loaded.not_applicable:
-        _LOG.info("configuration without effect here: %s", ", ".join(loaded.not_applicable))
+    log_findings(_LOG, loaded)
     config_path = None if path is None else str(Path(path).resolve())
     run_service(
         lambda lifetime: _build(loaded.config, config_path, lifetime),
@@ -89,8 +65,9 @@ def _load(path: str | None, namesrv: str | None) -> LoadedConfig[BrokerConfig]:
 
 
 def _print(config: BrokerConfig, *, only_important: bool) -> None:
+    important = {d.key for d in declarations(BrokerConfig).values() if d.says.is_important}
     for line in config.to_properties().splitlines():
-        if not only_important or line.partition("=")[0] in _IMPORTANT:
+        if not only_important or line.partition("=")[0] in important:
             click.echo(line)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,46 +13,68 @@ from twinlog.cli.lazy import LazyGroup, nearest
 from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, uses_color
 
 if TYPE_CHECKING:
-    from twinlog.runtime.config import BrokerConfig, LoadedConfig, NamesrvConfig
+    from twinlog.runtime.config import AnyConfig, BrokerConfig, LoadedConfig
+    from twinlog.runtime.config_key import Declaration, Key
 
-ROLES = ("broker", "namesrv")
+# Of several that know as many keys of a file, the first is meant: a name server with a controller
+# inside has keys of its own, so a file of controller keys alone is a controller's.
+ROLES = ("broker", "controller", "namesrv")
 _OUTPUT = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table")
 _ROLE = click.option("--role", type=click.Choice(ROLES), help="Guessed from the keys otherwise.")
-_NAMESRV_KEYS = ("kvConfigPath", "configStorePath", "clusterTest", "orderMessageEnable")
-_BROKER_KEYS = ("brokerName", "brokerId", "brokerRole", "brokerClusterName", "storePathRootDir")
 
 
 @click.group(cls=LazyGroup, short_help="Check, print and explain configuration files.")
 def config() -> None:
-    """Configuration files of brokers and name servers."""
+    """Configuration files of brokers, name servers and controllers."""
 
 
 def _print(report: Report, output: str) -> None:
     click.echo(render(report, output, color=uses_color()), nl=False)
 
 
+def struct_of(role: str) -> type[AnyConfig]:
+    from twinlog.runtime.config import BrokerConfig, ControllerConfig, NamesrvConfig
+
+    structs: dict[str, type[AnyConfig]] = {
+        "broker": BrokerConfig, "controller": ControllerConfig, "namesrv": NamesrvConfig,
+    }  # fmt: skip
+    return structs[role]
+
+
 def guess_role(path: str) -> str:
+    """Whose file it is: the server that knows most of its keys, else the one in its name."""
+    from twinlog.runtime.config_key import spellings
+
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}", NOT_FOUND) from error
-    keys = [line.partition("=")[0].strip() for line in text.splitlines()]
-    if any(key in _BROKER_KEYS for key in keys):
-        return "broker"
-    if any(key in _NAMESRV_KEYS for key in keys) or "namesrv" in Path(path).name:
-        return "namesrv"
-    return "broker"
+    keys = {line.partition("=")[0].strip() for line in text.splitlines()}
+
+    def score(role: str) -> tuple[int, bool]:
+        return len(keys & spellings(struct_of(role)).keys()), role in Path(path).name
+
+    return max(ROLES, key=score)
 
 
 def load(path: str | None, role: str) -> LoadedConfig[Any]:
-    from twinlog.runtime.config import ConfigError, load_broker_config, load_namesrv_config
+    from twinlog.runtime.config import ConfigError
 
     try:
-        if role == "broker":
-            return load_broker_config(path, environment={})
-        return load_namesrv_config(path, environment={})
+        return _read(path, role)
     except ConfigError as error:
         raise CommandError(str(error), USAGE) from error
+
+
+def _read(path: str | None, role: str) -> LoadedConfig[Any]:
+    """As the server itself does, without this machine's environment. Raises ConfigError."""
+    from twinlog.runtime import config
+
+    if role == "broker":
+        return config.load_broker_config(path, environment={})
+    if role == "controller":
+        return config.load_controller_config(path, environment={})
+    return config.load_namesrv_config(path, environment={})
 
 
 # lint
@@ -76,17 +99,25 @@ def lint(paths: tuple[str, ...], role: str | None, strict: bool, output: str) ->
 
 
 def lint_file(path: str, role: str) -> list[dict[str, Any]]:
+    """Everything that is to be said about a file, the errors first."""
+    return [{"level": level, "text": text, "file": path} for level, text in _found(path, role)]
+
+
+def _found(path: str, role: str) -> Iterator[tuple[str, str]]:
+    from twinlog.runtime.config import ConfigError
+    from twinlog.runtime.config_key import by_reason
+
     try:
-        loaded = load(path, role)
-    except CommandError as error:
-        return [{"level": "error", "text": error.text, "file": path}]
-    found = [("warning", text) for text in loaded.warnings]
-    advice = _broker_advice(loaded.config) if role == "broker" else []
-    found += (("warning", f"{path}: {text}") for text in advice)
-    if loaded.not_applicable:
-        keys = ", ".join(loaded.not_applicable)
-        found.append(("info", f"{path}: of the JVM or its threads, without effect here: {keys}"))
-    return [{"level": level, "text": text, "file": path} for level, text in found]
+        loaded = _read(path, role)
+    except ConfigError as error:
+        yield from (("error", str(fault)) for fault in error.faults)
+        yield from (("warning", text) for text in error.warnings)
+        return
+    yield from (("warning", text) for text in loaded.warnings)
+    if role == "broker":
+        yield from (("warning", f"{path}: {text}") for text in _broker_advice(loaded.config))
+    for reason, keys in by_reason(loaded.without_effect).items():
+        yield "info", f"{path}: without effect here: {', '.join(keys)}: {reason}"
 
 
 def _broker_advice(config: BrokerConfig) -> list[str]:
@@ -133,7 +164,7 @@ def print_command(path: str | None, role: str | None, changed: bool, output: str
     return 0
 
 
-def _values(config: BrokerConfig | NamesrvConfig) -> dict[str, str]:
+def _values(config: AnyConfig) -> dict[str, str]:
     pairs = (line.partition("=") for line in config.to_properties().splitlines())
     return {key: value for key, separator, value in pairs if separator}
 
@@ -165,13 +196,50 @@ def diff(first: str, second: str, role: str | None, output: str) -> int:
 @_ROLE
 @_OUTPUT
 def explain(key: str, role: str | None, output: str) -> int:
-    """What a key means, its type and its default."""
-    from twinlog.cli.config_texts import describe, known_keys
-
-    for candidate in [role] if role else list(ROLES):
-        found = describe(candidate, key)
+    """What a key means, its values, its default, and what it does here."""
+    for candidate in [role] if role else ["broker", "namesrv", "controller"]:
+        found = explanation(candidate, key)
         if found is not None:
             _print(Report(fields=found), output)
             return 0
-    names = [name for candidate in ROLES for name in known_keys(candidate)]
+    names = [name for candidate in ROLES for name in _keys(candidate)]
     raise CommandError(f"no key {key!r}", NOT_FOUND, hint=nearest(key, names))
+
+
+def explanation(role: str, key: str) -> dict[str, Any] | None:
+    """Everything that is declared of a key; None when the role does not have it."""
+    declared = _keys(role).get(key)
+    if declared is None:
+        return None
+    says = declared.says
+    return {
+        "key": declared.key,
+        "of": role,
+        "values": declared.values,
+        "default": _default(role, declared),
+        "effect": f"{says.effect}: {says.reason}" if says.reason else str(says.effect),
+        "runtime": _runtime(says),
+        "meaning": says.text,
+    }
+
+
+def _runtime(says: Key) -> str:
+    if says.is_live:
+        return "changes at once"
+    return "needs a restart" if says.effect == "used" else "cannot be changed"
+
+
+def _keys(role: str) -> dict[str, Declaration]:
+    from twinlog.runtime.config_key import spellings
+    from twinlog.runtime.tls import TlsConfig
+
+    return {**spellings(struct_of(role)), **spellings(TlsConfig)}
+
+
+def _default(role: str, declared: Declaration) -> str:
+    """The value that a server uses whose file does not have the key."""
+    from twinlog.runtime.config_format import text_of
+
+    value = getattr(load(None, role).config, declared.name, declared.default)
+    shown, words = text_of(value), declared.says.default
+    return f"{shown} ({words})" if shown and words else shown or words or "not set"

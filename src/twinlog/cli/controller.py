@@ -6,7 +6,14 @@ import logging
 
 import click
 
-from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
+from twinlog.cli.serve import (
+    EXIT_BAD_CONFIG,
+    Lifetime,
+    configure_logging,
+    fail,
+    log_findings,
+    run_service,
+)
 from twinlog.controller.server import ControllerServer, build_controller
 from twinlog.controller.store import RecordStoreError
 from twinlog.remoting.acl import AclConfigError
@@ -30,10 +37,7 @@ def controller(path: str | None, is_print: bool) -> None:
         click.echo(loaded.config.to_properties(), nl=False)
         return
     configure_logging(loaded.config)
-    for warning in loaded.warnings:
-        _LOG.warning("configuration %s", warning)
-    if loaded.not_applicable:
-        _LOG.info("configuration without effect here: %s", ", ".join(loaded.not_applicable))
+    log_findings(_LOG, loaded)
     run_service(
         lambda lifetime: _build(loaded.config, lifetime),
         known_errors=(RecordStoreError, AclConfigError, ConfigValueError),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from twinlog.cli.serve import EXIT_BAD_CONFIG, configure_logging, fail, run_service
+from twinlog.cli.serve import EXIT_BAD_CONFIG, configure_logging, fail, log_findings, run_service
 from twinlog.namesrv.kv_config import KVConfigError
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting.acl import AclConfigError
@@ -31,10 +31,7 @@ def namesrv(path: str | None, is_print: bool, ignored: str | None) -> None:
     configure_logging(loaded.config)
     beside = Path(loaded.config.kv_config_path).absolute().parent
     write_audit_to(str(beside / "twinlog" / "audit.log"))
-    for warning in loaded.warnings:
-        _LOG.warning("configuration %s", warning)
-    if loaded.not_applicable:
-        _LOG.info("configuration without effect here: %s", ", ".join(loaded.not_applicable))
+    log_findings(_LOG, loaded)
     run_service(
         lambda _: _build(loaded.config),
         known_errors=(KVConfigError, AclConfigError, ConfigValueError),

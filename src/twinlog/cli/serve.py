@@ -19,7 +19,9 @@ import click
 
 from twinlog.runtime import log_config
 from twinlog.runtime.audit_file import finish_audit
+from twinlog.runtime.config import LoadedConfig
 from twinlog.runtime.config_format import ConfigValueError
+from twinlog.runtime.config_key import by_reason
 from twinlog.runtime.descriptors import raise_descriptor_limit
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.log_config import LogSettings
@@ -87,6 +89,14 @@ def configure_logging(settings: LogSettings) -> None:
         log_config.configure(settings, os.environ)
     except OSError as error:
         fail(f"twinlogLogFile={settings.twinlog_log_file}: {error.strerror}", EXIT_BAD_CONFIG)
+
+
+def log_findings(log: logging.Logger, loaded: LoadedConfig[Any]) -> None:
+    """Say what is odd about the configuration, and which of its keys do nothing here."""
+    for warning in loaded.warnings:
+        log.warning("configuration %s", warning)
+    for reason, keys in by_reason(loaded.without_effect).items():
+        log.info("configuration without effect here: %s: %s", ", ".join(keys), reason)
 
 
 def notify_ready() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -34,7 +35,9 @@ from twinlog.remoting.headers import controller as headers
 from twinlog.remoting.limits import DEFAULT_LIMITS
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.runtime.clock import Clock, SystemClock
+from twinlog.runtime.config import ConfigError, update_config
 from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.config_key import fixed_reason, live_keys
 from twinlog.runtime.controller_config import ControllerConfig
 from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.event_journal import EventJournal
@@ -90,7 +93,7 @@ class ControllerServer:
         timing = Timing(lease_ms=self.config.twinlog_lease_ms)
         self.core = Controller(records, self.now_ms, timing)
         self._client = RemotingClient(
-            clock=self._clock, tls=client_tls(self.config.tls), tasks=self._tasks, name="controller"
+            clock=self._clock, tls=self._client_tls(), tasks=self._tasks, name="controller"
         )
         self._remoting = RemotingServer(
             self._answer,
@@ -120,7 +123,10 @@ class ControllerServer:
     def _reload_tls(self) -> None:
         if self._remoting is not None and self._client is not None:
             self._remoting.tls = server_tls(self.config.tls)
-            self._client.reload_tls(client_tls(self.config.tls))
+            self._client.reload_tls(self._client_tls())
+
+    def _client_tls(self) -> ssl.SSLContext | None:
+        return client_tls(self.config.tls, use_tls=self.config.use_tls)
 
     async def stop(self) -> None:
         """Nothing is decided any more; brokers go on by what they know."""
@@ -276,19 +282,19 @@ class ControllerServer:
         return self.config.to_properties()
 
     def update_config(self, text: str) -> None:
-        """Only what takes effect at once: whether brokers are told of a change."""
+        """Only keys that are declared as live: all of them or none."""
         try:
             changes = {entry.key: entry.value for entry in parse_properties(text.encode())}
         except ValueError as error:
             raise CommandError(f"the configuration cannot be read: {error}") from error
-        fixed = sorted(changes.keys() - {"notifyBrokerRoleChanged"})
+        fixed = sorted(changes.keys() - live_keys(ControllerConfig))
         if fixed:
-            remark = f"can not be changed while the controller runs: {', '.join(fixed)}"
+            remark = "; ".join(fixed_reason(ControllerConfig, "controller", key) for key in fixed)
             raise CommandError(remark, ResponseCode.NO_PERMISSION)
-        value = changes.get("notifyBrokerRoleChanged", "true")
-        if value not in ("true", "false"):
-            raise CommandError(f"notifyBrokerRoleChanged={value}: expected true or false")
-        self.config.notify_broker_role_changed = value == "true"
+        try:
+            update_config(self.config, changes)
+        except ConfigError as error:
+            raise CommandError(str(error)) from None
 
 
 def build_controller(

@@ -1,7 +1,7 @@
 """Changing a name server's configuration while it runs: answers to UPDATE_NAMESRV_CONFIG.
 
 Apache takes any key that is not on a black list, most of them without effect until a restart.
-Here a list says what may be changed, and all of it takes effect at once.
+Here the declaration of a key says whether it may be changed; if so, it takes effect at once.
 """
 
 from __future__ import annotations
@@ -10,29 +10,13 @@ import logging
 
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.errors import CommandError
-from twinlog.runtime.config import (
-    ConfigError,
-    NamesrvConfig,
-    namesrv_attribute,
-    update_config,
-)
+from twinlog.runtime.config import ConfigError, NamesrvConfig, update_config
 from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.config_key import fixed_reason, live_keys
 from twinlog.runtime.disk import Disk, write_atomically
-from twinlog.runtime.namesrv_config import NAMESRV_NOT_APPLICABLE
 
 _LOG = logging.getLogger("twinlog.namesrv")
 FORBIDDEN = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-CHANGEABLE = frozenset({"orderMessageEnable", "productEnvName"})
-
-
-def _refusal(key: str) -> str:
-    """Why a key cannot be changed while the name server runs."""
-    name = namesrv_attribute(key)
-    if name is None:
-        return f"{key} is not known"
-    if name in NAMESRV_NOT_APPLICABLE:
-        return f"{key} has no effect here, it is of a JVM"
-    return f"{key} is read when the name server starts: change it in the file, and restart"
 
 
 class ConfigUpdater:
@@ -55,9 +39,9 @@ class ConfigUpdater:
         black_list = FORBIDDEN | set(self._config.config_black_list.split(";"))
         if not black_list.isdisjoint(changes):
             raise CommandError("Can not update config path", ResponseCode.NO_PERMISSION)
-        fixed = sorted(set(changes) - CHANGEABLE)
+        fixed = sorted(set(changes) - live_keys(NamesrvConfig))
         if fixed:
-            remark = "; ".join(_refusal(key) for key in fixed)
+            remark = "; ".join(fixed_reason(NamesrvConfig, "name server", key) for key in fixed)
             raise CommandError(remark, ResponseCode.NO_PERMISSION)
         try:
             changed = update_config(self._config, changes)

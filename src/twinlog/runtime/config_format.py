@@ -112,10 +112,11 @@ def key_of(name: str) -> str:
     return words[0] + "".join(_SPELLED.get(word, word[:1].upper() + word[1:]) for word in words[1:])
 
 
-def _text_of(value: object) -> str:
+def text_of(value: object) -> str:
+    """A value as a properties file has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return "" if value is None else str(value)
 
 
 def holds_secrets(text: str) -> bool:
@@ -131,7 +132,7 @@ def properties_text(config: msgspec.Struct) -> str:
     passwords) or must not be shown (secrets).
     """
     lines = [
-        f"{key_of(name)}={_text_of(value)}\n"
+        f"{key_of(name)}={text_of(value)}\n"
         for name in config.__struct_fields__
         if (value := getattr(config, name)) is not None
         and not isinstance(value, msgspec.Struct)

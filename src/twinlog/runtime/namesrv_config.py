@@ -4,113 +4,170 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
-import msgspec
-from msgspec import Meta
+from twinlog.runtime.config_key import Natural, Port, Positive, live, no_effect, refused, used
+from twinlog.runtime.server_config import NO_THREADS, RemotingConfig
 
-from twinlog.runtime.config_format import ConfigValueError, properties_text
-from twinlog.runtime.log_config import LogFormat, LogLevel
-from twinlog.runtime.tls import TlsConfig
-
-_Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
-_Positive: TypeAlias = Annotated[int, Meta(ge=1)]
-_Natural: TypeAlias = Annotated[int, Meta(ge=0)]
 _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
+_NO_CONTROLLER = "it belongs to enableControllerInNamesrv, which is refused"
+_STILL_LISTS = (
+    "twinlog's name server answers every account with its lists of topics; remove the key, and use"
+    " aclEnable=true to keep strangers out"
+)
 
 
-class NamesrvConfig(msgspec.Struct, kw_only=True):
+class NamesrvConfig(RemotingConfig, kw_only=True):
     """Everything a name server can be told. Made from a file by `load_namesrv_config`."""
 
-    rocketmq_home: str | None = None
-    bind_address: str = "127.0.0.1"
-    listen_port: _Port = 9876
-    kv_config_path: str = os.path.join(_HOME, "kvConfig.json")
-    config_store_path: str = os.path.join(_HOME, "namesrv.properties")
-    product_env_name: str = "center"
-    cluster_test: bool = False
-    order_message_enable: bool = False
-    config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
-
-    # Only accounts of `conf/plain_acl.yml` below rocketmqHome may ask; Apache's has no such key.
-    acl_enable: bool = False
-    # Quotas of one address, 0: none. Above what one machine does that serves many clients (a proxy,
-    # a benchmark), below what ends a server; see docs/OPERATIONS.md.
-    twinlog_connections_per_address: _Natural = 8_000
-    twinlog_requests_per_address: _Natural = 1_000_000
-    twinlog_bytes_in_flight_per_address: _Natural = 256 * 1024 * 1024
-
-    # Where log lines go and how they look; see `runtime/log_config.py`.
-    twinlog_log_level: LogLevel = LogLevel.INFO
-    twinlog_log_format: LogFormat = LogFormat.PLAIN
-    twinlog_log_file: str = ""
-    twinlog_log_file_size: _Positive = 64 * 1024 * 1024
-    twinlog_log_file_count: _Natural = 10
+    listen_port: Annotated[Port, used("Port on which brokers and clients are served.")] = 9876
+    kv_config_path: Annotated[
+        str,
+        used(
+            "File in which the name server keeps its table of values. The audit log is in"
+            " twinlog/ beside it."
+        ),
+    ] = os.path.join(_HOME, "kvConfig.json")
+    config_store_path: Annotated[
+        str,
+        used(
+            "File to which settings changed at run time are written.",
+            default="the file given with -c, else ~/namesrv/namesrv.properties",
+        ),
+    ] = os.path.join(_HOME, "namesrv.properties")
+    order_message_enable: Annotated[
+        bool, live("Put the order configuration of a topic into its route.")
+    ] = False
+    config_black_list: Annotated[
+        str, used("Keys that can never be changed at run time, separated by semicolons.")
+    ] = "configBlackList;configStorePath;kvConfigPath"
+    use_tls: Annotated[
+        bool,
+        refused(
+            "Connect to other servers over TLS.",
+            "a name server connects to nobody; tls.server.mode=enforcing makes it accept TLS only",
+        ),
+    ] = False
+    product_env_name: Annotated[
+        str, no_effect("The environment that clusterTest asks.", "clusterTest is refused")
+    ] = "center"
+    cluster_test: Annotated[
+        bool,
+        refused(
+            "Answer for unknown topics from the name servers of another environment.",
+            "twinlog's name server asks no other environment, so clients would find no route;"
+            " remove the key",
+        ),
+    ] = False
 
     # Keys of 5.x.
-    scan_not_active_broker_interval: _Positive = 5000
-    need_wait_for_service: bool = False
-    wait_seconds_for_service: _Natural = 45
-    support_acting_master: bool = False
-    notify_min_broker_id_changed: bool = False
-    delete_topic_with_broker_registration: bool = False
-    return_order_topic_config_to_broker: bool = True
-    enable_all_topic_list: bool = True
-    enable_topic_list: bool = True
+    scan_not_active_broker_interval: Annotated[
+        Positive,
+        no_effect(
+            "How often the name server looks for brokers that are gone, in ms.",
+            "it looks every 500 ms, and notices a closed connection at once",
+        ),
+    ] = 5000
+    need_wait_for_service: Annotated[
+        bool,
+        refused(
+            "Answer no route for waitSecondsForService after a start, until all brokers have"
+            " registered.",
+            "twinlog's name server answers from the start with the brokers it knows; remove the"
+            " key",
+        ),
+    ] = False
+    wait_seconds_for_service: Annotated[
+        Natural, no_effect("How long needWaitForService waits.", "needWaitForService is refused")
+    ] = 45
+    support_acting_master: Annotated[
+        bool,
+        refused(
+            "Hand out the slave with the smallest id as a master when a group has lost its master.",
+            "twinlog's name server hands out brokers with the ids they registered; consumers read"
+            " from a slave without it. Remove the key",
+        ),
+    ] = False
+    notify_min_broker_id_changed: Annotated[
+        bool,
+        no_effect(
+            "Tell brokers when the smallest id of their group changes.",
+            "it belongs to supportActingMaster, which is refused",
+            is_missed=True,
+        ),
+    ] = False
+    delete_topic_with_broker_registration: Annotated[
+        bool,
+        no_effect(
+            "Forget a broker's topics that its next registration does not name.",
+            "routes of topics are removed when they are deleted, not by a registration",
+            is_missed=True,
+        ),
+    ] = False
+    return_order_topic_config_to_broker: Annotated[
+        bool,
+        no_effect(
+            "Answer a registration with the order configuration of topics.",
+            "the answer always has it",
+        ),
+    ] = True
+    enable_all_topic_list: Annotated[
+        bool, refused("Answer requests for the list of all topics.", _STILL_LISTS)
+    ] = True
+    enable_topic_list: Annotated[
+        bool, refused("Answer requests for lists of some of the topics.", _STILL_LISTS)
+    ] = True
 
     # A controller inside the name server: keys of 5.x.
-    enable_controller_in_namesrv: bool = False
-    controller_d_leger_group: str | None = None
-    controller_d_leger_peers: str | None = None
-    controller_d_leger_self_id: str | None = None
-    controller_store_path: str = os.path.join(_HOME, "controller")
-    enable_elect_unclean_master: bool = False
-    notify_broker_role_changed: bool = True
-    process_read_event: bool = False
-
-    use_tls: bool = False
-    tls: TlsConfig = msgspec.field(default_factory=TlsConfig)
-
-    server_channel_max_idle_time_seconds: _Natural = 120
-    server_socket_snd_buf_size: _Natural = 0
-    server_socket_rcv_buf_size: _Natural = 0
-    server_socket_backlog: _Positive = 1024
-    write_buffer_high_water_mark: _Natural = 0
-    write_buffer_low_water_mark: _Natural = 0
-
-    # Threads and buffers of a JVM: accepted, shown, without effect.
-    server_worker_threads: int = 8
-    server_callback_executor_threads: int = 0
-    server_selector_threads: int = 3
-    server_oneway_semaphore_value: int = 256
-    server_async_semaphore_value: int = 64
-    server_pooled_byte_buf_allocator_enable: bool = True
-    use_epoll_native_selector: bool = False
-    default_thread_pool_nums: int = 16
-    default_thread_pool_queue_capacity: int = 10000
-    client_request_thread_pool_nums: int = 8
-    client_request_thread_pool_queue_capacity: int = 50000
-    un_register_broker_queue_capacity: int = 3000
-    controller_thread_pool_nums: int = 16
-    controller_request_thread_pool_queue_capacity: int = 50000
-
-    def to_properties(self) -> str:
-        """Apache's `key=value` form, for `-p` and for GET_BROKER_CONFIG or GET_NAMESRV_CONFIG."""
-        return properties_text(self)
-
-    def check(self) -> list[str]:
-        """What no single value can show. Returns warnings; raises ConfigValueError naming a key."""
-        if self.enable_controller_in_namesrv:
+    enable_controller_in_namesrv: Annotated[
+        bool,
+        refused(
+            "Run a controller in the name server's process.",
             # Brokers that rely on it would all be masters.
-            reason = "twinlog has no controller yet; remove the key to start"
-            raise ConfigValueError("enableControllerInNamesrv", reason)
-        return []
+            "twinlog has no controller in its name server yet; remove the key to start",
+        ),
+    ] = False
+    controller_d_leger_group: Annotated[
+        str | None, no_effect("Name of the group of controllers.", _NO_CONTROLLER)
+    ] = None
+    controller_d_leger_peers: Annotated[
+        str | None, no_effect("Addresses of the controllers.", _NO_CONTROLLER)
+    ] = None
+    controller_d_leger_self_id: Annotated[
+        str | None, no_effect("Which of the controllers this one is.", _NO_CONTROLLER)
+    ] = None
+    controller_store_path: Annotated[
+        str, no_effect("Directory of the controller's records.", _NO_CONTROLLER)
+    ] = os.path.join(_HOME, "controller")
+    enable_elect_unclean_master: Annotated[
+        bool, no_effect("Elect a replica that is not in sync.", _NO_CONTROLLER)
+    ] = False
+    notify_broker_role_changed: Annotated[
+        bool, no_effect("Tell brokers of an election at once.", _NO_CONTROLLER)
+    ] = True
+    process_read_event: Annotated[
+        bool, no_effect("Put the controller's reads into its log.", _NO_CONTROLLER)
+    ] = False
 
-
-NAMESRV_NOT_APPLICABLE = frozenset(
-    name
-    for name in NamesrvConfig.__struct_fields__
-    if "thread" in name
-    or name.endswith(("_queue_capacity", "_semaphore_value", "_allocator_enable"))
-    or name in {"use_epoll_native_selector", "process_read_event"}
-)
+    # Threads of a JVM.
+    default_thread_pool_nums: Annotated[
+        int, no_effect("Threads that handle requests of brokers.", NO_THREADS)
+    ] = 16
+    default_thread_pool_queue_capacity: Annotated[
+        int, no_effect("Requests of brokers that may wait for a thread.", NO_THREADS)
+    ] = 10000
+    client_request_thread_pool_nums: Annotated[
+        int, no_effect("Threads that answer clients who ask for routes.", NO_THREADS)
+    ] = 8
+    client_request_thread_pool_queue_capacity: Annotated[
+        int, no_effect("Requests of clients that may wait for a thread.", NO_THREADS)
+    ] = 50000
+    un_register_broker_queue_capacity: Annotated[
+        int, no_effect("Brokers that may wait to be removed from routes.", NO_THREADS)
+    ] = 3000
+    controller_thread_pool_nums: Annotated[
+        int, no_effect("Threads of the controller.", NO_THREADS)
+    ] = 16
+    controller_request_thread_pool_queue_capacity: Annotated[
+        int, no_effect("Requests that may wait for a thread of the controller.", NO_THREADS)
+    ] = 50000

@@ -13,14 +13,15 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
-from twinlog.runtime.config_format import ConfigValueError, parse_properties, trailing_comment
+from twinlog.runtime.config_format import ConfigValueError, parse_properties
+from twinlog.runtime.config_key import Declaration, no_effect, spellings, used
 
 
 class TlsMode(StrEnum):
@@ -42,20 +43,89 @@ class ClientAuth(StrEnum):
 class TlsConfig(msgspec.Struct, frozen=True):
     """The TLS keys. Passwords are kept out of `repr`, and so out of logs."""
 
-    server_mode: TlsMode | None = None  # None: permissive with a certificate, else disabled.
-    client_enable: bool = False
-    test_mode_enable: bool = False
-    server_key_path: str | None = None
-    server_key_password: str | None = None
-    server_cert_path: str | None = None
-    server_need_client_auth: ClientAuth = ClientAuth.NONE
-    server_auth_client: bool = False
-    server_trust_cert_path: str | None = None
-    client_key_path: str | None = None
-    client_key_password: str | None = None
-    client_cert_path: str | None = None
-    client_auth_server: bool = False
-    client_trust_cert_path: str | None = None
+    server_mode: Annotated[
+        TlsMode | None,
+        used(
+            "Whether TLS is refused, accepted beside plain text, or the only way in.",
+            spelling="tls.server.mode",
+            default="permissive with a certificate, else disabled",
+        ),
+    ] = None
+    client_enable: Annotated[
+        bool,
+        used("Connect to other servers over TLS, as useTLS does.", spelling="tls.enable"),
+    ] = False
+    test_mode_enable: Annotated[
+        bool,
+        used(
+            "Make a certificate at the start that nobody can check, for tests.",
+            spelling="tls.test.mode.enable",
+        ),
+    ] = False
+    server_key_path: Annotated[
+        str | None,
+        used(
+            "File with the private key of the server's certificate.",
+            spelling="tls.server.keyPath",
+            default="the certificate's file",
+        ),
+    ] = None
+    server_key_password: Annotated[
+        str | None,
+        used("Password of that key; it is never shown.", spelling="tls.server.keyPassword"),
+    ] = None
+    server_cert_path: Annotated[
+        str | None, used("File with the server's certificate.", spelling="tls.server.certPath")
+    ] = None
+    server_need_client_auth: Annotated[
+        ClientAuth,
+        used(
+            "Whether clients are asked for a certificate.", spelling="tls.server.need.client.auth"
+        ),
+    ] = ClientAuth.NONE
+    server_auth_client: Annotated[
+        bool,
+        no_effect(
+            "Check the certificates of clients.",
+            "certificates that are asked for are always checked",
+            spelling="tls.server.authClient",
+        ),
+    ] = False
+    server_trust_cert_path: Annotated[
+        str | None,
+        used(
+            "File with the authorities that sign the certificates of clients.",
+            spelling="tls.server.trustCertPath",
+        ),
+    ] = None
+    client_key_path: Annotated[
+        str | None,
+        used(
+            "File with the private key that is used when connecting to other servers.",
+            spelling="tls.client.keyPath",
+            default="the certificate's file",
+        ),
+    ] = None
+    client_key_password: Annotated[
+        str | None,
+        used("Password of that key; it is never shown.", spelling="tls.client.keyPassword"),
+    ] = None
+    client_cert_path: Annotated[
+        str | None,
+        used("File with the certificate shown to other servers.", spelling="tls.client.certPath"),
+    ] = None
+    client_auth_server: Annotated[
+        bool,
+        used("Check the certificates of other servers.", spelling="tls.client.authServer"),
+    ] = False
+    client_trust_cert_path: Annotated[
+        str | None,
+        used(
+            "File with the authorities that sign the certificates of other servers.",
+            spelling="tls.client.trustCertPath",
+            default="the system's authorities",
+        ),
+    ] = None
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -77,24 +147,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
         return bool(self.server_cert_path) or self.test_mode_enable
 
 
-_KEYS = {
-    "tls.server.mode": "server_mode",
-    "tls.enable": "client_enable",
-    "tls.test.mode.enable": "test_mode_enable",
-    "tls.server.keyPath": "server_key_path",
-    "tls.server.keyPassword": "server_key_password",
-    "tls.server.certPath": "server_cert_path",
-    "tls.server.need.client.auth": "server_need_client_auth",
-    "tls.server.authClient": "server_auth_client",
-    "tls.server.trustCertPath": "server_trust_cert_path",
-    "tls.client.keyPath": "client_key_path",
-    "tls.client.keyPassword": "client_key_password",
-    "tls.client.certPath": "client_cert_path",
-    "tls.client.authServer": "client_auth_server",
-    "tls.client.trustCertPath": "client_trust_cert_path",
-}
 _FILE_KEY = "tls.config.file"
-_FLAGS = {"client_enable", "test_mode_enable", "server_auth_client", "client_auth_server"}
 
 
 def is_tls_key(key: str) -> bool:
@@ -102,25 +155,48 @@ def is_tls_key(key: str) -> bool:
 
 
 def tls_with(properties: Mapping[str, str]) -> TlsConfig:
-    """The TLS configuration of `tls.*` keys. What `tls.config.file` holds yields to them.
-
-    Raises ConfigValueError naming the key.
-    """
-    merged = dict(properties)
-    path = merged.pop(_FILE_KEY, None)
-    if path is not None:
-        merged = _read_file(path) | merged
-    values = {_known(key): _convert(key, text) for key, text in merged.items()}
-    config = TlsConfig(**values)
-    _check_server(config)
-    _check_client(config)
+    """The TLS configuration of `tls.*` keys. Raises ConfigValueError naming a key."""
+    config, faults = read_tls(properties)
+    if faults:
+        raise faults[0]
     return config
 
 
-def _known(key: str) -> str:
-    if key not in _KEYS:
-        raise ConfigValueError(key, f"unknown TLS key; known are {', '.join(sorted(_KEYS))}")
-    return _KEYS[key]
+def read_tls(properties: Mapping[str, str]) -> tuple[TlsConfig, list[ConfigValueError]]:
+    """The TLS configuration of `tls.*` keys, and what is wrong with them.
+
+    What `tls.config.file` holds yields to the keys themselves.
+    """
+    faults: list[ConfigValueError] = []
+    merged = dict(properties)
+    path = merged.pop(_FILE_KEY, None)
+    if path is not None:
+        try:
+            merged = _read_file(path) | merged
+        except ConfigValueError as error:
+            faults.append(error)
+    values = {}
+    for key, text in merged.items():
+        try:
+            declared = _known(key)
+            values[declared.name] = declared.convert(_as_written(declared, text))
+        except ConfigValueError as error:
+            faults.append(error)
+    config = TlsConfig(**values)
+    # A fault of one value would show up again in what follows from it.
+    return config, faults or [*_check_server(config), *_check_client(config)]
+
+
+def _known(key: str) -> Declaration:
+    known = spellings(TlsConfig)
+    if key not in known:
+        raise ConfigValueError(key, f"unknown TLS key; known are {', '.join(sorted(known))}")
+    return known[key]
+
+
+def _as_written(declared: Declaration, text: str) -> str:
+    """Apache takes modes in capitals too."""
+    return text.lower() if declared.name in ("server_mode", "server_need_client_auth") else text
 
 
 def _read_file(path: str) -> dict[str, str]:
@@ -133,52 +209,35 @@ def _read_file(path: str) -> dict[str, str]:
         raise ConfigValueError(_FILE_KEY, f"{path} is no properties file: {error}") from error
 
 
-def _convert(key: str, text: str) -> Any:
-    name = _known(key)
-    if "password" not in name and (comment := trailing_comment(text)) is not None:
-        raise ConfigValueError(key, f"{comment!r} is not a comment here; put it on its own line")
-    try:
-        if name == "server_mode":
-            return TlsMode(text.strip().lower())
-        if name == "server_need_client_auth":
-            return ClientAuth(text.strip().lower())
-        if name in _FLAGS:
-            return msgspec.convert(text.strip(), bool, strict=False)
-    except ValueError as error:
-        reason = "is not true or false" if name in _FLAGS else str(error)
-        raise ConfigValueError(key, reason) from error
-    return text
-
-
-def _check_server(config: TlsConfig) -> None:
+def _check_server(config: TlsConfig) -> Iterator[ConfigValueError]:
     if config.mode is TlsMode.DISABLED:
         return
     if not config._has_certificate:
-        raise ConfigValueError("tls.server.mode", f"{config.mode} needs tls.server.certPath")
-    _check_readable("tls.server.certPath", config.server_cert_path)
-    _check_readable("tls.server.keyPath", config.server_key_path)
-    _check_readable("tls.server.trustCertPath", config.server_trust_cert_path)
+        yield ConfigValueError("tls.server.mode", f"{config.mode} needs tls.server.certPath")
+    yield from _check_readable("tls.server.certPath", config.server_cert_path)
+    yield from _check_readable("tls.server.keyPath", config.server_key_path)
+    yield from _check_readable("tls.server.trustCertPath", config.server_trust_cert_path)
     if config.server_need_client_auth is not ClientAuth.NONE and not config.server_trust_cert_path:
-        raise ConfigValueError(
+        yield ConfigValueError(
             "tls.server.need.client.auth",
             "needs tls.server.trustCertPath: a certificate that nobody checks proves nothing",
         )
     if config.server_auth_client and config.server_need_client_auth is ClientAuth.NONE:
-        raise ConfigValueError(
+        yield ConfigValueError(
             "tls.server.authClient",
             "has no effect unless tls.server.need.client.auth is optional or require",
         )
 
 
-def _check_client(config: TlsConfig) -> None:
-    _check_readable("tls.client.certPath", config.client_cert_path)
-    _check_readable("tls.client.keyPath", config.client_key_path)
-    _check_readable("tls.client.trustCertPath", config.client_trust_cert_path)
+def _check_client(config: TlsConfig) -> Iterator[ConfigValueError]:
+    yield from _check_readable("tls.client.certPath", config.client_cert_path)
+    yield from _check_readable("tls.client.keyPath", config.client_key_path)
+    yield from _check_readable("tls.client.trustCertPath", config.client_trust_cert_path)
 
 
-def _check_readable(key: str, path: str | None) -> None:
+def _check_readable(key: str, path: str | None) -> Iterator[ConfigValueError]:
     if path is not None and not os.access(path, os.R_OK):
-        raise ConfigValueError(key, f"{path} cannot be read")
+        yield ConfigValueError(key, f"{path} cannot be read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The broker's configuration and housekeeping: 25, 26, 306, 316, 329.
 
-Only keys of an allow list change while running: never a path, an address or a command.
+Only keys that are declared as live change while running, and take effect at once. The others are
+refused with 16: a silent "ok" for a key that does nothing until the next start would mislead.
 """
 
 from __future__ import annotations
@@ -16,67 +17,14 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.broker_config import NOT_APPLICABLE
 from twinlog.runtime.clock import Clock
-from twinlog.runtime.config import BrokerConfig, ConfigError, broker_attribute, update_config
+from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
 from twinlog.runtime.config_format import holds_secrets, parse_properties
+from twinlog.runtime.config_key import fixed_reason, live_keys, spellings
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.message_store import MessageStore
 
 _LOG = logging.getLogger("twinlog.broker")
-
-# What may be changed while running, and takes effect at once. Everything else is refused with 16:
-# a silent "ok" for a key that does nothing until the next start would mislead its user.
-UPDATABLE_KEYS = frozenset(
-    {
-        "accessMessageInMemoryMaxRatio",
-        "autoCreateSubscriptionGroup",
-        "autoCreateTopicEnable",
-        "brokerPermission",
-        "brokerRole",
-        "cleanFileForciblyEnable",
-        "compressedRegister",
-        "defaultQueryMaxNum",
-        "defaultTopicQueueNums",
-        "deleteWhen",
-        "diskMaxUsedSpaceRatio",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
-        "enablePropertyFilter",
-        "fileReservedTime",
-        "filterSupportRetry",
-        "flushConsumerOffsetInterval",
-        "flushDelayOffsetInterval",
-        "forceRegister",
-        "haFlowControlEnable",
-        "haHousekeepingInterval",
-        "haSendHeartbeatInterval",
-        "haSlaveFallbehindMax",
-        "haTransferBatchSize",
-        "longPollingEnable",
-        "maxHATransferByteInSecond",
-        "maxMessageSize",
-        "maxMsgsNumBatch",
-        "maxTransferBytesOnMessageInDisk",
-        "maxTransferBytesOnMessageInMemory",
-        "maxTransferCountOnMessageInDisk",
-        "maxTransferCountOnMessageInMemory",
-        "notifyConsumerIdsChangedEnable",
-        "offsetCheckInSlave",
-        "registerBrokerTimeoutMills",
-        "registerNameServerPeriod",
-        "rejectTransactionMessage",
-        "shortPollingTimeMills",
-        "slaveReadEnable",
-        "slaveTimeout",
-        "startAcceptSendRequestTimeStamp",
-        "storeReplyMessageEnable",
-        "syncFlushTimeout",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-        "transactionTimeOut",
-    }
-)
 
 
 class AdminConfigProcessor:
@@ -109,9 +57,10 @@ class AdminConfigProcessor:
         except ValueError as error:
             remark = f"string2Properties error: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
-        refused = sorted(set(entries) - UPDATABLE_KEYS)
+        live = live_keys(BrokerConfig)
+        refused = sorted(set(entries) - live)
         black = {k for k in self._config.config_black_list.split(";") if k}
-        refused += sorted((set(entries) & UPDATABLE_KEYS) & black)
+        refused += sorted(set(entries) & live & black)
         if refused:
             reasons = "; ".join(refusal(key) for key in refused)
             remark = f"Can not update config in black list. Nothing is changed: {reasons}"
@@ -168,15 +117,12 @@ class AdminConfigProcessor:
 
 def refusal(key: str) -> str:
     """Why a key cannot be changed while the broker runs."""
-    name = broker_attribute(key)
-    if key in UPDATABLE_KEYS:
+    live = live_keys(BrokerConfig)
+    if key in live:
         return f"{key} is in configBlackList"
-    if name is None:
-        near = get_close_matches(key, UPDATABLE_KEYS, n=1)
-        return f"{key} is not known" + (f", did you mean {near[0]}?" if near else "")
-    if name in NOT_APPLICABLE:
-        return f"{key} has no effect here, it is of a JVM or of a part that twinlog does not have"
-    return f"{key} is read when the broker starts: change it in the file, and restart"
+    reason = fixed_reason(BrokerConfig, "broker", key)
+    near = [] if key in spellings(BrokerConfig) else get_close_matches(key, live, n=1)
+    return f"{reason}, did you mean {near[0]}?" if near else reason
 
 
 def write_values(disk: Disk, path: str, entries: dict[str, str]) -> None:
