@@ -10,6 +10,7 @@ from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.calls import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.headers.admin import ViewBrokerStatsDataRequestHeader
 from twinlog.runtime.numbers import number_of
 
 
@@ -180,7 +181,7 @@ async def clean_unused(admin: Admin, address: str, code: int) -> Request:
 async def broker_stats(admin: Admin, address: str, name: str, key: str) -> dict[str, Any]:
     """Counts of the last minute, hour and day (request 315)."""
     answer = await admin.ask(
-        address, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key},
+        address, RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsDataRequestHeader(name, key),
         action="statistics",
     )  # fmt: skip
     result: dict[str, Any] = json_object(answer)

@@ -7,10 +7,10 @@ one; each takes an `Admin` and returns values.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from typing_extensions import Unpack
 
@@ -20,7 +20,7 @@ from twinlog.client.instance import ClientInstance
 from twinlog.client.routes import BrokerData, TopicRoute, parse_broker_data
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.remoting.codes import RequestCode
-from twinlog.remoting.command import Request
+from twinlog.remoting.command import Header, Request
 
 T = TypeVar("T")
 ADMIN_TIMEOUT_MS = 5000  # mqadmin's.
@@ -110,7 +110,7 @@ class Admin:
         self,
         address: str,
         code: int,
-        header: Mapping[str, Any] | None = None,
+        header: Header | None = None,
         body: bytes = b"",
         *,
         action: str,
@@ -126,7 +126,7 @@ class Admin:
     async def ask_name_server(
         self,
         code: int,
-        header: Mapping[str, Any] | None = None,
+        header: Header | None = None,
         *,
         action: str,
         accepted: Collection[int] = (0,),
@@ -135,7 +135,7 @@ class Admin:
         return await self.instance.ask_name_servers(code, header, action=action, accepted=accepted)
 
     async def tell_name_servers(
-        self, code: int, header: Mapping[str, Any] | None = None, body: bytes = b"", *, action: str
+        self, code: int, header: Header | None = None, body: bytes = b"", *, action: str
     ) -> Gathered[Request]:
         """A request to every name server: they do not tell each other."""
 

@@ -26,6 +26,16 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.headers.admin import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumeStatsRequestHeader,
+)
+from twinlog.remoting.headers.clients import (
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetProducerConnectionListRequestHeader,
+)
+from twinlog.remoting.headers.offsets import ResetOffsetRequestHeader
 from twinlog.runtime.numbers import number_of
 
 PROGRESS_TIMEOUT_MS = 15_000  # mqadmin's, for brokers with very many queues.
@@ -177,7 +187,7 @@ async def delete_group(
     admin: Admin, group: str, *, remove_offsets: bool = True, cluster: str | None = None
 ) -> Gathered[Request]:
     """Delete a group with its retry and dead-letter topics."""
-    header = {"groupName": group, "removeOffset": remove_offsets, "cleanOffset": remove_offsets}
+    header = DeleteSubscriptionGroupRequestHeader(group, remove_offsets, remove_offsets)
 
     async def delete(address: str) -> Request:
         return await admin.ask(
@@ -199,7 +209,8 @@ async def group_members(admin: Admin, group: str, *, address: str | None = None)
     for place in [address] if address else await _addresses_of(admin, group):
         try:
             answer = await admin.ask(
-                place, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group},
+                place, RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                GetConsumerConnectionListRequestHeader(group),
                 action=f"members of {group!r}",
             )  # fmt: skip
         except ClientError as failure:
@@ -266,7 +277,8 @@ async def producer_members(admin: Admin, group: str, topic: str) -> tuple[Member
 
     async def read(address: str) -> GroupMembers:
         answer = await admin.ask(
-            address, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group},
+            address, RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            GetProducerConnectionListRequestHeader(group),
             action=f"producers of {group!r}",
         )  # fmt: skip
         return _parse_members(json_object(answer))
@@ -282,7 +294,7 @@ async def running_info(
     admin: Admin, group: str, client_id: str, *, with_stack: bool = False
 ) -> dict[str, Any]:
     """What one member says of itself."""
-    header = {"consumerGroup": group, "clientId": client_id, "jstackEnable": with_stack}
+    header = GetConsumerRunningInfoRequestHeader(group, client_id, with_stack)
     (address, *_) = await _addresses_of(admin, group)
     answer = await admin.ask(
         address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, action="running information",
@@ -335,7 +347,7 @@ async def group_progress(admin: Admin, group: str, *, topic: str | None = None) 
 
     async def read(address: str) -> tuple[list[QueueProgress], float]:
         answer = await admin.ask(
-            address, RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic},
+            address, RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(group, topic),
             action=f"progress of {group!r}", timeout_ms=PROGRESS_TIMEOUT_MS,
         )  # fmt: skip
         return parse_consume_stats(answer.body)
@@ -423,7 +435,7 @@ async def reset_online(
 
     Raises ConsumerNotOnlineError when nobody is connected.
     """
-    header = {"topic": topic, "group": group, "timestamp": timestamp, "isForce": force}
+    header = ResetOffsetRequestHeader(topic, group, timestamp, force)
     moved: dict[MessageQueue, int] = {}
     for address in await admin.route_masters(topic):
         answer = await admin.ask(

@@ -25,6 +25,8 @@ from twinlog.message.names import TOOLS_GROUP, retry_topic
 from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, encode_properties
 from twinlog.message.sysflag import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK
 from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.headers.clients import ConsumeMessageDirectlyResultRequestHeader
+from twinlog.remoting.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
 
 TIME_MAX_MS = (1 << 63) - 1
 RESEND_GROUP = "TWINLOG_CLI_RESEND"
@@ -59,15 +61,7 @@ async def query_by_key(
     is_unique_key: bool = False,
 ) -> list[ReceivedMessage]:
     """Messages of a topic that carry the key. The broker's index may hold others: checked here."""
-    header = {
-        "topic": topic,
-        "key": key,
-        "maxNum": max_count,
-        "beginTimestamp": begin_ms,
-        "endTimestamp": end_ms,
-    }
-    if is_unique_key:
-        header["_UNIQUE_KEY_QUERY"] = "true"
+    header = QueryMessageRequestHeader(topic, key, max_count, begin_ms, end_ms, is_unique_key)
     route = await admin.route(topic)
     names = {
         broker.master_address or next(iter(broker.addresses.values())): broker.name
@@ -116,7 +110,7 @@ async def query_by_offset_id(admin: Admin, message_id: str) -> ReceivedMessage:
         raise UsageError(f"{message_id!r} is no offset message id: {error}") from error
     address = host_text(place.host)
     answer = await admin.ask(
-        address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place.physical_offset},
+        address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(place.physical_offset),
         action=f"message {message_id}",
     )  # fmt: skip
     messages = calls.decode_messages(answer.body, await _broker_name(admin, address))
@@ -160,12 +154,9 @@ async def consume_directly(
 ) -> dict[str, object]:
     """Have one member of a group handle a message now; what its handler did."""
     address = admin.instance.master_address(message.queue.broker_name) or message.store_host
-    header = {
-        "consumerGroup": group,
-        "clientId": client_id,
-        "msgId": message.offset_message_id,
-        "brokerName": message.queue.broker_name,
-    }
+    header = ConsumeMessageDirectlyResultRequestHeader(
+        group, client_id, message.offset_message_id, message.queue.broker_name
+    )
     answer = await admin.ask(
         address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, action="direct consumption",
         timeout_ms=15_000,

@@ -24,6 +24,10 @@ from twinlog.client.errors import (
 from twinlog.client.routes import BrokerData
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.headers.twinlog import (
+    TwinlogPromoteRequestHeader,
+    TwinlogReplicaRequestHeader,
+)
 
 SLAVE = "SLAVE"
 MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
@@ -301,7 +305,7 @@ async def _with_digests(admin: Admin, replicas: Sequence[Replica]) -> list[Repli
     start = max([end - _DIGEST_SIZE, *(r.log_min for r in copies)])
     if len(copies) < 2 or start >= end:
         return list(replicas)
-    header = {"digestStart": start, "digestEnd": end}
+    header = TwinlogReplicaRequestHeader(digest_start=start, digest_end=end)
 
     async def ask(address: str) -> int:
         answer = await admin.ask(
@@ -317,8 +321,9 @@ async def _count(admin: Admin, replica: Replica, offset: int) -> int | None:
     """Messages that `replica` has from `offset` on."""
     try:
         answer = await admin.ask(
-            replica.address, RequestCode.TWINLOG_REPLICA, {"countFrom": offset},
-            action="count of messages", timeout_ms=_COUNT_TIMEOUT_MS,
+            replica.address, RequestCode.TWINLOG_REPLICA,
+            TwinlogReplicaRequestHeader(count_from=offset), action="count of messages",
+            timeout_ms=_COUNT_TIMEOUT_MS,
         )  # fmt: skip
     except ClientError:
         return None
@@ -336,12 +341,7 @@ async def promote(admin: Admin, comparison: Comparison, role: str) -> None:
     """
     target = comparison.verdict.target
     newest = max(r.promotion for r in comparison.replicas)
-    header = {
-        "brokerName": comparison.group,
-        "brokerRole": role,
-        "logEnd": target.log_end,
-        "promotion": newest,
-    }
+    header = TwinlogPromoteRequestHeader(comparison.group, role, target.log_end, newest)
     await admin.ask(target.address, RequestCode.TWINLOG_PROMOTE, header, action="promotion")
     for _ in range(_START_POLLS_MAX):
         if await _is_serving(admin, comparison.group, target.address):

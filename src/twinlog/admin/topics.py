@@ -17,6 +17,19 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.headers.admin import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+from twinlog.remoting.headers.namesrv import (
+    DeleteKVConfigRequestHeader,
+    DeleteTopicInNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+)
 from twinlog.runtime.numbers import number_of
 
 
@@ -55,7 +68,9 @@ async def list_topics(admin: Admin, *, cluster: str | None = None) -> list[str]:
         )
     else:
         answer = await admin.ask_name_server(
-            RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster}, action="list of topics"
+            RequestCode.GET_TOPICS_BY_CLUSTER,
+            GetTopicsByClusterRequestHeader(cluster),
+            action="list of topics",
         )
     return sorted(json_object(answer).get("topicList") or ()) if answer.body else []
 
@@ -93,16 +108,16 @@ async def create_topic(
 
 async def put_topic_config(admin: Admin, address: str, config: TopicConfig) -> Request:
     """Create or change a topic on one broker, every setting as given."""
-    header = {
-        "topic": check_topic(config.name),
-        "defaultTopic": AUTO_CREATE_TOPIC,
-        "readQueueNums": config.read_queues,
-        "writeQueueNums": config.write_queues,
-        "perm": config.perm,
-        "topicFilterType": config.filter_type,
-        "topicSysFlag": config.sys_flag,
-        "order": config.order,
-    }
+    header = CreateTopicRequestHeader(
+        topic=check_topic(config.name),
+        default_topic=AUTO_CREATE_TOPIC,
+        read_queue_nums=config.read_queues,
+        write_queue_nums=config.write_queues,
+        perm=config.perm,
+        topic_filter_type=config.filter_type,
+        topic_sys_flag=config.sys_flag,
+        order=config.order,
+    )
     return await admin.ask(
         address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, action=f"topic {config.name!r}"
     )
@@ -114,13 +129,13 @@ async def delete_topic(admin: Admin, name: str, *, cluster: str | None = None) -
 
     async def delete(master: str) -> Request:
         return await admin.ask(
-            master, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name},
+            master, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(name),
             action=f"deletion of topic {name!r}",
         )  # fmt: skip
 
     result = await gather(await admin.masters(cluster), delete)
     if result.is_complete:
-        header = {"topic": name, "clusterName": cluster}
+        header = DeleteTopicInNamesrvRequestHeader(name, cluster)
         told = await admin.tell_name_servers(
             RequestCode.DELETE_TOPIC_IN_NAMESRV, header, action=f"deletion of topic {name!r}"
         )
@@ -164,7 +179,10 @@ async def topic_stats(admin: Admin, name: str) -> Gathered[list[QueueStats]]:
 
     async def read(address: str) -> list[QueueStats]:
         answer = await admin.ask(
-            address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": name}, action="topic statistics"
+            address,
+            RequestCode.GET_TOPIC_STATS_INFO,
+            GetTopicStatsInfoRequestHeader(name),
+            action="topic statistics",
         )
         return parse_topic_stats(answer.body)
 
@@ -190,7 +208,10 @@ async def topic_groups(admin: Admin, name: str) -> list[str]:
 
     async def read(address: str) -> list[str]:
         answer = await admin.ask(
-            address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": name}, action="groups"
+            address,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            QueryTopicConsumeByWhoRequestHeader(name),
+            action="groups",
         )
         return list(json_object(answer).get("groupList") or ())
 
@@ -211,21 +232,21 @@ async def broker_system_topics(admin: Admin, address: str) -> list[str]:
 
 async def get_kv(admin: Admin, namespace: str, key: str) -> str | None:
     answer = await admin.ask_name_server(
-        RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key},
+        RequestCode.GET_KV_CONFIG, GetKVConfigRequestHeader(namespace, key),
         accepted=(0, ResponseCode.QUERY_NOT_FOUND), action="value of the name server",
     )  # fmt: skip
     return answer.ext().get("value") if answer.code == 0 else None
 
 
 async def put_kv(admin: Admin, namespace: str, key: str, value: str) -> Gathered[Request]:
-    header = {"namespace": namespace, "key": key, "value": value}
+    header = PutKVConfigRequestHeader(namespace, key, value)
     return await admin.tell_name_servers(
         RequestCode.PUT_KV_CONFIG, header, action="change of a value"
     )
 
 
 async def delete_kv(admin: Admin, namespace: str, key: str) -> Gathered[Request]:
-    header = {"namespace": namespace, "key": key}
+    header = DeleteKVConfigRequestHeader(namespace, key)
     return await admin.tell_name_servers(
         RequestCode.DELETE_KV_CONFIG, header, action="deletion of a value"
     )

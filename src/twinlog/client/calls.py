@@ -6,7 +6,7 @@ the master; offsets are committed to a slave while there is no master, as Rocket
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from twinlog.client.errors import (
@@ -27,7 +27,17 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode, ResponseCode
-from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.command import Header, RemotingCommand, Request
+from twinlog.remoting.headers.clients import GetConsumerListByGroupRequestHeader
+from twinlog.remoting.headers.offsets import (
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from twinlog.remoting.headers.pull import PullMessageRequestHeader
+from twinlog.remoting.headers.send import ConsumerSendMsgBackRequestHeader
 
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
@@ -71,7 +81,7 @@ async def _read(
     instance: ClientInstance,
     broker_name: str,
     code: int,
-    header: Mapping[str, Any],
+    header: Header,
     *,
     action: str,
     accepted: Collection[int] = (0,),
@@ -91,10 +101,6 @@ async def _read(
             if attempt == 2 or again is None or again.address == target.address:
                 raise
     raise AssertionError("unreachable")
-
-
-def _queue_header(queue: MessageQueue) -> dict[str, Any]:
-    return {"topic": queue.topic, "queueId": queue.queue_id, "bname": queue.broker_name}
 
 
 def offset_of(answer: Request) -> int:
@@ -118,25 +124,27 @@ def json_object(answer: Request) -> dict[str, Any]:
 
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
     """One above the newest message."""
+    header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id, queue.broker_name)
     answer = await _read(
-        instance, queue.broker_name, RequestCode.GET_MAX_OFFSET, _queue_header(queue),
-        action="end offset",
-    )  # fmt: skip
+        instance, queue.broker_name, RequestCode.GET_MAX_OFFSET, header, action="end offset"
+    )
     return offset_of(answer)
 
 
 async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
     """The oldest message that is still there."""
+    header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id, queue.broker_name)
     answer = await _read(
-        instance, queue.broker_name, RequestCode.GET_MIN_OFFSET, _queue_header(queue),
-        action="begin offset",
-    )  # fmt: skip
+        instance, queue.broker_name, RequestCode.GET_MIN_OFFSET, header, action="begin offset"
+    )
     return max(0, offset_of(answer))
 
 
 async def search_offset(instance: ClientInstance, queue: MessageQueue, timestamp_ms: int) -> int:
     """What a 4.9 broker answers: the message *nearest* to the time. See `offset_for_time`."""
-    header = {**_queue_header(queue), "timestamp": timestamp_ms}
+    header = SearchOffsetRequestHeader(
+        queue.topic, queue.queue_id, timestamp_ms, broker_name=queue.broker_name
+    )
     answer = await _read(
         instance, queue.broker_name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header,
         action="offset by time",
@@ -179,7 +187,9 @@ async def query_consumer_offset(
     instance: ClientInstance, group: str, queue: MessageQueue
 ) -> int | None:
     """The group's committed offset; None when there is none."""
-    header = {**_queue_header(queue), "consumerGroup": group}
+    header = QueryConsumerOffsetRequestHeader(
+        group, queue.topic, queue.queue_id, broker_name=queue.broker_name
+    )
     answer = await _read(
         instance, queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header,
         accepted=(0, ResponseCode.QUERY_NOT_FOUND), action="committed offset",
@@ -189,7 +199,9 @@ async def query_consumer_offset(
 
 
 def _commit_command(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
-    header = {**_queue_header(queue), "consumerGroup": group, "commitOffset": offset}
+    header = UpdateConsumerOffsetRequestHeader(
+        group, queue.topic, queue.queue_id, offset, queue.broker_name
+    )
     return RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
 
@@ -219,7 +231,8 @@ async def commit_offset(
 async def consumer_ids(instance: ClientInstance, group: str, broker_name: str) -> list[str]:
     """The client ids of a group, as one broker knows them."""
     answer = await _read(
-        instance, broker_name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group},
+        instance, broker_name, RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        GetConsumerListByGroupRequestHeader(group),
         accepted=(0, ResponseCode.SYSTEM_ERROR), action="list of group members",
     )  # fmt: skip
     if answer.code != 0 or not answer.body:
@@ -285,16 +298,15 @@ async def send_back(
     reconsume_times_max: int,
 ) -> None:
     """Give a message back to its broker, to be delivered again later or to the dead letters."""
-    header = {
-        "offset": message.physical_offset,
-        "group": group,
-        "delayLevel": delay_level,
-        "originMsgId": message.message_id,
-        "originTopic": message.topic,
-        "unitMode": False,
-        "maxReconsumeTimes": reconsume_times_max,
-        "bname": message.queue.broker_name,
-    }
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=message.physical_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=message.message_id,
+        origin_topic=message.topic,
+        max_reconsume_times=reconsume_times_max,
+        broker_name=message.queue.broker_name,
+    )
     await instance.transport.call(
         writable(instance, message.queue.broker_name), RequestCode.CONSUMER_SEND_MSG_BACK, header,
         timeout_ms=OFFSET_TIMEOUT_MS, action="return of a message",
@@ -330,20 +342,20 @@ def pull_command(
     sys_flag = (PULL_SUSPEND if suspend_ms else 0) | (PULL_COMMIT_OFFSET if commit_offset else 0)
     if posts_subscription:
         sys_flag |= PULL_SUBSCRIPTION
-    header = {
-        "consumerGroup": group,
-        "topic": queue.topic,
-        "queueId": queue.queue_id,
-        "queueOffset": offset,
-        "maxMsgNums": count_max,
-        "sysFlag": sys_flag,
-        "commitOffset": commit_offset or 0,
-        "suspendTimeoutMillis": suspend_ms,
-        "subscription": subscription.expression if subscription else "*",
-        "subVersion": subscription.version if subscription else 0,
-        "expressionType": subscription.expression_type if subscription else "TAG",
-        "bname": queue.broker_name,
-    }
+    header = PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count_max,
+        sys_flag=sys_flag,
+        commit_offset=commit_offset or 0,
+        suspend_timeout_millis=suspend_ms,
+        subscription=subscription.expression if subscription else "*",
+        sub_version=subscription.version if subscription else 0,
+        expression_type=subscription.expression_type if subscription else "TAG",
+        broker_name=queue.broker_name,
+    )
     return RemotingCommand.request(RequestCode.PULL_MESSAGE, header)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from twinlog.message.ids import UniqueIdGenerator
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.client import ClientConnection, RemotingClient
 from twinlog.remoting.codes import ResponseCode
-from twinlog.remoting.command import Request
+from twinlog.remoting.command import Header, Request
 from twinlog.remoting.limits import DEFAULT_LIMITS
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
@@ -209,7 +209,7 @@ class ClientInstance:
     async def ask_name_servers(
         self,
         code: int,
-        header: Mapping[str, Any] | None = None,
+        header: Header | None = None,
         body: bytes = b"",
         *,
         accepted: Iterable[int] = (0,),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from twinlog.client.errors import (
     ClientError,
@@ -28,7 +28,7 @@ from twinlog.client.transport import Transport
 from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
-from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.command import Header, RemotingCommand, Request
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.tasks import TaskOwner
 
@@ -73,7 +73,7 @@ class RouteTable:
     async def ask_name_servers(
         self,
         code: int,
-        header: Mapping[str, Any] | None = None,
+        header: Header | None = None,
         body: bytes = b"",
         *,
         accepted: Iterable[int] = (0,),

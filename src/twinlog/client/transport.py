@@ -6,8 +6,7 @@ caller: nothing was sent, or the outcome is unknown, or the server said no.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from twinlog.client.errors import (
     BrokerUnreachableError,
@@ -20,7 +19,7 @@ from twinlog.client.errors import (
 )
 from twinlog.remoting import errors as remoting_errors
 from twinlog.remoting.client import RemotingClient
-from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.command import Header, RemotingCommand, Request
 
 _HTTP = str(int.from_bytes(b"HTTP", "big"))
 
@@ -61,7 +60,7 @@ class Transport:
         self,
         address: str,
         code: int,
-        header: Mapping[str, Any] | None = None,
+        header: Header | None = None,
         body: bytes = b"",
         *,
         timeout_ms: float,

@@ -25,6 +25,7 @@ class QueueHeader(Header):
 
     topic: str
     queue_id: Int
+    broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
 class GroupHeader(Header):

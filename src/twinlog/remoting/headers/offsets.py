@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from twinlog.remoting.headers.base import Header, Int, Long, OffsetResponseHeader, QueueHeader
 
 
@@ -12,6 +14,7 @@ class QueryConsumerOffsetRequestHeader(Header):
     topic: str
     queue_id: Int
     set_zero_if_not_found: bool | None = None
+    broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
 class QueryConsumerOffsetResponseHeader(Header):
@@ -27,6 +30,7 @@ class UpdateConsumerOffsetRequestHeader(Header):
     topic: str
     queue_id: Int
     commit_offset: Long
+    broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
 class SearchOffsetRequestHeader(Header):
@@ -36,6 +40,7 @@ class SearchOffsetRequestHeader(Header):
     queue_id: Int
     timestamp: Long
     boundary_type: str | None = None
+    broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
 class GetMaxOffsetRequestHeader(QueueHeader):
