@@ -15,7 +15,6 @@ import msgspec
 
 from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.metadata_log import (
-    AclChanged,
     DelayMoved,
     GroupsChanged,
     MetadataChange,
@@ -112,10 +111,6 @@ class MetadataWriter:
         except Exception:
             self._needs_snapshot = True  # What was drained and not written comes with the rest.
             raise
-
-    def acl_changed(self, text: str) -> None:
-        if self._is_enabled:
-            self._write(AclChanged(text=text))
 
     def _topics_changed(self, names: Iterable[str]) -> None:
         put, deleted = _parts(self._topics.table, names)

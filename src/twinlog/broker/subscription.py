@@ -12,7 +12,6 @@ from twinlog.runtime.numbers import number_of
 
 SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"
-SQL92_TYPE = "SQL92"
 
 
 class SubscriptionError(ValueError):

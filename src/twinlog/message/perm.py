@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1

@@ -17,7 +17,6 @@ from twinlog.runtime.numbers import INT32_MAX, number_of
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
-_NAME_END = b"\x01"
 _PIECE_END = b"\x02"
 
 PROPERTY_KEYS = "KEYS"

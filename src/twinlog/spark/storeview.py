@@ -60,7 +60,6 @@ MAPPED_SEGMENTS_MAX = 4
 STALE_STEPS_MAX = 1 << 20  # entries looked back over at the end of a queue before giving up
 HEADER_BYTES = STORE_TIMESTAMP_AT  # of a record: with IPv4 hosts, all up to the store time
 DEFAULT_BROKER_NAME = "DEFAULT_BROKER"
-READ_ENTRIES = 1 << 16
 
 _PLACE = picked(
     (SIZE_AT, "i"), (MAGIC_AT, "I"), (QUEUE_ID_AT, "i"), (QUEUE_OFFSET_AT, "q"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -150,6 +150,3 @@ def _assigned(
                 f"there (topic/broker that are: {names})",
             )
     return sorted(wanted)
-
-
-Opener = Callable[[SourceOptions], Transport]

@@ -365,11 +365,6 @@ class CommitLog:
         data = segment.file.map()
         return None if data is None else (data, segment.start)
 
-    def file_range(self, offset: int, size_max: int) -> tuple[int, int, int]:
-        """(file descriptor, position, size) of the same bytes, for sendfile."""
-        segment, size = self._readable(offset, size_max)
-        return segment.file.fileno(), offset - segment.start, size
-
     def _readable(self, offset: int, size_max: int) -> tuple[Segment, int]:
         segment = self.segments.find(offset)
         end = self.appended.value

@@ -26,7 +26,6 @@ from twinlog.store.file_pool import FilePool
 from twinlog.store.segment import segment_name, zero_data
 
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
-_TAIL_COPY_MAX: Final = 1 << 16
 # A number this far ahead of the queue is not a gap but damage: filling it would fill the disk.
 GAP_ENTRIES_MAX: Final = 10_000_000
 

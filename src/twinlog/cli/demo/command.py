@@ -20,7 +20,6 @@ from twinlog.cli.demo.sabotage import KINDS
 from twinlog.cli.demo.verdict import Verdict
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 REPORT_NAME = "twinlog-demo.html"
 

@@ -31,10 +31,6 @@ class QueryTopicConsumeByWhoRequestHeader(TopicHeader):
     """300."""
 
 
-class GetTopicConfigRequestHeader(TopicHeader):
-    """351 of 5.x."""
-
-
 class DeleteSubscriptionGroupRequestHeader(Header):
     """207; 5.x says `cleanOffset` for `removeOffset`."""
 
@@ -75,21 +71,11 @@ class ViewBrokerStatsDataRequestHeader(Header):
     stats_key: str
 
 
-class GetBrokerConfigResponseHeader(Header):
-    """Answer to 26: the data version as JSON text."""
-
-    version: str
-
-
 class ResumeCheckHalfMessageRequestHeader(Header):
     """323."""
 
     msg_id: str
     topic: str | None = None
-
-
-class GetAllProducerInfoRequestHeader(Header):
-    """328."""
 
 
 class CreateAccessConfigRequestHeader(Header):

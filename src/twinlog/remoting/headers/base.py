@@ -32,9 +32,3 @@ class GroupHeader(Header):
     """One consumer group."""
 
     consumer_group: str
-
-
-class OffsetResponseHeader(Header):
-    """One offset."""
-
-    offset: Long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from twinlog.remoting.headers.base import Header, Int, Long, OffsetResponseHeader, QueueHeader
+from twinlog.remoting.headers.base import Header, Int, Long, QueueHeader
 
 
 class QueryConsumerOffsetRequestHeader(Header):
@@ -15,12 +15,6 @@ class QueryConsumerOffsetRequestHeader(Header):
     queue_id: Int
     set_zero_if_not_found: bool | None = None
     broker_name: str | None = msgspec.field(default=None, name="bname")
-
-
-class QueryConsumerOffsetResponseHeader(Header):
-    """Answer to 14; no offset when there is none."""
-
-    offset: Long | None = None
 
 
 class UpdateConsumerOffsetRequestHeader(Header):
@@ -53,24 +47,6 @@ class GetMinOffsetRequestHeader(QueueHeader):
 
 class GetEarliestMsgStoretimeRequestHeader(QueueHeader):
     """32."""
-
-
-class SearchOffsetResponseHeader(OffsetResponseHeader):
-    """Answer to 29."""
-
-
-class GetMaxOffsetResponseHeader(OffsetResponseHeader):
-    """Answer to 30."""
-
-
-class GetMinOffsetResponseHeader(OffsetResponseHeader):
-    """Answer to 31."""
-
-
-class GetEarliestMsgStoretimeResponseHeader(Header):
-    """Answer to 32."""
-
-    timestamp: Long
 
 
 class ResetOffsetRequestHeader(Header):

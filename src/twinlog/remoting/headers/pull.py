@@ -46,13 +46,6 @@ class QueryMessageRequestHeader(Header):
     unique_key_query: bool = msgspec.field(default=False, name="_UNIQUE_KEY_QUERY")
 
 
-class QueryMessageResponseHeader(Header):
-    """Answer to 12."""
-
-    index_last_update_timestamp: Long
-    index_last_update_phyoffset: Long
-
-
 class ViewMessageRequestHeader(Header):
     """33: the physical offset out of an offset message id."""
 

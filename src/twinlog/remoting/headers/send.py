@@ -64,17 +64,6 @@ class SendMessageRequestHeaderV2(msgspec.Struct, gc=False, rename=_V2_NAMES):
     broker_name: str | None = None
 
 
-class SendMessageResponseHeader(Header):
-    """Answer to every send. Region and trace switch come on errors too."""
-
-    msg_id: str | None = None
-    queue_id: Int | None = None
-    queue_offset: Long | None = None
-    transaction_id: str | None = None
-    region: str | None = msgspec.field(default=None, name="MSG_REGION")
-    trace_on: str | None = msgspec.field(default=None, name="TRACE_ON")
-
-
 class ConsumerSendMsgBackRequestHeader(Header):
     """36."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,11 +79,6 @@ class Progress:
         if self.stream is not None and self.has_bar:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
-
-
-def standard_progress() -> Progress:
-    """Progress goes to standard error, results to standard output."""
-    return Progress(sys.stderr)
 
 
 @contextmanager
