@@ -164,9 +164,9 @@ class HAReceiver:
         ends = self._frame_ends
         while ends and ends[0] <= end_offset:
             offset = ends.popleft()
-            if offset > self.reported_offset:
-                self.reported_offset = offset
-                self._outgoing.append(encode_report(offset))
+            assert offset > self.reported_offset, (offset, self.reported_offset)
+            self.reported_offset = offset
+            self._outgoing.append(encode_report(offset))
         self.check()
 
     def append_failed(self, reason: str) -> None:

@@ -97,3 +97,11 @@ def test_kth_offset_is_what_at_least_k_replicas_have(steps: list[tuple[str, int]
                 assert acked is not None
                 assert sum(value >= acked for value in model.values()) >= count
                 assert sum(value > acked for value in model.values()) < count
+
+
+def test_too_few_replicas_have_no_nearest_one_and_doubt_of_a_stranger_is_nothing() -> None:
+    table = AckTable()
+    table.join("a", 100, 0)
+    table.doubt("b", sent_offset=500)
+    assert table.nearest(2) is None
+    assert [replica.name for replica in table.replicas] == ["a"]

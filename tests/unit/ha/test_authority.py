@@ -27,6 +27,11 @@ def master(members: set[int], epoch_start: int = 10) -> Authority:
 class TestConfirmed:
     """R1."""
 
+    def test_an_older_set_that_comes_late_changes_nothing(self) -> None:
+        authority = master({1, 2})
+        authority.committed(7, frozenset({1}))
+        assert (authority.set_epoch, authority.members) == (7, {1, 2})
+
     def test_every_member_must_have_it(self) -> None:
         authority = master({1, 2, 3})
         authority.connected(2, 20, "i2", 90)

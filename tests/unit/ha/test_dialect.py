@@ -78,3 +78,8 @@ def test_classic_needs_the_last_answer_of_that_very_address(
                 assert is_listed or not has_credentials
             if verdict.dialect is Dialect.TWIN:
                 assert (asked, TWIN) in story
+
+
+def test_only_a_dialect_that_nobody_has_fixed_is_asked_for() -> None:
+    assert DialectJudge("auto", has_credentials=False).must_ask
+    assert not DialectJudge("twin", has_credentials=False).must_ask

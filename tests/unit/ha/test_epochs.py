@@ -58,3 +58,7 @@ def test_a_cut_takes_the_epochs_behind_it_along() -> None:
     history.forget_below(40)
     assert [entry.epoch for entry in history] == [2]
     assert history.epoch_at(39) == 0
+
+
+def test_a_history_knows_its_length() -> None:
+    assert len(EpochHistory(())) == 0

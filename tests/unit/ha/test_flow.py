@@ -46,3 +46,12 @@ def test_with_the_budget_respected_no_span_exceeds_the_limit(
         sent += size
         # One bucket at the start, and what the time since then earned.
         assert sent <= 1000 + now_ms
+
+
+def test_another_limit_forgets_what_was_saved_up_and_the_same_one_does_not() -> None:
+    flow = FlowMonitor(0, 1000)
+    flow.limit(100, 5)
+    assert flow.budget(5) == 100
+    flow.add(60, 5)
+    flow.limit(100, 5)
+    assert flow.budget(5) == 40

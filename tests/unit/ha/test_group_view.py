@@ -91,3 +91,11 @@ def test_in_any_order_epochs_only_grow_and_one_leads_its_own_only(
         if replica.role is ReplicaRole.MASTER:
             assert replica.state.master_id == own_id
             assert replica.known_epoch == replica.state.epoch
+
+
+def test_within_an_epoch_there_is_one_master() -> None:
+    replica = view()
+    leading = replace(A, epoch=4, set_epoch=6, master_id=2, master_incarnation="i2")
+    replica.learn(leading)
+    assert replica.learn(replace(leading, set_epoch=7, master_id=3)) == []
+    assert replica.role is ReplicaRole.MASTER

@@ -64,3 +64,7 @@ def test_falls_make_it_wait_longer_up_to_a_minute() -> None:
         waits.append(now - began)
     assert [round(wait / 1_000) for wait in waits[:5]] == [1, 2, 4, 8, 16]
     assert max(waits) <= ADMISSION_MAX_MS + 200
+
+
+def test_a_replica_that_nobody_has_seen_is_no_reason() -> None:
+    assert wish(InSync(), 60_000, frozenset({1, 7})) is None

@@ -99,3 +99,60 @@ def test_replicas_are_forgotten_only_when_told_so() -> None:
     mark.joined(2)
     mark.keep_replicas([2, 5])
     assert load(disk.crash(None)).replicas == {2}
+
+
+def test_without_a_disk_it_is_kept_in_memory() -> None:
+    mark = ConfirmedMark(None, "/store")
+    mark.load(was_clean=True, is_durable=False)
+    mark.note(500)
+    mark.complete()
+    mark.joined(3)
+    mark.close()
+    assert (mark.value, mark.replicas) == (500, {3})
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(12), b"x" * 40])
+def test_files_that_cannot_be_read_say_the_least(damage: bytes) -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.note(500)
+    mark.joined(2)
+    mark.close()
+    for path in (mark._mark_path, mark._replicas_path):
+        file = disk.open(path, create=False)
+        file.truncate(0)
+        if damage:
+            file.pwritev([damage], 0)
+        file.close()
+    again = load(disk.kill())
+    assert (again.value, again.replicas) == (0, frozenset())
+    assert again.is_in_doubt
+
+
+def test_what_is_known_already_writes_nothing() -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.joined(2)
+    for call in ("pwritev", "fdatasync", "rename"):
+        disk.fail(call)  # A write would fail, and say so.
+    mark.joined(2)
+    mark.keep_replicas([2, 3])
+    mark.rebase(700)
+    mark.complete()
+    mark.save()
+    assert not mark._is_failing
+
+
+def test_a_disk_that_fails_is_tried_again_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = new_disk()
+    mark = load(disk)
+    for value in (500, 600):
+        disk.fail("pwritev")
+        mark.note(value)
+        mark.save()
+    assert [record.message for record in caplog.records if "not saved" in record.message] != []
+    assert len(caplog.records) == 1
+    mark.save()
+    assert load(disk.kill()).value == 600

@@ -250,3 +250,20 @@ def test_whatever_happens_frames_are_contiguous_and_acks_are_within_what_was_sen
         assert core.ack_offset <= core.next_offset <= end
     else:
         assert position == end or not grow or grow[-1][1] > 0
+
+
+def test_it_answers_as_a_twin_connection_would_and_knows_nothing_of_disks() -> None:
+    core = sender()
+    assert not core.is_proved
+    core.receive_data(report(2000), 0)
+    assert core.is_proved
+    assert core.received_offset == 2000
+    assert (core.durable_offset, core.is_durable) == (-1, False)
+
+
+def test_a_connection_that_is_held_is_refused_once() -> None:
+    core = sender()
+    core.refuse("another store", 0)
+    core.refuse("a second reason", 0)
+    assert core.reason == "another store"
+    assert [type(event).__name__ for event in core.events()] == ["SlaveRefused"]

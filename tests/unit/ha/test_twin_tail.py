@@ -12,7 +12,8 @@ from support.twin_cores import (
 )
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.completeness import TailVerdict
-from twinlog.ha.wire import HAConnectionState
+from twinlog.ha.twin.tail import TailChecker
+from twinlog.ha.wire import HAConnectionState, RemoteProtocolError
 
 # ---- a slave that has what its master lost
 
@@ -92,3 +93,14 @@ def test_a_tail_that_was_not_asked_for_ends_the_connection() -> None:
     pair.deliver(wire.encode_tail(1, b"anything"), pair.sender)
     pair.run()
     assert "a tail of 8 bytes at 1" in pair.ended["master"]
+
+
+def test_a_record_of_a_tail_that_crosses_its_file_is_damage() -> None:
+    tail = TailChecker(0, 100)
+    with pytest.raises(RemoteProtocolError, match="crosses the end of its file"):
+        tail.take(log_of(1, 5_000)[:60])
+
+
+def test_a_handshake_that_is_no_json_is_the_peers_fault() -> None:
+    with pytest.raises(RemoteProtocolError, match="cannot be read"):
+        wire.decode_json(memoryview(b"{"), wire.Hello)

@@ -53,6 +53,7 @@ def test_property_value_and_delay_level():
     data = encode_properties({"DELAY": "3", "x": "y"})
     assert property_value(data, b"x") == b"y"
     assert property_value(data, b"z") is None
+    assert property_value(b"x\x01a\x02x\x01\x02", b"x") == b"a"
     assert delay_level(data) == 3
     assert delay_level(b"") is None
     with pytest.raises(ValueError, match="not a number"):

@@ -16,10 +16,14 @@ from twinlog.message.record import (
     ScanStop,
     TopicLengthError,
     blank_record,
+    check_zeros,
     decode_record,
     encode_record,
     encoded_size,
+    properties_at,
     scan,
+    shared_head,
+    topic_field,
 )
 
 BORN, STORED = 1700000000000, 1700000000123
@@ -124,6 +128,7 @@ def test_blank_record_of_the_specification():
 def test_put_message_made_from_a_record_gives_the_same_record():
     record = decode_record(V4_RECORD)
     assert encode_record(record.to_put(), 7, 0x12345678, STORED) == V4_RECORD
+    assert record.property_map is record.property_map
 
 
 def test_every_cut_is_refused():
@@ -151,6 +156,7 @@ def _patched(position, data):
         (_patched(93, b"\x7f"), "past the end"),
         (_patched(103, b"\xff"), "not that of its parts"),
         (_patched(90, b"x"), "CRC"),
+        (_patched(0, struct.pack(">i", 91))[:39] + b"\x30" + V4_RECORD[40:], "the head of"),
     ],
 )
 def test_damage_is_named(damaged, reason):
@@ -320,3 +326,20 @@ def test_no_properties_at_the_start_of_a_sector_are_not_a_missing_sector(shift: 
     record = encode_record(PutMessage("topic", 0, body), 0, 0, 1)
     found = scan(record + bytes(600), 0, 0, file_position=0)
     assert [entry[1] for entry in found.entries] == [len(record)]
+
+
+def test_a_sector_of_zeros_in_properties_is_refused():
+    check_zeros(bytes(511))
+    with pytest.raises(RecordError, match="512 zero bytes"):
+        check_zeros(b"a" + bytes(512))
+
+
+@pytest.mark.parametrize("host", [pack_host("10.0.0.1", 1), pack_host("::1", 1)])
+@pytest.mark.parametrize("topic", ["T", "t" * 200])
+def test_parts_of_a_record_are_found_without_decoding_it(host, topic):
+    message = _message(topic=topic, born_host=host, properties=b"KEYS\x01a\x02")
+    data = b"before" + encode_record(message, 3, 700, 9)
+    assert properties_at(data, 6, len(data)) == message.properties
+    _, _, fixed_size = shared_head(message, 9)
+    size = fixed_size + len(message.body) + len(topic_field(topic)[1]) + len(message.properties)
+    assert size == len(data) - 6

@@ -1,5 +1,7 @@
 """Hashes, checksums, ids, flags, compression and batches."""
 
+import runpy
+import sys
 import zlib
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.message import sysflag
+from twinlog.message import crc, names, sysflag
 from twinlog.message.batch import (
     BatchError,
     BatchMember,
@@ -18,6 +20,7 @@ from twinlog.message.compression import CompressionError, compress, decompress, 
 from twinlog.message.crc import body_crc
 from twinlog.message.hashing import index_key_hash, jhash, utf16_length
 from twinlog.message.ids import (
+    ID_COUNTERS,
     UniqueIdGenerator,
     host_text,
     month_start_ms,
@@ -27,6 +30,7 @@ from twinlog.message.ids import (
     parse_unique_id,
     unpack_host,
 )
+from twinlog.message.once import ONCE_NAME, Mark, is_producer_id, read_mark
 from twinlog.message.sysflag import CompressionType
 
 LOWEST_KEY = "ddylq6\u363c\xb5"
@@ -218,3 +222,66 @@ def test_any_bytes_are_a_batch_or_an_error(data):
 def test_batch_limits():
     with pytest.raises(BatchError, match="32768"):
         encode_batch([BatchMember(b"", b"p" * 32768)])
+
+
+def test_many_ids_at_once():
+    ids = UniqueIdGenerator(bytes(4), 1, 2, lambda: 1_700_000_000_000, zone=UTC)
+    prefix, first = ids.take(ID_COUNTERS)
+    assert (first, len(prefix)) == (0, ids.id_size - 4)
+    prefix, first = ids.take(3)
+    assert ids.next_id() == f"{prefix}{first + 3:04X}"
+    for count in (0, ID_COUNTERS + 1):
+        with pytest.raises(ValueError, match="ids at once"):
+            ids.take(count)
+    with pytest.raises(ValueError, match="4 or 16 bytes"):
+        UniqueIdGenerator(bytes(5), 1, 2, lambda: 0)
+
+
+def test_a_clock_that_is_set_back_a_little_stands_still():
+    times = iter([1_700_000_000_000, month_start_ms(1_700_000_000_000, UTC) - 1])
+    ids = UniqueIdGenerator(bytes(4), 1, 2, lambda: next(times), zone=UTC)
+    ids.next_id()
+    assert ids.next_id()[-12:-4] == "00000000"
+
+
+def test_batch_whose_properties_end_elsewhere_is_refused():
+    data = bytearray(encode_batch([BatchMember(b"body", b"a\x01b\x02", 0)]))
+    data[-5] += 1
+    with pytest.raises(BatchError, match="do not end with the member"):
+        decode_batch(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [("lz4.frame", CompressionType.LZ4), ("zstandard", CompressionType.ZSTD)]
+)
+def test_a_library_that_is_not_installed_is_named(monkeypatch, module, kind):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(CompressionError, match=r"install twinlog\["):
+        decompress(b"body", kind)
+
+
+def test_crc_is_the_same_where_isal_has_no_wheel(monkeypatch):
+    monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    assert runpy.run_path(crc.__file__)["body_crc"](b"body") == body_crc(b"body")
+
+
+def test_names_of_topics_that_follow_from_others():
+    assert names.has_legal_characters("a-1_%|")
+    assert not names.has_legal_characters("a b")
+    assert names.retry_topic("g") == "%RETRY%g"
+    assert names.dlq_topic("g") == "%DLQ%g"
+    assert names.reply_topic("c") == "c_REPLY_TOPIC"
+
+
+def test_mark_of_an_idempotent_send():
+    mark = Mark("producer-1", 2, 3, 4, "T")
+    assert read_mark(f"a\x01b\x02{ONCE_NAME}{mark.text()}\x02") == mark
+    for text in ("", f"x{ONCE_NAME}", f"{ONCE_NAME}not a mark\x02"):
+        assert read_mark(text) is None
+    assert is_producer_id(mark.producer)
+    assert not is_producer_id("with blank")
+
+
+def test_a_unique_id_has_one_of_two_lengths():
+    with pytest.raises(ValueError, match="32 or 56"):
+        parse_unique_id("00" * 20, 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
 import pytest
 
+from twinlog.runtime.failures import Failures
 from twinlog.runtime.watermark import Outcome, Watermark
 
 
@@ -144,3 +146,51 @@ def test_every_waiter_is_called_once_whatever_callbacks_do(seed: int) -> None:
     storm.depth = 99  # Whoever is called now does nothing more.
     storm.mark.fail_above(-1, "end")
     assert [len(calls) for calls in storm.calls.values()] == [1] * len(storm.calls)
+
+
+def failing(*_: Any) -> None:
+    raise RuntimeError("a waiter's own fault")
+
+
+def test_without_a_place_for_failures_an_error_goes_to_whoever_advances() -> None:
+    mark = Watermark("appended")
+    mark.wait(10, 50, failing)
+    with pytest.raises(RuntimeError, match="own fault"):
+        mark.advance(10)
+
+
+def test_an_error_of_one_who_waits_costs_no_other() -> None:
+    mark, log = Watermark("appended"), Log()
+    mark.failures = Failures(lambda: 0)
+    mark.subscribe(failing, is_first=True)
+    mark.subscribe(failing)
+    for offset in (10, 30, 50):
+        mark.wait(offset, 50, failing)
+        mark.wait(offset, 50, log, offset)
+    mark.advance(10)
+    mark.fail_above(40, "disk full")
+    assert mark.deadline_ms == 50
+    mark.expire(50)
+    assert log.events == [(10, Outcome.REACHED), (50, Outcome.FAILED), (30, Outcome.TIMEOUT)]
+    assert mark.deadline_ms is None
+
+
+def test_an_advance_to_the_same_value_calls_nobody_and_a_subscription_ends_once() -> None:
+    mark, seen = Watermark("appended", 10), []
+    stop = mark.subscribe(seen.append)
+    mark.advance(10)
+    stop()
+    stop()
+    mark.advance(11)
+    assert seen == []
+
+
+async def test_an_awaited_offset_is_answered_once() -> None:
+    mark = Watermark("confirmed")
+    reached = asyncio.ensure_future(mark.reached(10, 50))
+    await asyncio.sleep(0)
+    reached.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reached
+    mark.advance(10)
+    assert mark.waiter_count == 0

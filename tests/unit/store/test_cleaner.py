@@ -1,5 +1,6 @@
 """Retention: by age, by hour, by disk space; queues and index follow the log."""
 
+import asyncio
 from datetime import datetime
 
 import pytest
@@ -116,3 +117,41 @@ async def test_expired_queues_are_cleaned_on_demand(topic):
         while await store.cleaner.clean():
             pass
         assert store.clean_expired_consume_queues() == (1 if topic == "T" else 0)
+
+
+async def test_segments_without_entries_or_behind_which_nothing_is_safe_are_kept():
+    clock = ManualClock(NOON_MS)
+    async with _store(clock, file_reserved_time=1) as store:
+        await _fill(store, clock)
+        clock.advance(24 * HOUR_MS)
+        store.cleaner.execute_delete_files_manually()
+        flushed, dispatched = store.commit_log.flushed.value, store.dispatched.value
+        store.commit_log.flushed.value = 16384
+        assert await store.cleaner.clean() == 0
+        store.commit_log.flushed.value, store.dispatched.value = flushed, 16383
+        assert await store.cleaner.clean() == 0
+        store.dispatched.value = dispatched
+        assert await store.cleaner.clean() > 0
+
+
+async def test_without_an_index_queues_still_follow_the_log():
+    clock = ManualClock(NOON_MS)
+    async with _store(clock, file_reserved_time=1, message_index_enable=False) as store:
+        await _fill(store, clock)
+        clock.advance(24 * HOUR_MS)
+        store.cleaner.execute_delete_files_manually()
+        assert await store.cleaner.clean() > 0
+        assert store.min_offset_in_queue("T", 0) > 0
+
+
+async def test_the_disk_is_looked_at_again_and_again():
+    clock = ManualClock(NOON_MS)
+    async with _store(clock) as store:
+        looks = []
+        store.cleaner.check_disk = lambda: bool(looks.append(clock.now_ms()))
+        task = asyncio.ensure_future(store.cleaner.run())
+        while len(looks) < 3:
+            await asyncio.sleep(0)
+            clock.advance(1_000)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
