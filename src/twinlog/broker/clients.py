@@ -94,7 +94,7 @@ class ProducerManager:
         return self._by_client_id.get(client_id)
 
     def available_connection(self, group: str) -> Any | None:
-        """Some live producer of `group`, each in turn."""
+        """Some live producer of `group`, one after the other."""
         alive = [c for c in self.groups.get(group, {}) if not c.is_closed]
         if not alive:
             return None

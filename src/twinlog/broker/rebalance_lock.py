@@ -1,4 +1,4 @@
-"""Which client holds which queue for ordered consumption (RocketMQ's RebalanceLockManager). Pure.
+"""Who has locked which queue for ordered consumption (RocketMQ's RebalanceLockManager). Pure.
 
 A lock belongs to (group, queue) and one client; it ends 60 s after its last renewal, so a client
 that died keeps others waiting for that long at most. Time is passed in, monotonic.
@@ -24,7 +24,7 @@ class RebalanceLockManager(Generic[QueueT]):
     def try_lock_batch(
         self, group: str, queues: Iterable[QueueT], *, client_id: str, now_ms: int
     ) -> list[QueueT]:
-        """Lock what is free, expired or already the client's; return what it holds now."""
+        """Lock what is free, expired or already the client's; return what it has locked now."""
         held = self._groups.setdefault(group, {})
         granted = []
         for queue in queues:
@@ -35,7 +35,7 @@ class RebalanceLockManager(Generic[QueueT]):
         return granted
 
     def unlock_batch(self, group: str, queues: Iterable[QueueT], *, client_id: str) -> None:
-        """Give back what the client holds; the rest is not its business."""
+        """Give back what the client has locked; the rest is not its business."""
         held = self._groups.get(group, {})
         for queue in queues:
             owner = held.get(queue)

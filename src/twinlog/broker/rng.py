@@ -1,4 +1,4 @@
-"""Chance, as something that is passed in: a run with the same seed makes the same choices."""
+"""Chance, as something that is passed in: a simulation repeats its choices with its seed."""
 
 from __future__ import annotations
 

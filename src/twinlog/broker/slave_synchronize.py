@@ -87,7 +87,7 @@ class SlaveSynchronize:
         self._is_classic = is_classic
         self._queue_end = queue_end
         self._is_twin = is_twin
-        self._base: Any = None  # Of which run of which twinlog master all four were taken.
+        self._base: Any = None  # Of which process of which twinlog master all four were taken.
         self._spared = 0
         self._boot = str(clock.now_ms())
         self._foreign_address: str | None = None
@@ -133,7 +133,7 @@ class SlaveSynchronize:
         return is_complete
 
     def facts(self) -> dict[str, Any]:
-        """For TWINLOG_INFO: which run of this broker it is, and the versions of its tables."""
+        """For TWINLOG_INFO: which process of this broker it is, and the versions of its tables."""
         return {
             "run": self._boot,
             "topicsVersion": self._topics.data_version.to_json(),
@@ -141,7 +141,7 @@ class SlaveSynchronize:
         }
 
     async def _run_of(self, address: str) -> tuple[str, str] | None:
-        """Which run of a twinlog master it is, when our tables are as its; None when they are not.
+        """Which process of a twinlog master it is, when our tables are as its; otherwise None.
 
         What changed since they were taken comes through the log. So the large tables are not asked
         for again and again, only what they would say.

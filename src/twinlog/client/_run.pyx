@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Runs of plain messages, compiled: the twins of `pack_run_in_python` and of `receipts`."""
+"""Runs of plain messages, compiled: the forms of `pack_run_in_python` and of `receipts`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize
 from cpython.bytes cimport PyBytes_GET_SIZE

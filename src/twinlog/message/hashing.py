@@ -87,7 +87,7 @@ def index_key_hashes(topic: str, keys: Iterable[str]) -> list[int]:
                 value = value * 31 + unit
         value = (prefix * _power(length) + value) & _MASK
         if value & _SIGN:
-            # The lowest number has no positive twin in 32 bits; RocketMQ stores 0 for it.
+            # The lowest number has no positive counterpart in 32 bits; RocketMQ stores 0 for it.
             value = 0 if value == _SIGN else (1 << 32) - value
         hashes.append(value)
     return hashes

@@ -9,9 +9,9 @@ A broker is out of the route when its connection is gone, when it has not regist
 `EXPIRED_MS`, or when it had begun to send heartbeats (twinlog's do, every second) and none came for
 `HEARTBEAT_EXPIRED_MS`.
 
-A broker id is held by the address that took it, as long as that lives. A second address that
+A broker id belongs to the address that took it, as long as that lives. A second address that
 registers under the same name and id is a *rival*: known, reported, not in the route. RocketMQ's
-table takes whoever registered last, so two masters of one name take turns in the route and
+table takes whoever registered last, so two masters of one name alternate in the route and
 producers write to both. A rival gets the place in the moment in which the holder is gone.
 """
 
@@ -107,7 +107,7 @@ class RegisterBrokerResult:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """An address that is not in the route because another one holds its place."""
+    """An address that is not in the route because another one has its place."""
 
     broker_name: str
     broker_id: int
@@ -172,7 +172,7 @@ class RouteInfoManager:
         return self._result(broker, is_in_route=is_in_route)
 
     def _place(self, broker: BrokerIdentity, now_ms: int) -> bool:
-        """Put the address in its place, unless another one holds it. True: it has it anew."""
+        """Put the address in its place, unless another one has it. True: it is there anew."""
         data = self._brokers.get(broker.broker_name)
         if data is None:
             if len(self._brokers) >= BROKERS_MAX:
@@ -291,7 +291,7 @@ class RouteInfoManager:
         )
 
     def rivals(self) -> list[Rival]:
-        """Living addresses whose place another one holds."""
+        """Living addresses whose place another one has."""
         return [
             Rival(live.broker_name, live.broker_id, live.address, holder)
             for live in self._live.values()

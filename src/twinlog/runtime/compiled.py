@@ -1,4 +1,4 @@
-"""The compiled parts, where they were built: each is a faster twin of a few Python functions.
+"""The compiled parts, where they were built: each does what a few Python functions do.
 
 `make setup` builds them beside their sources when there is a C compiler. Without them, or with
 TWINLOG_PURE=1 in the environment, everything works the same and takes longer.

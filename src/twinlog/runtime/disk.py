@@ -49,7 +49,7 @@ class DiskSyncError(OSError):
 
 
 class DiskLockedError(OSError):
-    """Another process holds the lock."""
+    """Another process has the lock."""
 
 
 @dataclass(frozen=True, slots=True)

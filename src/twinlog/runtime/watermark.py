@@ -64,8 +64,8 @@ class Watermark:
         self._waiters: deque[_Waiter] = deque()
         self._deadline_min: int | None = None
         self.failures: Failures | None = None
-        """Where an error of one who waits is noted: it must not cost the others their turn, nor
-        the store its own. Without it, the error goes to whoever advances."""
+        """Where an error of one who waits is noted: it must not keep the others, nor the
+        store, from going on. Without it, the error goes to whoever advances."""
         self._first: list[Callable[[int], None]] = []
         self._subscribers: list[Callable[[int], None]] = []
 

@@ -82,7 +82,7 @@ BodyEncoder = Callable[[PutMessage, int, int, int], EncodedBody | None]
 
 
 def body_encoder() -> BodyEncoder | None:
-    """The compiled twin of `decode_batch` and `encode_members`, where there is one."""
+    """The compiled form of `decode_batch` and `encode_members`, where there is one."""
     compiled = load("twinlog.store._batch")
     if compiled is None:
         return None

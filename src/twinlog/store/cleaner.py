@@ -48,7 +48,7 @@ class Cleaner:
         self._manual_runs = _MANUAL_RUNS
 
     async def clean(self) -> int:
-        """One run; the number of segments that were deleted."""
+        """One round; the number of segments that were deleted."""
         is_forced = self.check_disk()
         count = 0
         if self._is_due(is_forced):

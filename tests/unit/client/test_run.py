@@ -1,4 +1,4 @@
-"""Runs of plain messages: what ends one, and the compiled twin against the Python one."""
+"""Runs of plain messages: what ends one, and the compiled form against the Python one."""
 
 from __future__ import annotations
 

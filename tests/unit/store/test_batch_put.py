@@ -78,7 +78,7 @@ def test_a_sector_of_zeros_in_the_properties_of_a_member_is_refused() -> None:
         encode_members(message, [fine, BatchMember(b"x", b"a\x01" + bytes(512))], 0, 0, 1)
 
 
-# The compiled twin
+# The compiled form
 
 _PIECES = st.sampled_from(
     [
@@ -112,7 +112,7 @@ def _bodies(draw: Any) -> bytes:
 def _taken(
     body: bytes, hosts: tuple[bytes, bytes], topic: str, shared: bytes
 ) -> EncodedBody | None:
-    """What the compiled twin makes of `body`, after it was found equal to what Python makes."""
+    """What the compiled form makes of `body`, after it was found equal to what Python makes."""
     encode = body_encoder()
     assert encode is not None
     message = PutMessage(topic, 3, body, shared, 9, 1 << 8, 123, *hosts, 2)

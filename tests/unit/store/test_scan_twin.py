@@ -195,7 +195,7 @@ async def test_damage_is_found_at_the_same_place(
     assert compiled_twin == loop
 
 
-# The compiled twin by itself
+# The compiled form by itself
 
 _MESSAGES = st.builds(
     PutMessage,

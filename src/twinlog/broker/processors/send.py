@@ -129,7 +129,7 @@ class SendMessageProcessor:
         topics.subscribe(self._topics_changed)
 
     def lane(self, gate: OffsetReturn) -> Lane | None:
-        """The compiled twin of this path, where there is one."""
+        """The compiled form of this path, where there is one."""
         compiled = load("twinlog.broker._send_lane")
         if compiled is None or len(self._store_host) != HOST_V4_SIZE:
             return None
