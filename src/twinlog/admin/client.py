@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from typing_extensions import Unpack
@@ -17,6 +16,7 @@ from typing_extensions import Unpack
 from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError, NoBrokerError, UsageError
 from twinlog.client.instance import ClientInstance
+from twinlog.client.lifetime import Lifetime
 from twinlog.client.routes import BrokerData, TopicRoute, parse_broker_data
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.remoting.codes import RequestCode
@@ -77,7 +77,7 @@ class ClusterInfo:
         return [a for name in self.names(cluster) for a in self.brokers[name].addresses.values()]
 
 
-class Admin:
+class Admin(Lifetime):
     """An administrator's client. Takes the settings of every client, but 5 s for each answer."""
 
     def __init__(
@@ -92,17 +92,6 @@ class Admin:
 
     async def close(self) -> None:
         await self.instance.stop()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # One server
 

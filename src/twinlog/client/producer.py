@@ -14,7 +14,6 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import Any, Self
 
 from typing_extensions import Unpack
@@ -32,6 +31,7 @@ from twinlog.client.fault_strategy import FaultStrategy
 from twinlog.client.hooks import guarded
 from twinlog.client.idempotent import IdempotentLanes
 from twinlog.client.instance import ClientInstance, MemberRole
+from twinlog.client.lifetime import Lifetime
 from twinlog.client.message import (
     Message,
     ReceivedMessage,
@@ -71,7 +71,7 @@ YIELD_EVERY = 256  # Messages between two looks at what the brokers answered.
 Ticket = tuple["asyncio.Future[Any]", str | list[str], Any]
 
 
-class Producer:
+class Producer(Lifetime):
     """Sends messages to the topics of a cluster.
 
     Args:
@@ -211,17 +211,6 @@ class Producer:
             waiter = self._room_waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(error)
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def client_id(self) -> str:

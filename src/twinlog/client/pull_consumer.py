@@ -23,6 +23,7 @@ from twinlog.client.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSett
 from twinlog.client.consumer_requests import ConsumerRequests
 from twinlog.client.errors import ClientClosedError, UsageError
 from twinlog.client.instance import ClientInstance
+from twinlog.client.lifetime import Lifetime
 from twinlog.client.message import ReceivedMessage, check_group
 from twinlog.client.process_queue import ProcessQueue
 from twinlog.client.push_consumer import choose_strategy
@@ -33,7 +34,7 @@ from twinlog.client.settings import ClientSettings, resolve
 from twinlog.client.subscription import SubscriptionData, parse_subscription
 
 
-class PullConsumer:
+class PullConsumer(Lifetime):
     """Consumes topics by iteration or polling.
 
     Args:
@@ -103,9 +104,6 @@ class PullConsumer:
             self._finish_in_hand()
         await self._core.stop(0)
 
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -115,7 +113,7 @@ class PullConsumer:
         if error is not None:
             # What was in hand when it happened is not done: it comes again.
             self.forget_in_hand()
-        await self.close()
+        await super().__aexit__(kind, error, traceback)
 
     def forget_in_hand(self) -> None:
         """What was handed out last does not count as done: it comes again."""

@@ -18,7 +18,6 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from typing_extensions import Unpack
@@ -28,6 +27,7 @@ from twinlog.client.consumer_requests import ConsumerRequests
 from twinlog.client.errors import ClientError, InvalidHandlerError, UsageError
 from twinlog.client.hooks import guarded
 from twinlog.client.instance import ClientInstance
+from twinlog.client.lifetime import Lifetime
 from twinlog.client.message import ReceivedMessage, check_group
 from twinlog.client.offset_store import LocalOffsetStore, OffsetStore
 from twinlog.client.process_queue import ProcessQueue
@@ -80,7 +80,7 @@ def choose_strategy(strategy: str | AllocateStrategy) -> AllocateStrategy:
     return STRATEGIES[strategy]
 
 
-class PushConsumer:
+class PushConsumer(Lifetime):
     """Consumes topics by calling handlers.
 
     Args:
@@ -193,17 +193,6 @@ class PushConsumer:
         await self._ended.wait()
         if not self._is_closed:
             self._instance.check_usable()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def client_id(self) -> str:

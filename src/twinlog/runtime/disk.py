@@ -104,8 +104,6 @@ class DiskFile(Protocol):
         """fdatasync in a thread, so that the loop goes on."""
         ...
 
-    def fileno(self) -> int: ...
-
     def close(self) -> None: ...
 
 
@@ -339,9 +337,6 @@ class PosixFile:
 
     async def fdatasync_async(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, self.fdatasync)
-
-    def fileno(self) -> int:
-        return self._fd
 
     def close(self) -> None:
         if self._map is not None:

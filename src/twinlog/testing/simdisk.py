@@ -159,9 +159,6 @@ class SimFile:
         self._inode.sync(count)
         self._disk.changed()
 
-    def fileno(self) -> int:
-        raise self._error(errno.EOPNOTSUPP)
-
     def close(self) -> None:
         self._is_closed = True
 
