@@ -82,6 +82,14 @@ class TestSets:
         assert proposal == SetProposal(5, 7, frozenset({1, 2}), {2: "i2"})
         assert authority.proposal() is proposal, "asked again as it was"
 
+    def test_one_that_leaves_while_it_joins_is_given_up(self) -> None:
+        authority = master({1})
+        authority.connected(2, 20, "i2", 60)
+        authority.join(2)
+        authority.own_end(200)
+        authority.disconnected(2, 20)
+        assert (authority.confirmed, authority.proposal()) == (200, None)
+
     def test_one_that_does_not_catch_up_is_given_up(self) -> None:
         authority = master({1})
         authority.connected(2, 20, "i2", 60)

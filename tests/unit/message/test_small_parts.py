@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.message import crc, names, sysflag
+from twinlog.message import crc, names, perm, sysflag
 from twinlog.message.batch import (
     BatchError,
     BatchMember,
@@ -18,7 +18,7 @@ from twinlog.message.batch import (
 )
 from twinlog.message.compression import CompressionError, compress, decompress, inflate_body
 from twinlog.message.crc import body_crc
-from twinlog.message.hashing import index_key_hash, jhash, utf16_length
+from twinlog.message.hashing import index_key_hash, jhash, topic_prefix_hash, utf16_length
 from twinlog.message.ids import (
     ID_COUNTERS,
     UniqueIdGenerator,
@@ -285,3 +285,12 @@ def test_mark_of_an_idempotent_send():
 def test_a_unique_id_has_one_of_two_lengths():
     with pytest.raises(ValueError, match="32 or 56"):
         parse_unique_id("00" * 20, 0)
+
+
+def test_the_hash_before_the_keys_of_a_topic_is_that_of_topic_and_separator():
+    assert topic_prefix_hash("T") == jhash("T#") & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(("bits", "text"), [(0, "---"), (4, "R--"), (6, "RW-"), (7, "RWX")])
+def test_permissions_in_letters(bits, text):
+    assert perm.perm_text(bits) == text
