@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -255,6 +256,52 @@ def test_an_old_master_does_not_become_a_second_one(tmp_path: Path) -> None:
         slave = pair.restart(pair.master, brokerRole="SLAVE", brokerId=1)
         wait_until(lambda: replica_count(pair.slave) == 1, "the old master follows")
         assert facts(slave)["promotion"] >= 0
+
+
+def test_a_slave_whose_disk_was_replaced_is_not_promoted_as_if_it_had_everything(
+    tmp_path: Path,
+) -> None:
+    with running_pair(tmp_path) as pair:
+        acknowledged = send_many(pair.master, 20)
+        assert pair.slave.stop() == 0
+        pair.master.kill()
+        shutil.rmtree(pair.slave.store)
+        pair.slave = pair.restart(pair.slave)
+        wait_until(lambda: registered(pair) == {1: pair.slave.address}, "it is registered")
+        refused = promote(pair, "--yes", "--role", "SYNC_MASTER")
+        assert refused.code == 1
+        assert "has not been connected to a master" in refused.err
+        # The master, which has everything, may come back.
+        pair.master = TwinlogBroker.start_as_it_is(pair.master)
+        pair.group.add(pair.master)
+        assert set(acknowledged) <= bodies_of(pair.master)
+
+
+def test_an_old_master_that_has_not_followed_the_new_one_does_not_replace_it(
+    tmp_path: Path,
+) -> None:
+    with running_trio(tmp_path) as trio:
+        # It was a slave once: what it heard then says nothing of what its successor did.
+        known = trio.slave.store / "twinlog" / "group.json"
+        (trio.master.store / "twinlog" / "group.json").write_bytes(known.read_bytes())
+        send_many(trio.master, 5, b"first")
+        trio.master.kill()
+        left_by_master(trio)
+        left_by_second(trio)
+        promote(trio, "--yes", "--to", 1).ok()
+        wait_until(lambda: replica_count(trio.slave) == 1, "the other slave follows")
+        acknowledged = send_many(trio.slave, 10, b"acked")
+        trio.slave.kill()
+        trio.second.kill()
+        old = trio.restart(trio.master, brokerRole="SLAVE", brokerId=1)
+        for _ in range(2):  # Also not after another start.
+            wait_until(lambda: set(registered(trio)) == {1}, "it is registered")
+            refused = promote(trio, "--yes", "--role", "SYNC_MASTER")
+            assert refused.code == 1, refused.out
+            assert "has not been connected to a master" in refused.err
+            assert old.stop() == 0
+            old = trio.restart(old)
+        assert set(acknowledged) <= bodies_of(trio.slave)
 
 
 def test_names_that_do_not_exist_and_brokers_that_do_not_answer(tmp_path: Path) -> None:

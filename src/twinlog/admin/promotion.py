@@ -223,7 +223,20 @@ def _judge_absent(found: _Findings, replicas: Sequence[Replica], target: Replica
             " alone cannot be seen. Start them as slaves and try again"
         )
     if not any(r.in_sync_replicas for r in reached):
-        found.warnings.append("which slaves the lost master had is not known")
+        _judge_unheard(found, target)
+
+
+def _judge_unheard(found: _Findings, target: Replica) -> None:
+    """Nobody that answers has followed a twinlog master: a new disk, or a replaced master that has
+    not met its successor yet. What the group has acknowledged since is then not seen at all."""
+    is_copy_of_apache = not target.store_id and target.log_end > 0
+    if not is_copy_of_apache:
+        found.losses.append(
+            f"{target.name} has not been connected to a master of this group since it has this"
+            " store or was the master itself: what others have that it lacks cannot be seen. Start"
+            " the replica that was the master last, or a slave that followed it"
+        )
+    found.warnings.append("which slaves the lost master had is not known")
 
 
 # Asking

@@ -85,7 +85,13 @@ class Succession:
         self.memory = GroupMemory()
 
     def load(self) -> None:
-        if self._disk.exists(self._path):
+        """After the identity. A master that has become a slave knows nothing of its group: what it
+        heard when it was a slave before is older than its own time as the master."""
+        if not self._disk.exists(self._path):
+            return
+        if self._identity.was_master and not self._config.is_master:
+            self._disk.unlink(self._path)
+        else:
             try:
                 self.memory = msgspec.json.decode(
                     self._disk.read_bytes(self._path), type=GroupMemory

@@ -93,3 +93,17 @@ def test_an_apache_slave_is_compared_and_never_chosen() -> None:
     apache = Replica(address="h2:10911", broker_id=2, role="SLAVE", log_end=2000, is_twinlog=False)
     assert choose([ONE, apache]) == ONE
     assert "1000 bytes more" in judge([ONE, apache], ONE).losses[0]
+
+
+def test_a_slave_that_never_heard_a_master_is_not_called_safe() -> None:
+    unheard = replace(ONE, replica_ids=(), in_sync_replicas=0, master_role="", master_address="")
+    empty = replace(unheard, store_id="", log_end=0, confirmed=0, master_end=0)
+    for target in (unheard, empty):
+        assert "has not been connected to a master" in judge([GONE, target], target).losses[0]
+    # Another one knows the group: what it has is compared.
+    assert judge([unheard, replace(TWO, digest=7)], unheard).losses == ()
+    # A copy of an Apache master's log never hears of the group, and has no store id.
+    apache = replace(unheard, store_id="")
+    verdict = judge([GONE, apache], apache)
+    assert verdict.losses == ()
+    assert "which slaves the lost master had is not known" in verdict.warnings
