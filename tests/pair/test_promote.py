@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ import pytest
 
 from support.command_line import Result, twinlog
 from support.ha_load import ask, ha_status, send_once
-from support.pair_story import CONFIG, Pair, running_pair, stored_bodies
+from support.pair_story import CONFIG, Pair, in_thread, running_pair, stored_bodies, until
 from support.processes import ProcessGroup, free_port, process_group, wait_until
 from support.twinlog_servers import TwinlogBroker
+from twinlog.client import Message, Producer, SendOutcome, SendReceipt
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 
@@ -302,6 +304,40 @@ def test_an_old_master_that_has_not_followed_the_new_one_does_not_replace_it(
             assert old.stop() == 0
             old = trio.restart(old)
         assert set(acknowledged) <= bodies_of(trio.slave)
+
+
+async def send_over_a_switch(pair: Pair) -> list[SendReceipt]:
+    """The name server starts anew while no master lives: it knows brokers, and no topic."""
+    options: dict[str, Any] = {"name_server": pair.name_server, "send_timeout_ms": 60_000}
+    async with (
+        Producer("once", idempotent=True, producer_id="p", **options) as once,
+        Producer("plain", retry_count=0, **options) as plain,
+    ):
+        for producer in (once, plain):
+            await producer.send(Message("load", b"before", sharding_key="k"))
+        pair.master.kill()
+        await in_thread(left_by_master, pair)
+        pair.namesrv.kill()
+        pair.namesrv = pair.namesrv.restart()
+        pair.group.add(pair.namesrv)
+        await until(lambda: set(registered(pair)) == {1}, "the slave is registered")
+        sends = [
+            asyncio.create_task(producer.send(Message("load", b"after", sharding_key="k")))
+            for producer in (once, plain)
+        ]
+        promoted = await in_thread(promote, pair, "--yes")
+        promoted.ok()
+        return await asyncio.gather(*sends)
+
+
+def test_sends_wait_for_the_new_master_though_the_name_server_forgot_the_topic(
+    tmp_path: Path,
+) -> None:
+    with running_pair(tmp_path) as pair:
+        wait_until(lambda: facts(pair.slave)["masterRole"], "the slave knows its master's role")
+        receipts = asyncio.run(send_over_a_switch(pair))
+        assert [receipt.outcome for receipt in receipts] == [SendOutcome.STORED] * 2
+        assert stored_bodies(pair.slave.store, "load")[b"after"] == 2
 
 
 def test_names_that_do_not_exist_and_brokers_that_do_not_answer(tmp_path: Path) -> None:

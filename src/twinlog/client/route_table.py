@@ -17,6 +17,7 @@ from twinlog.client.errors import (
     NameServerUnreachableError,
     NoBrokerError,
     NotANameServerError,
+    NoWritableQueueError,
     TopicNotFoundError,
     TransportError,
     broker_error,
@@ -170,7 +171,8 @@ class RouteTable:
 
     async def _route_of_missing_topic(self, topic: str, *, create: bool) -> TopicRoute:
         route = await self._route_of_new_topic(topic) if create else None
-        if route is None and not await self.cluster_brokers():
+        brokers = {} if route is not None else await self.cluster_brokers()
+        if route is None and not brokers:
             asked = self._host.name_servers.in_order()[0]
             raise NoBrokerError(
                 f"name server {asked} knows no broker: none is running, or it registers with "
@@ -181,6 +183,14 @@ class RouteTable:
             route = await self._route_of_new_topic(topic)
         if route is not None:
             return route
+        lost = [name for name, broker in brokers.items() if broker.master_address is None]
+        if create and lost:
+            # Topics are registered by masters: a name server that started after one was lost has
+            # never heard of its topics.
+            raise NoWritableQueueError(
+                f"topic {topic!r} is not known while no master of {', '.join(sorted(lost))} is"
+                " registered"
+            )
         hint = "autoCreateTopicEnable=false" if create else "nobody has sent to it yet"
         raise TopicNotFoundError(f"topic {topic!r} does not exist ({hint}): create it first")
 
