@@ -479,7 +479,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ] = True
     auto_delete_unused_stats: Annotated[
         bool,
-        no_effect("Forget statistics of deleted topics.", "they are forgotten by themselves"),
+        no_effect("Forget statistics of deleted topics.", "they are always forgotten"),
     ] = False
 
     # Features that twinlog does not have.

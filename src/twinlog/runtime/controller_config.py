@@ -13,7 +13,7 @@ from twinlog.runtime.server_config import NO_THREADS, ServerConfig
 CONTROLLER_PORT = 9878
 LEASE_MS_MIN = 500
 _OWN_LEASES = "brokers hold leases here, see twinlogLeaseMs"
-_OWN_STORE = "twinlog keeps the records of each group in a file of their own"
+_OWN_STORE = "twinlog's controller keeps its records in one small file"
 
 
 class ControllerConfig(ServerConfig, kw_only=True):

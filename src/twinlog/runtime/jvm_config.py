@@ -101,7 +101,7 @@ class JvmConfig(RemotingConfig, kw_only=True):
         int, no_effect("Ends of transactions that may wait for a thread.", NO_THREADS)
     ] = 100000
     high_speed_mode: Annotated[
-        bool, no_effect("A switch that Apache's broker does not read either.", NO_THREADS)
+        bool, no_effect("A switch of old versions.", "Apache's broker does not read it either")
     ] = False
     isolate_log_enable: Annotated[
         bool, no_effect("Log files of each broker in a container.", "see twinlogLogFile")

@@ -25,7 +25,7 @@ from twinlog.runtime.log_config import LogFormat, LogLevel
 from twinlog.runtime.tls import TlsConfig
 
 NO_THREADS = "a twinlog server works in one event loop and has no thread pools or their queues"
-NO_NETTY = "this is a setting of the Netty library, which twinlog does not use"
+NO_NETTY = "this is a setting of Apache's network library, which twinlog does not use"
 SYSTEM_BUFFERS = "the operating system sizes the buffers of sockets"
 
 

@@ -21,7 +21,6 @@ from twinlog.runtime.config_key import (
 )
 from twinlog.runtime.jvm_config import JvmConfig
 from twinlog.runtime.numbers import INT32_MAX
-from twinlog.runtime.server_config import NO_THREADS
 
 CONSUME_QUEUE_UNIT_SIZE = 20
 _NO_EXT = (
@@ -269,10 +268,11 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         bool, no_effect("Log who holds the lock for an append for long.", _NO_LOCK)
     ] = False
     put_msg_index_hight_water: Annotated[
-        int, no_effect("Waiting index entries above which appends slow down.", NO_THREADS)
+        int,
+        no_effect("Waiting index entries above which appends slow down.", "appends do not wait"),
     ] = 600000
     max_delay_time: Annotated[
-        int, no_effect("Delay of appends that Apache's statistics warn of.", _NO_LOCK)
+        int, no_effect("Delay of appends that Apache's statistics warn of.", "appends do not wait")
     ] = 40
     transient_store_pool_enable: Annotated[
         bool, no_effect("Collect messages in off-heap buffers before the log.", _NO_POOL)
