@@ -59,7 +59,8 @@ def test_more_connections_than_the_process_may_open(tmp_path: Path) -> None:
             peers = [RawPeer(port) for _ in range(400)]
             assert first.ask().code == 3
             wait_until(
-                lambda: "reason=limit of 64 reached" in process.output(), "a line that says so"
+                lambda: "reason=one address has its limit of 51" in process.output(),
+                "a line that says so",
             )
             for peer in peers:
                 peer.close()

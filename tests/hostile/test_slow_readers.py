@@ -66,8 +66,11 @@ def test_ten_thousand_answers_nobody_reads_wait_in_the_peers_requests(
     publish(slow, topic, [bytes(1024)] * 16)
     wait_for_offset(slow, topic, 16)
     slow.base_mb = slow.memory_mb()
+    pull = pull_header(topic, 0)
+    with RawPeer(slow.port) as first:  # The group is made and saved before it is measured.
+        first.socket.sendall(request(11, pull, opaque=1))
+        assert first.read_answer().code == 0
     with RawPeer(slow.port) as reader:
-        pull = pull_header(topic, 0)
         data = b"".join(request(11, pull, opaque=opaque) for opaque in range(PULLS))
         reader.socket.setblocking(False)
         position = 0

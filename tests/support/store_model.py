@@ -7,7 +7,7 @@ the recovered store for everything, through queues, by key and by offset, and co
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from twinlog.message.ids import pack_host
@@ -16,6 +16,7 @@ from twinlog.message.properties import encode_properties
 from twinlog.message.record import decode_record
 from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.runtime.disk import write_atomically
+from twinlog.runtime.failures import Failures
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
 from twinlog.testing.manual_clock import ManualClock
@@ -32,8 +33,13 @@ _FAR_FUTURE = 1 << 60
 class _NoTasks:
     """The model drives flushing and housekeeping itself: nothing runs by the side."""
 
-    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
-        coroutine.close()
+    def __init__(self) -> None:
+        self.failures = Failures()
+
+    def vital(self, name: str, factory: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        pass
+
+    contained = vital
 
 
 def small_config(**changes: Any) -> BrokerConfig:

@@ -270,13 +270,13 @@ class AddressShares:
     def __init__(self, limits: RemotingLimits, connections_max: int) -> None:
         self._limits = limits
         wanted = limits.connections_per_address_max
-        self._connections_max = min(wanted, max(1, connections_max * 4 // 5)) if wanted else 0
+        self.connections_max = min(wanted, max(1, connections_max * 4 // 5)) if wanted else 0
         self._connections: dict[str, int] = {}
         self._held: set[str] = set()
 
     def add(self, host: str) -> bool:
         count = self._connections.get(host, 0)
-        if self._connections_max and count >= self._connections_max:
+        if self.connections_max and count >= self.connections_max:
             return False
         self._connections[host] = count + 1
         return True
@@ -345,6 +345,7 @@ class RemotingServer:
         self._listeners: list[asyncio.Server] = []
         self._sweeper: TimerHandle | None = None
         self._refused = 0
+        self._refused_shares = 0
         self._connections_max = min(limits.connections_max, connections_possible())
         self._shares = AddressShares(limits, self._connections_max)
         self._had_burst = False
@@ -425,6 +426,7 @@ class RemotingServer:
             return
         if not self._shares.add(connection.remote_address[0]):
             reason = "its address has as many connections as it may have"
+            self._refused_shares += 1
             self.on_refused(connection, 0, reason)
             connection.abort(reason)
             return
@@ -493,6 +495,12 @@ class RemotingServer:
                 self.name, self._refused, self._connections_max,
             )  # fmt: skip
             self._refused = 0
+        if self._refused_shares:
+            _LOG.warning(
+                "connections refused name=%s count=%d reason=one address has its limit of %d",
+                self.name, self._refused_shares, self._shares.connections_max,
+            )  # fmt: skip
+            self._refused_shares = 0
         for connection in list(self.connections):
             self.failures.contain("idle sweep", connection.sweep, now_ms)
         self.failures.contain("idle sweep", self._shares.sweep, self.connections)

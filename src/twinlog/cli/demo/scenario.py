@@ -27,6 +27,7 @@ OUTAGE_SECONDS_MAX = 40.0
 DRAIN_SECONDS_MAX = 60.0
 CATCH_UP_SECONDS_MAX = 60.0
 RETURN_SECONDS_MAX = 60.0
+SLAVE_REFUSES = "HA refused code=19"  # CONFIRMED_DIFFERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,8 @@ class Demo:
         self.moments.restart = self.now()
         master = self.cluster.brokers[0]
         await self._in_thread(self.cluster.start_node, master)
+        if self.options.sabotage:
+            await self._let_the_slave_copy_again()
         await self._until(
             lambda: self.ledger.first_write_after(self.moments.restart) is not None,
             RETURN_SECONDS_MAX, "the first send after the return",
@@ -174,6 +177,21 @@ class Demo:
         self.phase = "traffic again"
         while self.now() < self.moments.returned + self.options.seconds:
             await self._sample(0.25)
+
+    async def _let_the_slave_copy_again(self) -> None:
+        """A slave whose log differs below what is confirmed cuts nothing by itself: who is right is
+        for a person to say. Here the damage is known to be the slave's."""
+        assert self.cluster is not None
+        slave = self.cluster.brokers[1]
+        await self._until(
+            lambda: SLAVE_REFUSES in slave.log_path.read_text(errors="replace"),
+            RETURN_SECONDS_MAX, "the slave to refuse a cut below what is confirmed",
+        )  # fmt: skip
+        self.say("the slave refuses to cut what it knows as confirmed; its operator lets it")
+        await self._in_thread(local_cluster.stop_process, slave)
+        for name in ("confirmed.mark", "replicas.json"):
+            (slave.store_path / "twinlog" / name).unlink(missing_ok=True)
+        await self._in_thread(self.cluster.start_node, slave)
 
     async def _drain(self) -> None:
         assert self._traffic is not None
