@@ -1,4 +1,4 @@
-"""Where things are in a record, in a queue's entry and in a batch: offsets, sizes, magics.
+"""Where things are in records, queues, index files and batches: offsets, sizes, magics.
 
 The only home of these numbers. Cython takes them from `_layout.pxd`, which `tools/compile.py` makes
 out of this module (so it imports nothing of twinlog), and a test says when that file is stale.
@@ -79,6 +79,19 @@ ENTRY_SIZE: Final = 20
 ENTRY_RECORD_SIZE_AT: Final = 8
 ENTRY_TAGS_CODE_AT: Final = 12
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF  # In entries before the first of a queue.
+
+# An index file: header, slots, entries
+
+INDEX_HEADER: Final = struct.Struct(">qqqqii")  # Times, offsets (first, last), slots used, entries.
+INDEX_HEADER_SIZE: Final = 40
+INDEX_COUNT_AT: Final = 36
+INDEX_SLOT_SIZE: Final = 4
+INDEX_ENTRY: Final = struct.Struct(">iqii")  # Hash, offset, seconds, previous of its slot.
+INDEX_ENTRY_SIZE: Final = 20
+INDEX_OFFSET_AT: Final = 4
+INDEX_SECONDS_AT: Final = 12
+INDEX_PREVIOUS_AT: Final = 16
+INDEX_SECONDS_MAX: Final = 0x7FFFFFFF
 
 # A member of a batch: size, magic, CRC (both 0 and ignored), flag, body, properties
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from twinlog.message.hashing import index_key_hash
+from twinlog.message.layout import INDEX_COUNT_AT, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
 from twinlog.runtime.numbers import is_number
 from twinlog.spark.decode import lay_out, topics
 from twinlog.spark.errors import DataLossError, RecordCorruptError
 from twinlog.spark.plan import Range
 from twinlog.spark.storeview import StoreView
 
-HEADER_SIZE = 40
 ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRIES_PER_SLOT = 4  # RocketMQ's default ratio, also when both numbers are changed together
 HITS_MAX = 10_000  # of a hot key: beyond it, reading in order is cheaper than jumping
@@ -37,13 +37,15 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _slots(path: Path) -> int:
-    return (path.stat().st_size - HEADER_SIZE) // (4 + ENTRIES_PER_SLOT * ENTRY.itemsize)
+    return (path.stat().st_size - INDEX_HEADER_SIZE) // (
+        INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * ENTRY.itemsize
+    )
 
 
 def _newest(path: Path, wanted: int) -> list[int]:
     with path.open("rb") as file:
-        count = int.from_bytes(file.read(HEADER_SIZE)[36:40], "big")
-        file.seek(HEADER_SIZE + 4 * _slots(path))
+        count = int.from_bytes(file.read(INDEX_HEADER_SIZE)[INDEX_COUNT_AT:], "big")
+        file.seek(INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * _slots(path))
         entries = np.frombuffer(file.read(ENTRY.itemsize * count), ENTRY)
     hits = entries["offset"][entries["hash"] == wanted]
     return [int(offset) for offset in hits[::-1]]
@@ -52,12 +54,12 @@ def _newest(path: Path, wanted: int) -> list[int]:
 def _chain(path: Path, wanted: int) -> Iterator[int]:
     slots = _slots(path)
     with path.open("rb") as file:
-        count = int.from_bytes(file.read(HEADER_SIZE)[36:40], "big")
-        file.seek(HEADER_SIZE + 4 * (wanted % max(1, slots)))
+        count = int.from_bytes(file.read(INDEX_HEADER_SIZE)[INDEX_COUNT_AT:], "big")
+        file.seek(INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (wanted % max(1, slots)))
         number = int.from_bytes(file.read(4), "big", signed=True)
         steps = 0
         while 0 < number <= count and steps <= count:
-            file.seek(HEADER_SIZE + 4 * slots + ENTRY.itemsize * number)
+            file.seek(INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots + ENTRY.itemsize * number)
             entry = np.frombuffer(file.read(ENTRY.itemsize), ENTRY)[0]
             if int(entry["hash"]) == wanted:
                 yield int(entry["offset"])
@@ -72,7 +74,7 @@ def covered(directory: Path) -> tuple[int, int]:
     heads = []
     for path in (files[0], files[-1]):
         with path.open("rb") as file:
-            heads.append(file.read(HEADER_SIZE))
+            heads.append(file.read(INDEX_HEADER_SIZE))
     return int.from_bytes(heads[0][16:24], "big"), int.from_bytes(heads[1][24:32], "big")
 
 

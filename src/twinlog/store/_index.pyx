@@ -4,11 +4,16 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from twinlog.message._layout cimport (
+    INDEX_ENTRY_SIZE,
+    INDEX_OFFSET_AT,
+    INDEX_PREVIOUS_AT,
+    INDEX_SECONDS_AT,
+    INDEX_SECONDS_MAX,
+)
 from twinlog.message._pairs cimport get4, get8, put4, put8
 
 cdef enum:
-    ENTRY_SIZE = 20
-    SECONDS_MAX = 0x7FFFFFFF
     PAGE_SLOTS = 1024        # One for each is in `dirty_pages`.
 
 
@@ -23,7 +28,7 @@ def put_entries(
     """
     cdef Py_ssize_t count = hashes.shape[0], i, slot, slots_max = slots.shape[0]
     cdef int64_t previous, seconds, new_slots = 0
-    cdef bytes data = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE)
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, count * INDEX_ENTRY_SIZE)
     cdef char* at = PyBytes_AS_STRING(data)
     for i in range(count):
         slot = <Py_ssize_t> (hashes[i] % slots_max)
@@ -33,7 +38,7 @@ def put_entries(
             new_slots += 1
         seconds = 0
         if begin_timestamp > 0 and timestamps[i] > begin_timestamp:
-            seconds = min((timestamps[i] - begin_timestamp) // 1000, SECONDS_MAX)
+            seconds = min((timestamps[i] - begin_timestamp) // 1000, INDEX_SECONDS_MAX)
         slots[slot] = <int32_t> number
         dirty_pages[slot // PAGE_SLOTS] = 1
         at = put4(put4(put8(put4(at, hashes[i]), offsets[i]), seconds), previous)
@@ -50,14 +55,14 @@ def count_entries(
     Returns how many there were, how many of them are the first in their slot, and the last offset.
     """
     cdef const char* at = PyBytes_AS_STRING(data)
-    cdef const char* end = at + PyBytes_GET_SIZE(data) // ENTRY_SIZE * ENTRY_SIZE
+    cdef const char* end = at + PyBytes_GET_SIZE(data) // INDEX_ENTRY_SIZE * INDEX_ENTRY_SIZE
     cdef int64_t first = number, new_slots = 0, offset
     cdef int32_t key_hash, seconds, previous
     while at < end:
         key_hash = <int32_t> get4(at)
-        offset = get8(at + 4)
-        seconds = <int32_t> get4(at + 12)
-        previous = <int32_t> get4(at + 16)
+        offset = get8(at + INDEX_OFFSET_AT)
+        seconds = <int32_t> get4(at + INDEX_SECONDS_AT)
+        previous = <int32_t> get4(at + INDEX_PREVIOUS_AT)
         if (
             key_hash < 0 or seconds < 0 or previous < 0 or previous >= number
             or (key_hash == 0 and offset == 0 and seconds == 0 and previous == 0)
@@ -69,5 +74,5 @@ def count_entries(
         new_slots += previous == 0
         end_offset = offset
         number += 1
-        at += ENTRY_SIZE
+        at += INDEX_ENTRY_SIZE
     return number - first, new_slots, end_offset

@@ -6,15 +6,14 @@ as 32-bit numbers of this machine (an array of type "i").
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from twinlog.message.layout import INDEX_ENTRY, INDEX_SECONDS_MAX
 from twinlog.runtime.compiled import load
 
-ENTRY: Final = struct.Struct(">iqii")
-SECONDS_MAX: Final = 0x7FFFFFFF
+ENTRY: Final = INDEX_ENTRY
 PAGE_SLOTS: Final = 1024
 Slots: TypeAlias = "array[int]"
 _Numbers: TypeAlias = "array[int]"  # Of type "q".
@@ -43,7 +42,7 @@ def put_entries_in_python(
             previous = 0
             new_slot_count += 1
         if timestamp != time_before and begin_timestamp > 0:
-            seconds = min(max(0, (timestamp - begin_timestamp) // 1000), SECONDS_MAX)
+            seconds = min(max(0, (timestamp - begin_timestamp) // 1000), INDEX_SECONDS_MAX)
             time_before = timestamp
         slots[slot] = number
         dirty_pages[slot // PAGE_SLOTS] = 1

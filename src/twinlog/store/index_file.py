@@ -19,23 +19,22 @@ costs nothing but counting them again. Batches of entries are made in `index_ent
 from __future__ import annotations
 
 import itertools
-import struct
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from twinlog.message.layout import INDEX_HEADER, INDEX_SLOT_SIZE
 from twinlog.runtime.disk import DiskFile
 from twinlog.store import index_entries
 from twinlog.store.index_entries import ENTRY, PAGE_SLOTS, Slots
 from twinlog.store.segment import zero_data
 
-HEADER: Final = struct.Struct(">qqqqii")
-SLOT_SIZE: Final = 4
+HEADER: Final = INDEX_HEADER
 _READ_ENTRIES: Final = 65536
 
 
 def index_file_size(slots_max: int, index_max: int) -> int:
-    return HEADER.size + SLOT_SIZE * slots_max + ENTRY.size * index_max
+    return HEADER.size + INDEX_SLOT_SIZE * slots_max + ENTRY.size * index_max
 
 
 def new_slots(count: int) -> Slots:
@@ -58,7 +57,7 @@ class IndexFile:
         self.slot_count = 0
         self.index_count = 1
         self.is_unsynced = False
-        self._entries_at = HEADER.size + SLOT_SIZE * slots_max
+        self._entries_at = HEADER.size + INDEX_SLOT_SIZE * slots_max
         self._slots: Slots | None = None
         # One for each page of slots: whether it changed since it was written.
         self._dirty_pages = bytearray(slots_max // PAGE_SLOTS + 1)
@@ -90,7 +89,7 @@ class IndexFile:
 
     def read_slots(self) -> Slots:
         """The slots on disk; changes nothing, so that a thread may do it."""
-        slots = array("i", self.file.pread(SLOT_SIZE * self.slots_max, HEADER.size))
+        slots = array("i", self.file.pread(INDEX_SLOT_SIZE * self.slots_max, HEADER.size))
         slots.byteswap()
         return slots
 
@@ -158,7 +157,7 @@ class IndexFile:
             return
         for first, last in _runs(dirty):
             data = self._slot_bytes(first * PAGE_SLOTS, (last + 1) * PAGE_SLOTS)
-            self.file.pwritev((data,), HEADER.size + SLOT_SIZE * PAGE_SLOTS * first)
+            self.file.pwritev((data,), HEADER.size + INDEX_SLOT_SIZE * PAGE_SLOTS * first)
         self._dirty_pages[:] = bytes(len(self._dirty_pages))
         self.is_unsynced = True
 
@@ -199,8 +198,8 @@ class IndexFile:
 
     def _mark_changed_pages(self) -> None:
         """Find the slots on disk that are not as counted."""
-        data = self.file.pread(SLOT_SIZE * self.slots_max, HEADER.size)
-        page = SLOT_SIZE * PAGE_SLOTS
+        data = self.file.pread(INDEX_SLOT_SIZE * self.slots_max, HEADER.size)
+        page = INDEX_SLOT_SIZE * PAGE_SLOTS
         counted = self._slot_bytes(0, self.slots_max)
         for at in range(0, len(data), page):
             self._dirty_pages[at // page] = data[at : at + page] != counted[at : at + page]
@@ -241,7 +240,9 @@ class IndexFile:
         if self._slots is not None:
             return self._slots[slot]
         return int.from_bytes(
-            self.file.pread(SLOT_SIZE, HEADER.size + SLOT_SIZE * slot), "big", signed=True
+            self.file.pread(INDEX_SLOT_SIZE, HEADER.size + INDEX_SLOT_SIZE * slot),
+            "big",
+            signed=True,
         )
 
     def release_slots(self) -> Slots | None:
@@ -249,7 +250,7 @@ class IndexFile:
         self.write_slots()
         slots, self._slots = self._slots, None
         if slots is not None:
-            memoryview(slots).cast("B")[:] = bytes(SLOT_SIZE * len(slots))
+            memoryview(slots).cast("B")[:] = bytes(INDEX_SLOT_SIZE * len(slots))
         return slots
 
 

@@ -32,6 +32,8 @@ def test_sizes_are_those_of_the_formats() -> None:
     assert layout.SIZE_MAGIC.size == layout.BLANK_SIZE_MIN
     assert layout.ENTRY.size == layout.ENTRY_SIZE
     assert layout.MEMBER_HEAD.size == layout.MEMBER_HEAD_SIZE
+    assert layout.INDEX_HEADER.size == layout.INDEX_HEADER_SIZE == layout.INDEX_COUNT_AT + 4
+    assert layout.INDEX_ENTRY.size == layout.INDEX_ENTRY_SIZE == layout.INDEX_PREVIOUS_AT + 4
     middle = struct.calcsize(layout.middle_format(8, 20))
     assert layout.PLACE_SIZE + middle + 4 == struct.calcsize(layout.head_format(8, 20))
 
