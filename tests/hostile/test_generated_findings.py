@@ -177,3 +177,14 @@ def test_deep_json_of_a_replica_is_refused_as_any_other() -> None:
         decode_json(memoryview(deep), Hello)
     with pytest.raises(MetadataError):
         decode_change(b'{"kind":"acl","text":"","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+def test_messages_are_counted_for_few_at_a_time(attacked: TwinlogBroker) -> None:
+    """Every count reads the log; a stranger could keep a broker busy with nothing else."""
+    with RawPeer(attacked.port) as peer:
+        case = Case("", 10003, {"countFrom": "0"})
+        peer.send(b"".join(case.frame(number) for number in range(50)))
+        codes = [peer.read_answer().code for _ in range(50)]
+    assert codes.count(0) == 4
+    assert codes.count(2) == 46
+    assert ask(attacked, case) == 0

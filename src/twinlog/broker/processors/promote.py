@@ -39,7 +39,8 @@ _LOG = logging.getLogger("twinlog.broker")
 
 DIGEST_SIZE_MAX = 1024 * 1024
 COUNT_SIZE_MAX = 1024 * 1024 * 1024  # Of log that is read to count its messages.
-_READ_SIZE = 1024 * 1024
+COUNTS_WAITING_MAX = 4  # Each may read COUNT_SIZE_MAX: whoever compares replicas asks once.
+_READ_SIZE = 64 * 1024  # Read and counted in one turn of the loop, in a few milliseconds.
 _MASTER_ROLES = (BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value)
 
 
@@ -70,6 +71,8 @@ class PromoteProcessor:
         self._config_path = config_path
         self._restart = restart
         self._flush_writes = flush_writes
+        self._counting = asyncio.Lock()
+        self._counts_waiting = 0
 
     # 10003
 
@@ -78,6 +81,10 @@ class PromoteProcessor:
         header = request.header(TwinlogReplicaRequestHeader)
         self._note_peer(header)
         if header.count_from is not None or header.digest_end is not None:
+            if self._counts_waiting >= COUNTS_WAITING_MAX:
+                remark = "[REJECTREQUEST]system busy, others have their messages counted"
+                raise BrokerError(ResponseCode.SYSTEM_BUSY, remark)
+            self._counts_waiting += 1
             self._tasks.job(
                 "replica-facts", self._measure(connection, request, header),
                 failed=connection.refuse(request),
@@ -125,7 +132,16 @@ class PromoteProcessor:
     async def _measure(
         self, connection: ServerConnection, request: Request, header: TwinlogReplicaRequestHeader
     ) -> None:
-        """The same with what must be read from the log for it."""
+        """The same with what must be read from the log for it. One after the other."""
+        try:
+            async with self._counting:
+                await self._measure_alone(connection, request, header)
+        finally:
+            self._counts_waiting -= 1
+
+    async def _measure_alone(
+        self, connection: ServerConnection, request: Request, header: TwinlogReplicaRequestHeader
+    ) -> None:
         facts = self._facts()
         try:
             if header.digest_end is not None:
