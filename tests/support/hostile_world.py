@@ -39,12 +39,12 @@ from support.twinlog_servers import (
     start_twinlog_controller,
     start_twinlog_namesrv,
 )
-from twinlog.broker.processors.admin_config import UPDATABLE_KEYS
 from twinlog.broker.server import build_broker
 from twinlog.controller.processor import ControllerProcessor
 from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting.request_table import RequestTable, Row
 from twinlog.runtime.config import BrokerConfig, NamesrvConfig
+from twinlog.runtime.config_key import live_keys
 from twinlog.testing.simdisk import SimDisk
 
 BROKER: dict[str, object] = {
@@ -233,7 +233,9 @@ class World:
         self.values = dict(FIELDS)
         shown = self._config(self.master, 26)
         self.first_values = {
-            key: shown[key] for key in sorted(UPDATABLE_KEYS - generate.NOT_UPDATED) if key in shown
+            key: shown[key]
+            for key in sorted(live_keys(BrokerConfig) - generate.NOT_UPDATED)
+            if key in shown
         }
         self._prepare()
         script = Path(__file__).with_name("normal_client.py")
