@@ -76,3 +76,11 @@ def pytest_runtest_makereport() -> Generator[None, Any, None]:
 def pytest_make_collect_report() -> Generator[None, Any, None]:
     outcome = yield
     refuse_unlisted_skip(outcome.get_result())
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests have to tell beside passing, also from the processes of xdist."""
+    for report in terminalreporter.getreports("passed"):
+        for name, text in report.user_properties:
+            if name == "say":
+                terminalreporter.write_line(f"{report.nodeid}: {text}")
