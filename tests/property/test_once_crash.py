@@ -248,3 +248,30 @@ def test_a_damaged_snapshot_is_made_again_from_the_log(content: bytes) -> None:
         assert len(node.stored()["p", 0]) == 150
 
     _in_loop(run())
+
+
+async def _retention_and_kill() -> None:
+    node = Node()
+    await node.open()
+    for _ in range(120):
+        node.send("p", 0)
+        node.write()
+    await node.store.flush_service.flush()
+    for number in range(200):  # None of the producer's records is left.
+        node.store.put(message(number, queue_id=1, size=900))
+    node.write()
+    await node.store.flush_service.flush()
+    node.store.cleaner.execute_delete_files_manually()
+    node.clock.advance(100 * 3_600_000)
+    while await node.store.cleaner.clean():
+        pass
+    assert node.store.min_offset_in_queue("T", 0) == 120
+    node.disk = node.disk.kill()
+    await node.open()
+    assert node.once.decide(Mark("p", 0, 120, 0, "T"), 1).verdict is Verdict.NEW
+    assert node.once.decide(Mark("p", 0, 119, 0, "T"), 1).verdict is Verdict.REPEAT
+
+
+def test_numbers_are_saved_before_retention_takes_their_records() -> None:
+    """Within the five seconds between two checkpoints a file may be filled and deleted."""
+    asyncio.run(_retention_and_kill())

@@ -61,7 +61,8 @@ class StoreCheckpoint:
         self.logics_timestamp = 0
         self.index_timestamp = 0
         self._saved = bytes(_TIMES.size)
-        self._saved_point: RecoveryPoint | None = None
+        self.saved_point: RecoveryPoint | None = None
+        """What this process saved last, None before it has, and after a cut of the log."""
         # How often the log was cut. Who gathered a point before a cut must not save it after.
         self.cut_count = 0
         # `save` runs in a thread; the loop must not cut the log in the middle of it.
@@ -105,7 +106,7 @@ class StoreCheckpoint:
             if self._disk.exists(self._own_path):
                 self._disk.unlink(self._own_path)
                 self._disk.fsync_directory(self._own_directory)
-            self._saved_point = None
+            self.saved_point = None
 
     def reset(self) -> None:
         """Nothing is known to be durable: a recovery from now on starts at the first record."""
@@ -123,12 +124,12 @@ class StoreCheckpoint:
             if cut_count is not None and cut_count != self.cut_count:
                 return False
             times = _TIMES.pack(self.physic_timestamp, self.logics_timestamp, self.index_timestamp)
-            if point != self._saved_point or times != self._saved:
+            if point != self.saved_point or times != self._saved:
                 own = _RECOVERY.pack(_MAGIC, point.flushed, point.dispatched, self._saved, times)
                 self._write(self._own_path, own + _CRC.pack(crc32(own)), 512)
                 self._write(self._path, times, CHECKPOINT_SIZE)
                 self._saved = times
-                self._saved_point = point
+                self.saved_point = point
             return True
 
     def _write(self, path: str, data: bytes, size: int) -> None:

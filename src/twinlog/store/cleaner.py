@@ -99,6 +99,9 @@ class Cleaner:
                 # Nothing behind it is safe yet: a power cut would leave no log at all, and the
                 # next record would get an offset that was given before.
                 break
+            # A full disk may have no room for it, and gets none while it waits.
+            if not is_forced and not await self._is_saved(log.segments.segments[0].end):
+                break
             segment = log.remove_first()
             await self._disk.run(self._disk.fsync_directory, posixpath.dirname(segment.path))
             count += 1
@@ -110,6 +113,14 @@ class Cleaner:
                 is_forced = self.check_disk()
             await self._clock.sleep_ms(store.config.delete_commit_log_files_interval)
         return count
+
+    async def _is_saved(self, end: int) -> bool:
+        """Whether what follows from the records below `end` is safe: the numbers of idempotent
+        producers and the ends of queues. After a crash nobody could read them again."""
+        point = self._store.checkpoint.saved_point
+        if point is not None and point.dispatched >= end:
+            return True
+        return await self._store.housekeeping.save_round()
 
     def _newest_time(self) -> int:
         """Store time of the newest record of the first segment, about: of the next segment."""

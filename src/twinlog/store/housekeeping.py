@@ -43,6 +43,8 @@ class Housekeeping:
         self._reported: dict[str, int] = {}
         self._slots_written_ms = 0
         self._index_drained_ms = 0
+        # Two rounds at once: the second would count what the first is still syncing as safe.
+        self._round = asyncio.Lock()
         # Saves what else follows the log: recovery will not read again what is below the point.
         self.before_checkpoint: Callable[[], Awaitable[None]] | None = None
 
@@ -119,6 +121,10 @@ class Housekeeping:
 
     async def save_round(self, *, is_stop: bool = False) -> bool:
         """Make everything dispatched so far durable and write it down; false: not this time."""
+        async with self._round:
+            return await self._save_round(is_stop=is_stop)
+
+    async def _save_round(self, *, is_stop: bool) -> bool:
         store = self._store
         store.write_pending()
         target = store.dispatched.value
