@@ -92,6 +92,11 @@ class StoreIdentity:
         """Whether this start makes a copy the master."""
         return self._config.is_master and bool(self._saved.replica_uid) and not self.was_master
 
+    def was_copy(self) -> bool:
+        """Whether the last run was a slave. Before the store is loaded: its recovery asks."""
+        saved = self._read()
+        return bool(saved.replica_uid) and not saved.is_master
+
     def load(self) -> None:
         """Read the ids, or draw them. A slave draws no store id: it takes its master's.
 

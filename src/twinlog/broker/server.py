@@ -231,7 +231,7 @@ class Broker:
         reseed_if_asked(self.disk, config.store_path_root_dir, config.commit_log_paths)
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
         self.once.load()
-        self.recovery = await self.store.load()
+        self.recovery = await self.store.load(was_copy=self.identity.was_copy())
         await self.once.recovered(self.recovery)
         self.identity.load()
         is_granted = self.identity.is_granted

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 SECTOR_SIZE = 512  # What a disk writes as a whole.
 _ZERO_SECTOR = bytes(SECTOR_SIZE)
 _MISSING = "a sector of it was never written"
+_CUT_SHORT = "its end was never received"
 _V6_FLAGS = {
     (HOST_V4_SIZE, HOST_V4_SIZE): 0,
     (HOST_V6_SIZE, HOST_V4_SIZE): BORNHOST_V6_FLAG,
@@ -295,6 +296,7 @@ def scan(
     *,
     check_crc: bool = True,
     file_position: int | None = None,
+    is_copy: bool = False,
     count_max: int = 1 << 62,
 ) -> ScanResult:
     """Find the whole records from `position` on, which is `physical_offset` of the log.
@@ -304,7 +306,8 @@ def scan(
     was valid elsewhere or before a truncation is not one of this log.
 
     With `file_position`, where the buffer begins in its file, topic and properties, which no CRC
-    covers, must not miss a sector either: after a power cut what was not written is zero.
+    covers, must not miss a sector either: after a power cut what was not written is zero. A copy's
+    last record may end anywhere (`is_copy`): its master sends bytes, not records.
     """
     view = memoryview(buffer)
     end = len(view)
@@ -326,6 +329,12 @@ def scan(
                     buffer, topic_at, _zeros_from(record_end, entry[7]), file_position
                 ):
                     raise RecordError(_MISSING)
+                if (
+                    is_copy
+                    and file_position is not None
+                    and _is_cut_short(view, record_end if entry[7] else record_end - 2, record_end)
+                ):
+                    raise RecordError(_CUT_SHORT)
             except RecordError as error:
                 return ScanResult(entries, position, ScanStop.DAMAGED, str(error), 0)
         else:
@@ -363,6 +372,14 @@ def scan(
                 )
             ):
                 return ScanResult(entries, position, ScanStop.DAMAGED, _MISSING, 0)
+            if (
+                is_copy
+                and file_position is not None
+                and _is_cut_short(
+                    view, record_end if properties_at < record_end else record_end - 2, record_end
+                )
+            ):
+                return ScanResult(entries, position, ScanStop.DAMAGED, _CUT_SHORT, 0)
             entry = (
                 own_offset, size, queue_id, queue_offset, sys_flag, stored_at,
                 topic_text(buffer[topic_at + 1 : properties_at - 2]),
@@ -394,6 +411,14 @@ def _misses_sector(buffer: bytes, topic_at: int, end: int, file_position: int) -
         not any(buffer[sector : min(sector + SECTOR_SIZE, end)])
         for sector in range(first, end, SECTOR_SIZE)
     )
+
+
+def _is_cut_short(view: memoryview, text_end: int, record_end: int) -> bool:
+    """Whether topic or properties, which end at `text_end`, stop with a zero and nothing follows.
+
+    A client may end a property so, but then the master has the record, and the copy asks again.
+    """
+    return view[text_end - 1] == 0 and not any(view[record_end : record_end + _SIZE_MAGIC.size])
 
 
 def _scan_slow(view: memoryview, position: int, check_crc: bool) -> ScanEntry:

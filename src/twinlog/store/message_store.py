@@ -160,8 +160,9 @@ class MessageStore:
 
     # Life
 
-    async def load(self) -> RecoveryReport:
-        """Take the lock, load, recover. Raises StoreError with a sentence that says what to do."""
+    async def load(self, *, was_copy: bool = False) -> RecoveryReport:
+        """Take the lock, load, recover. Raises StoreError with a sentence that says what to do.
+        `was_copy`: the last run was a slave, whose log may end inside a record."""
         assert self._state == "new"
         self._loop = asyncio.get_running_loop()
         try:
@@ -175,7 +176,7 @@ class MessageStore:
             raise StoreError(f"cannot write to storePathRootDir {self.root}: {error}") from error
         self.was_clean = not self._disk.exists(self._abort_path)
         try:
-            report = await self._load_and_recover(self.was_clean)
+            report = await self._load_and_recover(self.was_clean, was_copy or not self.is_master)
         except BaseException as error:
             self._close_files()
             if isinstance(error, OSError):
@@ -196,7 +197,7 @@ class MessageStore:
         self._disk.fsync_directory(self.root)
         self._disk.fsync_directory(posixpath.dirname(self.root))
 
-    async def _load_and_recover(self, was_clean: bool) -> RecoveryReport:
+    async def _load_and_recover(self, was_clean: bool, is_copy: bool) -> RecoveryReport:
         self.commit_log.load()
         self.queue_manifest.load()
         self.queue_table.load(self.queue_manifest.file_size)
@@ -204,7 +205,7 @@ class MessageStore:
         if self.index is not None:
             self.index.load()
             self.index.full_timestamp = self.checkpoint.index_timestamp
-        recovery = recovery_of(self, self._clock, self._mark_unclean)
+        recovery = recovery_of(self, self._clock, self._mark_unclean, is_copy=is_copy)
         report = await recovery.run(was_clean=was_clean)
         self.last_store_timestamp = max(
             report.last_store_timestamp, self.checkpoint.logics_timestamp

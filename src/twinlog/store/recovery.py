@@ -92,6 +92,7 @@ class Recovery:
         *,
         check_crc: bool,
         is_index_safe: bool,
+        is_copy: bool,
         mark_unclean: Callable[[], None],
         manifest: QueueManifest,
     ) -> None:
@@ -103,6 +104,7 @@ class Recovery:
         self._clock = clock
         self._check_crc = check_crc
         self._is_index_safe = is_index_safe
+        self._is_copy = is_copy
         self._mark_unclean = mark_unclean
         self._manifest = manifest
         self._lost: Ends = {}
@@ -292,6 +294,7 @@ class Recovery:
                 data, 0, state.position,
                 check_crc=self._check_crc,
                 file_position=at if state.position + size_max > self._safe_end else None,
+                is_copy=self._is_copy,
             )  # fmt: skip
             try:
                 self._dispatch(result.entries, state)
@@ -418,7 +421,9 @@ class Recovery:
         return []
 
 
-def recovery_of(store: MessageStore, clock: Clock, mark_unclean: Callable[[], None]) -> Recovery:
+def recovery_of(
+    store: MessageStore, clock: Clock, mark_unclean: Callable[[], None], *, is_copy: bool
+) -> Recovery:
     """The recovery of a store that is loaded and not open yet."""
     return Recovery(
         store.commit_log,
@@ -429,6 +434,7 @@ def recovery_of(store: MessageStore, clock: Clock, mark_unclean: Callable[[], No
         clock,
         check_crc=store.config.check_crc_on_recover,
         is_index_safe=store.config.message_index_safe,
+        is_copy=is_copy,
         mark_unclean=mark_unclean,
         manifest=store.queue_manifest,
     )

@@ -343,3 +343,23 @@ def test_parts_of_a_record_are_found_without_decoding_it(host, topic):
     _, _, fixed_size = shared_head(message, 9)
     size = fixed_size + len(message.body) + len(topic_field(topic)[1]) + len(message.properties)
     assert size == len(data) - 6
+
+
+@pytest.mark.parametrize("properties", [b"", b"k\x01v\x02TAGS\x01a\x02"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_copy_does_not_take_a_record_for_whole_whose_end_never_came(properties, host):
+    """Its master sends bytes, not records: a killed slave's log may end anywhere."""
+    record = _log([_message(properties=properties, born_host=pack_host(host, 1))])
+    zeros = bytes(600)
+    for size in range(len(record)):
+        torn = record[:size] + bytes(len(record) - size)
+        found = scan(torn + zeros, 0, 0, file_position=0, is_copy=True).entries
+        assert len(found) == (torn == record), size
+
+
+def test_a_copy_keeps_a_record_that_ends_with_a_zero_when_another_follows():
+    log = _log([_message(properties=b"k\x01v\0"), _message()])
+    assert len(scan(log, 0, 0, file_position=0, is_copy=True).entries) == 2
+    # A master wrote it whole, and may be the only one who has it.
+    log = _log([_message(properties=b"k\x01v\0")]) + bytes(600)
+    assert len(scan(log, 0, 0, file_position=0).entries) == 1

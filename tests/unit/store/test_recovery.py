@@ -451,3 +451,23 @@ async def test_record_with_an_impossible_number_is_damage_not_a_gap_to_fill(tmp_
     for _ in range(2):
         with pytest.raises(StoreDamagedError, match=f"damaged at offset {damaged}"):
             await make_store(config, PosixDisk()).load()
+
+
+@pytest.mark.parametrize("role", ["SLAVE", "SYNC_MASTER"])
+async def test_a_copy_whose_last_properties_came_in_part_is_cut_there(tmp_path, role):
+    """As a slave again and when it is promoted: properties of zeros are another message."""
+    from twinlog.message.record import encode_record
+    from twinlog.runtime.broker_config import BrokerRole
+
+    config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
+    record = encode_record(message(1), 0, 0, 1_700_000_000_000)
+    torn = encode_record(message(2), len(record), 1, 1_700_000_000_000)[:-3]
+    async with running_store(config) as store:
+        store.commit_log.append_raw(0, record + torn)
+    config.broker_role = BrokerRole(role)
+    store = make_store(config, PosixDisk())
+    await store.load(was_copy=True)
+    store.open_for_puts()
+    assert store.commit_log.max_offset == len(record)
+    assert store.max_offset_in_queue("T", 0) == 1
+    await store.stop()
