@@ -10,6 +10,7 @@ from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.replies import PutReplies
 from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.skip_guard import SkipGuard
 from twinlog.broker.stats import BrokerStatsManager
 from twinlog.broker.store_stats import StoreStats
 from twinlog.broker.subscription_group import SubscriptionGroupManager
@@ -61,6 +62,7 @@ class Side:
             file=self.file(root, "delays"),
             clock=self.clock,
         )
+        self.guard = SkipGuard(self.disk, str(root), self.clock)
         self.root = root
 
     def file(self, root: Path, name: str) -> ConfigFile:
@@ -73,6 +75,7 @@ class Side:
             groups=self.groups,
             offsets=self.offsets,
             schedule=self.schedule,
+            guard=self.guard,
             clock=self.clock,
             host=NO_HOST,
         )
@@ -84,6 +87,7 @@ class Side:
             groups=self.groups,
             offsets=self.offsets,
             schedule=self.schedule,
+            guard=self.guard,
             clock=self.clock,
             disk=self.disk,
             path=str(self.root / "metadata.json"),

@@ -14,6 +14,7 @@ from twinlog.broker import offset_json
 from twinlog.broker.config_file import ConfigFile
 from twinlog.broker.metadata_log import OffsetJournal, OffsetsMoved, OffsetTable, merge_offsets
 from twinlog.broker.skip_guard import SkipGuard
+from twinlog.message.names import is_system_topic
 from twinlog.runtime.numbers import number_of
 from twinlog.runtime.saving import TableSaver
 
@@ -107,17 +108,21 @@ class ConsumerOffsetManager:
                     moved += 1
         return moved
 
-    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> bool:
+    def queues_cut(
+        self, ends: Mapping[tuple[str, int], int], *, is_rest_empty: bool = False
+    ) -> bool:
         """These queues are shorter now: an offset behind the end would skip what comes next.
 
-        Whether there was one.
+        Whether there was one. `is_rest_empty`: users' queues that are not named have nothing.
         """
         was_cut = False
         for key, queues in self.table.items():
             topic = key.partition(_SEPARATOR)[0]
+            is_empty = is_rest_empty and not is_system_topic(topic)
             for queue_id, offset in queues.items():
-                if offset > ends.get((topic, queue_id), offset):
-                    queues[queue_id] = ends[(topic, queue_id)]
+                end = ends.get((topic, queue_id), 0 if is_empty else offset)
+                if offset > end:
+                    queues[queue_id] = end
                     self.saver.touched()
                     was_cut = True
         return was_cut
@@ -126,10 +131,11 @@ class ConsumerOffsetManager:
         """The last one wins. What is no offset moves nothing."""
         if not is_offset(offset):
             return
-        if self.guard is not None and self.guard.is_armed:
-            offset = self.guard.commit(group, topic, queue_id, offset)
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
+        if self.guard is not None and self.guard.is_armed:
+            committed = UNKNOWN_OFFSET if queues is None else queues.get(queue_id, UNKNOWN_OFFSET)
+            offset = self.guard.commit(group, topic, queue_id, offset, committed)
         if queues is None:
             queues = self.table[key] = {}
         if self.journal is not None:

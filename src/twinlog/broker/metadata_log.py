@@ -21,6 +21,8 @@ from typing import Any
 
 import msgspec
 
+from twinlog.broker.skip_guard import Armed
+
 BODY_SIZE_MAX = 256 * 1024  # A snapshot of thousands of topics is cut into several records.
 
 OffsetTable = dict[str, dict[int, int]]
@@ -60,7 +62,7 @@ class AclChanged(msgspec.Struct, tag="acl", tag_field="kind"):
     text: str
 
 
-MetadataChange = TopicsChanged | GroupsChanged | OffsetsMoved | DelayMoved | AclChanged
+MetadataChange = TopicsChanged | GroupsChanged | OffsetsMoved | DelayMoved | AclChanged | Armed
 
 _DECODER = msgspec.json.Decoder(MetadataChange)
 
@@ -92,12 +94,17 @@ def split_change(change: MetadataChange, size_max: int = BODY_SIZE_MAX) -> Itera
         yield body
         return
     for part in _halves(change):
-        yield from split_change(part, size_max)
+        if part == change:
+            yield body  # One topic with very many queues.
+        else:
+            yield from split_change(part, size_max)
 
 
-def _halves(change: TopicsChanged | GroupsChanged | OffsetsMoved) -> list[MetadataChange]:
+def _halves(change: TopicsChanged | GroupsChanged | OffsetsMoved | Armed) -> list[MetadataChange]:
     if isinstance(change, OffsetsMoved):
         return _offset_halves(change)
+    if isinstance(change, Armed):
+        return _guard_halves(change)
     kind = type(change)
     left, right = _split_map(change.put)
     if not right:
@@ -114,6 +121,15 @@ def _offset_halves(change: OffsetsMoved) -> list[MetadataChange]:
     halves = [first, second] if second else list(_per_queue(first))
     parts: list[MetadataChange] = [OffsetsMoved(forward=half) for half in halves]
     return [*parts, rest] if change.back or change.removed else parts
+
+
+def _guard_halves(change: Armed) -> list[MetadataChange]:
+    halves = zip(_split_map(change.ends), _split_map(change.earlier), strict=True)
+    return [
+        Armed(change.time_ms, ends, earlier, change.is_rest_empty)
+        for ends, earlier in halves
+        if ends or earlier
+    ]
 
 
 def _split_map(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -26,6 +26,7 @@ from twinlog.broker.metadata_log import (
     split_change,
 )
 from twinlog.broker.schedule import ScheduleMessageService
+from twinlog.broker.skip_guard import Armed, SkipGuard
 from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
 from twinlog.broker.topic_config import TopicConfigManager, topic_from_json
 from twinlog.message.model import PutMessage
@@ -54,6 +55,7 @@ class MetadataWriter:
         groups: SubscriptionGroupManager,
         offsets: ConsumerOffsetManager,
         schedule: ScheduleMessageService,
+        guard: SkipGuard,
         clock: Clock,
         host: bytes,
     ) -> None:
@@ -62,6 +64,7 @@ class MetadataWriter:
         self._groups = groups
         self._offsets = offsets
         self._schedule = schedule
+        self._guard = guard
         self._clock = clock
         self._host = host
         self._is_enabled = False
@@ -81,6 +84,7 @@ class MetadataWriter:
         self._offsets.journal = OffsetJournal()
         self._topics.subscribe(self._topics_changed)
         self._groups.subscribe(self._groups_changed)
+        self._guard.on_armed = self._write
         self.write_snapshot()
         _LOG.info("metadata is written into the log from now on topic=%s", METADATA_TOPIC)
 
@@ -89,6 +93,8 @@ class MetadataWriter:
         self._needs_snapshot = False
         self._topics_changed(self._topics.table)
         self._groups_changed(self._groups.table)
+        if (armed := self._guard.armed) is not None:
+            self._write(armed)
         table = {key: dict(queues) for key, queues in self._offsets.table.items()}
         if table:
             self._write(OffsetsMoved(forward=table))
@@ -170,6 +176,7 @@ class MetadataReader:
         groups: SubscriptionGroupManager,
         offsets: ConsumerOffsetManager,
         schedule: ScheduleMessageService,
+        guard: SkipGuard,
         clock: Clock,
         disk: Disk,
         path: str,
@@ -179,6 +186,7 @@ class MetadataReader:
         self._groups = groups
         self._offsets = offsets
         self._schedule = schedule
+        self._guard = guard
         self._clock = clock
         self._disk = disk
         self._path = path
@@ -282,6 +290,16 @@ class MetadataReader:
             elif isinstance(change, DelayMoved):
                 merged = {**self._schedule.offsets, **change.offsets}
                 self._schedule.replace({"offsetTable": merged})
+            elif isinstance(change, Armed):
+                self._guard_armed(change)
+
+    def _guard_armed(self, armed: Armed) -> None:
+        """As on the master at this place of the log: what was committed further is of its lost
+        tail. Those who have not come back since are sent back here too, after a promotion."""
+        self._guard.heard(armed)
+        self._offsets.queues_cut(
+            {(topic, n): end for topic, queues in armed.ends.items() for n, end in queues.items()}
+        )
 
     def _apply_tables(self, changes: list[Any], manager: Any, parse: Any) -> None:
         if not changes:

@@ -280,7 +280,11 @@ class Broker:
         assert self.recovery is not None
         # A power cut may take whole records, and leave nothing to cut.
         is_doubtful = self.ha.began_in_doubt or not self.recovery.was_clean
-        self.shorter_log.began(was_master=self.identity.was_master, is_doubtful=is_doubtful)
+        self.shorter_log.began(
+            was_master=self.identity.was_master,
+            is_promotion=self.identity.is_promotion,
+            is_doubtful=is_doubtful,
+        )
 
     def _start_deliveries(self) -> None:
         """They look into the log for what was delivered already: it must be complete."""
@@ -629,8 +633,12 @@ def _build_pair(broker: Broker) -> PairService:
         clock=broker.clock,
         tasks=broker.tasks,
         client=broker.client,
-        writer=MetadataWriter(store=broker.store, host=store_host(config), **tables),
-        reader=MetadataReader(store=broker.store, disk=broker.disk, path=path, **tables),
+        writer=MetadataWriter(
+            store=broker.store, host=store_host(config), guard=broker.skip_guard, **tables
+        ),
+        reader=MetadataReader(
+            store=broker.store, disk=broker.disk, path=path, guard=broker.skip_guard, **tables
+        ),
         synchronize=SlaveSynchronize(
             config,
             client=broker.client,

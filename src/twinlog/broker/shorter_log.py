@@ -32,15 +32,15 @@ class ShorterLog:
         self._offsets = offsets
         self._guard = guard
 
-    def began(self, *, was_master: bool, is_doubtful: bool) -> None:
+    def began(self, *, was_master: bool, is_promotion: bool, is_doubtful: bool) -> None:
         """Before the first send. `is_doubtful`: the end of the log may be gone."""
-        if was_master:
-            self._guard.load()
-        if not self._store.commit_log.max_offset:
+        self._guard.load(was_master=was_master)
+        if not self._store.commit_log.max_offset and not is_promotion:
             return  # A new store: nobody can have read further.
         ends = self._queue_ends()
         was_cut = self._offsets.queues_cut(
-            {(topic, n): end for topic, queues in ends.items() for n, end in queues.items()}
+            {(topic, n): end for topic, queues in ends.items() for n, end in queues.items()},
+            is_rest_empty=not was_master,
         )
         if not was_master:
             self._guard.promoted(ends)

@@ -16,17 +16,21 @@ only for a while: later one may come back with an offset of the new log. It is s
 the shared part in a way that lets a Java client keep what it has fetched.
 
 The ends are in `store/twinlog/promotion.json`, so that a master that is killed right after its
-promotion knows them still.
+promotion knows them still. They are in the log, too: a copy that takes over later within the hour
+must send back those who have not come since. Such an earlier end counts for groups that have
+committed nothing beyond it.
 """
 
 from __future__ import annotations
 
 import logging
 import posixpath
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from twinlog.message.names import is_system_topic
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 
@@ -41,9 +45,25 @@ _SEEN_KEY = "twinlog.broker.skip_guard"
 QueueEnds = dict[str, dict[int, int]]
 
 
-class _Saved(msgspec.Struct):
+class Armed(msgspec.Struct, tag="guard", tag_field="kind", omit_defaults=True):
+    """Where queues ended at `time_ms`; as a file, and as metadata in the log."""
+
     time_ms: int
     ends: QueueEnds
+    earlier: QueueEnds = {}
+    """Where they ended the times before within the hour, if that is lower."""
+    is_rest_empty: bool = False
+    """Queues that are not named had nothing: a copy may not have heard of a topic."""
+
+
+def lower_ends(ends: QueueEnds, others: QueueEnds) -> QueueEnds:
+    """The lower end of each queue of either."""
+    lower = {topic: dict(queues) for topic, queues in ends.items()}
+    for topic, queues in others.items():
+        mine = lower.setdefault(topic, {})
+        for queue_id, end in queues.items():
+            mine[queue_id] = min(end, mine.get(queue_id, end))
+    return lower
 
 
 class SkipGuard:
@@ -55,74 +75,120 @@ class SkipGuard:
         self._root = root
         self._path = posixpath.join(root, "twinlog", "promotion.json")
         self._clock = clock
-        self._saved = _Saved(0, {})
+        self._saved = Armed(0, {})
         self._promoted_ms = 0  # On the monotonic clock: the wall clock may be set meanwhile.
         self._passed: set[tuple[str, str, int]] = set()
         self._tries: dict[tuple[str, str, int], int] = {}
         self.is_armed = False
+        self.on_armed: Callable[[Armed], None] | None = None
 
     # Life
 
     def log_is_shorter(self, ends: QueueEnds) -> None:
-        """A master lost the end of its log; of an earlier switch within the hour the lower ends
-        count on, for those who have not come back since."""
-        if self.is_armed:
-            earlier = self._saved.ends
-            ends = {
-                topic: {
-                    n: min(end, earlier.get(topic, {}).get(n, end)) for n, end in queues.items()
-                }
-                for topic, queues in ends.items()
-            }
-        self._passed.clear()
-        self._tries.clear()
-        self.promoted(ends)
+        """A master lost the end of its log."""
+        self._arm(ends, is_rest_empty=False)
 
     def promoted(self, ends: QueueEnds) -> None:
         """This copy becomes the master now; `ends` are those of its queues."""
-        self._saved = _Saved(self._clock.now_ms(), ends)
-        self._promoted_ms = self._clock.monotonic_ms()
-        self.is_armed = bool(ends)
-        if self.is_armed:
-            try:
-                make_own_directory(self._disk, self._root)
-                write_atomically(self._disk, self._path, msgspec.json.encode(self._saved))
-            except OSError as error:
-                # A full disk: armed in this process; the next one cannot know of it.
-                _LOG.error("promotion not saved path=%s error=%s", self._path, error)
+        self._arm(ends, is_rest_empty=True)
 
-    def load(self) -> None:
-        """A master that was one before: it may have been killed soon after its promotion."""
+    def _arm(self, ends: QueueEnds, *, is_rest_empty: bool) -> None:
+        """Of an earlier time within the hour the lower ends count on, for those who have not come
+        back since."""
+        was, earlier = self._saved, {}
+        if was.time_ms and self._age_ms() < LIFE_MS:
+            earlier = lower_ends(was.ends, was.earlier)
+            is_rest_empty |= was.is_rest_empty
+        self._passed.clear()
+        self._tries.clear()
+        self._saved = Armed(self._clock.now_ms(), ends, earlier, is_rest_empty)
+        self._promoted_ms = self._clock.monotonic_ms()
+        self.is_armed = bool(ends) or is_rest_empty
+        self._save()
+        if self.on_armed is not None:
+            self.on_armed(self._saved)
+
+    def _save(self) -> None:
+        try:
+            make_own_directory(self._disk, self._root)
+            write_atomically(self._disk, self._path, msgspec.json.encode(self._saved))
+        except OSError as error:
+            # A full disk: armed in this process; the next one cannot know of it.
+            _LOG.error("promotion not saved path=%s error=%s", self._path, error)
+
+    @property
+    def armed(self) -> Armed | None:
+        """For those who copy this log."""
+        return self._saved if self.is_armed and self._is_alive(LIFE_MS) else None
+
+    def heard(self, armed: Armed) -> None:
+        """On a slave: its master's guard was armed at this place of the log. A large one comes in
+        parts, which have the same time."""
+        was = self._saved
+        if armed.time_ms < was.time_ms:
+            return
+        if armed.time_ms == was.time_ms:
+            armed = Armed(
+                was.time_ms,
+                lower_ends(was.ends, armed.ends),
+                lower_ends(was.earlier, armed.earlier),
+                was.is_rest_empty or armed.is_rest_empty,
+            )
+        self._take(armed)
+        self._save()
+
+    def load(self, *, was_master: bool = True) -> None:
+        """A master that was one before: it may have been killed soon after its promotion. What a
+        slave has heard counts when it is promoted."""
         if not self._disk.exists(self._path):
             return
         try:
-            self._saved = msgspec.json.decode(self._disk.read_bytes(self._path), type=_Saved)
+            saved = msgspec.json.decode(self._disk.read_bytes(self._path), type=Armed)
         except msgspec.DecodeError as error:
             _LOG.warning("promotion file unreadable path=%s error=%s", self._path, error)
-        self.is_armed = bool(self._saved.ends)
-        # Only the wall clock runs on between two processes. One that was set back since makes the
-        # promotion lie ahead: then it counts as of now.
-        age_ms = max(0, self._clock.now_ms() - self._saved.time_ms)
-        self._promoted_ms = self._clock.monotonic_ms() - age_ms
+            return
+        if saved.time_ms < self._saved.time_ms:
+            return  # Heard since, and not saved: a full disk.
+        self._take(saved)
+        self.is_armed = was_master and (bool(saved.ends) or saved.is_rest_empty)
         self._is_alive(LIFE_MS)
 
+    def _take(self, saved: Armed) -> None:
+        self._saved = saved
+        # Only the wall clock runs on between two processes. One that was set back since makes the
+        # promotion lie ahead: then it counts as of now.
+        age_ms = max(0, self._clock.now_ms() - saved.time_ms)
+        self._promoted_ms = self._clock.monotonic_ms() - age_ms
+
+    def _age_ms(self) -> int:
+        return self._clock.monotonic_ms() - self._promoted_ms
+
     def _is_alive(self, life_ms: int) -> bool:
-        age_ms = self._clock.monotonic_ms() - self._promoted_ms
+        age_ms = self._age_ms()
         if age_ms >= LIFE_MS:
             # Whoever was running at the promotion has come by now, or will ask for its offset.
             self.is_armed = False
-            self._saved.ends = {}
+            self._saved = Armed(0, {})
             self._passed.clear()
         return self.is_armed and age_ms < life_ms
 
-    def _end(self, topic: str, queue_id: int) -> int | None:
-        return self._saved.ends.get(topic, {}).get(queue_id)
+    def _end(self, topic: str, queue_id: int, committed: int = 0) -> int | None:
+        """Up to where a group that has committed so much may have read what this log has. Who has
+        committed beyond an end of which its offset was set back has come since."""
+        end = self._saved.ends.get(topic, {}).get(queue_id)
+        if end is None:
+            is_empty = self._saved.is_rest_empty and not is_system_topic(topic)
+            return 0 if is_empty and committed <= 0 else None
+        earlier = self._saved.earlier.get(topic, {}).get(queue_id, end)
+        return min(end, earlier) if 0 <= committed <= earlier else end
 
     # What it decides; called only while it is armed
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int:
-        """What a commit counts as."""
-        end = self._end(topic, queue_id)
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, committed: int = -1
+    ) -> int:
+        """What a commit counts as, of a group that has `committed` so far."""
+        end = self._end(topic, queue_id, committed)
         if end is None or offset <= end or (group, topic, queue_id) in self._passed:
             return offset
         if not self._is_alive(LIFE_MS):
@@ -134,7 +200,7 @@ class SkipGuard:
         self, group: str, topic: str, queue_id: int, offset: int, *, committed: int, queue_end: int
     ) -> int | None:
         """Where the group must go on instead of `offset`, None when it may go on there."""
-        end = self._end(topic, queue_id)
+        end = self._end(topic, queue_id, committed)
         key = (group, topic, queue_id)
         if end is None or key in self._passed or not self._is_alive(LIFE_MS):
             return None

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, SkipGuard
+from twinlog.broker.metadata_log import decode_change, split_change
+from twinlog.broker.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, Armed, SkipGuard
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 
@@ -40,10 +41,51 @@ def test_who_insists_is_let_through() -> None:
 
 
 def test_what_is_not_known_is_left_alone() -> None:
+    fresh = SkipGuard(SimDisk(), "/s", ManualClock())
+    fresh.log_is_shorter({"t": {0: 5}})
+    assert fresh.pull("g", "other", 0, 9, committed=3, queue_end=20) is None
+    assert fresh.commit("g", "other", 0, 9) == 9
+    assert fresh.commit("g", "t", 2, 9) == 9
+
+
+def test_a_promoted_copy_had_nothing_of_what_it_does_not_know() -> None:
+    """An empty one as well: whoever has read something has read it elsewhere."""
+    guard = SkipGuard(SimDisk(), "/s", ManualClock())
+    guard.promoted({})
+    assert guard.is_armed
+    assert asks(guard, 6, committed=0) == 0
+    assert guard.pull("h", "t", 0, 30, committed=-1, queue_end=20) == 0
+    assert guard.pull("new", "t", 0, 20, committed=-1, queue_end=20) is None
+    assert guard.pull("came since", "t", 0, 9, committed=3, queue_end=20) is None
+
+
+def copied(armed: Armed | None) -> SkipGuard:
+    """The guard of a slave that is promoted after it has heard this in its log."""
+    assert armed is not None
+    clock, disk = ManualClock(), SimDisk()
+    disk.make_directories("/s")
+    slave = SkipGuard(disk, "/s", clock)
+    for body in split_change(armed, 40):
+        change = decode_change(body)
+        assert isinstance(change, Armed)
+        slave.heard(change)
+    assert not slave.is_armed
+    again = SkipGuard(disk, "/s", clock)
+    again.load(was_master=False)
+    assert not again.is_armed
+    again.promoted({"t": {0: 15, 1: 15}})
+    return again
+
+
+def test_a_second_switch_sends_back_who_has_not_come_since_the_first() -> None:
     guard, _, _ = armed()
-    assert guard.pull("g", "other", 0, 9, committed=3, queue_end=20) is None
-    assert guard.commit("g", "other", 0, 9) == 9
-    assert guard.commit("g", "t", 2, 9) == 9
+    second = copied(guard.armed)
+    assert asks(second, 16, committed=14) == 14
+    assert second.pull("came", "t", 0, 9, committed=6, queue_end=20) is None
+    assert second.pull("late", "t", 0, 9, committed=5, queue_end=20) == 5
+    assert second.commit("late too", "t", 0, 9, committed=4) == 5
+    third = copied(second.armed)
+    assert third.pull("late", "t", 0, 9, committed=5, queue_end=20) == 5
 
 
 def test_it_ends_after_an_hour() -> None:
