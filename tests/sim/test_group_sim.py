@@ -15,11 +15,9 @@ from twinlog.testing.group.world import DIALECTS, FAULTS
 # Mixed is no dialect of its own: who speaks which is found out there.
 SEED_COUNTS = {"classic": 200, "twin": 200, "mixed": 80}
 GROUPS = 8
-# What is not mended yet: the worlds are run without it.
-PENDING = ("create_topics",)
 _DIGEST = (
     "from twinlog.testing.group.sim import run_group_seed\n"
-    "print(run_group_seed({seed}, dialect={dialect!r}, without={without!r}).digest)"
+    "print(run_group_seed({seed}, dialect={dialect!r}).digest)"
 )
 
 
@@ -29,7 +27,7 @@ def test_seeds_hold(dialect: str, group: int) -> None:
     counts: Counter[str] = Counter()
     count = SEED_COUNTS[dialect]
     for seed in range(group * count // GROUPS, (group + 1) * count // GROUPS):
-        run = run_group_seed(seed, dialect=dialect, without=PENDING)
+        run = run_group_seed(seed, dialect=dialect)
         counts.update(run.fault_counts)
     assert len(counts) >= len(FAULTS) // 2
 
@@ -37,9 +35,9 @@ def test_seeds_hold(dialect: str, group: int) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_same_seed_is_the_same_run_in_another_process(dialect: str) -> None:
     seed = 5
-    here = run_group_seed(seed, dialect=dialect, keeps_trace=True, without=PENDING).digest
+    here = run_group_seed(seed, dialect=dialect, keeps_trace=True).digest
     result = subprocess.run(
-        [sys.executable, "-c", _DIGEST.format(seed=seed, dialect=dialect, without=PENDING)],
+        [sys.executable, "-c", _DIGEST.format(seed=seed, dialect=dialect)],
         env={**os.environ, "PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,

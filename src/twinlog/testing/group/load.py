@@ -122,10 +122,9 @@ class OnceProducer(Producer):
         before = self._sent[: self._sent.index(sent)] if sent in self._sent else []
         if not before or any(other.status != "ok" for other in before):
             return False
-        # Retention may take a file before its numbers are saved, which is known and not judged
-        # here, and a master that was started with an empty disk knows nothing.
-        is_known = self.sim.is_wiped or any(node.image().start for node in self.sim.nodes)
-        if not is_known and not any(other.is_excused for other in before):
+        # A master that was started with an empty disk takes a repeat of number 0 for the first, and
+        # says the truth about the others: it has lost them.
+        if not self.sim.is_wiped and not any(other.is_excused for other in before):
             self.sim.fail(f"{sent.text()} is told that one before it is missing; all were OK (I1)")
         return True
 

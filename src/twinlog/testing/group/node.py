@@ -130,6 +130,7 @@ class GroupNode:
             on_failure=self._failed,
         )
         broker.tasks._tasks = _InOrder()  # type: ignore[assignment]
+        broker.failures.listener = self._contained
         broker.identity._token = self.sim.token
         assert broker.identity._twin is not None
         broker.identity._twin.new_nonce = self.sim.token
@@ -139,6 +140,8 @@ class GroupNode:
         self.broker = broker
         await broker.start()
         self.is_up = True
+        if self.is_master and self.sim.world.restarts_consumers:
+            self.sim.consumer.restart()
         self.sim.trace(f"{self.name} up end={broker.store.commit_log.max_offset}")
 
     def _booted(self, task: asyncio.Task[None]) -> None:
@@ -161,6 +164,11 @@ class GroupNode:
             self.sim.loop.call_soon(self._end_process, context=self.sim.loop.bare_context)
         else:
             self.sim.fail(f"{self.name}: task {name} died: {error!r}")
+
+    def _contained(self, what: str, error: BaseException) -> None:
+        """What a broker survives is a fault here, but for a full disk."""
+        if "No space left" not in str(error):
+            self.sim.fail(f"{self.name}: {what} failed: {error!r}")
 
     def _end_process(self) -> None:
         if self.host.is_alive:
@@ -245,10 +253,6 @@ class GroupNode:
             if len(name) == NAME_LENGTH
         }
         return LogImage(files, self.sim.world.segment_size)
-
-    def has_torn_tail(self) -> bool:
-        """Whether the log ends inside a record, as a slave's may."""
-        return self.is_up and self.image().end < self.broker.store.commit_log.max_offset
 
     def holds(self, sent: Sent, *, durable: bool = False) -> bool:
         if sent.offset < 0:

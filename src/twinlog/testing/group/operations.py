@@ -34,8 +34,6 @@ class Operations:
         old = sim.master
         if not sim.copies_are_whole() or not all(slave.is_up for slave in sim.slaves):
             return
-        if not all(self._has_messages(slave) for slave in sim.slaves):
-            return
         way = self._rng.choice(("stop", "kill", "kill", "power"))
         old.is_held = True
         if way == "stop":
@@ -47,20 +45,20 @@ class Operations:
                 old.kill()
         sim.master_was_lost()
         chosen = await self._chosen(old)
-        # Not mended yet: recovery takes a record whose properties are missing in part for whole.
-        is_torn = chosen is not None and chosen.has_torn_tail()
         # A classic slave does not know whose log it copies: twin slaves would not follow it.
         is_stranger = chosen is not None and chosen.is_classic and sim.world.dialect == "mixed"
-        if chosen is not None and not is_torn and not is_stranger:
+        if chosen is not None and not is_stranger:
             await self._promote(chosen, old)
         else:
             old.is_held = False
             old.boot_if_down()
 
-    def _has_messages(self, slave: GroupNode) -> bool:
-        """Whether it has something of each queue: a copy that was never one is not promoted."""
-        queues = {n for topic, n, entries in slave.queues() if topic == TOPIC and entries}
-        return len(queues) == self._sim.world.queue_count
+    async def switch_back(self) -> None:
+        """Another switch as soon as everybody follows the new master: tails were cut meanwhile."""
+        await self.switch()
+        await asyncio.sleep(self._rng.choice((0.0, 2.0, 6.0)))
+        if await self._sim.in_sync_within(10.0):
+            await self.switch()
 
     async def _chosen(self, old: GroupNode) -> GroupNode | None:
         """Some slave, or the one that `twinlog ha promote` takes instead; None if it takes none."""

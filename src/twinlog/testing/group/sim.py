@@ -391,7 +391,7 @@ class GroupSimulation:
             mine = slave.image()
             start = max(mine.start, its.start)
             is_other = mine.read(start, start + BODY_AT) != its.read(start, start + BODY_AT)
-            if mine.end < its.start or (is_other and not self._is_needed(slave)):
+            if mine.end <= its.start or (is_other and not self._is_needed(slave)):
                 slave.kill()
                 slave.replace_disk()
                 slave.boot()
