@@ -76,14 +76,14 @@ def run_seeds(
 
 
 def run_mutant(
-    mutant: Mutant, source: Path, seed_count: int, without: list[str]
+    mutant: Mutant, source: Path, seeds: range, without: list[str]
 ) -> tuple[int | None, str]:
     """(seed that caught it or None, what was said)"""
     with tempfile.TemporaryDirectory() as name:
         mutated = mutate(mutant, source, Path(name))
-        first = 0
-        while first < seed_count:
-            seed, text = run_seeds(mutant, mutated, first, seed_count - first, without)
+        first = seeds.start
+        while first < seeds.stop:
+            seed, text = run_seeds(mutant, mutated, first, seeds.stop - first, without)
             if seed is None:
                 break
             if run_seeds(mutant, source, seed, 1, without)[0] is None:
@@ -92,14 +92,14 @@ def run_mutant(
     return None, ""
 
 
-def report(mutant: Mutant, source: Path, seed_count: int, without: list[str]) -> bool:
+def report(mutant: Mutant, source: Path, seeds: range, without: list[str]) -> bool:
     """Run one, say what became of it; whether it was caught."""
     started = time.monotonic()
-    seed, text = run_mutant(mutant, source, seed_count, without)
+    seed, text = run_mutant(mutant, source, seeds, without)
     kind = f"{mutant.world} {mutant.dialect}"
     if seed is None:
         taken_s = time.monotonic() - started
-        print(f"SURVIVED {seed_count} seeds  {kind}: {mutant.name}  ({taken_s:.0f} s)", flush=True)
+        print(f"SURVIVED {len(seeds)} seeds  {kind}: {mutant.name}  ({taken_s:.0f} s)", flush=True)
     else:
         print(f"caught by seed {seed:4d}  {kind}: {mutant.name}: {text[:110]}", flush=True)
     return seed is not None
@@ -108,6 +108,7 @@ def report(mutant: Mutant, source: Path, seed_count: int, without: list[str]) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--world", choices=("pair", "group", "both"), default="both")
     parser.add_argument("--name", default="", help="only those whose name contains this")
@@ -121,7 +122,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
         source = Path(name)  # A copy: the tree may change while this runs.
         shutil.copytree(ROOT / "src" / "twinlog", source / "twinlog")
-        run = partial(report, source=source, seed_count=options.seeds, without=options.without)
+        seeds = range(options.first, options.first + options.seeds)
+        run = partial(report, source=source, seeds=seeds, without=options.without)
         caught = sum(pool.map(run, mutants))
     print(f"{len(mutants)} mutants, {caught} caught")
     return 0 if caught == len(mutants) else 1
