@@ -25,7 +25,10 @@ _MOVED_OF_OURS = (
     "log-start",
     "producers",
     "promotion.json",
+    "confirmed",
     "confirmed.mark",
+    "queues",
+    "recovery",
     "replicas.json",
 )
 

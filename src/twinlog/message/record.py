@@ -418,7 +418,7 @@ def _is_cut_short(view: memoryview, text_end: int, record_end: int) -> bool:
 
     A client may end a property so, but then the master has the record, and the copy asks again.
     """
-    return view[text_end - 1] == 0 and not any(view[record_end : record_end + _SIZE_MAGIC.size])
+    return view[text_end - 1] == 0 and not any(view[record_end : record_end + SIZE_MAGIC.size])
 
 
 def _scan_slow(view: memoryview, position: int, check_crc: bool) -> ScanEntry:

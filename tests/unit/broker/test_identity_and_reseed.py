@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 
 import pytest
 
+from support.stores import ManualClock, make_store, message, small_config
 from twinlog.broker.identity import StoreIdentity
+from twinlog.broker.once_service import IdempotentSends
 from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
+from twinlog.message.once import Mark
 from twinlog.runtime.config import BrokerConfig, BrokerRole
 from twinlog.store.errors import StoreError
 from twinlog.testing.simdisk import SimCrash, SimDisk
@@ -287,3 +291,24 @@ def test_a_note_that_names_another_place_stays_below_the_store() -> None:
     file.pwritev([b"../../../elsewhere\nreason\n"], 0)
     file.close()
     assert reseed_if_asked(disk, ROOT) == f"{ROOT}/twinlog/elsewhere"
+
+
+def test_nothing_that_a_store_saved_of_itself_outlives_its_log() -> None:
+    """A recovery point or a list of queues of the old log would be taken for the new one's."""
+    disk = SimDisk()
+    asyncio.run(_save_a_store(disk))
+    names = set(disk.list(f"{ROOT}/twinlog"))
+    assert {"recovery", "queues", "producers"} <= names
+    ask_for_reseed(disk, ROOT, 77, "nothing in common")
+    reseed_if_asked(disk, ROOT)
+    assert set(disk.list(f"{ROOT}/twinlog")) == {"reseed-77"}
+
+
+async def _save_a_store(disk: SimDisk) -> None:
+    store = make_store(small_config(ROOT), disk)
+    once = IdempotentSends(store, disk, ManualClock(), ROOT)
+    await store.load()
+    store.open_for_puts()
+    once.stored(Mark("p", 0, 0, 0, "T"), store.put(message(1)), is_elsewhere=False)
+    assert await store.housekeeping.save_round()
+    await store.stop()
