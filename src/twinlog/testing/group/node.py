@@ -264,8 +264,9 @@ class GroupNode:
 
     def holds_or_began_later(self, sent: Sent, *, durable: bool) -> bool:
         """Retention, or a copy that began with a later file: both count as having it."""
-        if self.holds(sent, durable=durable):
-            return True
+        return self.holds(sent, durable=durable) or self.began_later(sent)
+
+    def began_later(self, sent: Sent) -> bool:
         names = [int(name) for name in self.disk.names(LOG_PATH) if len(name) == NAME_LENGTH]
         return sent.offset < min(names, default=0)
 
