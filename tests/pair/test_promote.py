@@ -306,6 +306,47 @@ def test_an_old_master_that_has_not_followed_the_new_one_does_not_replace_it(
         assert set(acknowledged) <= bodies_of(trio.slave)
 
 
+def test_a_promotion_that_was_killed_is_void_when_the_others_went_on(tmp_path: Path) -> None:
+    with running_trio(tmp_path) as trio:
+        send_many(trio.master, 5, b"first")
+        wait_until(lambda: facts(trio.second)["masterRole"], "the role is known")
+        trio.master.kill()
+        left_by_master(trio)
+        left_by_second(trio)
+        end = facts(trio.slave)["logEnd"]
+        header = {"brokerName": "broker-a", "brokerRole": "SYNC_MASTER", "logEnd": end}
+        assert ask(trio.slave.address, RequestCode.TWINLOG_PROMOTE, header).code == 0
+        trio.slave.kill()
+        assert role_in_file(trio.slave) == ("SYNC_MASTER", "0")
+        # The operator takes the old master again, and the other slave follows that.
+        trio.master = TwinlogBroker.start_as_it_is(trio.master)
+        trio.group.add(trio.master)
+        wait_until(lambda: replica_count(trio.master) == 1, "the other slave follows")
+        acknowledged = send_many(trio.master, 10, b"acked")
+        trio.master.kill()
+        left_by_second(trio)
+        late = TwinlogBroker.start_as_it_is(trio.slave, wait=False)
+        trio.group.add(late)
+        assert late.wait() == 1, late.tail()
+        assert f"the replica {trio.second.address} has" in late.output()
+        assert set(acknowledged) <= bodies_of(trio.second)
+
+
+def test_a_promotion_that_cannot_be_saved_leaves_a_slave(tmp_path: Path) -> None:
+    with running_pair(tmp_path) as pair:
+        wait_until(lambda: facts(pair.slave)["masterRole"], "the slave knows its master's role")
+        pair.master.kill()
+        left_by_master(pair)
+        in_the_way = pair.slave.store / "twinlog" / "identity.json.tmp"
+        in_the_way.mkdir()
+        refused = promote(pair, "--yes")
+        assert refused.code == 1
+        assert "nothing was changed" in refused.err
+        assert role_in_file(pair.slave) == ("SLAVE", "1")
+        in_the_way.rmdir()
+        promote(pair, "--yes").ok()
+
+
 async def send_over_a_switch(pair: Pair) -> list[SendReceipt]:
     """The name server starts anew while no master lives: it knows brokers, and no topic."""
     options: dict[str, Any] = {"name_server": pair.name_server, "send_timeout_ms": 60_000}

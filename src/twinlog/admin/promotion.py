@@ -354,7 +354,8 @@ async def promote(admin: Admin, comparison: Comparison, role: str) -> None:
     """
     target = comparison.verdict.target
     newest = max(r.promotion for r in comparison.replicas)
-    header = TwinlogPromoteRequestHeader(comparison.group, role, target.log_end, newest)
+    longest = max(r.log_end for r in comparison.replicas)
+    header = TwinlogPromoteRequestHeader(comparison.group, role, target.log_end, newest, longest)
     await admin.ask(target.address, RequestCode.TWINLOG_PROMOTE, header, action="promotion")
     for _ in range(_START_POLLS_MAX):
         if await _is_serving(admin, comparison.group, target.address):

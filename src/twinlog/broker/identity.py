@@ -39,6 +39,7 @@ class _Saved(msgspec.Struct):
     promotion: int = 0
     is_granted: bool = False
     is_copy: bool | None = None  # The store id was taken from a twinlog; None in older files.
+    granted_end: int = 0
 
 
 class StoreIdentity:
@@ -58,6 +59,8 @@ class StoreIdentity:
         """Number of the newest promotion that this replica knows of; see succession.py."""
         self.is_granted = False
         """`twinlog ha promote` has compared the replicas: the next start may be as the master."""
+        self.granted_end = 0
+        """Where the longest log ended that was compared for that; a longer one voids it."""
         self.is_copy = False
         """The log was taken from a twinlog, at least in part."""
 
@@ -107,6 +110,7 @@ class StoreIdentity:
         self._saved_id = saved.store_id
         self.promotion = saved.promotion
         self.is_granted = saved.is_granted
+        self.granted_end = saved.granted_end
         self._twin.replica_uid = saved.replica_uid or self._token()
         self._twin.store_id = saved.store_id
         self.was_master = saved.is_master
@@ -120,7 +124,7 @@ class StoreIdentity:
         """The broker serves in its role: a copy that is the master now was promoted."""
         if self.is_promotion:
             self.promotion = max(self.promotion + 1, now_ms)
-        self.is_granted = False
+        self.is_granted, self.granted_end = False, 0
         if self._now() != self._saved or not self._has_both_files():
             self._save_if_possible()
 
@@ -138,11 +142,20 @@ class StoreIdentity:
             self.promotion = promotion
             self._save_if_possible()
 
-    def grant(self, promotion: int) -> None:
+    def grant(self, promotion: int, compared_end: int) -> None:
         """The next start is a promotion that was compared; `promotion` is the group's newest."""
         self.promotion = max(self.promotion, promotion)
-        self.is_granted = True
+        self.is_granted, self.granted_end = True, compared_end
         self._save()
+
+    def revoke(self) -> None:
+        """The promotion did not come about."""
+        self.is_granted, self.granted_end = False, 0
+        try:
+            self._save()
+        except OSError as error:
+            # A full disk. A slave's next start takes it back, too.
+            _LOG.warning("identity not saved path=%s error=%s", self._path, error)
 
     def adopt(self, store_id: str) -> None:
         """The log is now a copy of that one."""
@@ -194,4 +207,5 @@ class StoreIdentity:
             self.promotion,
             self.is_granted,
             self.is_copy,
+            self.granted_end,
         )

@@ -115,7 +115,7 @@ class Succession:
         other = group.pop(0, None)
         if other is not None and other != self._address:
             self._check_other_master(other, await self._facts(other))
-        if self._identity.is_promotion and not self._identity.is_granted:
+        if self._identity.is_promotion:
             for address in group.values():
                 self._check_other_copy(address, await self._facts(address))
 
@@ -134,7 +134,9 @@ class Succession:
         if facts is None or facts["storeId"] != self._identity.store_id:
             return
         missing = facts["logEnd"] - self._log_end()
-        if missing > 0:
+        # A grant is for what was compared. It may be old: the master came back instead, and the
+        # copies went on with it.
+        if missing > 0 and facts["logEnd"] > self._identity.granted_end:
             raise NotTheMasterError(
                 f"the replica {address} has {missing} bytes of log that this one has not: they"
                 " would be lost. Promote that one; or set brokerRole=SLAVE here again, start it,"

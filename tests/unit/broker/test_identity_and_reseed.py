@@ -102,17 +102,18 @@ def test_a_grant_holds_for_one_start() -> None:
     slave.twin()
     slave.load()
     slave.settle(1000)
-    slave.grant(700)
+    slave.grant(700, 9000)
     disk = disk.crash(None)
     promoted = identity(disk)
     promoted.twin()
     promoted.load()
-    assert (promoted.is_granted, promoted.promotion) == (True, 700)
+    assert (promoted.is_granted, promoted.promotion, promoted.granted_end) == (True, 700, 9000)
     promoted.settle(2000)
     again = identity(disk.crash(None))
     again.twin()
     again.load()
     assert (again.is_granted, again.is_promotion, again.promotion) == (False, False, 2000)
+    assert again.granted_end == 0
 
 
 def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_a_slave() -> None:

@@ -172,21 +172,31 @@ class PromoteProcessor:
             _refuse("this slave is connected to its master, which lives: stop the master first")
         if self._log.max_offset < log_end:
             _refuse(f"the log ends at {self._log.max_offset} now, not at {log_end}: compare again")
+        self._grant(header)
         self._write_role(role)
-        self._identity.grant(header.promotion)
         _LOG.warning("promoted role=%s peer=%s", role, connection.remote_text)
         connection.reply(request)
         self._restart(f"promoted to {role}")
+
+    def _grant(self, header: TwinlogPromoteRequestHeader) -> None:
+        """Before the role is in the file: a full disk must not leave half a promotion there."""
+        try:
+            self._identity.grant(header.promotion, max(header.compared_end, header.log_end))
+        except OSError as error:
+            self._identity.revoke()
+            _refuse(f"the promotion cannot be saved in the store ({error}): nothing was changed")
 
     def _write_role(self, role: str) -> None:
         """Into the configuration file: the next start, whoever causes it, has the new role."""
         path, values = self._config_path, {"brokerRole": role, "brokerId": "0"}
         if path is None:
+            self._identity.revoke()
             _refuse("this broker was started without a configuration file that could keep its role")
         assert path is not None
         try:
             write_values(self._disk, path, values)
         except (OSError, UnicodeDecodeError) as error:
+            self._identity.revoke()
             wanted = ", ".join(f"{key}={value}" for key, value in values.items())
             _refuse(f"{path} cannot be written ({error}): set {wanted} there and restart it")
 

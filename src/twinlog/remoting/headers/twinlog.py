@@ -42,3 +42,4 @@ class TwinlogPromoteRequestHeader(Header):
     broker_role: str
     log_end: Long
     promotion: Long = 0
+    compared_end: Long = 0
