@@ -278,8 +278,8 @@ class Broker:
         """On a master, before the first send: it has what was confirmed, or never lacked it."""
         self.pair.complete(was_master=self.identity.was_master)
         assert self.recovery is not None
-        # A power cut may take whole records, and leave nothing to cut.
-        is_doubtful = self.ha.began_in_doubt or not self.recovery.was_clean
+        # A power cut may take whole records, and leave nothing to cut. A kill takes nothing.
+        is_doubtful = self.ha.began_in_doubt or self.recovery.cut_bytes > 0
         self.shorter_log.began(
             was_master=self.identity.was_master,
             is_promotion=self.identity.is_promotion,

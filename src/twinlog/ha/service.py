@@ -132,7 +132,8 @@ class HAService:
         self._is_prepared = True
         is_durable = self.twin.is_durable
         self.twin.mark.load(was_clean=self._store.was_clean, is_durable=is_durable)
-        self._began_in_doubt = self.twin.mark.is_in_doubt
+        mark = self.twin.mark
+        self._began_in_doubt = mark.is_in_doubt or mark.has_lost_power
         if is_log_accepted:
             self.twin.mark.rebase(self._log.max_offset)
             self.twin.mark.complete()

@@ -184,9 +184,12 @@ class Demo:
         assert self.cluster is not None
         slave = self.cluster.brokers[1]
         await self._until(
-            lambda: SLAVE_REFUSES in slave.log_path.read_text(errors="replace"),
+            lambda: SLAVE_REFUSES in slave.log_path.read_text(errors="replace")
+            or self.ledger.first_write_after(self.moments.restart) is not None,
             RETURN_SECONDS_MAX, "the slave to refuse a cut below what is confirmed",
         )  # fmt: skip
+        if self.ledger.first_write_after(self.moments.restart) is not None:
+            return  # The damage was above what the slave knew as confirmed: it mended itself.
         self.say("the slave refuses to cut what it knows as confirmed; its operator lets it")
         await self._in_thread(local_cluster.stop_process, slave)
         for name in ("confirmed.mark", "replicas.json"):

@@ -53,6 +53,7 @@ class ConfirmedMark:
         self._now = _Saved()
         self._is_failing = False
         self.value = 0
+        self.has_lost_power = False
 
     @property
     def is_in_doubt(self) -> bool:
@@ -72,7 +73,8 @@ class ConfirmedMark:
         self._saved = self._read_replicas()
         boot_id = self._disk.boot_id()
         has_booted = bool(self._saved.boot_id) and self._saved.boot_id != boot_id
-        is_doubtful = has_booted and not was_clean and not is_durable
+        self.has_lost_power = has_booted and not was_clean
+        is_doubtful = self.has_lost_power and not is_durable
         self._now = _Saved(boot_id, self._saved.is_in_doubt or is_doubtful, self._saved.replicas)
         if is_doubtful:
             _LOG.warning(
