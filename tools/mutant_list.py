@@ -206,7 +206,7 @@ PAIR_MUTANTS = (
 GROUP_MUTANTS = (
     Mutant(
         "an answer does not wait for the master's disk",
-        "broker/replies.py",
+        "broker/put/replies.py",
         "PutReplies._demand",
         "demand = Demand.FLUSH",
         "demand = Demand.NONE",
@@ -215,7 +215,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "either of disk and slave is enough",
-        "broker/durability.py",
+        "broker/put/durability.py",
         "DurabilityQueue.advance",
         "min(flushed, confirmed)",
         "max(flushed, confirmed)",
@@ -224,7 +224,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "no slave there is answered as OK",
-        "broker/replies.py",
+        "broker/put/replies.py",
         "PutReplies._demand",
         "return Demand.NONE, reason or status.name",
         'return Demand.NONE, ""',
@@ -233,7 +233,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "a send that ran out of time is answered as OK",
-        "broker/replies.py",
+        "broker/put/replies.py",
         "PutReplies._time_out",
         "",
         'self._answer(waiting, PutMessageStatus.PUT_OK, "")',
@@ -242,7 +242,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "a stopping broker answers as OK what still waits",
-        "broker/replies.py",
+        "broker/put/replies.py",
         "PutReplies.stop",
         "PutMessageStatus.FLUSH_DISK_TIMEOUT",
         "PutMessageStatus.PUT_OK",
@@ -251,7 +251,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "flushed moves without a sync",
-        "store/flush.py",
+        "store/log/flush.py",
         "FlushService.flush",
         "segments = log.unsynced(target)",
         "segments = []",
@@ -260,7 +260,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "a new file's name is not made safe",
-        "store/segment.py",
+        "store/log/segment.py",
         "create_segment",
         "        disk.fsync_directory(posixpath.dirname(path))\n",
         "",
@@ -278,7 +278,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "what recovery finds in the page cache counts as flushed",
-        "store/recovery.py",
+        "store/recovery/recover.py",
         "Recovery._sync_log",
         "",
         "return",
@@ -287,7 +287,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "a repeat is stored again",
-        "broker/idempotence.py",
+        "broker/put/idempotence.py",
         "ProducerTable.decide",
         "known = min(expected - mark.number, count)",
         "known = 0",
@@ -296,7 +296,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "what was cut from the log still counts as stored by its producer",
-        "broker/once_service.py",
+        "broker/put/once_service.py",
         "IdempotentSends._cut",
         "",
         "return",
@@ -305,7 +305,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "consumer offsets are never saved",
-        "broker/consumer_offset.py",
+        "broker/tables/consumer_offset.py",
         "ConsumerOffsetManager._write",
         "",
         "return",
@@ -314,7 +314,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "offsets in the log are not applied",
-        "broker/consumer_offset.py",
+        "broker/tables/consumer_offset.py",
         "ConsumerOffsetManager.merge",
         "",
         "return",
@@ -323,7 +323,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "a promoted copy does not send back who read further",
-        "broker/skip_guard.py",
+        "broker/pair/skip_guard.py",
         "SkipGuard.pull",
         "",
         "return None",
@@ -332,7 +332,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "a slave does not keep the name of the log that it copies",
-        "broker/identity.py",
+        "broker/pair/identity.py",
         "StoreIdentity.adopt",
         "",
         "return",
@@ -341,7 +341,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "the dispatcher of a slave passes over a record",
-        "store/reput.py",
+        "store/recovery/reput.py",
         "ReputService._take",
         "self._dispatcher.dispatch(result.entries)",
         "self._dispatcher.dispatch(result.entries[1:])",
@@ -359,7 +359,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "queues are not cut with their log",
-        "store/queue_table.py",
+        "store/queue/queue_table.py",
         "ConsumeQueueTable.truncate",
         "",
         "return {}",
@@ -386,7 +386,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "an empty copy that is promoted guards nothing",
-        "broker/skip_guard.py",
+        "broker/pair/skip_guard.py",
         "SkipGuard.promoted",
         "is_rest_empty=True",
         "is_rest_empty=False",
@@ -395,7 +395,7 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         "a slave does not hear whom its master sends back",
-        "broker/skip_guard.py",
+        "broker/pair/skip_guard.py",
         "SkipGuard.heard",
         "",
         "return",

@@ -215,8 +215,8 @@ def test_what_makes_a_command_slow_to_start_is_not_imported(cluster: LocalTwins)
     )
     heavy = "numpy,uvloop,pyspark,rich,yaml,psutil,lark,twinlog.store,twinlog.broker"
     for names, words in (
-        (f"{heavy},asyncio,twinlog.client.instance", ("topic", "list")),
-        (f"{heavy},twinlog.client.producer", ("ha", "status")),
+        (f"{heavy},asyncio,twinlog.client.net.instance", ("topic", "list")),
+        (f"{heavy},twinlog.client.producer.producer", ("ha", "status")),
     ):
         python = Path(sys.executable)
         done = process("-c", code, names, "-n", cluster.namesrv, *words, program=python).ok()

@@ -22,6 +22,7 @@ from twinlog.client import (
     TransactionProducer,
     calls,
 )
+from twinlog.client.consumer.subscription import parse_subscription
 from twinlog.client.errors import (
     ClientClosedError,
     InvalidAddressError,
@@ -35,8 +36,7 @@ from twinlog.client.errors import (
     UnreadableAnswerError,
     UsageError,
 )
-from twinlog.client.routes import BrokerData
-from twinlog.client.subscription import parse_subscription
+from twinlog.client.net.routes import BrokerData
 from twinlog.remoting.codec import decode_header, encode_response
 from twinlog.remoting.framing import FrameSplitter
 
@@ -297,7 +297,7 @@ async def test_a_client_with_a_bug_says_so_instead_of_hanging(
     async def broken(self: Any) -> bool:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("twinlog.client.consumer_core.ConsumerCore._rebalance", broken)
+    monkeypatch.setattr("twinlog.client.consumer.consumer_core.ConsumerCore._rebalance", broken)
     async with PushConsumer(unique("g"), name_server=cluster.name_server) as push:
         with pytest.raises(ClientClosedError, match="a bug"):
             await asyncio.wait_for(push.run_forever(), 30)

@@ -14,7 +14,7 @@ from support.client_support import read_all
 from support.processes import free_port
 from twinlog.client import Message, Producer, TransactionProducer, blocking
 from twinlog.client.errors import ClientError, NameServerUnreachableError, SendOutcome
-from twinlog.client.transaction import TransactionState
+from twinlog.client.producer.transaction import TransactionState
 
 COUNT = 40
 KINDS: list[dict[str, Any]] = [

@@ -33,7 +33,8 @@ from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.server import ServerConnection
-from twinlog.store import index_entries, index_service, reader
+from twinlog.store import reader
+from twinlog.store.index import index_entries, index_service
 
 REQUESTS_A_READ = 16
 READS = 20

@@ -11,7 +11,7 @@ import pytest
 from support.local_brokers import Brokers, until
 from support.processes import free_port
 from twinlog.client import Message, TransactionProducer
-from twinlog.client.transaction import TransactionState
+from twinlog.client.producer.transaction import TransactionState
 from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.config import BrokerConfig, ConfigError, load_broker_config

@@ -21,7 +21,7 @@ from support.twinlog_servers import (
     start_twinlog_controller,
     start_twinlog_namesrv,
 )
-from twinlog.broker.metadata_log import MetadataError, decode_change
+from twinlog.broker.pair.metadata_log import MetadataError, decode_change
 from twinlog.ha.twin.wire import Hello, decode_json
 from twinlog.ha.wire import RemoteProtocolError
 from twinlog.runtime.log_config import PlainFormatter

@@ -19,9 +19,9 @@ from support.client_support import eventually
 from support.ha_load import Connection, ask
 from support.processes import free_port, wait_until
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
-from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.registration import Registration
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.routes.registration import Registration
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.client import RemotingClient

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.local_brokers import Brokers, pull, until
-from twinlog.broker.idempotence import Verdict
+from twinlog.broker.put.idempotence import Verdict
 from twinlog.broker.server import Broker
 from twinlog.message.once import ONCE_PROPERTY, Mark
 from twinlog.remoting import fastjson

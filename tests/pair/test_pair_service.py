@@ -11,7 +11,7 @@ from support.local_brokers import Brokers, until
 from support.not_twinlog import NotTwinlog
 from support.processes import free_port
 from twinlog.broker.server import Broker
-from twinlog.broker.subscription_group import SubscriptionGroupConfig
+from twinlog.broker.tables.subscription_group import SubscriptionGroupConfig
 from twinlog.ha.dialect import Dialect
 from twinlog.ha.twin.link import TwinLink
 from twinlog.remoting import fastjson

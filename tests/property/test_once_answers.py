@@ -20,11 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from support.stores import make_store, message, small_config
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.idempotence import ProducerTable
-from twinlog.broker.once_service import IdempotentSends
 from twinlog.broker.processors.send_once import SendOnce
-from twinlog.broker.replies import PutReplies
-from twinlog.broker.store_stats import StoreStats
+from twinlog.broker.put.idempotence import ProducerTable
+from twinlog.broker.put.once_service import IdempotentSends
+from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.ha.acks import AckTable
 from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.status import DepartedStatus

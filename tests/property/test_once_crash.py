@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from support.stores import ManualClock, make_store, message, small_config
-from twinlog.broker.idempotence import Verdict
-from twinlog.broker.once_service import IdempotentSends
+from twinlog.broker.put.idempotence import Verdict
+from twinlog.broker.put.once_service import IdempotentSends
 from twinlog.message.once import ONCE_NAME, Mark, read_mark
 from twinlog.message.record import decode_record
 from twinlog.store.message_store import MessageStore

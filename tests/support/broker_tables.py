@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.replication import NoReplication
-from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
-from twinlog.broker.replies import PutReplies
-from twinlog.broker.schedule import ScheduleMessageService
-from twinlog.broker.skip_guard import SkipGuard
-from twinlog.broker.stats import BrokerStatsManager
-from twinlog.broker.store_stats import StoreStats
-from twinlog.broker.subscription_group import SubscriptionGroupManager
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.delay.schedule import ScheduleMessageService
+from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter
+from twinlog.broker.pair.skip_guard import SkipGuard
+from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.stats.broker_stats import BrokerStatsManager
+from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message.ids import NO_HOST
 from twinlog.runtime.clock import SystemClock
 from twinlog.runtime.config import BrokerConfig, BrokerRole

@@ -17,11 +17,11 @@ from support.captured import (
     response,
     slave_config,
 )
-from twinlog.broker.clients import ClientChannelInfo
+from twinlog.broker.filter.subscription import build_subscription
 from twinlog.broker.server import Broker
-from twinlog.broker.subscription import build_subscription
-from twinlog.broker.subscription_group import group_from_json
-from twinlog.broker.topic_config import topic_from_json
+from twinlog.broker.tables.clients import ClientChannelInfo
+from twinlog.broker.tables.subscription_group import group_from_json
+from twinlog.broker.tables.topic_config import topic_from_json
 from twinlog.message.names import OP_HALF_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson

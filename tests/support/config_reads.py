@@ -22,7 +22,7 @@ PLACES = {
 }
 HOLDERS = {"config", "_config", "settings"}  # What the code calls a configuration.
 # It prints the values of keys, as `-p` and request 26 do: that is no effect.
-PRINTS = SOURCE / "broker" / "runtime_info.py"
+PRINTS = SOURCE / "broker" / "stats" / "runtime_info.py"
 
 
 def keys_read(role: str, struct: type[msgspec.Struct]) -> set[str]:

@@ -23,7 +23,7 @@ def why_not_compiled() -> str:
     """
     if os.environ.get("TWINLOG_PURE", "0") not in ("", "0"):
         return "TWINLOG_PURE is set"
-    if load("twinlog.store._scan") is not None:
+    if load("twinlog.store.recovery._scan") is not None:
         return ""
     spec = importlib.util.spec_from_file_location("twinlog_tools_compile", COMPILE)
     assert spec is not None

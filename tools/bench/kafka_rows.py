@@ -15,7 +15,7 @@ from clusters import QUEUES, Usage, usage_since
 from harness import Context, Metric, Row, Subject
 from kafka import KafkaPair
 
-from twinlog.client.batching import IN_FLIGHT_SIZE_MAX
+from twinlog.client.producer.batching import IN_FLIGHT_SIZE_MAX
 
 _SAMPLE_S = 5.0
 _BATCH_BYTES = 64 * 1024

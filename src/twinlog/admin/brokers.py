@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twinlog.admin.client import Admin, Gathered, gather
-from twinlog.client.calls import json_object
+from twinlog.client.net.calls import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import ViewBrokerStatsDataRequestHeader

@@ -13,11 +13,11 @@ from typing import Generic, Self, TypeVar
 
 from typing_extensions import Unpack
 
-from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError, NoBrokerError, UsageError
-from twinlog.client.instance import ClientInstance
 from twinlog.client.lifetime import Lifetime
-from twinlog.client.routes import BrokerData, TopicRoute, parse_broker_data
+from twinlog.client.net.calls import json_object
+from twinlog.client.net.instance import ClientInstance
+from twinlog.client.net.routes import BrokerData, TopicRoute, parse_broker_data
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Header, Request

@@ -9,9 +9,8 @@ from typing import Any
 
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.topics import delete_topic
-from twinlog.client import calls
-from twinlog.client.calls import json_object
-from twinlog.client.consumer_requests import parse_offset_table
+from twinlog.client.consumer.consumer_requests import parse_offset_table
+from twinlog.client.consumer.subscription import SubscriptionData, subscription_from_wire
 from twinlog.client.errors import (
     ClientError,
     ConsumerNotOnlineError,
@@ -19,8 +18,9 @@ from twinlog.client.errors import (
     UsageError,
 )
 from twinlog.client.message import check_group
+from twinlog.client.net import calls
+from twinlog.client.net.calls import json_object
 from twinlog.client.queues import MessageQueue
-from twinlog.client.subscription import SubscriptionData, subscription_from_wire
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer

@@ -12,9 +12,9 @@ from typing import Any
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin
-from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
-from twinlog.client.routes import BrokerData
+from twinlog.client.net.calls import json_object
+from twinlog.client.net.routes import BrokerData
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of

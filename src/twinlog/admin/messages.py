@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from twinlog.admin.client import Admin, gather
 from twinlog.admin.groups import group_members, group_progress
 from twinlog.admin.topics import topic_groups
-from twinlog.client import calls
-from twinlog.client.calls import json_object
 from twinlog.client.errors import (
     BrokerError,
     ClientError,
@@ -17,7 +15,9 @@ from twinlog.client.errors import (
     UsageError,
 )
 from twinlog.client.message import ReceivedMessage, SendReceipt
-from twinlog.client.outgoing import SendRequest, read_receipts, send_command
+from twinlog.client.net import calls
+from twinlog.client.net.calls import json_object
+from twinlog.client.producer.outgoing import SendRequest, read_receipts, send_command
 from twinlog.client.queues import MessageQueue
 from twinlog.message import properties
 from twinlog.message.ids import host_text, parse_offset_message_id

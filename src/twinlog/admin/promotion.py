@@ -14,14 +14,14 @@ from typing import Any
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin, gather
-from twinlog.client.calls import json_object
 from twinlog.client.errors import (
     AccessDeniedError,
     BrokerUnreachableError,
     ClientError,
     RequestCodeNotSupportedError,
 )
-from twinlog.client.routes import BrokerData
+from twinlog.client.net.calls import json_object
+from twinlog.client.net.routes import BrokerData
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.twinlog import (

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.names import is_user_topic as is_user_topic
 from twinlog.admin.names import system_names
-from twinlog.client.calls import json_object
 from twinlog.client.errors import UsageError
 from twinlog.client.message import check_topic
+from twinlog.client.net.calls import json_object
+from twinlog.client.net.routes import TopicRoute
 from twinlog.client.queues import MessageQueue
-from twinlog.client.routes import TopicRoute
 from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer

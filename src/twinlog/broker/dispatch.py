@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinlog.broker.creation_quota import CreationQuota
+from twinlog.broker.tables.creation_quota import CreationQuota
 from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
@@ -17,7 +17,7 @@ from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.saving import HeldForSave
 
 if TYPE_CHECKING:
-    from twinlog.broker.pair import PairService
+    from twinlog.broker.pair.service import PairService
     from twinlog.remoting.acl_guard import AccessGuard
 
 _NOT_ON_VIP_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinlog.broker import acl_guard as rules
-from twinlog.broker.held_answers import answer_when_routed
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
 from twinlog.broker.processors.admin_config import AdminConfigProcessor
@@ -28,8 +27,9 @@ from twinlog.broker.processors.reply_message import ReplyMessageProcessor
 from twinlog.broker.processors.send import SendMessageProcessor
 from twinlog.broker.processors.send_back import SendBackProcessor
 from twinlog.broker.processors.send_once import SendOnce
+from twinlog.broker.pull.held_answers import answer_when_routed
 from twinlog.broker.rng import Rng
-from twinlog.broker.runtime_info import RuntimeInfo
+from twinlog.broker.stats.runtime_info import RuntimeInfo
 from twinlog.message.ids import pack_host
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request

@@ -17,43 +17,47 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from twinlog.broker.clients import (
+from twinlog.broker.delay.schedule import ScheduleMessageService
+from twinlog.broker.descriptors import check_descriptors
+from twinlog.broker.dispatch import Dispatch
+from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
+from twinlog.broker.handlers import request_table, store_host
+from twinlog.broker.pair.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
+from twinlog.broker.pair.identity import StoreIdentity
+from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter
+from twinlog.broker.pair.offset_moved import OffsetMovedEvents
+from twinlog.broker.pair.offset_return import OffsetReturn
+from twinlog.broker.pair.reseed import ask_for_reseed, reseed_if_asked
+from twinlog.broker.pair.service import PairService
+from twinlog.broker.pair.shorter_log import ShorterLog
+from twinlog.broker.pair.skip_guard import SkipGuard
+from twinlog.broker.pair.slave_synchronize import SlaveSynchronize
+from twinlog.broker.pair.succession import NotTheMasterError, Succession
+from twinlog.broker.processors.client_manage import notify_members
+from twinlog.broker.processors.pull import PullMessageProcessor
+from twinlog.broker.pull.hold import CHECK_INTERVAL_MS
+from twinlog.broker.put.once_service import SWEEP_INTERVAL_MS, IdempotentSends
+from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.rng import Rng
+from twinlog.broker.routes.registration import Registration
+from twinlog.broker.stats.broker_stats import (
+    BROKER_PUT_NUMS,
+    SAMPLE_INTERVAL_MS,
+    BrokerStatsManager,
+)
+from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.tables.clients import (
     CLIENT_SCAN_INTERVAL_MS,
     ConsumerGroupInfo,
     ConsumerManager,
     ProducerManager,
 )
-from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
-from twinlog.broker.consumer_filter import ConsumerFilterManager
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.creation_quota import CreationQuota
-from twinlog.broker.descriptors import check_descriptors
-from twinlog.broker.dispatch import Dispatch
-from twinlog.broker.handlers import request_table, store_host
-from twinlog.broker.hold import CHECK_INTERVAL_MS
-from twinlog.broker.identity import StoreIdentity
-from twinlog.broker.metadata_service import MetadataReader, MetadataWriter
-from twinlog.broker.offset_moved import OffsetMovedEvents
-from twinlog.broker.offset_return import OffsetReturn
-from twinlog.broker.once_service import SWEEP_INTERVAL_MS, IdempotentSends
-from twinlog.broker.pair import PairService
-from twinlog.broker.processors.client_manage import notify_members
-from twinlog.broker.processors.pull import PullMessageProcessor
-from twinlog.broker.rebalance_lock import RebalanceLockManager
-from twinlog.broker.registration import Registration
-from twinlog.broker.replies import PutReplies
-from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
-from twinlog.broker.rng import Rng
-from twinlog.broker.schedule import ScheduleMessageService
-from twinlog.broker.shorter_log import ShorterLog
-from twinlog.broker.skip_guard import SkipGuard
-from twinlog.broker.slave_synchronize import SlaveSynchronize
-from twinlog.broker.stats import BROKER_PUT_NUMS, SAMPLE_INTERVAL_MS, BrokerStatsManager
-from twinlog.broker.store_stats import StoreStats
-from twinlog.broker.subscription_group import SubscriptionGroupManager
-from twinlog.broker.succession import NotTheMasterError, Succession
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.creation_quota import CreationQuota
+from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
@@ -76,7 +80,7 @@ from twinlog.runtime.saving import SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
 from twinlog.store.message_store import MessageStore
-from twinlog.store.recovery import RecoveryReport
+from twinlog.store.recovery.recover import RecoveryReport
 
 _LOG = logging.getLogger("twinlog.broker")
 

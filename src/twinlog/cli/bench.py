@@ -23,7 +23,7 @@ from twinlog.cli.exit_codes import FAILED
 from twinlog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
-    from twinlog.client.producer import Producer
+    from twinlog.client.producer.producer import Producer
 
 PERCENTILES = (50.0, 95.0, 99.0, 99.9)
 GROUP = "TWINLOG_BENCH"
@@ -127,7 +127,7 @@ def pub(
 async def _pub(
     session: Session, topic: str, count: int, size: int, in_flight: int, batch: bool
 ) -> dict[str, Any]:
-    from twinlog.client.producer import Producer
+    from twinlog.client.producer.producer import Producer
 
     async with session.admin() as admin:
         await check_topic_exists(admin, topic)
@@ -190,8 +190,8 @@ def sub(
 
 
 async def _sub(session: Session, topic: str, count: int, group: str, idle: float) -> dict[str, Any]:
-    from twinlog.client.consumer_core import ConsumeFrom
-    from twinlog.client.pull_consumer import PullConsumer
+    from twinlog.client.consumer.consumer_core import ConsumeFrom
+    from twinlog.client.consumer.pull_consumer import PullConsumer
 
     async with session.admin() as admin:
         await check_topic_exists(admin, topic)
@@ -232,9 +232,9 @@ def latency(session: Session, topic: str, count: int, size: int, is_json: bool, 
 async def _latency(
     session: Session, topic: str, count: int, size: int, rate: float
 ) -> dict[str, Any]:
+    from twinlog.client.consumer.pull_consumer import PullConsumer
     from twinlog.client.message import Message
-    from twinlog.client.producer import Producer
-    from twinlog.client.pull_consumer import PullConsumer
+    from twinlog.client.producer.producer import Producer
 
     async with session.admin() as admin:
         await check_topic_exists(admin, topic)

@@ -10,8 +10,8 @@ from random import Random
 
 import click
 
-from twinlog.broker.config_file import ConfigFileError
 from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
+from twinlog.broker.tables.config_file import ConfigFileError
 from twinlog.cli.serve import (
     EXIT_BAD_CONFIG,
     Lifetime,

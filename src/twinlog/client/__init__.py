@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twinlog.client import blocking
-    from twinlog.client.consumer_core import ConsumeFrom
+    from twinlog.client.consumer.consumer_core import ConsumeFrom
+    from twinlog.client.consumer.pull_consumer import PullConsumer
+    from twinlog.client.consumer.push_consumer import PushConsumer, RetryLater
     from twinlog.client.errors import ClientError, SendOutcome
     from twinlog.client.hooks import ClientHooks
     from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
-    from twinlog.client.producer import Producer
-    from twinlog.client.pull_consumer import PullConsumer
-    from twinlog.client.push_consumer import PushConsumer, RetryLater
-    from twinlog.client.queues import MessageQueue
-    from twinlog.client.transaction import (
+    from twinlog.client.producer.producer import Producer
+    from twinlog.client.producer.transaction import (
         TransactionProducer,
         TransactionReceipt,
         TransactionState,
     )
+    from twinlog.client.queues import MessageQueue
 
 __all__ = [
     "ClientError",
@@ -47,20 +47,20 @@ __all__ = [
 _MODULES = {
     "ClientError": "errors",
     "ClientHooks": "hooks",
-    "ConsumeFrom": "consumer_core",
+    "ConsumeFrom": "consumer.consumer_core",
     "Message": "message",
     "MessageQueue": "queues",
-    "Producer": "producer",
-    "PullConsumer": "pull_consumer",
-    "PushConsumer": "push_consumer",
+    "Producer": "producer.producer",
+    "PullConsumer": "consumer.pull_consumer",
+    "PushConsumer": "consumer.push_consumer",
     "ReceivedMessage": "message",
-    "RetryLater": "push_consumer",
+    "RetryLater": "consumer.push_consumer",
     "SendOutcome": "errors",
     "SendReceipt": "message",
     "SendStatus": "message",
-    "TransactionProducer": "transaction",
-    "TransactionReceipt": "transaction",
-    "TransactionState": "transaction",
+    "TransactionProducer": "producer.transaction",
+    "TransactionReceipt": "producer.transaction",
+    "TransactionState": "producer.transaction",
 }
 
 

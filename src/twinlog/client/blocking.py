@@ -17,12 +17,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from twinlog.client import producer as _producer
-from twinlog.client import pull_consumer as _pull
-from twinlog.client import push_consumer as _push
-from twinlog.client import transaction as _transaction
-from twinlog.client.calls import PullResult
-from twinlog.client.consumer_core import ConsumeFrom
+from twinlog.client.consumer import pull_consumer as _pull
+from twinlog.client.consumer import push_consumer as _push
+from twinlog.client.consumer.consumer_core import ConsumeFrom
+from twinlog.client.consumer.push_consumer import RetryLater
 from twinlog.client.errors import (
     ClientClosedError,
     ClientError,
@@ -31,9 +29,11 @@ from twinlog.client.errors import (
     SendOutcome,
 )
 from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
-from twinlog.client.push_consumer import RetryLater
+from twinlog.client.net.calls import PullResult
+from twinlog.client.producer import producer as _producer
+from twinlog.client.producer import transaction as _transaction
+from twinlog.client.producer.transaction import TransactionReceipt, TransactionState
 from twinlog.client.queues import MessageQueue
-from twinlog.client.transaction import TransactionReceipt, TransactionState
 from twinlog.runtime.process import process_id
 
 __all__ = [

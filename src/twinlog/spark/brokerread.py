@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twinlog.client import calls
 from twinlog.client.errors import (
     BrokerError,
     ClientError,
@@ -35,7 +34,8 @@ from twinlog.client.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from twinlog.client.instance import ClientInstance
+from twinlog.client.net import calls
+from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.client.settings import resolve
 from twinlog.message.crc import crc32

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from twinlog.client import Message, MessageQueue
-from twinlog.client.column_producer import ColumnProducer
 from twinlog.client.errors import (
     BrokerTopicNotFoundError,
     ClientError,
@@ -31,6 +30,7 @@ from twinlog.client.errors import (
     TransportError,
 )
 from twinlog.client.message import RESERVED_PROPERTIES
+from twinlog.client.producer.column_producer import ColumnProducer
 from twinlog.spark import faults
 from twinlog.spark.encode import (
     ORIGIN_BORN_TIME,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, DiskSyncError
-from twinlog.store.checkpoint import RecoveryPoint
-from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.errors import StoreBrokenError
+from twinlog.store.queue.consume_queue import ConsumeQueue
+from twinlog.store.recovery.checkpoint import RecoveryPoint
 from twinlog.store.running_flags import INDEX_FILE_ERROR, LOGICS_QUEUE_ERROR
 
 if TYPE_CHECKING:

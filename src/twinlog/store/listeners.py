@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from twinlog.runtime.failures import Failures
-from twinlog.store.consume_queue import ConsumeQueue
+from twinlog.store.queue.consume_queue import ConsumeQueue
 
 # Called with (topic, queue id) of each queue that moved.
 DispatchListener = Callable[[Collection[tuple[str, int]]], None]

@@ -27,24 +27,24 @@ from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
 from twinlog.runtime.limits import CONSUME_QUEUE_FILES_OPEN_MAX, TOPIC_LENGTH_MAX
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Watermark
-from twinlog.store.batch_put import BatchEncoder, batch_fault, body_encoder, encode_members
-from twinlog.store.checkpoint import StoreCheckpoint
 from twinlog.store.cleaner import Cleaner
-from twinlog.store.commit_log import CommitLog
-from twinlog.store.consume_queue import ConsumeQueue
-from twinlog.store.dispatch import Dispatcher, deliver_time
 from twinlog.store.errors import StoreError, StoreLockedError
 from twinlog.store.filter import MessageFilter
-from twinlog.store.flush import FlushService
 from twinlog.store.housekeeping import Housekeeping
-from twinlog.store.index_service import IndexService
+from twinlog.store.index.index_service import IndexService
 from twinlog.store.listeners import DispatchListener, DispatchListeners
-from twinlog.store.queue_manifest import QueueManifest
-from twinlog.store.queue_table import OWN_TOPICS, TAIL_SIZE_MAX, ConsumeQueueTable
+from twinlog.store.log.batch_put import BatchEncoder, batch_fault, body_encoder, encode_members
+from twinlog.store.log.commit_log import CommitLog
+from twinlog.store.log.flush import FlushService
+from twinlog.store.queue.consume_queue import ConsumeQueue
+from twinlog.store.queue.queue_manifest import QueueManifest
+from twinlog.store.queue.queue_table import OWN_TOPICS, TAIL_SIZE_MAX, ConsumeQueueTable
 from twinlog.store.reader import StoreReader
-from twinlog.store.recovery import RecoveryReport, recovery_of
+from twinlog.store.recovery.checkpoint import StoreCheckpoint
+from twinlog.store.recovery.dispatch import Dispatcher, deliver_time
+from twinlog.store.recovery.recover import RecoveryReport, recovery_of
+from twinlog.store.recovery.reput import ReputService
 from twinlog.store.refusals import illegal_message, illegal_record, store_refusal
-from twinlog.store.reput import ReputService
 from twinlog.store.running_flags import RunningFlags
 from twinlog.store.status import (
     AppendResult,

@@ -23,15 +23,15 @@ from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import FileBytes
-from twinlog.store.commit_log import CommitLog
-from twinlog.store.consume_queue import ConsumeQueue
 from twinlog.store.errors import OffsetOutOfRangeError
 from twinlog.store.filter import MessageFilter, PropertyPairs, TagsCodeFilter
-from twinlog.store.index_service import IndexService
-from twinlog.store.queue_table import ConsumeQueueTable
+from twinlog.store.index.index_service import IndexService
+from twinlog.store.log.commit_log import CommitLog
+from twinlog.store.queue.consume_queue import ConsumeQueue
+from twinlog.store.queue.queue_table import ConsumeQueueTable
 from twinlog.store.status import GetMessageStatus, GetResult, QueryResult
 
-_compiled = load("twinlog.store._gather")
+_compiled = load("twinlog.store.queue._gather")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _SCAN_ENTRIES: Final = 800  # RocketMQ's 16000 bytes of entries.

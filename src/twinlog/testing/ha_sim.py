@@ -29,7 +29,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from twinlog.broker.identity import StoreIdentity
+from twinlog.broker.pair.identity import StoreIdentity
 from twinlog.ha.dialect import TWIN, Verdict
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings

@@ -17,8 +17,8 @@ from twinlog.admin.groups import (
 from twinlog.admin.ha import MetadataState, parse_ha_status, parse_metadata
 from twinlog.admin.topics import is_user_topic, parse_topic_stats
 from twinlog.client.errors import BrokerUnreachableError, UsageError
+from twinlog.client.net.routes import BrokerData
 from twinlog.client.queues import MessageQueue
-from twinlog.client.routes import BrokerData
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 KEY = b'{"brokerName":"broker-a","queueId":0,"topic":"T"}'

@@ -19,8 +19,8 @@ from support.captured_states import (
     captured_names,
     producer,
 )
-from twinlog.broker.clients import ClientChannelInfo
 from twinlog.broker.server import Broker
+from twinlog.broker.tables.clients import ClientChannelInfo
 from twinlog.message.properties import decode_properties
 from twinlog.message.record import decode_record
 from twinlog.remoting.codec import decode_command, encode_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinlog.broker.config_file import ConfigFile, ConfigFileError
+from twinlog.broker.tables.config_file import ConfigFile, ConfigFileError
 from twinlog.testing.simdisk import SimDisk
 
 PATH = "/config/topics.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from twinlog.broker.confirmed_file import ConfirmedFile
+from twinlog.broker.pair.confirmed_file import ConfirmedFile
 from twinlog.runtime.config import BrokerConfig, BrokerRole
 from twinlog.runtime.disk import PosixDisk
 

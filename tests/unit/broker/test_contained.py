@@ -13,7 +13,7 @@ import pytest
 
 from support.captured import Peer, world
 from support.processes import free_broker_port
-from twinlog.broker.delay import delayed
+from twinlog.broker.delay.levels import delayed
 from twinlog.broker.server import Broker, build_broker
 from twinlog.message.model import PutMessage
 from twinlog.message.names import HALF_TOPIC
@@ -164,7 +164,7 @@ async def test_a_broken_turn_of_the_store_is_vital(
 async def test_a_delayed_message_that_always_fails_holds_back_neither_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twinlog.broker.schedule._RETRY_MS", 1)
+    monkeypatch.setattr("twinlog.broker.delay.schedule._RETRY_MS", 1)
     async with running(tmp_path, message_delay_level="1s 1s") as (broker, died):
         original = broker.schedule._real_message
 

@@ -17,7 +17,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from twinlog.broker.dialect_question import DialectQuestion
+from twinlog.broker.pair.dialect_question import DialectQuestion
 from twinlog.ha.dialect import Dialect, Heard, Verdict
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand

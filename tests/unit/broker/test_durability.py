@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.broker.durability import Demand, DurabilityQueue
+from twinlog.broker.put.durability import Demand, DurabilityQueue
 from twinlog.store.status import PutMessageStatus
 
 BOTH = Demand.FLUSH | Demand.REPLICATE

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker import hold as hold_module
-from twinlog.broker.hold import HeldPull, PullRequestHold
+from twinlog.broker.pull import hold as hold_module
+from twinlog.broker.pull.hold import HeldPull, PullRequestHold
 
 
 class Timer:

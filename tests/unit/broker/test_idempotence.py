@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinlog.broker import idempotence
-from twinlog.broker.idempotence import ProducerTable, SnapshotError, Verdict
+from twinlog.broker.put import idempotence
+from twinlog.broker.put.idempotence import ProducerTable, SnapshotError, Verdict
 from twinlog.message.once import Mark, is_producer_id, read_mark
 
 SIZE = 100

@@ -9,9 +9,9 @@ import random
 import pytest
 
 from support.stores import ManualClock, make_store, message, small_config
-from twinlog.broker.identity import StoreIdentity
-from twinlog.broker.once_service import IdempotentSends
-from twinlog.broker.reseed import ask_for_reseed, reseed_if_asked
+from twinlog.broker.pair.identity import StoreIdentity
+from twinlog.broker.pair.reseed import ask_for_reseed, reseed_if_asked
+from twinlog.broker.put.once_service import IdempotentSends
 from twinlog.message.once import Mark
 from twinlog.runtime.config import BrokerConfig, BrokerRole
 from twinlog.store.errors import StoreError

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from support.local_brokers import until
-from twinlog.broker.late_commits import CommitRelay
+from twinlog.broker.pair.late_commits import CommitRelay
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand

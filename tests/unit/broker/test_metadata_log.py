@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.broker.metadata_log import (
+from twinlog.broker.pair.metadata_log import (
     AclChanged,
     DelayMoved,
     GroupsChanged,

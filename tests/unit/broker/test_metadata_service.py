@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.broker_tables import Side
-from twinlog.broker.subscription_group import SubscriptionGroupConfig
+from twinlog.broker.tables.subscription_group import SubscriptionGroupConfig
 from twinlog.message.model import PutMessage
 from twinlog.message.names import METADATA_TOPIC
 from twinlog.remoting.bodies.topic import TopicConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker import offset_json
+from twinlog.broker.tables import offset_json
 from twinlog.remoting import fastjson
 
 TABLES: list[dict[str, dict[int, int]]] = [

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker import offset_return
-from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.late_commits import LateCommits
-from twinlog.broker.metadata_log import OffsetJournal
-from twinlog.broker.offset_return import OffsetReturn
+from twinlog.broker.pair import offset_return
+from twinlog.broker.pair.late_commits import LateCommits
+from twinlog.broker.pair.metadata_log import OffsetJournal
+from twinlog.broker.pair.offset_return import OffsetReturn
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.remoting.codes import RequestCode as Code
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.errors import RemotingError

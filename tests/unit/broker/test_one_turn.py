@@ -10,7 +10,7 @@ import pytest
 
 from support.captured import Peer, world
 from support.captured_states import stalled_slave
-from twinlog.broker import replies
+from twinlog.broker.put import replies
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand

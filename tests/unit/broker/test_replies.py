@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker.replies import PutReplies
-from twinlog.broker.store_stats import StoreStats
+from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.message.ids import NO_HOST
 from twinlog.remoting.codec import decode_header
 from twinlog.remoting.framing import FrameSplitter

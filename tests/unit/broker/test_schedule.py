@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 from support.processes import free_broker_port
-from twinlog.broker.delay import delayed
+from twinlog.broker.delay.levels import delayed
 from twinlog.broker.server import build_broker
 from twinlog.message.model import PutMessage
 from twinlog.runtime.config import BrokerConfig

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.captured import open_without_ports
-from twinlog.broker import send_properties
-from twinlog.broker.replies import PutReplies
+from twinlog.broker.put import send_properties
+from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.server import Broker, build_broker
 from twinlog.message import properties
 from twinlog.message.batch import BatchMember, encode_batch
@@ -27,7 +27,7 @@ from twinlog.message.once import ONCE_PROPERTY
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime import compiled
 from twinlog.runtime.config import BrokerConfig, BrokerRole
-from twinlog.store.index_service import IndexService
+from twinlog.store.index.index_service import IndexService
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 

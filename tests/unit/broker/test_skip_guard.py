@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker.metadata_log import decode_change, split_change
-from twinlog.broker.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, Armed, SkipGuard
+from twinlog.broker.pair.metadata_log import decode_change, split_change
+from twinlog.broker.pair.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, Armed, SkipGuard
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 

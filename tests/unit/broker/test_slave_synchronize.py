@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from support.broker_tables import Side
-from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.slave_synchronize import SPARED_MAX, SlaveSynchronize
-from twinlog.broker.subscription_group import SubscriptionGroupConfig
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.pair.slave_synchronize import SPARED_MAX, SlaveSynchronize
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.subscription_group import SubscriptionGroupConfig
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message.model import PutMessage
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.topic import TopicConfig

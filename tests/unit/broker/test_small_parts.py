@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from twinlog.broker import names
-from twinlog.broker.data_version import DataVersion
-from twinlog.broker.delay import delayed
-from twinlog.broker.processors.admin_config import with_values
-from twinlog.broker.rebalance_lock import LOCK_LIVE_MS_MAX, RebalanceLockManager
-from twinlog.broker.runtime_info import human_bytes
-from twinlog.broker.send_properties import scan_properties
-from twinlog.broker.stats import TOPIC_PUT_NUMS, BrokerStatsManager
-from twinlog.broker.store_stats import StoreStats
-from twinlog.broker.subscription import (
+from twinlog.broker.delay.levels import delayed
+from twinlog.broker.filter.subscription import (
     SubscriptionError,
     build_subscription,
     subscription_from_json,
 )
+from twinlog.broker.processors.admin_config import with_values
+from twinlog.broker.put.send_properties import scan_properties
+from twinlog.broker.stats.broker_stats import TOPIC_PUT_NUMS, BrokerStatsManager
+from twinlog.broker.stats.runtime_info import human_bytes
+from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.tables.data_version import DataVersion
+from twinlog.broker.tables.rebalance_lock import LOCK_LIVE_MS_MAX, RebalanceLockManager
 from twinlog.message import perm
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage

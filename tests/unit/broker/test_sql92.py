@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.broker.sql92 import VERDICT_COUNT_MAX, FilterSyntaxError, Sql92Filter
+from twinlog.broker.filter.sql92 import VERDICT_COUNT_MAX, FilterSyntaxError, Sql92Filter
 from twinlog.message.properties import decode_properties
 
 

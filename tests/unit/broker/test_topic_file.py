@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twinlog.broker.config_file import ConfigFile
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import DataVersion
 from twinlog.remoting.bodies.registration import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinlog.client.accumulator import Accumulator, LaneKey
+from twinlog.client.producer.accumulator import Accumulator, LaneKey
 from twinlog.client.queues import MessageQueue
 
 FREE = LaneKey("T", None, True)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from twinlog.client.errors import InvalidAddressError, NameServerUnreachableError
-from twinlog.client.name_servers import NameServers, discover, parse_name_servers
+from twinlog.client.net.name_servers import NameServers, discover, parse_name_servers
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from twinlog.client.errors import ClientError, MessageIllegalError
 from twinlog.client.message import SendStatus
-from twinlog.client.outgoing import SendRequest, batch_element, read_receipts, send_command
+from twinlog.client.producer.outgoing import SendRequest, batch_element, read_receipts, send_command
 from twinlog.client.queues import MessageQueue
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.client.process_queue import ProcessQueue
+from twinlog.client.consumer.process_queue import ProcessQueue
 
 
 @dataclass(frozen=True)

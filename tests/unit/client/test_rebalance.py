@@ -6,12 +6,7 @@ import itertools
 
 import pytest
 
-from twinlog.client.queues import (
-    MessageQueue,
-    sorted_client_ids,
-    sorted_queues,
-)
-from twinlog.client.rebalance import (
+from twinlog.client.consumer.rebalance import (
     STRATEGIES,
     AllocateByConfig,
     AllocateByConsistentHash,
@@ -21,6 +16,11 @@ from twinlog.client.rebalance import (
     allocate_averagely,
     allocate_by_circle,
     difference,
+)
+from twinlog.client.queues import (
+    MessageQueue,
+    sorted_client_ids,
+    sorted_queues,
 )
 from twinlog.message.names import dlq_topic, retry_topic
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.client.routes import BrokerData, choose_read_address, parse_route
+from twinlog.client.net.routes import BrokerData, choose_read_address, parse_route
 
 
 def route_data(**changes: Any) -> dict[str, Any]:

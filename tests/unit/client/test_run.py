@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.client import run
 from twinlog.client.message import Message, SendStatus, encode_user_properties
-from twinlog.client.outgoing import batch_element, receipts_in_python
+from twinlog.client.producer import runs as run
+from twinlog.client.producer.outgoing import batch_element, receipts_in_python
 from twinlog.client.queues import MessageQueue
 from twinlog.message.ids import UniqueIdGenerator
 from twinlog.runtime import compiled
@@ -115,7 +115,7 @@ def test_the_compiled_twin_packs_the_same(
 ) -> None:
     address = bytes(16) if is_v6 else b"\x7f\x00\x00\x01"
     ids, twin_ids = unique_ids(address, taken), unique_ids(address, taken)
-    twin = compiled.load("twinlog.client._run")
+    twin = compiled.load("twinlog.client.producer._run")
     assert twin is not None
     for start in range(len(messages)):
         packed = run.pack_run_in_python(messages, start, ids, room, count, 4095)
@@ -125,7 +125,7 @@ def test_the_compiled_twin_packs_the_same(
 
 @pytest.mark.compiled
 def test_the_compiled_twin_writes_the_same_receipts() -> None:
-    twin = compiled.load("twinlog.client._run")
+    twin = compiled.load("twinlog.client.producer._run")
     assert twin is not None
     queue = MessageQueue("t", "b", 3)
     given_ = (SendStatus.SEND_OK, queue, ["u1", "u2"], range(7, 9), ["A", "B"])

@@ -11,10 +11,10 @@ from twinlog.client.errors import (
     RequestTimeoutError,
     broker_error,
 )
-from twinlog.client.fault_strategy import FAILURE_PAUSE_MS, FaultStrategy
+from twinlog.client.producer.fault_strategy import FAILURE_PAUSE_MS, FaultStrategy
+from twinlog.client.producer.retry import RetryAction, backoff_ms, decide
+from twinlog.client.producer.selector import RoundRobin, choose_by_key
 from twinlog.client.queues import MessageQueue
-from twinlog.client.retry import RetryAction, backoff_ms, decide
-from twinlog.client.selector import RoundRobin, choose_by_key
 from twinlog.message.hashing import jhash
 
 QUEUES = [MessageQueue("T", broker, number) for broker in ("a", "b") for number in range(2)]

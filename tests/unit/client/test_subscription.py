@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from twinlog.client.errors import InvalidSubscriptionError
-from twinlog.client.subscription import (
+from twinlog.client.consumer.subscription import (
     SQL92,
     SubscriptionData,
     parse_subscription,
     subscription_from_wire,
 )
+from twinlog.client.errors import InvalidSubscriptionError
 
 
 @pytest.mark.parametrize("expression", [None, "", "*", "  * "])

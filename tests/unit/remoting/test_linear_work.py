@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from twinlog.broker.sql92 import FilterSyntaxError, compile_filter
+from twinlog.broker.filter.sql92 import FilterSyntaxError, compile_filter
 from twinlog.message.batch import BatchError, decode_batch
 from twinlog.remoting import codec, fastjson
 from twinlog.remoting.bodies.registration import decode_registration

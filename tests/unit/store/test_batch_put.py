@@ -17,7 +17,7 @@ from twinlog.message.layout import ENTRY
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import tags_and_keys
 from twinlog.message.record import RecordError, encode_record
-from twinlog.store.batch_put import EncodedBody, body_encoder, encode_members
+from twinlog.store.log.batch_put import EncodedBody, body_encoder, encode_members
 
 V4, V6 = bytes(range(8)), bytes(range(20))
 ID = b"UNIQ_KEY\x017F0000010001000000020000000%d"

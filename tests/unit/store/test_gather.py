@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.stores import message, running_store, small_config
-from twinlog.broker.sql92 import Sql92Filter
+from twinlog.broker.filter.sql92 import Sql92Filter
 from twinlog.message.hashing import jhash
 from twinlog.runtime import compiled
 from twinlog.store import reader
@@ -47,7 +47,7 @@ def answer(store: Any, question: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("seed", range(4))
 async def test_same_answers(tmp_path: Path, monkeypatch: Any, seed: int) -> None:
     rng = random.Random(seed)
-    module = compiled.load("twinlog.store._gather")
+    module = compiled.load("twinlog.store.queue._gather")
     async with running_store(small_config(tmp_path)) as store:
         for number in range(600):
             tags = rng.choice("abc")

@@ -21,9 +21,9 @@ from tests.support.stores import (
 from twinlog.message.layout import ENTRY
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.runtime.watermark import Outcome
-from twinlog.store import index_entries
-from twinlog.store.consume_queue import PRE_BLANK
-from twinlog.store.reput import GATHER_MS
+from twinlog.store.index import index_entries
+from twinlog.store.queue.consume_queue import PRE_BLANK
+from twinlog.store.recovery.reput import GATHER_MS
 from twinlog.store.status import GetMessageStatus, PutMessageStatus
 
 RECORDS = expected_records()

@@ -11,9 +11,9 @@ from tests.support.stores import ManualClock
 from support.tiers import TIERS
 from twinlog.message.hashing import index_key_hash
 from twinlog.runtime.compiled import load
-from twinlog.store import index_entries
-from twinlog.store.index_file import ENTRY, HEADER, IndexFile, index_file_size
-from twinlog.store.index_service import IndexService
+from twinlog.store.index import index_entries
+from twinlog.store.index.index_file import ENTRY, HEADER, IndexFile, index_file_size
+from twinlog.store.index.index_service import IndexService
 from twinlog.testing.simdisk import SimDisk
 
 T0 = 1_700_000_000_000
@@ -27,7 +27,7 @@ def _file(slots=100, entries=10, disk=None):
 
 
 def use(tier, monkeypatch):
-    module = load("twinlog.store._index") if tier == "compiled" else None
+    module = load("twinlog.store.index._index") if tier == "compiled" else None
     for name in ("put_entries", "count_entries"):
         pure = getattr(index_entries, f"{name}_in_python")
         monkeypatch.setattr(index_entries, name, getattr(module, name) if module else pure)

@@ -12,7 +12,7 @@ from twinlog.runtime.broker_config import BrokerRole, FlushDiskType
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
-from twinlog.store.reput import GATHER_MS
+from twinlog.store.recovery.reput import GATHER_MS
 from twinlog.store.status import GetMessageStatus, PutMessageStatus
 from twinlog.testing.simdisk import SimDisk
 

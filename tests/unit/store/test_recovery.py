@@ -18,8 +18,8 @@ from tests.support.stores import (
 )
 
 from twinlog.runtime.disk import PosixDisk
-from twinlog.store import recovery
 from twinlog.store.errors import StoreDamagedError, StoreLayoutError, StoreLockedError
+from twinlog.store.recovery import recover as recovery
 from twinlog.store.status import GetMessageStatus
 
 
@@ -176,7 +176,7 @@ async def test_damage_below_what_was_flushed_refuses_the_start(tmp_path):
     store.write_pending()
     await store.flush_service.flush()
     store.checkpoint.physic_timestamp = store.last_store_timestamp
-    from twinlog.store.checkpoint import RecoveryPoint
+    from twinlog.store.recovery.checkpoint import RecoveryPoint
 
     store.checkpoint.save(RecoveryPoint(flushed=store.flushed.value, dispatched=0))
     store._close_files()
@@ -369,7 +369,7 @@ async def test_damaged_recovery_point_is_not_believed(tmp_path, position):
 
 
 async def test_checkpoint_has_the_specified_bytes(tmp_path):
-    from twinlog.store.checkpoint import RecoveryPoint, StoreCheckpoint
+    from twinlog.store.recovery.checkpoint import RecoveryPoint, StoreCheckpoint
 
     (tmp_path / "twinlog").mkdir()
     disk = PosixDisk()

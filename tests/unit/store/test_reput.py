@@ -13,10 +13,10 @@ import pytest
 from support.stores import make_store, message, small_config
 from twinlog.message.model import PutMessage
 from twinlog.runtime.broker_config import BrokerRole
-from twinlog.store import dispatch
-from twinlog.store.dispatch import Dispatcher
 from twinlog.store.message_store import MessageStore
-from twinlog.store.reput import GATHER_MS, RETRY_MS
+from twinlog.store.recovery import dispatch
+from twinlog.store.recovery.dispatch import Dispatcher
+from twinlog.store.recovery.reput import GATHER_MS, RETRY_MS
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 

@@ -30,10 +30,11 @@ from twinlog.message.record import encode_record, scan
 from twinlog.message.sysflag import UNQUEUED_FLAG
 from twinlog.runtime import compiled
 from twinlog.runtime.disk import PosixDisk
-from twinlog.store import index_entries, index_service, recovery
-from twinlog.store.dispatch import Dispatcher
 from twinlog.store.errors import StoreDamagedError
-from twinlog.store.recovery import RecoveryReport
+from twinlog.store.index import index_entries, index_service
+from twinlog.store.recovery import recover as recovery
+from twinlog.store.recovery.dispatch import Dispatcher
+from twinlog.store.recovery.recover import RecoveryReport
 
 pytestmark = pytest.mark.compiled
 PLAIN = [
@@ -230,7 +231,7 @@ _MESSAGES = st.builds(
 def test_any_bytes_give_the_records_of_scan(
     messages: list[tuple[PutMessage, int]], damage: Any, check_crc: bool
 ) -> None:
-    module = compiled.load("twinlog.store._scan")
+    module = compiled.load("twinlog.store.recovery._scan")
     assert module is not None
     data, numbers, time = b"", {}, 500
     for message, jump in messages:
@@ -274,7 +275,7 @@ def test_any_bytes_give_the_records_of_scan(
 
 
 def test_queues_beyond_those_of_one_pass_are_left() -> None:
-    module = compiled.load("twinlog.store._scan")
+    module = compiled.load("twinlog.store.recovery._scan")
     assert module is not None
     data = b""
     for queue_id in range(600):

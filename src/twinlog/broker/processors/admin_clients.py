@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker.clients import ClientChannelInfo, ConsumerManager, ProducerManager
-from twinlog.broker.consumer_offset import UNKNOWN_OFFSET, ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.tables.clients import ClientChannelInfo, ConsumerManager, ProducerManager
+from twinlog.broker.tables.consumer_offset import UNKNOWN_OFFSET, ConsumerOffsetManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue, queue_from_request

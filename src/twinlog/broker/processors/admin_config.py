@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from twinlog.broker.data_version import DataVersion
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.tables.data_version import DataVersion
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request

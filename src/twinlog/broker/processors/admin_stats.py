@@ -9,16 +9,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from twinlog.broker import names, offset_json
-from twinlog.broker.clients import ConsumerManager
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
+from twinlog.broker import names
+from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
-from twinlog.broker.schedule import ScheduleMessageService
-from twinlog.broker.stats import BrokerStatsManager
-from twinlog.broker.store_view import queue_entries
-from twinlog.broker.subscription_group import SubscriptionGroupManager
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.stats.broker_stats import BrokerStatsManager
+from twinlog.broker.stats.store_view import queue_entries
+from twinlog.broker.tables import offset_json
+from twinlog.broker.tables.clients import ConsumerManager
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.topic import TopicConfig

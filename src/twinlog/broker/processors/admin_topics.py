@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from twinlog.broker import names
-from twinlog.broker.clients import ConsumerManager
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.registration import Registration
-from twinlog.broker.stats import BrokerStatsManager
-from twinlog.broker.subscription_group import SubscriptionGroupManager, group_from_json
-from twinlog.broker.topic_config import FILTER_TYPES, TopicConfigManager
+from twinlog.broker.routes.registration import Registration
+from twinlog.broker.stats.broker_stats import BrokerStatsManager
+from twinlog.broker.tables.clients import ConsumerManager
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager, group_from_json
+from twinlog.broker.tables.topic_config import FILTER_TYPES, TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.topic import TopicConfig

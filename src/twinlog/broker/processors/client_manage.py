@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker.clients import (
+from twinlog.broker.errors import BrokerError
+from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
+from twinlog.broker.filter.sql92 import FilterSyntaxError, compile_filter
+from twinlog.broker.filter.subscription import (
+    SubscriptionError,
+    is_tag_type,
+    subscription_from_json,
+)
+from twinlog.broker.tables.clients import (
     ClientChannelInfo,
     ConsumerGroupInfo,
     ConsumerManager,
     ProducerManager,
 )
-from twinlog.broker.consumer_filter import ConsumerFilterManager
-from twinlog.broker.errors import BrokerError
-from twinlog.broker.sql92 import FilterSyntaxError, compile_filter
-from twinlog.broker.subscription import (
-    SubscriptionError,
-    is_tag_type,
-    subscription_from_json,
-)
-from twinlog.broker.subscription_group import SubscriptionGroupManager
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import names
 from twinlog.remoting.codec import language_name
 from twinlog.remoting.codes import RequestCode, ResponseCode

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twinlog.broker import names
-from twinlog.broker.clients import ConsumerManager
-from twinlog.broker.consumer_offset import ConsumerOffsetManager, is_offset
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.rebalance_lock import RebalanceLockManager
-from twinlog.broker.store_view import is_on_disk
+from twinlog.broker.stats.store_view import is_on_disk
+from twinlog.broker.tables.clients import ConsumerManager
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, is_offset
+from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
 from twinlog.remoting.codes import ResponseCode

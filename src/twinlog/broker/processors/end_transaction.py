@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
-from twinlog.broker.replies import RESPONSE_CODES, PutCallback
+from twinlog.broker.put.replies import RESPONSE_CODES, PutCallback
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.message import sysflag
 from twinlog.message.ids import parse_offset_message_id

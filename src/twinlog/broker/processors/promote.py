@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.identity import StoreIdentity
+from twinlog.broker.pair.identity import StoreIdentity
+from twinlog.broker.pair.succession import Succession
 from twinlog.broker.processors.admin_config import write_values
-from twinlog.broker.succession import Succession
 from twinlog.ha.service import HAService
 from twinlog.message.crc import crc32
 from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, SIZE_MAGIC
@@ -32,8 +32,8 @@ from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig, BrokerRole
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.tasks import TaskOwner
-from twinlog.store.commit_log import CommitLog
 from twinlog.store.errors import StoreError
+from twinlog.store.log.commit_log import CommitLog
 
 _LOG = logging.getLogger("twinlog.broker")
 

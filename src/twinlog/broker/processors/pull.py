@@ -10,34 +10,34 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-from twinlog.broker.clients import ConsumerManager
-from twinlog.broker.consumer_filter import (
+from twinlog.broker.errors import BrokerError, see_faq
+from twinlog.broker.filter.consumer_filter import (
     ConsumerFilterManager,
     message_filter,
     retry_filter,
 )
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.errors import BrokerError, see_faq
-from twinlog.broker.hold import HeldPull, PullRequestHold, QueueKey
-from twinlog.broker.skip_guard import SkipGuard
-from twinlog.broker.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
-from twinlog.broker.stats import (
+from twinlog.broker.filter.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
+from twinlog.broker.filter.subscription import (
+    SubscriptionData,
+    SubscriptionError,
+    build_subscription,
+)
+from twinlog.broker.pair.skip_guard import SkipGuard
+from twinlog.broker.pull.hold import HeldPull, PullRequestHold, QueueKey
+from twinlog.broker.stats.broker_stats import (
     BROKER_GET_NUMS,
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
     BrokerStatsManager,
 )
-from twinlog.broker.store_stats import StoreStats
-from twinlog.broker.subscription import (
-    SubscriptionData,
-    SubscriptionError,
-    build_subscription,
-)
-from twinlog.broker.subscription_group import (
+from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.tables.clients import ConsumerManager
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.subscription_group import (
     SubscriptionGroupConfig,
     SubscriptionGroupManager,
 )
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import perm
 from twinlog.remoting.codec import encode_pull_opening
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.broker.clients import ProducerManager
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.names import topic_fault
-from twinlog.broker.replies import PutReplies
-from twinlog.broker.topic_config import TopicConfigManager, java_text
+from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.tables.clients import ProducerManager
+from twinlog.broker.tables.topic_config import TopicConfigManager, java_text
 from twinlog.message import names
 from twinlog.message.ids import host_text
 from twinlog.message.model import PutMessage

@@ -11,23 +11,23 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from twinlog.broker.delay import DelayLevels, delayed, park_delayed
+from twinlog.broker.delay.levels import DelayLevels, delayed, park_delayed
 from twinlog.broker.errors import BrokerError, see_faq
-from twinlog.broker.idempotence import Place
 from twinlog.broker.names import topic_fault
-from twinlog.broker.offset_return import OffsetReturn
+from twinlog.broker.pair.offset_return import OffsetReturn
 from twinlog.broker.processors.send_once import SendOnce
-from twinlog.broker.replies import PutReplies
+from twinlog.broker.put.idempotence import Place
+from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.put.send_properties import scan_properties
 from twinlog.broker.rng import Rng
-from twinlog.broker.send_properties import scan_properties
-from twinlog.broker.stats import (
+from twinlog.broker.stats.broker_stats import (
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
     BrokerStatsManager,
 )
-from twinlog.broker.store_stats import StoreStats
-from twinlog.broker.subscription_group import SubscriptionGroupManager
-from twinlog.broker.topic_config import TopicConfigManager, java_text
+from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.topic_config import TopicConfigManager, java_text
 from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import names, perm, sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
@@ -130,7 +130,7 @@ class SendMessageProcessor:
 
     def lane(self, gate: OffsetReturn) -> Lane | None:
         """The compiled form of this path, where there is one."""
-        compiled = load("twinlog.broker._send_lane")
+        compiled = load("twinlog.broker.put._send_lane")
         if compiled is None or len(self._store_host) != HOST_V4_SIZE:
             return None
         lane: Lane = compiled.SendLane(

@@ -5,17 +5,17 @@ Answers to SendMessageProcessor.asyncConsumerSendMsgBack.
 
 from __future__ import annotations
 
-from twinlog.broker.delay import DelayLevels, delayed
+from twinlog.broker.delay.levels import DelayLevels, delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.processors.send import VERSION_MAX_RECONSUME_TIMES
-from twinlog.broker.replies import PutReplies
+from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.rng import Rng
-from twinlog.broker.stats import SNDBCK_PUT_NUMS, BrokerStatsManager
-from twinlog.broker.subscription_group import (
+from twinlog.broker.stats.broker_stats import SNDBCK_PUT_NUMS, BrokerStatsManager
+from twinlog.broker.tables.subscription_group import (
     SubscriptionGroupConfig,
     SubscriptionGroupManager,
 )
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import names, perm
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.properties import (

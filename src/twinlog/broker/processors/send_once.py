@@ -1,7 +1,7 @@
 """Idempotent sends: the part of a send that happens only for messages with a mark.
 
-The table behind it is in `broker/idempotence.py`. A repeat is answered like the original, with its
-place, and not before the original is as safe as the broker's mode says.
+The table behind it is in `broker/put/idempotence.py`. A repeat is answered like the original, with
+its place, and not before the original is as safe as the broker's mode says.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.idempotence import Decision, Place, Verdict
-from twinlog.broker.once_service import IdempotentSends
-from twinlog.broker.replies import RESPONSE_CODES, PutReplies
+from twinlog.broker.put.idempotence import Decision, Place, Verdict
+from twinlog.broker.put.once_service import IdempotentSends
+from twinlog.broker.put.replies import RESPONSE_CODES, PutReplies
 from twinlog.message.batch import BatchMember
 from twinlog.message.once import ONCE_BYTES, ONCE_NAME, Mark, read_mark
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode

@@ -6,7 +6,7 @@ EndTransactionProcessor. Bytes are Apache's: a store with open transactions may 
 
 from __future__ import annotations
 
-from twinlog.broker.delay import destination
+from twinlog.broker.delay.levels import destination
 from twinlog.message import sysflag
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage, Record

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from twinlog.broker.clients import ProducerManager
-from twinlog.broker.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.replies import PutCallback, PutReplies
-from twinlog.broker.stats import BrokerStatsManager
-from twinlog.broker.store_view import INDEX_SLACK_MS, queue_entries
-from twinlog.broker.topic_config import TopicConfigManager
+from twinlog.broker.put.replies import PutCallback, PutReplies
+from twinlog.broker.stats.broker_stats import BrokerStatsManager
+from twinlog.broker.stats.store_view import INDEX_SLACK_MS, queue_entries
+from twinlog.broker.tables.clients import ProducerManager
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.broker.transaction import half as halves
 from twinlog.broker.transaction.pending import HalfPlace, PendingHalves
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves

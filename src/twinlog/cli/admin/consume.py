@@ -26,9 +26,9 @@ from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
+    from twinlog.client.consumer.subscription import SubscriptionData
     from twinlog.client.message import ReceivedMessage
     from twinlog.client.queues import MessageQueue
-    from twinlog.client.subscription import SubscriptionData
 
 SUSPEND_MS = 5000
 PULL_COUNT = 32
@@ -193,7 +193,7 @@ def _wish(topic: str, start: str, values: dict[str, Any]) -> Wish:
 
 async def read(admin: Admin, wish: Wish, show: Callable[[ReceivedMessage], None]) -> None:
     """Print until the end, the count or the user says stop."""
-    from twinlog.client.subscription import parse_subscription
+    from twinlog.client.consumer.subscription import parse_subscription
 
     await check_topic_exists(admin, wish.topic)
     queues = await _queues(admin, wish)
@@ -245,7 +245,7 @@ async def _queues(admin: Admin, wish: Wish) -> list[MessageQueue]:
 
 
 async def start_offset(admin: Admin, queue: MessageQueue, start: str) -> int:
-    from twinlog.client import calls
+    from twinlog.client.net import calls
 
     low = await calls.min_offset(admin.instance, queue)
     high = await calls.max_offset(admin.instance, queue)
@@ -269,8 +269,8 @@ async def _read_queue(
     left: _Budget,
     show: Callable[[ReceivedMessage], None],
 ) -> None:
-    from twinlog.client import calls
     from twinlog.client.errors import TransportError
+    from twinlog.client.net import calls
 
     offset = await start_offset(admin, queue, wish.start)
     end = await calls.max_offset(admin.instance, queue)
@@ -304,8 +304,8 @@ async def _read_queue(
 async def _consume_as_member(
     session: Session, group: str, wish: Wish, show: Callable[[ReceivedMessage], None]
 ) -> None:
-    from twinlog.client.consumer_core import ConsumeFrom
-    from twinlog.client.pull_consumer import PullConsumer
+    from twinlog.client.consumer.consumer_core import ConsumeFrom
+    from twinlog.client.consumer.pull_consumer import PullConsumer
 
     async with session.admin() as admin:
         await check_topic_exists(admin, wish.topic)

@@ -70,7 +70,7 @@ def add(
 ) -> None:
     """Add or replace a context."""
     from twinlog.client.errors import UsageError
-    from twinlog.client.name_servers import parse_name_servers
+    from twinlog.client.net.name_servers import parse_name_servers
 
     try:
         parse_name_servers(namesrv)

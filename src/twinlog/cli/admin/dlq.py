@@ -66,7 +66,7 @@ def list_command(session: Session) -> int:
 async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
     """All dead letters of a group, oldest first in each queue."""
     from twinlog.admin import messages
-    from twinlog.client import calls
+    from twinlog.client.net import calls
     from twinlog.message.names import dlq_topic
 
     known = await _groups(admin)

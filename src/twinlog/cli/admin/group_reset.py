@@ -139,7 +139,7 @@ def _row(entry: OffsetReset) -> dict[str, Any]:
 
 async def _plan(admin: Admin, wish: _Wish) -> list[OffsetReset]:
     from twinlog.admin import groups
-    from twinlog.client import calls
+    from twinlog.client.net import calls
 
     if wish.offset is None:
         return await groups.plan_reset(admin, wish.group, wish.topic, timestamp_ms=wish.time_ms)

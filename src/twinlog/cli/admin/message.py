@@ -252,7 +252,7 @@ async def _hand_over(
 
 async def _send_again(session: Session, found: ReceivedMessage, target: str) -> Report:
     from twinlog.client.message import RESERVED_PROPERTIES, Message
-    from twinlog.client.producer import Producer
+    from twinlog.client.producer.producer import Producer
 
     own = {k: v for k, v in found.properties.items() if k not in RESERVED_PROPERTIES}
     again = Message(

@@ -150,7 +150,7 @@ def _message(topic: str, body: bytes, values: dict[str, Any]) -> Message:
 async def _send(
     session: Session, topic: str, messages: Iterator[Message], values: dict[str, Any]
 ) -> list[SendReceipt]:
-    from twinlog.client.producer import Producer
+    from twinlog.client.producer.producer import Producer
 
     if not values["create"]:
         async with session.admin() as admin:

@@ -11,8 +11,8 @@ from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import all_addresses, masters, one_of_places
 from twinlog.cli.times import now_ms
-from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError
+from twinlog.client.net.calls import json_object
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
 from twinlog.remoting.codes import RequestCode
 

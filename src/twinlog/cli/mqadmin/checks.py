@@ -13,10 +13,10 @@ from twinlog.admin import groups, messages
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.times import now_ms
-from twinlog.client.calls import json_object
 from twinlog.client.errors import ClientError
 from twinlog.client.message import Message
-from twinlog.client.producer import Producer
+from twinlog.client.net.calls import json_object
+from twinlog.client.producer.producer import Producer
 from twinlog.message.names import TRACE_TOPIC
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer

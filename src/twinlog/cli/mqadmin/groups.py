@@ -11,8 +11,8 @@ from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import cluster_names, masters, one_of_places
 from twinlog.cli.mqadmin.topics import delete_one
 from twinlog.cli.times import parse_time
-from twinlog.client import calls
 from twinlog.client.errors import BrokerError, ClientError, ConsumerNotOnlineError
+from twinlog.client.net import calls
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, retry_topic
 from twinlog.remoting.codes import RequestCode, version_description

@@ -11,17 +11,17 @@ from twinlog.admin import messages
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.times import now_ms, parse_time
-from twinlog.client import calls
+from twinlog.client.consumer.subscription import SubscriptionData, parse_subscription
 from twinlog.client.message import RESERVED_PROPERTIES, Message, ReceivedMessage
+from twinlog.client.net import calls
 from twinlog.client.queues import MessageQueue
-from twinlog.client.subscription import SubscriptionData, parse_subscription
 from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
     from twinlog.cli.mqadmin.startup import Call
-    from twinlog.client.calls import PullResult
     from twinlog.client.message import SendReceipt
+    from twinlog.client.net.calls import PullResult
 
 PULL_COUNT = 32
 _NOTHING: Mapping[str, str] = {}
@@ -169,7 +169,7 @@ def _again(message: ReceivedMessage) -> Message:
 
 
 async def _send(call: Call, message: Message, queue: MessageQueue | None = None) -> SendReceipt:
-    from twinlog.client.producer import Producer
+    from twinlog.client.producer.producer import Producer
 
     async with Producer(
         f"mqadmin_{now_ms()}", name_server=call.session.namesrv, **call.session.client_settings

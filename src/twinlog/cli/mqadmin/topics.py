@@ -10,7 +10,7 @@ from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import cluster_names, masters, one_of_places
 from twinlog.client.errors import ClientError
-from twinlog.client.routes import TopicRoute
+from twinlog.client.net.routes import TopicRoute
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
 from twinlog.remoting.codes import RequestCode
 

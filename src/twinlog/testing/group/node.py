@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from twinlog.broker.idempotence import ProducerTable
+from twinlog.broker.put.idempotence import ProducerTable
 from twinlog.broker.server import Broker, build_broker
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, HADialect, Reseed
 from twinlog.testing.group.ledger import Sent

@@ -1,0 +1,1 @@
+"""Delayed messages: their levels and their delivery."""

@@ -1,0 +1,320 @@
+"""Writes metadata changes into the log on a master, applies them on a slave.
+
+The form of the records and the rules of merging are in `metadata_log.py`. The writer is silent
+until a twin slave has attached once (or `twinlogMetadataInLog=true`), so the log of a broker with
+Apache peers only never holds such a record, and an idle master's log does not grow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from twinlog.broker.delay.schedule import ScheduleMessageService
+from twinlog.broker.pair.metadata_log import (
+    DelayMoved,
+    GroupsChanged,
+    MetadataChange,
+    MetadataError,
+    OffsetJournal,
+    OffsetsMoved,
+    TopicsChanged,
+    decode_change,
+    split_change,
+)
+from twinlog.broker.pair.skip_guard import Armed, SkipGuard
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager, group_from_json
+from twinlog.broker.tables.topic_config import TopicConfigManager, topic_from_json
+from twinlog.message.model import PutMessage
+from twinlog.message.names import METADATA_TOPIC
+from twinlog.message.record import decode_record
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.store.message_store import MessageStore
+from twinlog.store.status import PutMessageStatus
+
+_LOG = logging.getLogger("twinlog.broker")
+
+WRITE_INTERVAL_MS = 500  # Offsets on a slave are at most a second behind; half for the way there.
+_READ_COUNT = 64
+_QUEUE = (METADATA_TOPIC, 0)
+
+
+class MetadataWriter:
+    """On a master: what changed becomes a record."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        schedule: ScheduleMessageService,
+        guard: SkipGuard,
+        clock: Clock,
+        host: bytes,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._schedule = schedule
+        self._guard = guard
+        self._clock = clock
+        self._host = host
+        self._is_enabled = False
+        self._needs_snapshot = False
+        self._delay_written: dict[int, int] = {}
+        self.record_count = 0
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._is_enabled
+
+    def enable(self) -> None:
+        """From now on every change is written; what there is already is written first."""
+        if self._is_enabled:
+            return
+        self._is_enabled = True
+        self._offsets.journal = OffsetJournal()
+        self._topics.subscribe(self._topics_changed)
+        self._groups.subscribe(self._groups_changed)
+        self._guard.on_armed = self._write
+        self.write_snapshot()
+        _LOG.info("metadata is written into the log from now on topic=%s", METADATA_TOPIC)
+
+    def write_snapshot(self) -> None:
+        """Everything, so that a slave that reads from here on lacks nothing."""
+        self._needs_snapshot = False
+        self._topics_changed(self._topics.table)
+        self._groups_changed(self._groups.table)
+        if (armed := self._guard.armed) is not None:
+            self._write(armed)
+        table = {key: dict(queues) for key, queues in self._offsets.table.items()}
+        if table:
+            self._write(OffsetsMoved(forward=table))
+        self._delay_written = {}
+        self._write_delays()
+
+    def tick(self) -> None:
+        """Offsets that moved since the last call."""
+        if not self._is_enabled:
+            return
+        if self._needs_snapshot:
+            # A record was refused (a full disk): the next good moment writes everything anew.
+            self.write_snapshot()
+            return
+        try:
+            journal = self._offsets.journal
+            if journal is not None and (change := journal.drain()) is not None:
+                self._write(change)
+            self._write_delays()
+        except Exception:
+            self._needs_snapshot = True  # What was drained and not written comes with the rest.
+            raise
+
+    def _topics_changed(self, names: Iterable[str]) -> None:
+        put, deleted = _parts(self._topics.table, names)
+        self._write(TopicsChanged(self._topics.data_version.to_json(), put, deleted))
+
+    def _groups_changed(self, names: Iterable[str]) -> None:
+        put, deleted = _parts(self._groups.table, names)
+        self._write(GroupsChanged(self._groups.data_version.to_json(), put, deleted))
+
+    def _write_delays(self) -> None:
+        offsets = self._schedule.offsets
+        moved = {
+            level: offset
+            for level, offset in offsets.items()
+            if self._delay_written.get(level) != offset
+        }
+        if moved:
+            self._delay_written.update(moved)
+            self._write(DelayMoved(offsets=moved))
+
+    def _write(self, change: MetadataChange) -> None:
+        for body in split_change(change):
+            message = PutMessage(
+                METADATA_TOPIC,
+                0,
+                body,
+                born_timestamp=self._clock.now_ms(),
+                born_host=self._host,
+                store_host=self._host,
+            )
+            result = self._store.put(message)
+            if result.status is not PutMessageStatus.PUT_OK:
+                self._needs_snapshot = True
+                return
+            self.record_count += 1
+
+
+def _parts(table: dict[str, Any], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    put = {name: table[name].to_json() for name in names if name in table}
+    return put, [name for name in names if name not in table]
+
+
+class _Position(msgspec.Struct):
+    """How far a slave has applied the queue, in `store/twinlog/metadata.json`."""
+
+    next_offset: int = 0
+
+
+class MetadataReader:
+    """On a slave: applies the records in the order of the log, as they are dispatched."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        schedule: ScheduleMessageService,
+        guard: SkipGuard,
+        clock: Clock,
+        disk: Disk,
+        path: str,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._schedule = schedule
+        self._guard = guard
+        self._clock = clock
+        self._disk = disk
+        self._path = path
+        self._position = _Position()
+        self._saved = _Position()
+        self.applied_count = 0
+        self.last_store_time_ms = 0
+        """When the newest applied record was stored on the master: 0 before the first."""
+
+    def load(self, *, only_offsets: bool = False) -> None:
+        """Find where the last run stopped, and apply what came since."""
+        if self._disk.exists(self._path):
+            try:
+                self._position = msgspec.json.decode(
+                    self._disk.read_bytes(self._path), type=_Position
+                )
+            except msgspec.DecodeError as error:
+                # Reading from the start again is right, only slower.
+                _LOG.warning("metadata position unreadable path=%s error=%s", self._path, error)
+        self.queues_cut({_QUEUE: self._store.max_offset_in_queue(*_QUEUE)})
+        self.catch_up(only_offsets=only_offsets)
+
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The log was cut: records that take the place of those that are gone count too."""
+        self._position.next_offset = min(
+            self._position.next_offset, ends.get(_QUEUE, self._position.next_offset)
+        )
+
+    def follow_master(self) -> None:
+        """On a master: its own records are in its tables already, should it be a slave again."""
+        self._position.next_offset = self._store.max_offset_in_queue(*_QUEUE)
+
+    @property
+    def behind_count(self) -> int:
+        """Records in the queue that are not applied."""
+        return self._store.max_offset_in_queue(*_QUEUE) - self._position.next_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The first record that is not applied."""
+        return self._position.next_offset
+
+    async def save(self, next_offset: int) -> None:
+        """Keep the place that was reached before the tables were saved; a cut moves it back."""
+        place = _Position(min(next_offset, self._position.next_offset))
+        if place != self._saved:
+            data = msgspec.json.encode(place)
+            await self._disk.run(write_atomically, self._disk, self._path, data)
+            self._saved = place
+
+    def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
+        if _QUEUE in keys:
+            self.catch_up()
+
+    def catch_up(self, *, only_offsets: bool = False) -> None:
+        """Apply all records that are dispatched by now, tables saved once."""
+        changes: list[MetadataChange] = []
+        position = max(self._position.next_offset, self._store.min_offset_in_queue(*_QUEUE), 0)
+        while position < self._store.max_offset_in_queue(*_QUEUE):
+            result = self._store.get_message(*_QUEUE, position, _READ_COUNT)
+            if result.next_begin_offset <= position:
+                break
+            for buffer in result.buffers:
+                changes += self._decode(buffer)
+            position = result.next_begin_offset
+        self._position.next_offset = position
+        if only_offsets:
+            changes = [change for change in changes if isinstance(change, OffsetsMoved)]
+        if changes:
+            self._apply(changes)
+
+    def _decode(self, buffer: bytes) -> list[MetadataChange]:
+        changes: list[MetadataChange] = []
+        offset = 0
+        while offset < len(buffer):
+            record = decode_record(buffer, offset)
+            offset += record.total_size
+            if record.properties or record.born_host != record.store_host:
+                # A master wrote none of those itself: a client of one that lets it, as Apache's.
+                _LOG.warning("metadata record of a client offset=%d", record.physical_offset)
+                continue
+            self.last_store_time_ms = record.store_timestamp
+            try:
+                changes.append(decode_change(bytes(record.body)))
+            except MetadataError as error:
+                # A newer twinlog may write kinds that we do not know; the rest still counts.
+                _LOG.warning(
+                    "metadata record skipped offset=%d reason=%s", record.physical_offset, error
+                )
+        return changes
+
+    def _apply(self, changes: list[MetadataChange]) -> None:
+        self.applied_count += len(changes)
+        topics = [change for change in changes if isinstance(change, TopicsChanged)]
+        self._apply_tables(topics, self._topics, topic_from_json)
+        groups = [change for change in changes if isinstance(change, GroupsChanged)]
+        self._apply_tables(groups, self._groups, _parse_group)
+        for change in changes:
+            if isinstance(change, OffsetsMoved):
+                self._offsets.merge(change)
+            elif isinstance(change, DelayMoved):
+                merged = {**self._schedule.offsets, **change.offsets}
+                self._schedule.replace({"offsetTable": merged})
+            elif isinstance(change, Armed):
+                self._guard_armed(change)
+
+    def _guard_armed(self, armed: Armed) -> None:
+        """As on the master at this place of the log: what was committed further is of its lost
+        tail. Those who have not come back since are sent back here too, after a promotion."""
+        self._guard.heard(armed)
+        self._offsets.queues_cut(
+            {(topic, n): end for topic, queues in armed.ends.items() for n, end in queues.items()}
+        )
+
+    def _apply_tables(self, changes: list[Any], manager: Any, parse: Any) -> None:
+        if not changes:
+            return
+        table = dict(manager.table)
+        for change in changes:
+            for name in change.deleted:
+                table.pop(name, None)
+            for name, value in change.put.items():
+                try:
+                    table[name] = parse(name, value)
+                except msgspec.ValidationError as error:
+                    _LOG.warning("metadata of %s skipped reason=%s", name, error)
+        manager.replace(table, changes[-1].version)
+
+
+def _parse_group(name: str, value: dict[str, Any]) -> Any:
+    return group_from_json({**value, "groupName": name})

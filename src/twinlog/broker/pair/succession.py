@@ -1,0 +1,277 @@
+"""Who is the master of a group since when: promotions, and what a broker does about them.
+
+Has no counterpart in RocketMQ, where two brokers that both say brokerId=0 both serve. A copy that
+becomes the master counts it as a promotion: a number in `identity.json`, the time in milliseconds
+and always above every number that the group has had. So a master that comes back after it was
+replaced can know, and ends instead of taking sends for a log that nobody follows.
+
+A slave remembers in `store/twinlog/group.json` what its master last said about the group: when the
+master is gone, that is what a promotion is judged by (`admin/promotion.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from twinlog.broker.pair.identity import StoreIdentity
+from twinlog.remoting import fastjson
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand
+from twinlog.remoting.errors import RemotingError
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+from twinlog.store.errors import StoreError
+
+_LOG = logging.getLogger("twinlog.broker")
+
+_ASK_TIMEOUT_MS = 1_000
+_LEARN_MS = 5_000  # A slave asks its master so often what the group looks like.
+_LEARN_FIRST_MS = 500  # The same of a master that it has not heard yet.
+_TELL_MS = 5_000  # A promoted master tells the one before it so often that it was replaced.
+
+
+class NotTheMasterError(StoreError):
+    """This broker must not serve as the master of its group; the text says why and what to do."""
+
+
+class GroupMemory(msgspec.Struct):
+    """What a slave knows of its group when its master is gone."""
+
+    master_address: str = ""
+    master_role: str = ""
+    in_sync_replicas: int = 0  # 0: never heard of.
+    replica_ids: list[int] = msgspec.field(default_factory=list)
+    heard_ms: int = 0
+
+
+class Succession:
+    """Promotions of one broker's group."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        client: RemotingClient,
+        identity: StoreIdentity,
+        address: str,
+        log_end: Callable[[], int],
+        master_address: Callable[[], str | None],
+        is_linked: Callable[[], bool],
+        withdraw: Callable[[], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._client = client
+        self._identity = identity
+        self._address = address
+        self._log_end = log_end
+        self._master_address = master_address
+        self._is_linked = is_linked
+        self._withdraw = withdraw
+        self._fail = fail
+        self._path = posixpath.join(config.store_path_root_dir, "twinlog", "group.json")
+        self.memory = GroupMemory()
+
+    def load(self) -> None:
+        """After the identity. A master that has become a slave knows nothing of its group: what it
+        heard when it was a slave before is older than its own time as the master."""
+        if not self._disk.exists(self._path):
+            return
+        if self._identity.was_master and not self._config.is_master:
+            self._disk.unlink(self._path)
+        else:
+            try:
+                self.memory = msgspec.json.decode(
+                    self._disk.read_bytes(self._path), type=GroupMemory
+                )
+            except msgspec.DecodeError as error:
+                # Only a promotion asks for it, and says then that it is not known.
+                _LOG.warning("group not readable path=%s error=%s", self._path, error)
+
+    # At a start
+
+    async def check_start(self, name_servers: list[str]) -> None:
+        """Before this broker serves as the master: may it?
+
+        Raises:
+            NotTheMasterError: another broker was promoted since; or this copy was made the master
+                by hand while its master lives, or while another copy has more.
+        """
+        if not self._config.is_master:
+            return
+        group = await self._registered(name_servers)
+        other = group.pop(0, None)
+        if other is not None and other != self._address:
+            self._check_other_master(other, await self._facts(other))
+        if self._identity.is_promotion:
+            for address in group.values():
+                self._check_other_copy(address, await self._facts(address))
+
+    def _check_other_master(self, address: str, facts: dict[str, Any] | None) -> None:
+        if facts is None or facts["brokerRole"] == "SLAVE":
+            return
+        if facts["promotion"] > self._identity.promotion:
+            raise NotTheMasterError(self._superseded_text(address))
+        if self._identity.is_promotion:
+            raise NotTheMasterError(
+                f"the master of {self._config.broker_name} lives at {address}: two masters would"
+                " take sends for two logs. Stop it first, or set brokerRole=SLAVE here again"
+            )
+
+    def _check_other_copy(self, address: str, facts: dict[str, Any] | None) -> None:
+        if facts is None or facts["storeId"] != self._identity.store_id:
+            return
+        missing = facts["logEnd"] - self._log_end()
+        # A grant is for what was compared. It may be old: the master came back instead, and the
+        # copies went on with it.
+        if missing > 0 and facts["logEnd"] > self._identity.granted_end:
+            raise NotTheMasterError(
+                f"the replica {address} has {missing} bytes of log that this one has not: they"
+                " would be lost. Promote that one; or set brokerRole=SLAVE here again, start it,"
+                " and see `twinlog ha promote`, which says how many messages they are"
+            )
+
+    def _superseded_text(self, address: str) -> str:
+        return (
+            f"{address} was made the master of {self._config.broker_name} since this broker was"
+            " it, and serves: this one would be a second. Set brokerRole=SLAVE and a brokerId"
+            " above 0 that is free in its configuration file, and start it again"
+        )
+
+    # While it runs
+
+    async def learn(self) -> None:
+        """On a slave: keep what the master says of the group."""
+        while True:
+            address = self._master_address()
+            if address is not None and self._is_linked():
+                facts = await self._facts(address)
+                if facts is not None and facts["brokerRole"] != "SLAVE":
+                    self._heard(address, facts)
+            is_known = self.memory.master_address == address
+            await self._clock.sleep_ms(_LEARN_MS if is_known else _LEARN_FIRST_MS)
+
+    def _heard(self, address: str, facts: dict[str, Any]) -> None:
+        before = self.memory
+        self.memory = GroupMemory(
+            address,
+            facts["brokerRole"],
+            facts["inSyncReplicas"],
+            facts["replicaIds"],
+            self._clock.now_ms(),
+        )
+        try:
+            self._identity.heard(facts["promotion"])
+            if msgspec.structs.replace(before, heard_ms=self.memory.heard_ms) != self.memory:
+                make_own_directory(self._disk, self._config.store_path_root_dir)
+                write_atomically(self._disk, self._path, msgspec.json.encode(self.memory))
+        except OSError as error:
+            # A full disk: known to this process, and written when something changes again.
+            _LOG.warning("group not saved path=%s error=%s", self._path, error)
+
+    async def tell_predecessor(self) -> None:
+        """On a promoted master: the one before it may come back, and must know at once."""
+        address = self.memory.master_address
+        if not self._identity.promotion or address in ("", self._address):
+            return
+        while True:
+            facts = await self._facts(address)
+            if facts is not None and facts["brokerRole"] == "SLAVE":
+                return
+            if facts is not None:
+                _LOG.warning("the master before this one serves again address=%s", address)
+            await self._clock.sleep_ms(_TELL_MS)
+
+    async def hear_successor(self, address: str) -> None:
+        """A broker says that it was promoted: if that is true, this master ends."""
+        facts = await self._facts(address)
+        is_successor = (
+            self._config.is_master
+            and facts is not None
+            and facts["brokerRole"] != "SLAVE"
+            and facts["storeId"] == self._identity.store_id
+            and facts["promotion"] > self._identity.promotion
+        )
+        if is_successor:
+            self.superseded(self._superseded_text(address))
+
+    def superseded(self, reason: str) -> None:
+        """Another broker is the master: this one ends, and leaves the other's route alone."""
+        self._withdraw()
+        self._fail(reason)
+
+    # Questions
+
+    def greeting(self) -> dict[str, str]:
+        """Who asks, for TWINLOG_REPLICA."""
+        config = self._config
+        return {
+            "clusterName": config.broker_cluster_name,
+            "brokerName": config.broker_name,
+            "brokerId": str(config.broker_id),
+            "promotion": str(self._identity.promotion),
+            "address": self._address,
+        }
+
+    async def _facts(self, address: str) -> dict[str, Any] | None:
+        """What a broker of this group says of itself; None of any other, or without an answer."""
+        data = await self._ask(address, RequestCode.TWINLOG_REPLICA, self.greeting())
+        config = self._config
+        ours = (config.broker_cluster_name, config.broker_name)
+        if data is None or (data.get("clusterName"), data.get("brokerName")) != ours:
+            return None
+        try:
+            return {
+                "brokerRole": str(data["brokerRole"]),
+                "storeId": str(data["storeId"]),
+                "promotion": int(data["promotion"]),
+                "logEnd": int(data["logEnd"]),
+                "inSyncReplicas": int(data["inSyncReplicas"]),
+                "replicaIds": [int(number) for number in data["replicaIds"]],
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            _LOG.warning("replica not understood address=%s reason=%r", address, error)
+            return None
+
+    async def _registered(self, name_servers: list[str]) -> dict[int, str]:
+        """The brokers of this group that name servers know, by id."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        answers = await asyncio.gather(*(self._ask(address, code) for address in name_servers))
+        found: dict[int, str] = {}
+        for data in answers:
+            try:
+                group = ((data or {}).get("brokerAddrTable") or {}).get(self._config.broker_name)
+                addresses = (group or {}).get("brokerAddrs") or {}
+                for number, address in addresses.items():
+                    # The first that knows another broker than this one.
+                    if str(address) != self._address:
+                        found.setdefault(int(number), str(address))
+            except (AttributeError, TypeError, ValueError) as error:
+                _LOG.warning("list of brokers not understood reason=%r", error)
+        return found
+
+    async def _ask(
+        self, address: str, code: RequestCode, header: dict[str, str] | None = None
+    ) -> dict[str, Any] | None:
+        command = RemotingCommand.request(code, header)
+        try:
+            answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            value = fastjson.loads(bytes(answer.body))
+        except (RemotingError, OSError, ValueError) as error:
+            _LOG.debug("not asked address=%s code=%d reason=%s", address, code, error)
+            return None
+        return value if isinstance(value, dict) else None

@@ -1,0 +1,1 @@
+"""Pulls and other requests that wait."""

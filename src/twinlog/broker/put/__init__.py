@@ -1,0 +1,1 @@
+"""A send from its header to its answer: properties, durability, repeats, replies."""

@@ -1,0 +1,1 @@
+"""Being known to the name servers."""

@@ -1,0 +1,1 @@
+"""Numbers that administration asks for."""

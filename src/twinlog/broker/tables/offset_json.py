@@ -1,0 +1,73 @@
+"""Text of large tables of consumer offsets, ten times as fast as the general writer. Pure.
+
+Hundreds of thousands of offsets are written every few seconds, on the loop that serves clients.
+So the fast encoder does the work, and only what fastjson does otherwise (integer keys without
+quotes, line breaks) is put in afterwards. The file is made in slices, with a turn of the loop
+between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from twinlog.broker.pair.metadata_log import OffsetTable
+from twinlog.remoting import fastjson
+
+SLICE_KEYS = 1000
+
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[OffsetTable] = msgspec.json.Decoder(OffsetTable)
+# In an encoded text only a key is a quoted number before a colon: quotes in names are escaped.
+_QUOTED = re.compile(rb'"(-?[0-9]+)"(?=:)')
+_BARE = re.compile(rb"(?<=[{,])(-?[0-9]+)(?=:)")
+_OPENING = re.compile(rb'\s*\{\s*"offsetTable"\s*:')
+
+
+def dumps(table: OffsetTable) -> bytes:
+    """The answer to GET_ALL_CONSUMER_OFFSET."""
+    return b'{"offsetTable":' + b"".join(_QUOTED.split(_encode(table))) + b"}"
+
+
+def pretty_parts(table: OffsetTable) -> Iterator[bytes]:
+    """The file, in parts that cost a millisecond or two each.
+
+    The table may change between them: each offset is one that was valid since the first part.
+    """
+    keys = iter(list(table))
+    opening = b'{\n\t"offsetTable":{'
+    while names := list(islice(keys, SLICE_KEYS)):
+        part = {name: table[name] for name in names if name in table}
+        if part:
+            yield opening + _pretty(part)
+            opening = b","
+    yield b'{\n\t"offsetTable":{}\n}' if opening != b"," else b"\n\t}\n}"
+
+
+def _pretty(part: OffsetTable) -> bytes:
+    text = b"".join(_QUOTED.split(_encode(part)))
+    if b"{}" in text:
+        # Rare, and written differently: the general way, without what stands around it.
+        text = fastjson.dumps_pretty({"offsetTable": part})
+        return text[len(b'{\n\t"offsetTable":{') : -len(b"\n\t}\n}")]
+    return b'\n\t\t"' + text[2:-2].replace(b'},"', b'\n\t\t},\n\t\t"') + b"\n\t\t}"
+
+
+def loads(body: bytes, *, lenient_max: int | None = None) -> Any:
+    """A peer's table: the fast way when it is what it should be, else any fastjson text.
+
+    `lenient_max` as for `fastjson.loads`.
+    """
+    opening = _OPENING.match(body)
+    if opening is not None and body.endswith(b"}"):
+        pieces = _BARE.split(body[opening.end() : -1])
+        pieces[1::2] = [b'"%b"' % number for number in pieces[1::2]]
+        try:
+            return {"offsetTable": _decoder.decode(b"".join(pieces))}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # The general reader knows what is wrong with it, if anything.
+    return fastjson.loads(body, lenient_max=lenient_max)

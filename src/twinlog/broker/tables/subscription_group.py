@@ -1,0 +1,141 @@
+"""Consumer groups and what they may do (RocketMQ's SubscriptionGroupManager).
+
+Owns `config/subscriptionGroup.json`, saved at every change; who answers waits for it (`saver`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from twinlog.broker.names import spoils_path
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.data_version import DataVersion
+from twinlog.message import names
+from twinlog.remoting import fastjson
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
+from twinlog.runtime.saving import TableSaver, TableText
+
+_LOG = logging.getLogger("twinlog.broker")
+
+
+class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
+    """One group; the values here are Apache's defaults."""
+
+    group_name: str
+    broker_id: int = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    which_broker_when_consume_slowly: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "groupName": self.group_name,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
+            "retryMaxTimes": self.retry_max_times,
+            "retryQueueNums": self.retry_queue_nums,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+        }
+
+
+class SubscriptionGroupManager:
+    """The group table."""
+
+    def __init__(self, config: BrokerConfig, file: ConfigFile, clock: Clock) -> None:
+        self._config = config
+        self._file = file
+        self._clock = clock
+        # Called before a group is made that was not there; may raise that it must not be.
+        self.before_creation: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[Iterable[str]], None]] = []
+        self.saver = TableSaver("groups", self._write)
+        self._texts = TableText(_pretty_text)
+        self.data_version = DataVersion(clock.now_ms())
+        self.table = {name: SubscriptionGroupConfig(name) for name in names.BOOT_GROUPS}
+
+    def load(self) -> None:
+        data = self._file.load()
+        if data is None:
+            return
+        self.data_version.assign(data.get("dataVersion"))
+        for name, value in (data.get("subscriptionGroupTable") or {}).items():
+            self.table[name] = group_from_json({**value, "groupName": name})
+
+    async def _write(self) -> None:
+        members = await self._texts.pieces(lambda: self.table)
+        await self._file.save_table(self.data_version.to_json(), "subscriptionGroupTable", members)
+
+    def to_json(self) -> dict[str, Any]:
+        table = {name: group.to_json() for name, group in self.table.items()}
+        return {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": table}
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's config, created with defaults when that is allowed; None when not."""
+        config = self.table.get(group)
+        if config is None and group and self._may_create(group):
+            config = SubscriptionGroupConfig(group)
+            _LOG.info("group created group=%s", group)
+            self.update(config)
+        return config
+
+    def update(self, config: SubscriptionGroupConfig) -> None:
+        name = config.group_name
+        created = () if name in self.table else (name,)
+        if created:
+            self.before_creation()
+        self.table[name] = config
+        self._changed((name,), created)
+
+    def delete(self, group: str) -> bool:
+        if self.table.pop(group, None) is None:
+            return False
+        _LOG.info("group deleted group=%s", group)
+        self._changed((group,))
+        return True
+
+    def replace(self, table: Mapping[str, SubscriptionGroupConfig], version: Any) -> None:
+        """Take over a master's table and its version (a slave does)."""
+        self.table = dict(table)
+        self._texts.clear()
+        self.data_version.assign(version)
+        self.saver.changed()
+
+    def _may_create(self, group: str) -> bool:
+        # Its retry topic becomes a directory: a name must not lead out of the store.
+        return not spoils_path(group) and (
+            self._config.auto_create_subscription_group
+            or group.startswith(names.SYSTEM_GROUP_PREFIX)
+        )
+
+    def subscribe(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Call `listener` with the names that changed, after each change."""
+        self._listeners.append(listener)
+
+    def _changed(self, names: Collection[str], created: Iterable[str] = ()) -> None:
+        self._texts.forget(names)
+        self.data_version.next_version(self._clock.now_ms())
+        self.saver.changed(created)
+        for listener in self._listeners:
+            listener(names)
+
+
+def _pretty_text(group: SubscriptionGroupConfig) -> str:
+    """The member of the table in the file."""
+    return fastjson.dumps_pretty({group.group_name: group.to_json()}, level=1)[1:-3].decode()
+
+
+def group_from_json(value: Any) -> SubscriptionGroupConfig:
+    """A group out of a JSON object; what is missing takes the default."""
+    return msgspec.convert(value, SubscriptionGroupConfig, strict=False)

@@ -1,0 +1,1 @@
+"""Consuming: membership, rebalance, readers, offsets."""

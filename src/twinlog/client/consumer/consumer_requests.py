@@ -1,0 +1,151 @@
+"""What brokers and administrators ask of a consumer.
+
+Answers to ClientRemotingProcessor: 220 reset offsets, 221 status, 307 running information,
+309 handle one message now. A pull consumer answers only what asks for information: as with Java's,
+where it reads is its caller's business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twinlog.client.consumer.consumer_core import ConsumerCore
+from twinlog.client.message import ReceivedMessage
+from twinlog.client.net.calls import decode_messages
+from twinlog.client.queues import MessageQueue
+from twinlog.message.properties import PROPERTY_RETRY_TOPIC
+from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import Request
+
+_LOG = logging.getLogger("twinlog.client")
+
+# Returns what the handler raised, None when it is done.
+HandleNow = Callable[[ReceivedMessage], Awaitable[BaseException | None]]
+
+
+class ConsumerRequests:
+    """Serves one consumer; without `handle_now` one that pulls."""
+
+    def __init__(
+        self, core: ConsumerCore, handle_now: HandleNow | None = None, concurrency: int = 1
+    ) -> None:
+        self._core = core
+        self._handle_now = handle_now
+        self._concurrency = concurrency
+        self._started_ms = core.instance.clock.now_ms()
+        instance = core.instance
+        instance.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
+        instance.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        if handle_now is not None:
+            instance.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
+            instance.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume_directly)
+
+    def _reset(self, connection: Any, request: Request) -> None:
+        ext = request.ext()
+        if ext.get("group") != self._core.group:
+            return
+        try:
+            offsets = parse_offset_table(request.body)
+        except (ValueError, KeyError, TypeError) as error:
+            _LOG.warning("reset of offsets is unreadable reason=%r", error)
+            return
+        self._core.instance.tasks.job("reset offsets", self._core.reset(offsets))
+
+    def _status(self, connection: Any, request: Request) -> None:
+        topic = request.ext().get("topic")
+        table = {
+            _queue_key(queue): self._core.offsets.position(queue) or 0
+            for queue in self._core.readers
+            if topic in (None, queue.topic)
+        }
+        body = {"consumerTable": {}, "messageQueueTable": table}
+        connection.reply(request, 0, body=fastjson.dumps(body))
+
+    def _running_info(self, connection: Any, request: Request) -> None:
+        if request.ext().get("consumerGroup") != self._core.group:
+            remark = f"The Consumer Group <{request.ext().get('consumerGroup')}> not exist"
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return
+        connection.reply(request, 0, body=fastjson.dumps(self._running_info_body()))
+
+    def _running_info_body(self) -> dict[str, Any]:
+        core = self._core
+        settings = core.settings
+        return {
+            "mqTable": {_queue_key(q): self._queue_info(q) for q in core.readers},
+            "properties": {
+                "PROP_CONSUMEORDERLY": "true" if settings.is_ordered else "false",
+                "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+                "PROP_NAMESERVER_ADDR": ";".join(core.instance.name_servers.addresses) + ";",
+                "PROP_CONSUME_TYPE": f"CONSUME_{'PASSIVELY' if settings.is_push else 'ACTIVELY'}",
+                "PROP_CLIENT_VERSION": "V4_9_8",
+            },
+            "statusTable": {},
+            "subscriptionSet": [s.wire() for s in core.subscriptions.values()],
+        }
+
+    def _queue_info(self, queue: MessageQueue) -> dict[str, Any]:
+        reader = self._core.readers[queue]
+        process = reader.process
+        return {
+            "cachedMsgCount": process.count,
+            "cachedMsgMaxOffset": process.end_offset - 1 if process.count else 0,
+            "cachedMsgMinOffset": process.commit_offset if process.count else 0,
+            "cachedMsgSizeInMiB": process.size >> 20,
+            "commitOffset": self._core.offsets.position(queue) or 0,
+            "droped": process.is_dropped,
+            "lastConsumeTimestamp": reader.last_consume_ms,
+            "lastLockTimestamp": 0,
+            "lastPullTimestamp": reader.last_pull_ms,
+            "locked": self._core.settings.is_ordered and self._core.is_locked(reader),
+            "transactionMsgCount": 0,
+            "transactionMsgMaxOffset": 0,
+            "transactionMsgMinOffset": 0,
+            "tryUnlockTimes": 0,
+        }
+
+    def _consume_directly(self, connection: Any, request: Request) -> None:
+        self._core.instance.tasks.job(
+            "consume directly", self._consume_and_answer(connection, request),
+            failed=connection.refuse(request),
+        )  # fmt: skip
+
+    async def _consume_and_answer(self, connection: Any, request: Request) -> None:
+        ext = request.ext()
+        try:
+            (message,) = decode_messages(request.body, ext.get("brokerName", ""))
+        except ValueError as error:
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=f"no message: {error}")
+            return
+        message.show_topic(message.properties.get(PROPERTY_RETRY_TOPIC))
+        clock = self._core.instance.clock
+        started_ms = clock.monotonic_ms()
+        assert self._handle_now is not None
+        error_raised = await self._handle_now(message)
+        body: dict[str, Any] = {
+            "autoCommit": True,
+            "consumeResult": "CR_SUCCESS" if error_raised is None else "CR_THROW_EXCEPTION",
+            "order": self._core.settings.is_ordered,
+            "spentTimeMills": clock.monotonic_ms() - started_ms,
+        }
+        if error_raised is not None:
+            body["remark"] = repr(error_raised)
+        connection.reply(request, 0, body=fastjson.dumps(body))
+
+
+def _queue_key(queue: MessageQueue) -> str:
+    """A queue as a key that both Java (object in a string) and standard JSON read."""
+    return fastjson.dumps(queue.wire()).decode()
+
+
+def parse_offset_table(body: bytes) -> dict[MessageQueue, int]:
+    """Both forms: a map with queues as keys (Java), or a list (C++)."""
+    table = fastjson.loads(body).get("offsetTable") or {}
+    if isinstance(table, list):
+        return {queue_from_answer(item): int(item["offset"]) for item in table}
+    return {queue_from_answer(fastjson.loads(key)): int(offset) for key, offset in table.items()}

@@ -1,0 +1,329 @@
+"""Messages at the caller's pace. Answers to DefaultLitePullConsumer.
+
+    async with PullConsumer("group", name_server="127.0.0.1:9876") as consumer:
+        await consumer.subscribe("orders")
+        async for message in consumer: ...
+
+A message counts as done when the next one is asked for (`async for`, `poll`), at `commit`, and when
+the block is left without an exception. Offsets are committed every `commit_ms` and at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from typing_extensions import Unpack
+
+from twinlog.client.consumer.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
+from twinlog.client.consumer.consumer_requests import ConsumerRequests
+from twinlog.client.consumer.process_queue import ProcessQueue
+from twinlog.client.consumer.push_consumer import choose_strategy
+from twinlog.client.consumer.queue_reader import QueueReader, ReadLimits
+from twinlog.client.consumer.rebalance import AllocateStrategy
+from twinlog.client.consumer.subscription import SubscriptionData, parse_subscription
+from twinlog.client.errors import ClientClosedError, UsageError
+from twinlog.client.lifetime import Lifetime
+from twinlog.client.message import ReceivedMessage, check_group
+from twinlog.client.net import calls
+from twinlog.client.net.instance import ClientInstance
+from twinlog.client.queues import MessageQueue, sorted_queues
+from twinlog.client.settings import ClientSettings, resolve
+
+
+class PullConsumer(Lifetime):
+    """Consumes topics by iteration or polling.
+
+    Args:
+        group: Name of the consumer group.
+        name_server: As for Producer.
+        auto_commit: Commit by itself what counts as done.
+        consume_from, consume_timestamp_ms: Where a group without offsets starts.
+        strategy: As for PushConsumer.
+        pull_count: Messages asked for at a time.
+        queue_count_max, queue_size_max: How much of one queue is read ahead.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str],
+        auto_commit: bool = True,
+        commit_ms: int = 5000,
+        consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
+        consume_timestamp_ms: int = 0,
+        strategy: str | AllocateStrategy = "AVG",
+        pull_count: int = 32,
+        queue_count_max: int = 1000,
+        queue_size_max: int = 32 * 1024 * 1024,
+        **settings: Unpack[ClientSettings],
+    ) -> None:
+        self.group = check_group(group)
+        if pull_count < 1:
+            raise UsageError("pull_count must be at least 1")
+        self._instance = ClientInstance(name_server, resolve(**settings), name=group)
+        self._auto_commit = auto_commit
+        limits = ReadLimits(
+            pull_count=pull_count, count_max=queue_count_max, size_max=queue_size_max,
+            span_max=1 << 40,
+        )  # fmt: skip
+        self._core = ConsumerCore(
+            group,
+            self._instance,
+            ConsumerSettings(
+                is_push=False, consume_from=consume_from, commit_ms=commit_ms,
+                consume_timestamp_ms=consume_timestamp_ms, strategy=choose_strategy(strategy),
+                limits=limits, commits_by_timer=auto_commit,
+            ),
+            deliver=self._deliver, released=self._queue_released,
+        )  # fmt: skip
+        ConsumerRequests(self._core)
+        self._buffer: deque[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = deque()
+        self._in_hand: list[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = []
+        self._arrived = asyncio.Event()
+        self._instance.on_failure.append(self._arrived.set)
+        self._is_closed = False
+
+    # Life
+
+    async def start(self) -> Self:
+        await self._core.start()
+        return self
+
+    async def close(self) -> None:
+        """Commit (unless `auto_commit` is off), leave the group, disconnect."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._arrived.set()
+        if self._auto_commit:
+            self._finish_in_hand()
+        await self._core.stop(0)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            # What was in hand when it happened is not done: it comes again.
+            self.forget_in_hand()
+        await super().__aexit__(kind, error, traceback)
+
+    def forget_in_hand(self) -> None:
+        """What was handed out last does not count as done: it comes again."""
+        self._in_hand.clear()
+
+    @property
+    def client_id(self) -> str:
+        return self._instance.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        return sorted_queues(self._core.readers)
+
+    # What to consume
+
+    async def subscribe(
+        self, topic: str, expression: str | None = "*", *, sql: bool = False
+    ) -> None:
+        """Share the queues of a topic with the other members of the group."""
+        if self._core.readers and not self._core.subscriptions:
+            raise UsageError("subscribe() and assign() exclude each other")
+        await self._core.subscribe(topic, expression, sql=sql)
+
+    async def unsubscribe(self, topic: str) -> None:
+        await self._core.unsubscribe(topic)
+
+    async def assign(self, queues: Iterable[MessageQueue], *, expression: str = "*") -> None:
+        """Read exactly these queues, whatever others do; takes no part in the group."""
+        if self._core.subscriptions:
+            raise UsageError("subscribe() and assign() exclude each other")
+        wanted = [MessageQueue(*queue) for queue in queues]
+        for topic in {queue.topic for queue in wanted}:
+            await self._instance.route(topic)
+        await self._core.assign(wanted, lambda topic: parse_subscription(topic, expression))
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic, for `assign`."""
+        return (await self._instance.route(topic)).read_queues(topic)
+
+    # Messages
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        self._finish_in_hand()
+        while True:
+            if self._is_closed:
+                raise StopAsyncIteration
+            item = self._next()
+            if item is not None:
+                self._in_hand.append(item)
+                return item[2]
+            self._check_reading()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _check_reading(self) -> None:
+        """Nothing can come to one that has nothing to read: say so instead of waiting."""
+        self._instance.check_usable()
+        if not self._core.subscriptions and not self._core.readers:
+            raise UsageError("nothing is subscribed to: await subscribe() or assign() before")
+
+    async def poll(self, timeout_ms: float = 5000, max_count: int = 32) -> list[ReceivedMessage]:
+        """Up to `max_count` messages; an empty list when none came in time."""
+        if self._is_closed:
+            raise ClientClosedError("this consumer is closed: open a new one")
+        self._check_reading()
+        self._finish_in_hand()
+        batch = self._take(max_count)
+        if not batch and timeout_ms > 0:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    while not batch and not self._is_closed:
+                        self._arrived.clear()
+                        await self._arrived.wait()
+                        self._instance.check_usable()
+                        batch = self._take(max_count)
+            except TimeoutError:
+                return []
+        self._in_hand.extend(batch)
+        return [item[2] for item in batch]
+
+    def _take(self, max_count: int) -> list[tuple[QueueReader, ProcessQueue, ReceivedMessage]]:
+        batch: list[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = []
+        while len(batch) < max_count and (item := self._next()) is not None:
+            batch.append(item)
+        return batch
+
+    def _next(self) -> tuple[QueueReader, ProcessQueue, ReceivedMessage] | None:
+        while self._buffer:
+            item = self._buffer.popleft()
+            if not item[1].is_dropped:
+                return item
+        return None
+
+    def _deliver(self, reader: QueueReader, messages: list[ReceivedMessage]) -> None:
+        process = reader.process
+        self._buffer.extend([(reader, process, message) for message in messages])
+        self._arrived.set()
+
+    def _finish_in_hand(self) -> None:
+        for reader, process, message in self._in_hand:
+            offset = reader.finish(process, message.queue_offset)
+            if not reader.is_released and reader.process is process:
+                self._core.offsets.update(reader.queue, offset)
+        self._in_hand.clear()
+
+    def _queue_released(self, reader: QueueReader) -> None:
+        """Its messages in the buffer are skipped: their process queue is dropped."""
+
+    # Positions
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit what was handed out so far, or these offsets, and wait for the brokers."""
+        self._instance.check_usable()
+        if offsets is not None:
+            for queue, offset in offsets.items():
+                self._core.offsets.update(queue, offset)
+            await self._core.offsets.commit(list(offsets), wait=True)
+            return
+        self._finish_in_hand()
+        await self._core.offsets.commit(wait=True)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset; None when there is none."""
+        await self._instance.route(queue.topic)
+        return await calls.query_consumer_offset(self._instance, self.group, queue)
+
+    def position(self, queue: MessageQueue) -> int:
+        """The next offset that will be handed out."""
+        reader = self._reader(queue)
+        for other, process, message in self._buffer:
+            if other is reader and not process.is_dropped:
+                return message.queue_offset
+        return reader.next_offset
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset` of an assigned queue."""
+        if offset < 0:
+            raise UsageError(f"offset {offset} is negative")
+        reader = self._reader(queue)
+        reader.seek(offset)
+        self._core.offsets.update(queue, offset)
+
+    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+        for queue in queues or self.assignment:
+            self.seek(queue, await calls.min_offset(self._instance, queue))
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        for queue in queues or self.assignment:
+            self.seek(queue, await calls.max_offset(self._instance, queue))
+
+    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Go on at the first message stored at or after the time."""
+        for queue in queues or self.assignment:
+            offset = await calls.offset_for_time(self._instance, queue, timestamp_ms)
+            self.seek(queue, offset)
+
+    async def begin_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that is still there."""
+        await self._instance.route(queue.topic)
+        return await calls.min_offset(self._instance, queue)
+
+    async def end_offset(self, queue: MessageQueue) -> int:
+        """One above the newest offset."""
+        await self._instance.route(queue.topic)
+        return await calls.max_offset(self._instance, queue)
+
+    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after the time, else the end."""
+        await self._instance.route(queue.topic)
+        return await calls.offset_for_time(self._instance, queue, timestamp_ms)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Hand out no more messages of these queues (of all without arguments)."""
+        for queue in queues or self.assignment:
+            reader = self._reader(queue)
+            reader.pause()
+            reader.seek(self.position(queue))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        for queue in queues or self.assignment:
+            self._reader(queue).resume()
+
+    def _reader(self, queue: MessageQueue) -> QueueReader:
+        reader = self._core.readers.get(queue)
+        if reader is None:
+            raise UsageError(f"{queue} is not assigned to this consumer")
+        return reader
+
+    # One pull, without assignment
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_count: int = 32,
+        suspend_ms: int = 0,
+        expression: str | SubscriptionData = "*",
+    ) -> calls.PullResult:
+        """One request to the broker: for tools and for those who keep offsets themselves."""
+        await self._instance.route(queue.topic)
+        subscription = (
+            expression
+            if isinstance(expression, SubscriptionData)
+            else parse_subscription(queue.topic, expression)
+        )
+        return await calls.pull(
+            self._instance, queue, offset, group=self.group, count_max=max_count,
+            suspend_ms=suspend_ms, subscription=subscription,
+        )  # fmt: skip

@@ -1,0 +1,485 @@
+"""Calls a handler for each message. Answers to DefaultMQPushConsumer.
+
+    async with PushConsumer("group", name_server="127.0.0.1:9876") as consumer:
+        await consumer.subscribe("orders", "a || b", handler)
+        await consumer.run_forever()
+
+    async def handler(message): ...          # return: done; raise: deliver again later
+
+Delivery is at least once. A message counts as done when its handler returned, or when the broker
+took it back for another attempt. Handlers run in a fixed number of workers, so a message costs no
+task. In ordered mode each queue is handled by one worker at a time, under the broker's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self
+
+from typing_extensions import Unpack
+
+from twinlog.client.consumer.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
+from twinlog.client.consumer.consumer_requests import ConsumerRequests
+from twinlog.client.consumer.offset_store import LocalOffsetStore, OffsetStore
+from twinlog.client.consumer.process_queue import ProcessQueue
+from twinlog.client.consumer.queue_reader import QueueReader, ReadLimits
+from twinlog.client.consumer.rebalance import STRATEGIES, AllocateStrategy
+from twinlog.client.consumer.return_path import ReturnPath
+from twinlog.client.errors import ClientError, InvalidHandlerError, UsageError
+from twinlog.client.hooks import guarded
+from twinlog.client.lifetime import Lifetime
+from twinlog.client.message import ReceivedMessage, check_group
+from twinlog.client.net.instance import ClientInstance
+from twinlog.client.queues import MessageQueue
+from twinlog.client.settings import ClientSettings, resolve
+from twinlog.runtime.disk import PosixDisk
+from twinlog.runtime.process import home_directory
+
+_LOG = logging.getLogger("twinlog.client")
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
+UNLIMITED = -1
+ORDERED_TURN = 16  # Messages of one queue before another queue gets the worker.
+YIELD_EVERY = 16  # Handlers that never wait must not keep the loop from reading.
+
+
+class RetryLater(Exception):
+    """Raise in a handler to choose when the message comes again.
+
+    Args:
+        delay_level: 1 to 18; 0 lets the broker choose by the number of attempts; -1 sends the
+            message to the dead letters at once.
+    """
+
+    def __init__(self, delay_level: int = 0) -> None:
+        super().__init__(f"delivered again with delay level {delay_level}")
+        self.delay_level = delay_level
+
+
+def check_handler(handler: object) -> Handler:
+    """An async function of one argument, or an error that says what was given instead."""
+    if not callable(handler):
+        raise InvalidHandlerError(f"the handler must be an async function, not {handler!r}")
+    candidates = (handler, type(handler).__call__)
+    if not any(inspect.iscoroutinefunction(candidate) for candidate in candidates):
+        raise InvalidHandlerError(
+            f"the handler {getattr(handler, '__qualname__', handler)!r} is not async: write "
+            f"'async def', or use twinlog.client.blocking for plain functions"
+        )
+    return handler
+
+
+def choose_strategy(strategy: str | AllocateStrategy) -> AllocateStrategy:
+    if callable(strategy):
+        return strategy
+    if strategy not in STRATEGIES:
+        raise UsageError(f"strategy {strategy!r}: {', '.join(STRATEGIES)} or a function are known")
+    return STRATEGIES[strategy]
+
+
+class PushConsumer(Lifetime):
+    """Consumes topics by calling handlers.
+
+    Args:
+        group: Name of the consumer group; members share the queues.
+        name_server: As for Producer.
+        concurrency: How many handlers run at the same time.
+        ordered: Handle each queue's messages one after the other, in order.
+        broadcast: Every member gets every message; offsets are kept in `offset_file`.
+        consume_from: Where a group without offsets starts.
+        consume_timestamp_ms: For ConsumeFrom.TIMESTAMP.
+        max_attempts: Deliveries after which a message goes to the dead letters; -1 in ordered
+            mode: never.
+        consume_timeout_ms: A handler that takes longer is cancelled and counts as failed.
+        suspend_ms: Ordered mode: pause of a queue after its handler failed.
+        shutdown_timeout_ms: How long `close` waits for running handlers.
+        strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or a function; alike in the whole group.
+        pull_count: Messages asked for at a time.
+        queue_count_max, queue_size_max: How much of one queue is held before pulling pauses.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str],
+        concurrency: int = 20,
+        ordered: bool = False,
+        broadcast: bool = False,
+        consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
+        consume_timestamp_ms: int = 0,
+        max_attempts: int | None = None,
+        consume_timeout_ms: int = 15 * 60 * 1000,
+        suspend_ms: int = 1000,
+        shutdown_timeout_ms: int = 10_000,
+        strategy: str | AllocateStrategy = "AVG",
+        pull_count: int = 32,
+        queue_count_max: int = 1000,
+        queue_size_max: int = 100 * 1024 * 1024,
+        commit_ms: int = 5000,
+        offset_file: str | None = None,
+        **settings: Unpack[ClientSettings],
+    ) -> None:
+        self.group = check_group(group)
+        if concurrency < 1 or pull_count < 1:
+            raise UsageError("concurrency and pull_count must be at least 1")
+        self._instance = ClientInstance(name_server, resolve(**settings), name=group)
+        self._is_ordered = ordered
+        self._is_broadcast = broadcast
+        self._max_attempts = max_attempts if max_attempts is not None else -1 if ordered else 16
+        self._consume_timeout_ms = consume_timeout_ms
+        self._suspend_ms = suspend_ms
+        self._shutdown_timeout_ms = shutdown_timeout_ms
+        self._hooks = self._instance.settings.hooks
+        self._handlers: dict[str, Handler] = {}
+        self._core = ConsumerCore(
+            group,
+            self._instance,
+            ConsumerSettings(
+                is_broadcast=broadcast, is_ordered=ordered, consume_from=consume_from,
+                consume_timestamp_ms=consume_timestamp_ms, strategy=choose_strategy(strategy),
+                limits=ReadLimits(
+                    pull_count=pull_count, count_max=queue_count_max, size_max=queue_size_max
+                ),
+                commit_ms=commit_ms,
+            ),
+            deliver=self._deliver, released=self._queue_released,
+            offsets=self._local_offsets(offset_file) if broadcast else None,
+        )  # fmt: skip
+        self._returns = ReturnPath(self._instance, group)
+        ConsumerRequests(self._core, self._call_now, concurrency)
+        self._workers = [_Worker(self) for _ in range(concurrency)]
+        self._ready: deque[tuple[QueueReader, ProcessQueue, ReceivedMessage]] = deque()
+        # Ordered mode: messages stay with their queue, and queues take turns.
+        self._backlogs: dict[QueueReader, deque[ReceivedMessage]] = {}
+        self._ready_queues: deque[QueueReader] = deque()
+        self._scheduled: set[QueueReader] = set()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._ended = asyncio.Event()
+        self._instance.on_failure.append(self._ended.set)
+        self._is_closed = False
+
+    def _local_offsets(self, offset_file: str | None) -> OffsetStore:
+        path = offset_file or f"{home_directory()}/.rocketmq_offsets/twinlog/{self.group}.json"
+        store = LocalOffsetStore(PosixDisk(), path)
+        store.load()
+        return store
+
+    # Life
+
+    async def start(self) -> Self:
+        await self._core.start()
+        for index, worker in enumerate(self._workers):
+            # Vital: the message that it had in hand would never be handled nor committed.
+            worker.task = self._instance.tasks.vital(f"worker {index}", worker.run)
+        self._instance.tasks.contained("watch handlers", self._watch_handlers)
+        return self
+
+    async def close(self) -> None:
+        """Pull no more, let running handlers end, commit, leave the group."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._ready.clear()
+        self._ready_queues.clear()
+        await self._core.stop(self._shutdown_timeout_ms)
+        self._ended.set()
+
+    async def run_forever(self) -> None:
+        """Wait until the consumer is closed. Raises when it can no longer work."""
+        await self._ended.wait()
+        if not self._is_closed:
+            self._instance.check_usable()
+
+    @property
+    def client_id(self) -> str:
+        return self._instance.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this member has now."""
+        return sorted(self._core.readers)
+
+    # Subscriptions
+
+    async def subscribe(
+        self, topic: str, expression: str | None, handler: Handler, *, sql: bool = False
+    ) -> None:
+        """Call `handler` for the messages of a topic.
+
+        Args:
+            topic: The topic; it may appear later.
+            expression: `*` or None for all, tags as in `a || b`, or with `sql` a condition.
+            handler: `async def handler(message) -> None`; raise to have it delivered again.
+            sql: The expression is SQL92 over properties, as in `price > 3 AND kind = 'a'`.
+
+        All members of a group must subscribe alike: RocketMQ keeps one list for each group.
+        """
+        checked = check_handler(handler)
+        before = self._handlers.get(topic)
+        self._handlers[topic] = checked
+        try:
+            await self._core.subscribe(topic, expression, sql=sql)
+        except BaseException:
+            if before is None:
+                self._handlers.pop(topic, None)
+            else:
+                self._handlers[topic] = before
+            raise
+
+    async def unsubscribe(self, topic: str) -> None:
+        await self._core.unsubscribe(topic)
+        self._handlers.pop(topic, None)
+
+    def pause(self) -> None:
+        """Pull no more; what was pulled is still handled."""
+        for reader in self._core.readers.values():
+            reader.pause()
+
+    def resume(self) -> None:
+        for reader in self._core.readers.values():
+            reader.resume()
+
+    # From readers to workers
+
+    def _deliver(self, reader: QueueReader, messages: list[ReceivedMessage]) -> None:
+        if self._is_ordered:
+            self._backlogs.setdefault(reader, deque()).extend(messages)
+            self._schedule(reader)
+            return
+        process = reader.process
+        self._ready.extend([(reader, process, message) for message in messages])
+        self._wake(len(messages))
+
+    def _schedule(self, reader: QueueReader) -> None:
+        """Put an ordered queue in line, unless it is there or being handled."""
+        if reader in self._scheduled or not self._backlogs.get(reader):
+            return
+        self._scheduled.add(reader)
+        self._ready_queues.append(reader)
+        self._wake(1)
+
+    def _wake(self, count: int) -> None:
+        idle = self._idle
+        while idle and count > 0:
+            waiter = idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    async def wait_for_work(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        await waiter
+
+    def _queue_released(self, reader: QueueReader) -> None:
+        self._backlogs.pop(reader, None)
+        self._scheduled.discard(reader)
+
+    def now_ms(self) -> int:
+        return self._instance.clock.monotonic_ms()
+
+    # Work
+
+    async def work(self, worker: _Worker) -> bool:
+        """Handle one message, or one turn of an ordered queue. False when there is nothing."""
+        if self._ready:
+            reader, process, message = self._ready.popleft()
+            if not process.is_dropped:
+                await self._handle_concurrent(worker, reader, process, message)
+            return True
+        if self._ready_queues:
+            await self._handle_ordered(worker, self._ready_queues.popleft())
+            return True
+        return False
+
+    async def _handle_concurrent(
+        self, worker: _Worker, reader: QueueReader, process: ProcessQueue, message: ReceivedMessage
+    ) -> None:
+        reader.handler_started()
+        try:
+            error = await self._call(worker, message)
+            if error is not None and not await self._give_back(message, error):
+                # Neither handled nor taken back: it must not count as done.
+                self._retry_here(reader, process, message)
+                return
+            self._finish(reader, process, message)
+        finally:
+            reader.handler_ended()
+
+    async def _call(self, worker: _Worker, message: ReceivedMessage) -> BaseException | None:
+        """Run the handler. Returns what it raised, None when it is done."""
+        handler = self._handlers.get(message.topic)
+        if handler is None:
+            return UsageError(f"no handler for topic {message.topic!r}")
+        hooks = self._hooks
+        context = None if hooks is None else guarded(hooks.before_consume, message, self.group)
+        error: BaseException | None = None
+        worker.begin(message)
+        try:
+            await handler(message)
+        except asyncio.CancelledError:
+            if not worker.take_timeout():
+                raise
+            error = TimeoutError(f"handler did not end within {self._consume_timeout_ms} ms")
+        except Exception as failure:
+            # The handler's own error: the message comes again, the consumer goes on.
+            error = failure
+        finally:
+            worker.end()
+        if hooks is not None:
+            guarded(hooks.after_consume, context, error)
+        return error
+
+    async def _call_now(self, message: ReceivedMessage) -> BaseException | None:
+        """Handle a message that an administrator sent us, outside of its queue."""
+        handler = self._handlers.get(message.topic)
+        if handler is None:
+            return UsageError(f"no handler for topic {message.topic!r}")
+        try:
+            await handler(message)
+        except Exception as error:
+            # The handler's own error, shown to whoever asked.
+            return error
+        return None
+
+    async def _give_back(self, message: ReceivedMessage, error: BaseException) -> bool:
+        """Whether the broker took the message for another attempt."""
+        level = error.delay_level if isinstance(error, RetryLater) else 0
+        if not isinstance(error, RetryLater):
+            _LOG.warning(
+                "handler failed group=%s queue=%s offset=%d attempts=%d error=%r",
+                self.group, message.queue, message.queue_offset, message.reconsume_times + 1,
+                error, exc_info=error,
+            )  # fmt: skip
+        if self._is_broadcast:
+            return True
+        try:
+            await self._returns.give_back(message, level, self._max_attempts)
+        except ClientError as failure:
+            _LOG.warning(
+                "message not taken back, handled here again queue=%s offset=%d reason=%s",
+                message.queue, message.queue_offset, failure,
+            )  # fmt: skip
+            return False
+        return True
+
+    def _retry_here(
+        self, reader: QueueReader, process: ProcessQueue, message: ReceivedMessage
+    ) -> None:
+        def again() -> None:
+            if not process.is_dropped and not self._is_closed:
+                self._ready.append((reader, process, message))
+                self._wake(1)
+
+        self._instance.clock.call_later_ms(5000, again)
+
+    def _finish(self, reader: QueueReader, process: ProcessQueue, message: ReceivedMessage) -> None:
+        offset = reader.finish(process, message.queue_offset)
+        if not reader.is_released and reader.process is process:
+            self._core.offsets.update(reader.queue, offset)
+
+    # Ordered mode
+
+    async def _handle_ordered(self, worker: _Worker, reader: QueueReader) -> None:
+        backlog = self._backlogs.get(reader)
+        pause_ms = 0.0
+        reader.handler_started()
+        try:
+            for _ in range(ORDERED_TURN):
+                process = reader.process
+                if not backlog or process.is_dropped or not self._core.is_locked(reader):
+                    break
+                message = backlog[0]
+                error = await self._call(worker, message)
+                if error is not None and not await self._give_up_ordered(message, error):
+                    pause_ms = self._suspend_ms
+                    break
+                if backlog and backlog[0] is message:
+                    backlog.popleft()
+                self._finish(reader, process, message)
+        finally:
+            reader.handler_ended()
+            self._scheduled.discard(reader)
+        if pause_ms:
+            self._instance.clock.call_later_ms(pause_ms, self._schedule, reader)
+        elif self._core.is_locked(reader) and not reader.process.is_dropped:
+            self._schedule(reader)
+
+    async def _give_up_ordered(self, message: ReceivedMessage, error: BaseException) -> bool:
+        """Whether to go on past a message: its attempts are used up and it is a dead letter."""
+        message.record.reconsume_times += 1
+        _LOG.warning(
+            "handler failed, queue waits group=%s queue=%s offset=%d attempts=%d error=%r",
+            self.group, message.queue, message.queue_offset, message.reconsume_times, error,
+            exc_info=error,
+        )  # fmt: skip
+        if self._max_attempts == UNLIMITED or message.reconsume_times < self._max_attempts:
+            return False
+        if self._is_broadcast:
+            return True
+        try:
+            await self._returns.to_dead_letters(message, self._max_attempts)
+        except ClientError as failure:
+            _LOG.warning("dead letter not sent queue=%s reason=%s", message.queue, failure)
+            return False
+        return True
+
+    # Handlers that take too long
+
+    async def _watch_handlers(self) -> None:
+        interval_ms = min(1000.0, self._consume_timeout_ms / 4)
+        while True:
+            await self._instance.clock.sleep_ms(interval_ms)
+            now_ms = self._instance.clock.monotonic_ms()
+            for worker in self._workers:
+                worker.check(now_ms, self._consume_timeout_ms)
+
+
+class _Worker:
+    """One handler at a time."""
+
+    __slots__ = ("_consumer", "_is_timed_out", "_started_ms", "message", "task")
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self._consumer = consumer
+        self.task: asyncio.Task[Any] | None = None
+        self.message: ReceivedMessage | None = None
+        self._started_ms = 0
+        self._is_timed_out = False
+
+    async def run(self) -> None:
+        count = 0
+        while True:
+            if not await self._consumer.work(self):
+                await self._consumer.wait_for_work()
+            count += 1
+            if count % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    def begin(self, message: ReceivedMessage) -> None:
+        self.message = message
+        self._started_ms = self._consumer.now_ms()
+
+    def end(self) -> None:
+        self.message = None
+
+    def check(self, now_ms: int, limit_ms: int) -> None:
+        """Cancel the handler when it has run too long. The worker itself goes on."""
+        if self.message is None or now_ms - self._started_ms < limit_ms or self._is_timed_out:
+            return
+        assert self.task is not None
+        self._is_timed_out = True
+        self.task.cancel()
+
+    def take_timeout(self) -> bool:
+        """Whether the cancellation that just arrived was ours."""
+        if not self._is_timed_out:
+            return False
+        self._is_timed_out = False
+        assert self.task is not None
+        self.task.uncancel()
+        return True

@@ -1,0 +1,104 @@
+"""A row of segments, one after the other without a gap. Answers to RocketMQ's MappedFileQueue.
+
+Used by the commit log. Consume queues keep two numbers instead (there may be a hundred thousand
+of them) and share `list_segments`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import posixpath
+from collections.abc import Sequence
+
+from twinlog.runtime.disk import Disk
+from twinlog.store.errors import StoreLayoutError
+from twinlog.store.log.segment import Segment, create_segment, parse_segment_name, segment_name
+
+_LOG = logging.getLogger("twinlog.store")
+
+
+def list_segments(disk: Disk, directory: str, size: int, *, key: str) -> list[int]:
+    """Starts of the segments in `directory`, ascending.
+
+    A foreign entry is left alone with a warning, an empty file (a crash between creating and
+    extending) is removed; another length means a configuration that does not fit the files.
+    """
+    starts: list[int] = []
+    for name in disk.list(directory):
+        path = posixpath.join(directory, name)
+        start = parse_segment_name(name)
+        if start is None or disk.is_directory(path):
+            _LOG.warning("foreign entry ignored path=%s", path)
+            continue
+        actual = disk.file_size(path)
+        if actual == 0:
+            _LOG.warning("empty file removed path=%s", path)
+            disk.unlink(path)
+            continue
+        if actual != size:
+            raise StoreLayoutError(
+                f"{path} has {actual} bytes, but {key} is {size}: set {key} to the size with which "
+                "the store was written, or move the file away"
+            )
+        if start % size:
+            raise StoreLayoutError(f"{path}: the name is not a multiple of {key} {size}")
+        starts.append(start)
+    return starts
+
+
+class SegmentQueue:
+    """Segments in ascending order; the last is the one that is written."""
+
+    def __init__(self, disk: Disk, directories: Sequence[str], size: int) -> None:
+        assert directories
+        self._disk = disk
+        self._directories = sorted(directories)
+        self._size = size
+        self.segments: list[Segment] = []
+
+    def load(self, *, key: str, read_only: Sequence[str] = ()) -> None:
+        """Open every file. Raises StoreLayoutError when one is missing in the middle."""
+        found: dict[int, str] = {}
+        for directory in (*self._directories, *read_only):
+            for start in list_segments(self._disk, directory, self._size, key=key):
+                path = posixpath.join(directory, segment_name(start))
+                if start in found:
+                    raise StoreLayoutError(f"{path} and {found[start]} are the same segment")
+                found[start] = path
+        starts = sorted(found)
+        for before, after in itertools.pairwise(starts):
+            if after - before != self._size:
+                raise StoreLayoutError(
+                    f"the log has a hole: {found[after]} does not follow {found[before]}; "
+                    "restore the missing file, or move the older files away"
+                )
+        self.segments = [
+            Segment(found[start], start, self._size, self._disk.open(found[start]))
+            for start in starts
+        ]
+
+    def path_of(self, start: int) -> str:
+        """Where a new segment goes: several directories are used in turn."""
+        directory = self._directories[start // self._size % len(self._directories)]
+        return posixpath.join(directory, segment_name(start))
+
+    def create(self, start: int) -> Segment:
+        """Make the file that begins at `start`; the caller appends it. Runs in a thread, too."""
+        return create_segment(self._disk, self.path_of(start), start, self._size)
+
+    def append(self, segment: Segment) -> None:
+        assert not self.segments or self.segments[-1].end == segment.start
+        self.segments.append(segment)
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`."""
+        if not self.segments:
+            return None
+        index = (offset - self.segments[0].start) // self._size
+        return self.segments[index] if 0 <= index < len(self.segments) else None
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.file.close()
+        self.segments = []

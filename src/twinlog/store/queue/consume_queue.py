@@ -1,0 +1,297 @@
+"""Which records belong to one queue of a topic. Answers to RocketMQ's ConsumeQueue.
+
+| position | type | field |
+|---|---|---|
+| 0 | i64 | physical offset of the record |
+| 8 | i32 | size of the record |
+| 12 | i64 | tags code: hash of the tags, or the deliver time in the schedule topic |
+
+Entry k is at logic offset 20k, in sparse files of a fixed size. A queue whose first known record
+has a higher number begins with pre-blank entries (0, 2147483647, 0) from the start of that file.
+
+Entries are kept in `tail` and written a little later, many at a time: the log is the truth, and
+recovery makes what was not written. Readers are served from both. Invariant: written_end +
+len(tail) == 20 * next_offset; max_offset <= next_offset; entries behind written_end are zero on
+disk.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE
+from twinlog.message.names import SCHEDULE_TOPIC
+from twinlog.runtime.disk import Disk
+from twinlog.store.log.file_pool import FilePool
+from twinlog.store.log.segment import segment_name, zero_data
+
+PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
+# A number this far ahead of the queue is not a gap but damage: filling it would fill the disk.
+GAP_ENTRIES_MAX: Final = 10_000_000
+
+
+class ConsumeQueue:
+    """Entries of one (topic, queue id): in files up to `written_end`, then in `tail`."""
+
+    __slots__ = (
+        "_min_log_offset",
+        "_min_offset",
+        "directory",
+        "dirty_offset",
+        "dirty_since_ms",
+        "file_size",
+        "first_start",
+        "is_schedule",
+        "key",
+        "last_physical_end",
+        "max_offset",
+        "next_offset",
+        "queue_id",
+        "tail",
+        "topic",
+        "turn",
+        "turn_offset",
+        "unsynced",
+        "written_end",
+    )
+
+    def __init__(self, topic: str, queue_id: int, directory: str, file_size: int) -> None:
+        assert file_size % ENTRY_SIZE == 0
+        self.topic = topic
+        self.queue_id = queue_id
+        self.key = (topic, queue_id)
+        self.directory = directory
+        self.file_size = file_size
+        self.is_schedule = topic == SCHEDULE_TOPIC
+        self.first_start = -1  # Logic offset of the first file; -1: there is no file.
+        self.written_end = 0
+        self.tail = bytearray()
+        self.next_offset = 0  # Of the next record that is put.
+        self.max_offset = 0  # What consumers may see, exclusive.
+        self.last_physical_end = -1  # RocketMQ's maxPhysicOffset.
+        self.turn = -1  # The turn of the loop that last put here,
+        self.turn_offset = 0  # and next_offset before it: where a failed write goes back to.
+        self.dirty_since_ms = -1  # Monotonic time of the oldest entry that is not written.
+        self.dirty_offset = 0  # Physical offset of its record.
+        self.unsynced: set[int] = set()  # Starts of the files written since the last sync.
+        self._min_offset = 0
+        self._min_log_offset = -1
+
+    # Appending
+
+    def add(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """One entry at the end. The put path does the same inline."""
+        self.tail += ENTRY.pack(physical_offset, size, tags_code)
+        self.next_offset += 1
+        self.last_physical_end = physical_offset + size
+
+    def add_many(self, entries: bytes, physical_end: int) -> None:
+        """Entries of records that lie one behind the other and end at `physical_end`."""
+        self.tail += entries
+        self.next_offset += len(entries) // ENTRY_SIZE
+        self.last_physical_end = physical_end
+
+    def begin_at(self, queue_offset: int) -> None:
+        """The first known record has this number: pre-blank entries come before it."""
+        assert self.first_start < 0
+        assert self.next_offset == 0
+        assert not self.tail
+        start = queue_offset * ENTRY_SIZE
+        self.written_end = start - start % self.file_size
+        self.tail = bytearray(PRE_BLANK * ((start - self.written_end) // ENTRY_SIZE))
+        self.next_offset = queue_offset
+        self.max_offset = queue_offset
+        self._min_offset = queue_offset
+
+    def fill_gap(self, queue_offset: int) -> None:
+        """Entries are missing before this number: pre-blank, so that numbers stay positions."""
+        assert self.next_offset < queue_offset <= self.next_offset + GAP_ENTRIES_MAX
+        self.tail += PRE_BLANK * (queue_offset - self.next_offset)
+        self.next_offset = queue_offset
+
+    def path_of(self, start: int) -> str:
+        return f"{self.directory}/{segment_name(start)}"
+
+    def write(self, disk: Disk, pool: FilePool) -> int:
+        """Write the tail; the number of bytes. Raises OSError with the tail kept as it was."""
+        tail = self.tail
+        position = 0
+        while position < len(tail):
+            at = self.written_end + position
+            start = at - at % self.file_size
+            size = min(len(tail) - position, start + self.file_size - at)
+            file = pool.get(self.path_of(start)) if self._has_file(start) else None
+            if file is None:
+                if self.first_start < 0:
+                    disk.make_directories(self.directory)
+                file = pool.create(self.path_of(start), self.file_size)
+            file.pwritev((memoryview(tail)[position : position + size],), at - start)
+            if self.first_start < 0:
+                self.first_start = start
+            self.unsynced.add(start)
+            position += size
+        self.written_end += position
+        self.tail = bytearray()
+        self.dirty_since_ms = -1
+        return position
+
+    def _has_file(self, start: int) -> bool:
+        if self.first_start < 0:
+            return False
+        # The last file exists as soon as one entry of it was written.
+        return start < self.written_end or start in self.unsynced
+
+    # Reading
+
+    def read(self, pool: FilePool, queue_offset: int, count: int) -> bytes:
+        """Up to `count` visible entries from `queue_offset` on; never across a file."""
+        at = queue_offset * ENTRY_SIZE
+        end = min((queue_offset + count), self.max_offset) * ENTRY_SIZE
+        if at >= end:
+            return b""
+        if at >= self.written_end:
+            position = at - self.written_end
+            return bytes(self.tail[position : position + end - at])
+        start = at - at % self.file_size
+        if start < self.first_start:
+            return b""
+        end = min(end, start + self.file_size)
+        data = pool.get(self.path_of(start)).pread(min(end, self.written_end) - at, at - start)
+        if end > self.written_end:
+            data += self.tail[: end - self.written_end]
+        return data
+
+    def entry(self, pool: FilePool, queue_offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) of one entry, visible or not."""
+        at = queue_offset * ENTRY_SIZE
+        if at < max(self.first_start, 0) or queue_offset >= self.next_offset:
+            return None
+        if at >= self.written_end:
+            values: tuple[int, int, int] = ENTRY.unpack_from(self.tail, at - self.written_end)
+            return values
+        start = at - at % self.file_size
+        data = pool.get(self.path_of(start)).pread(ENTRY_SIZE, at - start)
+        return ENTRY.unpack(data)
+
+    @property
+    def first_offset(self) -> int:
+        """Number of the first entry that has a place, pre-blank or not."""
+        if self.first_start < 0:
+            return self.written_end // ENTRY_SIZE
+        return self.first_start // ENTRY_SIZE
+
+    def min_offset(self, pool: FilePool, log_min_offset: int) -> int:
+        """Number of the first entry whose record is still in the log."""
+        if log_min_offset != self._min_log_offset:
+            found = self._first_at_or_after(pool, log_min_offset)
+            self._min_offset = found
+            if self.next_offset:
+                self._min_log_offset = log_min_offset
+        return self._min_offset
+
+    def _first_at_or_after(self, pool: FilePool, physical_offset: int) -> int:
+        """Binary search: pre-blank entries count as gone, physical offsets only grow."""
+        low, high = self.first_offset, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(pool, middle)
+            assert entry is not None
+            if entry[0] < physical_offset or entry[1] == PRE_BLANK_SIZE:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # Cutting
+
+    def truncate(self, disk: Disk, pool: FilePool, physical_offset: int) -> None:
+        """Drop the entries of records at or behind `physical_offset`, and all behind a zero one.
+
+        After a power cut what was not synced may be zero in any place: a zero entry is never
+        one of a record before `physical_offset`.
+        """
+        low, high = self.first_offset, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(pool, middle)
+            assert entry is not None
+            if entry[0] < physical_offset and entry[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        self.truncate_entries(disk, pool, low)
+
+    def truncate_entries(self, disk: Disk, pool: FilePool, next_offset: int) -> None:
+        """Keep the entries below `next_offset`; a queue with nothing left starts again at 0."""
+        assert next_offset <= self.next_offset
+        at = next_offset * ENTRY_SIZE
+        if at >= self.written_end:
+            del self.tail[at - self.written_end :]
+        else:
+            self._truncate_files(disk, pool, at)
+            self.tail = bytearray()
+            self.written_end = at
+        self.next_offset = next_offset
+        self.max_offset = min(self.max_offset, next_offset)
+        if next_offset <= self.first_offset:
+            self._restart(disk, pool)
+        last = self.entry(pool, self.next_offset - 1) if self.next_offset else None
+        self.last_physical_end = -1
+        if last is not None and last[1] != PRE_BLANK_SIZE:
+            self.last_physical_end = last[0] + last[1]
+        if not self.tail:
+            self.dirty_since_ms = -1
+        self._min_log_offset = -1
+
+    def _truncate_files(self, disk: Disk, pool: FilePool, at: int) -> None:
+        """Remove files behind `at` from the last on, make zero what is left behind it."""
+        last_start = (self.written_end - 1) // self.file_size * self.file_size
+        for start in range(last_start, self.first_start - 1, -self.file_size):
+            if start >= at and start > self.first_start:
+                self._remove_file(disk, pool, start)
+                continue
+            if start < at or start == self.first_start:
+                file = pool.get(self.path_of(start))
+                if zero_data(file, max(0, at - start), self.file_size):
+                    self.unsynced.add(start)
+            if start < at:
+                break
+
+    def _restart(self, disk: Disk, pool: FilePool) -> None:
+        if self.first_start >= 0:
+            self._remove_file(disk, pool, self.first_start)
+        self.first_start = -1
+        self.written_end = self.next_offset = self.max_offset = 0
+        self.tail = bytearray()
+
+    def _remove_file(self, disk: Disk, pool: FilePool, start: int) -> None:
+        path = self.path_of(start)
+        pool.forget(path)
+        if disk.exists(path):
+            disk.unlink(path)
+        self.unsynced.discard(start)
+
+    def remove_expired_files(self, disk: Disk, pool: FilePool, log_min_offset: int) -> int:
+        """Delete leading files, never the last, whose newest record is gone from the log."""
+        count = 0
+        while self.first_start >= 0 and self.first_start + self.file_size < self.written_end:
+            last_number = (self.first_start + self.file_size) // ENTRY_SIZE - 1
+            entry = self.entry(pool, last_number)
+            assert entry is not None
+            if entry[0] >= log_min_offset:
+                break
+            self._remove_file(disk, pool, self.first_start)
+            self.first_start += self.file_size
+            count += 1
+        return count
+
+    def destroy(self, disk: Disk, pool: FilePool) -> None:
+        """Remove every file and the directory."""
+        if self.first_start >= 0:
+            for start in range(self.first_start, self.written_end, self.file_size):
+                self._remove_file(disk, pool, start)
+        if disk.exists(self.directory) and not disk.list(self.directory):
+            disk.remove_directory(self.directory)
+        self.first_start = -1
+        self.tail = bytearray()
+        self.unsynced.clear()

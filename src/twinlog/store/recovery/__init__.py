@@ -1,0 +1,1 @@
+"""Finding the end of the log, and making queues and index follow it."""
