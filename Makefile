@@ -23,7 +23,7 @@ $(COMPILED): $(STAMP) $(PYX) tools/compile.py
 	@touch $(COMPILED)
 
 test: setup
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not interop and not chaos" $(ARGS)
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not interop and not chaos and not browser" $(ARGS)
 
 # The Python reference alone, as where there is no C compiler: the unit tests once more.
 test-pure: setup

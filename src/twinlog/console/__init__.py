@@ -1,0 +1,1 @@
+"""The web console: pages and an HTTP API over the functions of `twinlog.admin`."""
