@@ -111,8 +111,9 @@ def test_lint_knows_whose_file_it_is(tmp_path: Path) -> None:
     }.items():
         expected = 2 if name == "b.conf" else 0  # Only a broker has a VIP port.
         assert lint(write(tmp_path / name, text)).code == expected, name
-    inside = write(tmp_path / "x.conf", "enableControllerInNamesrv=true\ncontrollerStorePath=/c\n")
-    assert "enableControllerInNamesrv=true" in lint(inside).out
+    keys = "enableControllerInNamesrv=true\ncontrollerStorePath=/c\n"
+    inside = write(tmp_path / "x.conf", f"{keys}twinlogControllerPort=9876\n")
+    assert "twinlogControllerPort=9876" in lint(inside).out
     several = write(tmp_path / "y.conf", "controllerDLegerPeers=n0-a:1;n1-b:1\ntwinlogLeaseMs=1\n")
     found = lint(several)
     assert found.code == 2

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from support.processes import ProcessGroup, process_group
-from support.twinlog_servers import TwinlogController, start_twinlog_controller
+from support.processes import ProcessGroup, free_port, process_group
+from support.twinlog_servers import (
+    TwinlogController,
+    start_twinlog_controller,
+    start_twinlog_namesrv,
+)
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -151,6 +155,34 @@ async def test_a_closed_connection_elects_another_member(
         assert json.loads(answer.body)["masterEpoch"] == 2
     finally:
         await other.close()
+
+
+async def test_a_controller_inside_a_name_server_has_a_port_of_its_own(
+    tmp_path: Path, client: RemotingClient, group: ProcessGroup
+) -> None:
+    """904 to a name server carries id 0 for a master, 904 to a controller the controller's id."""
+    port = free_port()
+    namesrv = start_twinlog_namesrv(
+        tmp_path, enableControllerInNamesrv="true", controllerStorePath=tmp_path / "records",
+        controllerDLegerPeers=f"n0-127.0.0.1:{port}",
+    )  # fmt: skip
+    group.add(namesrv)
+    assert f"controller=127.0.0.1:{port}" in namesrv.output()
+    peer = Peer(client, f"127.0.0.1:{port}")
+    assert (await peer.apply(1)).code == 0
+    await peer.beat_until_master(1, 1)
+    answer = await peer.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    assert answer.ext()["peers"] == f"n0-127.0.0.1:{port}"
+    at_namesrv = Peer(client, namesrv.address)
+    answer = await at_namesrv.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert (await at_namesrv.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).code == 0
+    second = start_twinlog_controller(
+        tmp_path / "second", wait=False, controllerStorePath=tmp_path / "records"
+    )
+    group.add(second)
+    assert second.wait() == 1
+    assert namesrv.stop() == 0
 
 
 def test_two_controllers_do_not_share_their_state(

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from twinlog.cli.serve import EXIT_BAD_CONFIG, configure_logging, fail, log_findings, run_service
+from twinlog.cli.serve import (
+    EXIT_BAD_CONFIG,
+    Lifetime,
+    configure_logging,
+    fail,
+    log_findings,
+    run_service,
+)
+from twinlog.controller.store import RecordStoreError
 from twinlog.namesrv.kv_config import KVConfigError
 from twinlog.namesrv.server import Namesrv, build_namesrv
 from twinlog.remoting.acl import AclConfigError
@@ -33,8 +41,8 @@ def namesrv(path: str | None, is_print: bool, ignored: str | None) -> None:
     write_audit_to(str(beside / "twinlog" / "audit.log"))
     log_findings(_LOG, loaded)
     run_service(
-        lambda _: _build(loaded.config),
-        known_errors=(KVConfigError, AclConfigError, ConfigValueError),
+        lambda lifetime: _build(loaded.config, lifetime),
+        known_errors=(KVConfigError, RecordStoreError, AclConfigError, ConfigValueError),
     )
 
 
@@ -50,5 +58,7 @@ def _load(path: str | None) -> LoadedConfig[NamesrvConfig]:
     return loaded
 
 
-def _build(config: NamesrvConfig) -> Namesrv:
-    return build_namesrv(config)
+def _build(config: NamesrvConfig, lifetime: Lifetime) -> Namesrv:
+    return build_namesrv(
+        config, on_failure=lambda name, error: lifetime.fail(f"controller: {name} failed: {error}")
+    )

@@ -34,6 +34,7 @@ from twinlog.remoting.errors import CommandError, RemotingError
 from twinlog.remoting.headers import controller as headers
 from twinlog.remoting.limits import DEFAULT_LIMITS
 from twinlog.remoting.server import RemotingServer, ServerConnection
+from twinlog.runtime.addresses import is_wildcard, local_address
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import ConfigError, update_config
 from twinlog.runtime.config_format import parse_properties
@@ -105,7 +106,7 @@ class ControllerServer:
         )
         self._remoting.body_max = self._processor.table.body_max
         self._remoting.on_refused = self._audit.refused
-        self.port = await self._remoting.listen(self.config.bind_address, self.config.listen_port)
+        self.port = await self._remoting.listen(self.config.bind_address, self.config.service_port)
         # Vital: decisions follow from state in memory, which is not to be trusted after an error.
         self._tasks.vital("write-records", self._keep_writing)
         self._tasks.vital("tick", self._keep_ticking)
@@ -141,7 +142,16 @@ class ControllerServer:
 
     @property
     def address(self) -> str:
+        """Where it listens."""
         return join_address(self.config.bind_address, self.port)
+
+    @property
+    def known_address(self) -> str:
+        """What brokers and operators are told to ask."""
+        if self.config.own_peer:
+            return self.config.own_peer
+        host = self.config.bind_address
+        return join_address(local_address() if is_wildcard(host) else host, self.port)
 
     @property
     def ready_line(self) -> str:
@@ -271,10 +281,10 @@ class ControllerServer:
         return headers.ControllerMetadataResponseHeader(
             group=config.controller_d_leger_group,
             controller_leader_id=config.controller_d_leger_self_id,
-            controller_leader_address=self.address,
+            controller_leader_address=self.known_address,
             is_leader=self.core is not None,
             peers=config.controller_d_leger_peers
-            or f"{config.controller_d_leger_self_id}-{self.address}",
+            or f"{config.controller_d_leger_self_id}-{self.known_address}",
             twinlog="1",
         )
 

@@ -1,10 +1,15 @@
-"""A name server as one object: answers to NamesrvController. Wiring only."""
+"""A name server as one object: answers to NamesrvController. Wiring only.
+
+With `enableControllerInNamesrv` a controller runs in the same process, on a port of its own.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
+from twinlog.controller.server import ControllerServer, build_controller
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import KVConfigManager
 from twinlog.namesrv.processor import NamesrvProcessor
@@ -31,9 +36,16 @@ class Namesrv:
     """Listens, answers, forgets the dead."""
 
     def __init__(
-        self, config: NamesrvConfig, *, disk: Disk, clock: Clock, limits: RemotingLimits
+        self,
+        config: NamesrvConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        limits: RemotingLimits,
+        controller: ControllerServer | None = None,
     ) -> None:
         self.config = config
+        self.controller = controller
         self.routes = RouteInfoManager()
         self.kv = KVConfigManager(disk, config.kv_config_path)
         self._clock = clock
@@ -62,7 +74,8 @@ class Namesrv:
         Raises:
             KVConfigError: kvConfig.json cannot be read.
             AclConfigError: aclEnable=true and its rules are missing or damaged.
-            OSError: the port cannot be opened.
+            RecordStoreError: the controller's records cannot be read, or are in use.
+            OSError: a port cannot be opened.
         """
         if self.guard is not None:
             self.guard.files.load()
@@ -82,6 +95,8 @@ class Namesrv:
         self.tasks.round("scan", lambda: _SCAN_MS, self._scan)
         if self.guard is not None:
             self.tasks.round("acl-reload", lambda: RELOAD_INTERVAL_MS, self._reload)
+        if self.controller is not None:
+            await self.controller.start()
 
     @property
     def address(self) -> str:
@@ -89,9 +104,12 @@ class Namesrv:
 
     @property
     def ready_line(self) -> str:
-        return f"twinlog namesrv ready listen={self.address}"
+        inside = "" if self.controller is None else f" controller={self.controller.address}"
+        return f"twinlog namesrv ready listen={self.address}{inside}"
 
     async def stop(self) -> None:
+        if self.controller is not None:
+            await self.controller.stop()
         await self.tasks.stop()
         if self._remoting is not None:
             await self._remoting.close()
@@ -104,6 +122,8 @@ class Namesrv:
         self.failures.contain("reload of certificates", self._reload_tls)
         if self.guard is not None:
             self.failures.contain("reload of access rules", self.guard.files.load)
+        if self.controller is not None:
+            self.controller.reload()
 
     def _reload_tls(self) -> None:
         if self._remoting is not None:
@@ -125,9 +145,15 @@ class Namesrv:
 
 
 def build_namesrv(
-    config: NamesrvConfig, *, disk: Disk | None = None, clock: Clock | None = None
+    config: NamesrvConfig,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    on_failure: Callable[[str, BaseException], None] | None = None,
 ) -> Namesrv:
-    """A name server, ready to be started."""
+    """A name server, ready to be started. `on_failure` is told when the controller inside cannot
+    go on: routes would still be answered, but nobody would elect a master."""
+    disk, clock = disk or PosixDisk(), clock or SystemClock()
     limits = replace(
         DEFAULT_LIMITS,
         idle_ms_max=config.server_channel_max_idle_time_seconds * 1000 or 2**62,
@@ -136,4 +162,9 @@ def build_namesrv(
         requests_per_address_max=config.twinlog_requests_per_address,
         bytes_per_address_max=config.twinlog_bytes_in_flight_per_address,
     )
-    return Namesrv(config, disk=disk or PosixDisk(), clock=clock or SystemClock(), limits=limits)
+    controller = None
+    if config.enable_controller_in_namesrv:
+        controller = build_controller(
+            config.controller, disk=disk, clock=clock, on_failure=on_failure
+        )
+    return Namesrv(config, disk=disk, clock=clock, limits=limits, controller=controller)

@@ -4,13 +4,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Annotated
 
-from twinlog.runtime.config_key import Natural, Port, Positive, live, no_effect, refused, used
+from twinlog.runtime import controller_config as keys
+from twinlog.runtime.config_key import (
+    Finding,
+    Natural,
+    Port,
+    Positive,
+    live,
+    no_effect,
+    refused,
+    used,
+)
 from twinlog.runtime.server_config import NO_THREADS, RemotingConfig
 
 _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
-_NO_CONTROLLER = "it belongs to enableControllerInNamesrv, which is refused"
 _STILL_LISTS = (
     "twinlog's name server answers every account with its lists of topics; remove the key, and use"
     " aclEnable=true to keep strangers out"
@@ -43,10 +53,7 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
     ] = "configBlackList;configStorePath;kvConfigPath"
     use_tls: Annotated[
         bool,
-        refused(
-            "Connect to other servers over TLS.",
-            "a name server connects to nobody; tls.server.mode=enforcing makes it accept TLS only",
-        ),
+        used("Connect to brokers over TLS, for the controller inside the name server."),
     ] = False
     product_env_name: Annotated[
         str, no_effect("The environment that clusterTest asks.", "clusterTest is refused")
@@ -120,33 +127,25 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
 
     # A controller inside the name server: keys of 5.x.
     enable_controller_in_namesrv: Annotated[
-        bool,
-        refused(
-            "Run a controller in the name server's process.",
-            # Brokers that rely on it would all be masters.
-            "twinlog has no controller in its name server yet; remove the key to start",
+        bool, used("Run a controller in the name server's process, on a port of its own.")
+    ] = False
+    twinlog_controller_port: Annotated[
+        Port | None,
+        used(
+            "Port of the controller inside the name server.",
+            default="the port of this controller in controllerDLegerPeers, else 9878",
         ),
-    ] = False
-    controller_d_leger_group: Annotated[
-        str | None, no_effect("Name of the group of controllers.", _NO_CONTROLLER)
     ] = None
-    controller_d_leger_peers: Annotated[
-        str | None, no_effect("Addresses of the controllers.", _NO_CONTROLLER)
-    ] = None
-    controller_d_leger_self_id: Annotated[
-        str | None, no_effect("Which of the controllers this one is.", _NO_CONTROLLER)
-    ] = None
-    controller_store_path: Annotated[
-        str, no_effect("Directory of the controller's records.", _NO_CONTROLLER)
-    ] = os.path.join(_HOME, "controller")
-    enable_elect_unclean_master: Annotated[
-        bool, no_effect("Elect a replica that is not in sync.", _NO_CONTROLLER)
-    ] = False
-    notify_broker_role_changed: Annotated[
-        bool, no_effect("Tell brokers of an election at once.", _NO_CONTROLLER)
-    ] = True
+    controller_store_path: keys.StorePath = keys.STORE_PATH
+    controller_d_leger_group: keys.DLegerGroup = keys.DLEGER_GROUP
+    controller_d_leger_peers: keys.DLegerPeers = None
+    controller_d_leger_self_id: keys.DLegerSelfId = keys.DLEGER_SELF_ID
+    enable_elect_unclean_master: keys.ElectUnclean = False
+    notify_broker_role_changed: keys.Notify = True
+    twinlog_lease_ms: keys.LeaseMs = keys.LEASE_MS
+    twinlog_controller_etcd: keys.Etcd = ""
     process_read_event: Annotated[
-        bool, no_effect("Put the controller's reads into its log.", _NO_CONTROLLER)
+        bool, no_effect("Put the controller's reads into its log.", keys.OWN_STORE)
     ] = False
 
     # Threads of a JVM.
@@ -171,3 +170,43 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
     controller_request_thread_pool_queue_capacity: Annotated[
         int, no_effect("Requests that may wait for a thread of the controller.", NO_THREADS)
     ] = 50000
+
+    @property
+    def controller(self) -> keys.ControllerConfig:
+        """The configuration of the controller inside the name server."""
+        return keys.ControllerConfig(
+            rocketmq_home=self.rocketmq_home,
+            bind_address=self.bind_address,
+            acl_enable=self.acl_enable,
+            use_tls=self.use_tls,
+            tls=self.tls,
+            listen_port=self.twinlog_controller_port,
+            controller_store_path=self.controller_store_path,
+            controller_d_leger_group=self.controller_d_leger_group,
+            controller_d_leger_peers=self.controller_d_leger_peers,
+            controller_d_leger_self_id=self.controller_d_leger_self_id,
+            notify_broker_role_changed=self.notify_broker_role_changed,
+            twinlog_lease_ms=self.twinlog_lease_ms,
+        )
+
+    def check(self) -> list[Finding]:
+        """What no single value can show."""
+        return [*self._check_controller(), *self._check_tls()]
+
+    def _check_controller(self) -> Iterator[Finding]:
+        if not self.enable_controller_in_namesrv:
+            return
+        controller = self.controller
+        findings = controller.check()
+        yield from findings
+        if not findings and self.listen_port and controller.service_port == self.listen_port:
+            text = f"the controller's port {self.listen_port} is also the name server's"
+            yield Finding("twinlogControllerPort", text, about=("listenPort",))
+
+    def _check_tls(self) -> Iterator[Finding]:
+        if self.use_tls and not self.enable_controller_in_namesrv:
+            text = (
+                "a name server without a controller connects to nobody; tls.server.mode=enforcing"
+                " makes it accept TLS only"
+            )
+            yield Finding("useTLS", text)

@@ -200,11 +200,50 @@ def test_a_running_broker_cannot_be_told_to_use_a_controller():
         update_config(BrokerConfig(), {"enableControllerMode": "true"})
 
 
-def test_a_name_server_refuses_to_start_with_a_controller_inside(tmp_path):
+def _load_namesrv(tmp_path, text):
     path = tmp_path / "namesrv.conf"
-    path.write_text("enableControllerInNamesrv=true\n")
-    with pytest.raises(ConfigError, match=r"namesrv\.conf:1: enableControllerInNamesrv=true"):
-        load_namesrv_config(str(path), environment={})
+    path.write_text(text)
+    return load_namesrv_config(str(path), environment={}).config
+
+
+@pytest.mark.parametrize(
+    ("lines", "port"),
+    [
+        ("", 9878),
+        ("controllerDLegerPeers=n0-127.0.0.1:9999\n", 9999),
+        ("twinlogControllerPort=7000\n", 7000),
+        ("controllerDLegerPeers=n0-127.0.0.1:9999\ntwinlogControllerPort=7000\n", 7000),
+        ("controllerDLegerPeers=n7-10.0.0.1:9999\ncontrollerDLegerSelfId=n7\n", 9999),
+    ],
+)
+def test_where_the_controller_inside_a_name_server_listens(tmp_path, lines, port):
+    config = _load_namesrv(tmp_path, f"enableControllerInNamesrv=true\n{lines}")
+    assert config.controller.service_port == port
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("controllerDLegerPeers=n0-127.0.0.1", "is not id-host:port"),
+        ("controllerDLegerPeers=127.0.0.1:9878", "is not id-host:port"),
+        ("controllerDLegerPeers=n1-127.0.0.1:9878", "n0 is none of controllerDLegerPeers"),
+        ("controllerDLegerPeers=n0-a:1;n0-b:2", "two controllers have the same id"),
+        ("controllerDLegerPeers=n0-a:1;n1-b:2", "set twinlogControllerEtcd"),
+        ("twinlogControllerPort=9876", "is also the name server's"),
+        ("enableElectUncleanMaster=true", "an operator asks for it"),
+        ("twinlogLeaseMs=20", "from 500 to 60000"),
+    ],
+)
+def test_a_controller_inside_a_name_server_is_refused_for_a_reason(tmp_path, lines, reason):
+    with pytest.raises(ConfigError, match=reason):
+        _load_namesrv(tmp_path, f"enableControllerInNamesrv=true\n{lines}\n")
+
+
+def test_a_name_server_without_a_controller_connects_to_nobody(tmp_path):
+    with pytest.raises(ConfigError, match=r"namesrv\.conf:1: useTLS=true"):
+        _load_namesrv(tmp_path, "useTLS=true\n")
+    config = _load_namesrv(tmp_path, "useTLS=true\nenableControllerInNamesrv=true\n")
+    assert config.controller.use_tls
 
 
 def test_addresses_of_name_servers_have_ports(tmp_path):

@@ -132,7 +132,8 @@ async def test_a_name_server_that_starts_reads_the_used_keys(tmp_path: Path) -> 
     namesrv = build_namesrv(
         recording(NamesrvConfig, seen)(
             kv_config_path=str(tmp_path / "kv.json"), listen_port=0, acl_enable=True,
-            rocketmq_home=_home(tmp_path),
+            rocketmq_home=_home(tmp_path), enable_controller_in_namesrv=True,
+            twinlog_controller_port=0, controller_store_path=str(tmp_path / "records"),
         )
     )  # fmt: skip
     await namesrv.start()
