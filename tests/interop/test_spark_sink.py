@@ -16,8 +16,8 @@ from support.apache import ApacheBroker, ApacheNamesrv
 from support.raw_log import raw_bodies, raw_origins, raw_records
 from support.twinlog_servers import TwinlogBroker, TwinlogNamesrv
 from twinlog.spark.jobs.mirror import mirror
-from twinlog.spark.sending import SinkError, Task, send_rows
-from twinlog.spark.sink import SinkOptions
+from twinlog.spark.write.sending import SinkError, Task, send_rows
+from twinlog.spark.write.sink import SinkOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 from storefiles import StoreFiles
@@ -27,7 +27,7 @@ COUNT = 500
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from twinlog.spark.session import local_session
+    from twinlog.spark.run.session import local_session
 
     session = local_session("interop")
     yield session

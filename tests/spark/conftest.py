@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools" / "bench")]  # for spark_work
 
 
 @pytest.fixture(scope="session")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A file that tests write faults into; workers inherit its name."""
-    from twinlog.spark.faults import VARIABLE
+    from twinlog.spark.run.faults import VARIABLE
 
     path = tmp_path_factory.mktemp("faults") / "control"
     before = {name: os.environ.get(name) for name in (VARIABLE, "PYTHONPATH")}
@@ -34,7 +34,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def spark(control: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local session; starting one costs more than most tests."""
-    from twinlog.spark.session import local_session
+    from twinlog.spark.run.session import local_session
 
     # Tests run each query once: compiling it costs more than it saves.
     quick = {

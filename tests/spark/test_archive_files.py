@@ -18,8 +18,8 @@ from twinlog.spark.archive.parquet import PartitionedWriter
 from twinlog.spark.archive.sink import ArchiveWriter, Done
 from twinlog.spark.archive.stage import stage_window
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.rows import plan_batch
 
 
 def publish(files: StoreFiles, out: Path) -> None:

@@ -9,13 +9,13 @@ from random import Random
 from typing import Any
 
 import pytest
+import spark_work
 from test_decode import damage
 from test_jobs import edit
 
-from twinlog.spark import bench
-from twinlog.spark.decode import chain
+from twinlog.spark.decode.records import chain
 from twinlog.spark.jobs.audit import audit
-from twinlog.spark.storeview import StoreView
+from twinlog.spark.read.store_view import StoreView
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(1800)]
 SEED = 20261116
@@ -26,7 +26,7 @@ SIZE = 1 << 30
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     root = tmp_path_factory.mktemp("gib")
-    bench.generate(root / "master", 1024, SIZE + (8 << 20))  # some records in the last segment
+    spark_work.generate(root / "master", 1024, SIZE + (8 << 20))  # some records in the last segment
     shutil.copytree(root / "master", root / "slave")
     yield root / "master", root / "slave"
     shutil.rmtree(root)

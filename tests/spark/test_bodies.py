@@ -14,7 +14,7 @@ from storefiles import StoreFiles
 
 from twinlog.message.compression import compress
 from twinlog.message.sysflag import CompressionType, with_compression_type
-from twinlog.spark.body import body_columns
+from twinlog.spark.decode.body import body_columns
 from twinlog.spark.errors import OptionError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -14,13 +14,13 @@ import pytest
 from support.processes import Process
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.client import Message, blocking
-from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
+from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import DataLossError, NotFoundError, UnreachableError
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import open_transport, plan_batch, read_window
-from twinlog.spark.storeview import StoreView
-from twinlog.spark.stream import StreamPlanner
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.plan.stream import StreamPlanner
+from twinlog.spark.read.rows import open_transport, plan_batch, read_window
+from twinlog.spark.read.store_view import StoreView
 
 DEADLINE_S = 60
 COUNT = 700

@@ -14,7 +14,7 @@ from storefiles import StoreFiles, unpack_vectors
 
 from twinlog.cli.spark import JOBS, condition_of, kebab
 from twinlog.cli.spark import spark as group
-from twinlog.spark.session import check_python
+from twinlog.spark.run.session import check_python
 
 
 def call(*arguments: object) -> Result:
@@ -96,7 +96,7 @@ def test_an_unreadable_store_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(path: Any, *arguments: Any, **more: Any) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("twinlog.spark.storeview.os.listdir", refuse)
+    monkeypatch.setattr("twinlog.spark.read.store_view.os.listdir", refuse)
     result = call("verify", tmp_path / "store", "--quiet")
     assert (result.exit_code, last(result)["error"]) == (3, "STORE_NOT_FOUND")
     assert "cannot be read" in result.stderr
@@ -122,7 +122,7 @@ def test_our_errors_are_found_in_the_text_of_spark() -> None:
 
 
 def test_the_guide_lists_every_option_and_column() -> None:
-    from twinlog.spark.columns import ALL_COLUMNS
+    from twinlog.spark.decode.columns import ALL_COLUMNS
     from twinlog.spark.options import READ_OPTIONS
 
     guide = (Path(__file__).resolve().parents[2] / "docs" / "SPARK.md").read_text("utf-8")

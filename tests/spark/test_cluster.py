@@ -29,7 +29,7 @@ from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.audit_archive import audit_archive
 from twinlog.spark.jobs.verify import verify
-from twinlog.spark.session import local_session, use
+from twinlog.spark.run.session import local_session, use
 
 store, work, master, settings, files = json.loads(sys.argv[1])
 use(conf=settings, py_files=files)

@@ -23,16 +23,17 @@ from twinlog.message.compression import compress
 from twinlog.message.properties import decode_properties
 from twinlog.message.sysflag import CompressionType, with_compression_type
 from twinlog.runtime.compiled import load
-from twinlog.spark import decode, vector
-from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
+from twinlog.spark.decode import records as decode
+from twinlog.spark.decode import vector
+from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
+from twinlog.spark.decode.vector import Properties, SameNames, split_alike, split_properties
 from twinlog.spark.errors import DataLossError, RecordCorruptError
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.vector import Properties, SameNames, split_alike, split_properties
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.rows import plan_batch, read_window
 
 EVERYTHING = {"subscribePattern": ".*", "includeSystemTopics": "true"}
-COMPILED = load("twinlog.spark._decode")
+COMPILED = load("twinlog.spark.decode._decode")
 
 
 def use(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:

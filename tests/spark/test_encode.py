@@ -13,9 +13,9 @@ from twinlog.message.batch import decode_batch
 from twinlog.message.ids import UniqueIdGenerator, parse_unique_id
 from twinlog.message.once import Mark, read_mark
 from twinlog.message.properties import decode_properties
-from twinlog.spark.encode import chunks, members, prepare
-from twinlog.spark.sending import message_of
-from twinlog.spark.sink import SinkOptions
+from twinlog.spark.write.encode import chunks, members, prepare
+from twinlog.spark.write.sending import message_of
+from twinlog.spark.write.sink import SinkOptions
 
 NOW_MS = 1_700_000_000_000
 BORN = datetime(2023, 11, 14, 22, 13, 20, 123_500, tzinfo=UTC)

@@ -21,8 +21,8 @@ from storefiles import StoreFiles
 from twinlog.spark.archive import sink
 from twinlog.spark.archive.manifest import Batch, Manifest
 from twinlog.spark.errors import ArchiveError
-from twinlog.spark.faults import VARIABLE
 from twinlog.spark.jobs.archive import archive
+from twinlog.spark.run.faults import VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 # In the process that plans the query, in a worker, in the process that commits a batch.

@@ -15,9 +15,9 @@ from twinlog.client import ClientError, Message, SendStatus, blocking
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.common import NO_WORKER
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.storeview import StoreView
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.read.store_view import StoreView
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 GROUP = "spark-progress"

@@ -14,11 +14,11 @@ from test_planner import expire
 
 from support.processes import Process
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
-from twinlog.spark.columns import ALL_COLUMNS
+from twinlog.spark.decode.columns import ALL_COLUMNS
 from twinlog.spark.errors import DataLossError
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch, read_window
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.rows import plan_batch, read_window
 
 KEPT_FOR_EVER = {"fileReservedTime": 1_000_000}  # the stores are old; retention must not take them
 Serve = Callable[..., str]

@@ -13,12 +13,12 @@ from storefiles import BEGIN_MS, StoreFiles, unpack_vectors
 from test_decode import read
 
 from twinlog.spark.errors import DataLossError, NotFoundError, OptionError
-from twinlog.spark.offsets import limit_rows
 from twinlog.spark.options import SourceOptions, parse_duration_ms, parse_size
-from twinlog.spark.plan import Limits, Range, windows
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import open_transport, plan_batch, read_window
-from twinlog.spark.stream import StreamPlanner
+from twinlog.spark.plan.offsets import limit_rows
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.plan.stream import StreamPlanner
+from twinlog.spark.plan.windows import Limits, Range, windows
+from twinlog.spark.read.rows import open_transport, plan_batch, read_window
 
 BASE = {"path": "/store", "subscribe": "orders"}
 

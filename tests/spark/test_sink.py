@@ -20,16 +20,16 @@ from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.admin import Admin
 from twinlog.admin.topics import create_topic
 from twinlog.client import MessageQueue, SendReceipt, SendStatus
-from twinlog.spark.encode import Chunk
 from twinlog.spark.errors import NotFoundError, OptionError, UnreachableError
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.mirror import mirror
 from twinlog.spark.jobs.move import export, import_rows, replay
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.sending import RowSender, SinkError, Task, send_rows
-from twinlog.spark.sink import SinkOptions
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.write.encode import Chunk
+from twinlog.spark.write.sending import RowSender, SinkError, Task, send_rows
+from twinlog.spark.write.sink import SinkOptions
 
 pytestmark = pytest.mark.timeout(300)
 COLUMNS = ("topic", "queue_id", "queue_offset", "body", "keys", "tags", "flag", "properties")

@@ -24,9 +24,9 @@ from support.processes import ProcessGroup, process_group, wait_until
 from support.raw_log import raw_bodies, raw_origins
 from support.twinlog_servers import TwinlogBroker, start_twinlog_broker, start_twinlog_namesrv
 from twinlog.spark.errors import PipelineError
-from twinlog.spark.faults import VARIABLE
-from twinlog.spark.sending import Task, send_rows
-from twinlog.spark.sink import SinkOptions
+from twinlog.spark.run.faults import VARIABLE
+from twinlog.spark.write.sending import Task, send_rows
+from twinlog.spark.write.sink import SinkOptions
 
 pytestmark = pytest.mark.timeout(600)
 BATCH_ROWS, BATCHES = 300, 12

@@ -19,8 +19,8 @@ from test_sink import namesrv, rows_of
 from support.not_twinlog import not_twinlog
 from twinlog.spark.jobs.common import Summary
 from twinlog.spark.jobs.mirror import finding_of, mirror
-from twinlog.spark.sending import SinkError, Task, send_rows
-from twinlog.spark.sink import SinkOptions
+from twinlog.spark.write.sending import SinkError, Task, send_rows
+from twinlog.spark.write.sink import SinkOptions
 
 __all__ = ["namesrv"]
 pytestmark = pytest.mark.timeout(300)

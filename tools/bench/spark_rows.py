@@ -34,7 +34,7 @@ _kept: dict[str, Any] = {}
 
 def session() -> Any:
     if "spark" not in _kept:
-        from twinlog.spark.session import local_session
+        from twinlog.spark.run.session import local_session
 
         _kept["spark"] = local_session("bench", conf={"spark.driver.memory": "2g"})
         atexit.register(_kept["spark"].stop)
@@ -42,13 +42,13 @@ def session() -> Any:
 
 
 def store(size: int, scale: float) -> tuple[Path, Mapping[str, int]]:
-    from twinlog.spark import bench
+    import spark_work
 
     if "directory" not in _kept:
         _kept["directory"] = Path(tempfile.mkdtemp(prefix="twinlog-bench-spark-"))
         atexit.register(shutil.rmtree, _kept["directory"], True)
     root = _kept["directory"] / f"store-{size}"
-    facts = bench.generate(root, size, int(_STORE_BYTES[size] * scale))
+    facts = spark_work.generate(root, size, int(_STORE_BYTES[size] * scale))
     return root, facts
 
 
@@ -84,19 +84,19 @@ def _measured(
 
 def _reading(size: int, how: str) -> Callable[[Context], Mapping[str, float]]:
     def run(context: Context) -> Mapping[str, float]:
-        from twinlog.spark import bench
+        import spark_work
 
         root, facts = store(size, context.scale)
         if how == "one core":
-            return _rates(bench.read_directly(root), facts["rows"], facts["bytes"])
+            return _rates(spark_work.read_directly(root), facts["rows"], facts["bytes"])
         if how == "loop":
-            seconds, rows = bench.read_plainly(root)
+            seconds, rows = spark_work.read_plainly(root)
             return _rates(seconds, rows, facts["bytes"] * rows / facts["rows"])
-        work = functools.partial(bench.read_store, session(), root)
+        work = functools.partial(spark_work.read_store, session(), root)
         if how == "parquet":
             parquet = root.with_name(f"parquet-{size}")
-            bench.make_parquet(session(), root, parquet)
-            work = functools.partial(bench.read_parquet, session(), parquet)
+            spark_work.make_parquet(session(), root, parquet)
+            work = functools.partial(spark_work.read_parquet, session(), parquet)
         return _measured(context, work, facts["rows"], facts["bytes"])
 
     return run
@@ -106,10 +106,10 @@ def _pulling(size: int) -> Callable[[Context], Mapping[str, float]]:
     """The other transport: a backlog of a broker, over the network."""
 
     def run(context: Context) -> Mapping[str, float]:
-        from twinlog.spark import bench
+        import spark_work
 
         topic, address, rows = _backlog(context, size)
-        work = functools.partial(bench.read_topic, session(), address, topic)
+        work = functools.partial(spark_work.read_topic, session(), address, topic)
         return _measured(context, work, rows, rows * (size + 150))
 
     return run
@@ -140,10 +140,10 @@ def _stop(context: Context) -> None:
 
 def _archiving(size: int, how: str) -> Callable[[Context], Mapping[str, float]]:
     def run(context: Context) -> Mapping[str, float]:
-        from twinlog.spark import bench
+        import spark_work
 
         root, facts = store(size, context.scale)
-        kind = bench.archive_store if how == "archive" else bench.write_parquet_by_rows
+        kind = spark_work.archive_store if how == "archive" else spark_work.write_parquet_by_rows
         out, limit = context.directory / "out", {"maxOffsetsPerTrigger": _TRIGGER_ROWS}
         work = functools.partial(kind, session(), root, out, **limit)
         return _measured(context, work, facts["rows"], facts["bytes"], _ARCHIVE_WARM_UPS)
@@ -153,33 +153,33 @@ def _archiving(size: int, how: str) -> Callable[[Context], Mapping[str, float]]:
 
 def _batches(context: Context) -> Mapping[str, float]:
     """What a micro-batch costs whatever is in it."""
-    from twinlog.spark import bench
+    import spark_work
 
     root = context.directory / "store"
-    bench.generate(root, 100, int(14_000_000 * max(0.3, context.scale)))
-    found = bench.batch_seconds(session(), root, context.directory)
+    spark_work.generate(root, 100, int(14_000_000 * max(0.3, context.scale)))
+    found = spark_work.batch_seconds(session(), root, context.directory)
     return {"p50": found[len(found) // 2], "p95": found[int(len(found) * 0.95)]}
 
 
 def _latency(context: Context) -> Mapping[str, float]:
     """Age of the rows of a live log when their batch is committed."""
-    from twinlog.spark import bench
+    import spark_work
 
     _, address, _ = _backlog(context, 100)
-    oldest, newest = bench.live_latency(
+    oldest, newest = spark_work.live_latency(
         session(), context.state["store"], address, context.directory
     )
     return {"oldest": oldest, "newest": newest}
 
 
 def _audit(context: Context) -> Mapping[str, float]:
-    from twinlog.spark import bench
+    import spark_work
 
     root, _ = store(1024, context.scale)
     other = root.with_name("replica")
     if not other.exists():
         shutil.copytree(root, other)
-    facts = bench.audit_stores(session(), root, other)
+    facts = spark_work.audit_stores(session(), root, other)
     return {"mb": float(facts["mb_per_second"]), "core": float(facts["mb_per_second"]) / 2}
 
 

@@ -93,7 +93,7 @@ def _use_py_files(
 
 def _use(**given: tuple[str, ...]) -> None:
     from twinlog.spark.errors import PipelineError
-    from twinlog.spark.session import use
+    from twinlog.spark.run.session import use
 
     try:
         use(**given)

@@ -30,15 +30,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from twinlog.spark.body import BodyDecoder, body_columns
-from twinlog.spark.columns import ALL_COLUMNS, COLUMNS, check_columns, exact_ddl, shaped
+from twinlog.spark.decode.body import BodyDecoder, body_columns
+from twinlog.spark.decode.columns import ALL_COLUMNS, COLUMNS, check_columns, exact_ddl, shaped
 from twinlog.spark.errors import OptionError
-from twinlog.spark.offsets import from_json, is_symbol, to_json
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import open_transport, plan_batch, read_window
-from twinlog.spark.stream import StreamPlanner
-from twinlog.spark.transport import Window
+from twinlog.spark.plan.offsets import from_json, is_symbol, to_json
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.plan.stream import StreamPlanner
+from twinlog.spark.read.rows import open_transport, plan_batch, read_window
+from twinlog.spark.read.transport import Window
 
 UNLIMITED = 1 << 62
 
@@ -94,7 +94,7 @@ class TwinlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Make a batch writer; the client is imported only for writes."""
-        from twinlog.spark.sink import SinkOptions, TopicWriter, check_schema
+        from twinlog.spark.write.sink import SinkOptions, TopicWriter, check_schema
 
         if overwrite:
             raise OptionError("BAD_OPTION", "a topic cannot be overwritten: use mode('append')")
@@ -105,7 +105,7 @@ class TwinlogDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """Make a stream writer."""
-        from twinlog.spark.sink import SinkOptions, StreamTopicWriter, check_schema
+        from twinlog.spark.write.sink import SinkOptions, StreamTopicWriter, check_schema
 
         check_schema(schema, SinkOptions.parse(self.options))
         return StreamTopicWriter(dict(self.options))

@@ -12,7 +12,7 @@ from twinlog.admin.groups import is_user_group
 from twinlog.admin.names import is_user_topic, kind_of_topic
 from twinlog.message import names
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.transport import select_queues
+from twinlog.spark.read.transport import select_queues
 
 SOURCE = Path(twinlog.__file__).parent
 # The home itself; and a default of the configuration, which is below `message`.

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from twinlog.spark.errors import ArchiveError, NotFoundError
-from twinlog.spark.offsets import Offsets, QueueKey
+from twinlog.spark.plan.offsets import Offsets, QueueKey
 
 VERSION = 1
 ENTRY_NAME = re.compile(r"^(\d{12})\.json$")

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from twinlog.message.crc import crc32
 from twinlog.spark.archive.manifest import ArchivedFile, Staged
-from twinlog.spark.columns import arrow_schema
+from twinlog.spark.decode.columns import arrow_schema
 
 DAY_MS = 86_400_000
 CRC_CHUNK = 1 << 20

@@ -10,10 +10,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from twinlog.spark.columns import arrow_schema
-from twinlog.spark.faults import point
-from twinlog.spark.offsets import is_symbol
+from twinlog.spark.decode.columns import arrow_schema
 from twinlog.spark.options import SourceOptions
+from twinlog.spark.plan.offsets import is_symbol
+from twinlog.spark.run.faults import point
 from twinlog.spark.source import StreamReader, WindowPartition
 
 

@@ -37,8 +37,8 @@ from twinlog.spark.archive.manifest import (
     sync_directories,
 )
 from twinlog.spark.errors import ArchiveError
-from twinlog.spark.faults import point
 from twinlog.spark.options import SourceOptions
+from twinlog.spark.run.faults import point
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
         from twinlog.spark.archive.parquet import PartitionedWriter
         from twinlog.spark.archive.stage import stage_window
-        from twinlog.spark.plan import Range
+        from twinlog.spark.plan.windows import Range
 
         context = TaskContext.get()
         assert context is not None

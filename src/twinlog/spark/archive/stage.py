@@ -6,12 +6,12 @@ from typing import Any
 
 from twinlog.spark.archive.manifest import Staged
 from twinlog.spark.archive.parquet import PartitionedWriter
-from twinlog.spark.columns import ALL_COLUMNS
+from twinlog.spark.decode.columns import ALL_COLUMNS
 from twinlog.spark.errors import RecordCorruptError
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan import Range
-from twinlog.spark.rows import read_window
-from twinlog.spark.transport import Skip
+from twinlog.spark.plan.windows import Range
+from twinlog.spark.read.rows import read_window
+from twinlog.spark.read.transport import Skip
 
 
 def by_topic(window: tuple[Range, ...]) -> list[tuple[Range, ...]]:

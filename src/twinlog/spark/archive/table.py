@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from twinlog.spark.archive.manifest import ArchivedFile, Manifest
-from twinlog.spark.columns import arrow_schema
+from twinlog.spark.decode.columns import arrow_schema
 from twinlog.spark.errors import ArchiveError
-from twinlog.spark.offsets import Offsets, QueueKey
 from twinlog.spark.options import EARLIEST, LATEST, SourceOptions
-from twinlog.spark.positions import look_up
-from twinlog.spark.transport import select_queues
+from twinlog.spark.plan.offsets import Offsets, QueueKey
+from twinlog.spark.plan.positions import look_up
+from twinlog.spark.read.transport import select_queues
 
 if TYPE_CHECKING:
-    from twinlog.spark.pushdown import Pushed
+    from twinlog.spark.plan.pushdown import Pushed
 
 
 @dataclass(frozen=True)

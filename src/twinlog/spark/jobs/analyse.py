@@ -15,7 +15,7 @@ from twinlog.message.names import is_user_topic
 from twinlog.spark.archive.manifest import Manifest
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of, source_options
-from twinlog.spark.storeview import StoreView
+from twinlog.spark.read.store_view import StoreView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.spark.archive.manifest import Batch, Manifest
 from twinlog.spark.jobs.common import Progress, Summary, follow_query, session_of, source_options
-from twinlog.spark.offsets import to_json
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.positions import describe_start
+from twinlog.spark.plan.offsets import to_json
+from twinlog.spark.plan.positions import describe_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,9 +25,9 @@ from twinlog.message.ids import host_text
 from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, RECORD_SIZE_MIN, SIZE_MAGIC
 from twinlog.message.model import Record
 from twinlog.message.record import RecordError, decode_record
-from twinlog.spark.decode import LogSlice
+from twinlog.spark.decode.records import LogSlice
 from twinlog.spark.jobs.common import Progress, Summary, run_tasks, session_of
-from twinlog.spark.storeview import LogView, StoreView
+from twinlog.spark.read.store_view import LogView, StoreView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,12 +18,12 @@ import pyarrow as pa
 from twinlog.spark.archive.manifest import ArchivedFile, Manifest
 from twinlog.spark.archive.parquet import file_crc
 from twinlog.spark.archive.table import FilePart, read_file
-from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
+from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import PipelineError
 from twinlog.spark.jobs.common import Progress, Summary, run_tasks, session_of
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan import Range
-from twinlog.spark.rows import open_transport, read_window
+from twinlog.spark.plan.windows import Range
+from twinlog.spark.read.rows import open_transport, read_window
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from twinlog.spark.session import local_session
+from twinlog.spark.run.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def run_tasks(
 
     `function` must be importable on the workers. Works on a classic session and through Connect.
     """
-    from twinlog.spark.tasks import task_frame
+    from twinlog.spark.run.tasks import task_frame
 
     if not tasks:
         return []

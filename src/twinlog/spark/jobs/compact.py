@@ -27,7 +27,7 @@ from twinlog.spark.archive.manifest import (
 from twinlog.spark.archive.parquet import PartitionedWriter
 from twinlog.spark.errors import ArchiveError
 from twinlog.spark.jobs.common import Progress, Summary
-from twinlog.spark.offsets import QueueKey
+from twinlog.spark.plan.offsets import QueueKey
 
 TARGET_BYTES = 256 << 20
 GRACE_SECONDS = 3600.0

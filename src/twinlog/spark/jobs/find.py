@@ -20,16 +20,16 @@ import pyarrow.parquet as pq
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.record import RecordError
 from twinlog.spark.archive.manifest import Manifest
-from twinlog.spark.columns import ALL_COLUMNS, ddl
-from twinlog.spark.decode import Decoder, LogSlice, lay_out
+from twinlog.spark.decode.columns import ALL_COLUMNS, ddl
+from twinlog.spark.decode.records import Decoder, LogSlice, lay_out
 from twinlog.spark.errors import NotFoundError, OptionError, RecordCorruptError
 from twinlog.spark.jobs.analyse import table_of
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of
-from twinlog.spark.keyindex import index_offsets
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.storeview import StoreView
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.key_index import index_offsets
+from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.read.store_view import StoreView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

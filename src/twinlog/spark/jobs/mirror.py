@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinlog.runtime.numbers import is_number
-from twinlog.spark.encode import ORIGIN_UNIQ_KEY
 from twinlog.spark.errors import NotFoundError
 from twinlog.spark.jobs.common import (
     Progress,
@@ -23,6 +22,7 @@ from twinlog.spark.jobs.common import (
     source_options,
 )
 from twinlog.spark.jobs.move import SENT_COLUMNS
+from twinlog.spark.write.encode import ORIGIN_UNIQ_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from twinlog.spark.columns import ddl
+from twinlog.spark.decode.columns import ddl
 from twinlog.spark.errors import NotFoundError, OptionError
 from twinlog.spark.jobs.analyse import place_options, table_of
 from twinlog.spark.jobs.common import (
@@ -26,11 +26,11 @@ from twinlog.spark.jobs.common import (
     source_options,
 )
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.sending import Task, send_rows
-from twinlog.spark.sink import SinkOptions
-from twinlog.spark.tasks import task_frame
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.run.tasks import task_frame
+from twinlog.spark.write.sending import Task, send_rows
+from twinlog.spark.write.sink import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

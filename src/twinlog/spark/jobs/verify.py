@@ -31,11 +31,19 @@ from twinlog.message.layout import (
 )
 from twinlog.message.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from twinlog.message.sysflag import UNQUEUED_FLAG
-from twinlog.spark.decode import Layout, LogSlice, bad_crcs, chain, lay_out, tail_properties, topics
+from twinlog.spark.decode.records import (
+    Layout,
+    LogSlice,
+    bad_crcs,
+    chain,
+    lay_out,
+    tail_properties,
+    topics,
+)
+from twinlog.spark.decode.vector import I64
 from twinlog.spark.errors import PipelineError, RecordCorruptError
 from twinlog.spark.jobs.common import Progress, Summary, run_tasks, session_of
-from twinlog.spark.storeview import ENTRY, StoreView
-from twinlog.spark.vector import I64
+from twinlog.spark.read.store_view import ENTRY, StoreView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

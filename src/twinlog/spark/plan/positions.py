@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from twinlog.spark.errors import OptionError
-from twinlog.spark.offsets import Offsets, QueueKey
 from twinlog.spark.options import EARLIEST, LATEST, QueueTable, SourceOptions
-from twinlog.spark.plan import Range
-from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Transport
+from twinlog.spark.plan.offsets import Offsets, QueueKey
+from twinlog.spark.plan.windows import Range
+from twinlog.spark.read.transport import ADVICE, LossPolicy, Skip, Transport
 
 Bounds = Mapping[QueueKey, tuple[int, int]]
 

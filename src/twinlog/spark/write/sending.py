@@ -31,8 +31,10 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import RESERVED_PROPERTIES
 from twinlog.client.producer.column_producer import ColumnProducer
-from twinlog.spark import faults
-from twinlog.spark.encode import (
+from twinlog.spark.errors import NotFoundError, PipelineError, UnreachableError
+from twinlog.spark.options import bad
+from twinlog.spark.run import faults
+from twinlog.spark.write.encode import (
     ORIGIN_BORN_TIME,
     ORIGIN_UNIQ_KEY,
     Chunk,
@@ -41,11 +43,9 @@ from twinlog.spark.encode import (
     members,
     prepare,
 )
-from twinlog.spark.errors import NotFoundError, PipelineError, UnreachableError
-from twinlog.spark.options import bad
 
 if TYPE_CHECKING:
-    from twinlog.spark.sink import SinkOptions
+    from twinlog.spark.write.sink import SinkOptions
 
 LINGER_MS = 1
 CHUNK_SIZE_MAX = 128 * 1024

@@ -1,7 +1,7 @@
 """What a source needs of the place it reads from, and the rule about lost data.
 
-`storeread.StoreTransport` reads a replica's files, `brokerread.BrokerTransport` pulls over the
-network; both give the same offsets and the same rows.
+`files.StoreTransport` reads a replica's files, `network.BrokerTransport` pulls over the network;
+both give the same offsets and the same rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from twinlog.message.names import is_user_topic
 from twinlog.spark.errors import DataLossError, NotFoundError, nearest
-from twinlog.spark.offsets import Offsets, QueueKey
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan import Range
+from twinlog.spark.plan.offsets import Offsets, QueueKey
+from twinlog.spark.plan.windows import Range
 
 log = logging.getLogger("twinlog.spark")
 Window = tuple[Range, ...]

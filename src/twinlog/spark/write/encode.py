@@ -1,4 +1,4 @@
-"""Columns to members of batch requests, with no Python object per row: the inverse of `decode`.
+"""Columns to members of batch requests, with no Python object per row: the inverse of `records`.
 
 `prepare` takes a batch only if the client would take each of its rows as it is; it answers None for
 a batch with a row that is wrong, or that needs more than bytes side by side (a delay, a sharding

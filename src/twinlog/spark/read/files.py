@@ -16,15 +16,23 @@ import pyarrow as pa
 from twinlog.message.hashing import jhash
 from twinlog.message.layout import PRE_BLANK_SIZE, RECORD_SIZE_MIN
 from twinlog.message.names import LMQ_PREFIX, SCHEDULE_TOPIC
-from twinlog.spark import keyindex
-from twinlog.spark.decode import Decoder, Expected, Layout, LogSlice, bad_crcs, cut_batches, lay_out
+from twinlog.spark.decode.records import (
+    Decoder,
+    Expected,
+    Layout,
+    LogSlice,
+    bad_crcs,
+    cut_batches,
+    lay_out,
+)
+from twinlog.spark.decode.vector import I64
 from twinlog.spark.errors import DataLossError, OptionError, RecordCorruptError
-from twinlog.spark.offsets import Offsets, QueueKey
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan import Limits, Range, windows
-from twinlog.spark.storeview import ENTRY, LogView, QueueView, StoreView
-from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Window
-from twinlog.spark.vector import I64
+from twinlog.spark.plan.offsets import Offsets, QueueKey
+from twinlog.spark.plan.windows import Limits, Range, windows
+from twinlog.spark.read import key_index
+from twinlog.spark.read.store_view import ENTRY, LogView, QueueView, StoreView
+from twinlog.spark.read.transport import ADVICE, LossPolicy, Skip, Window
 
 log = logging.getLogger("twinlog.spark")
 HEAL_SECONDS = 0.2  # a record that is being written looks torn; one retry after this tells
@@ -190,7 +198,7 @@ class StoreTransport:
 
     def with_keys(self, ranges: list[Range], keys: Collection[str]) -> list[Range]:
         """Ask the store's index."""
-        return keyindex.narrow(self.store, ranges, keys)
+        return key_index.narrow(self.store, ranges, keys)
 
     def commit_group(self, group: str, offsets: Offsets) -> None:
         """Refuse: files are only read."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twinlog.spark.columns import ALL_COLUMNS, arrow_schema
+from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import OptionError, RecordCorruptError
 
 KINDS = ("none", "json", "avro", "protobuf")

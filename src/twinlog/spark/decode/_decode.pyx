@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Records to columns, compiled: what decode.py and vector.py do with arrays, in one pass each.
+"""Records to columns, compiled: what records.py and vector.py do with arrays, in one pass each.
 
 Each function says False when something is not as it expects and leaves it to its twin there, which
 knows everything and gives reasons. Positions that `gather`, `check_bodies` and `split_alike` take

@@ -43,7 +43,7 @@ from twinlog.message.layout import PHYSICAL_OFFSET_AT, PLACE_SIZE
 from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
-from twinlog.spark.decode import (
+from twinlog.spark.decode.records import (
     HEX_BYTES,
     Decoder,
     Expected,
@@ -53,18 +53,18 @@ from twinlog.spark.decode import (
     chain,
     lay_out,
 )
+from twinlog.spark.decode.vector import I64
 from twinlog.spark.errors import (
     DataLossError,
     NotFoundError,
     RecordCorruptError,
     UnreachableError,
 )
-from twinlog.spark.offsets import Offsets, QueueKey, limit_rows
 from twinlog.spark.options import SourceOptions, parse_bool, parse_count
-from twinlog.spark.plan import Range, split_rows
-from twinlog.spark.storeview import HEADER_BYTES
-from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Window
-from twinlog.spark.vector import I64
+from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
+from twinlog.spark.plan.windows import Range, split_rows
+from twinlog.spark.read.store_view import HEADER_BYTES
+from twinlog.spark.read.transport import ADVICE, LossPolicy, Skip, Window
 
 log = logging.getLogger("twinlog.spark")
 CHUNK = 256  # queue offsets asked for by one worker at a time

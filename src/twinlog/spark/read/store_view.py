@@ -51,7 +51,7 @@ from twinlog.message.layout import (
 from twinlog.message.names import LMQ_PREFIX
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.numbers import is_number
-from twinlog.spark.decode import LogSlice
+from twinlog.spark.decode.records import LogSlice
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
 
 ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])

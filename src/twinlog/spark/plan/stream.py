@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twinlog.spark.errors import DataLossError
-from twinlog.spark.offsets import (
+from twinlog.spark.options import LATEST, SourceOptions
+from twinlog.spark.plan.offsets import (
     Offsets,
     QueueKey,
     from_json,
@@ -24,9 +25,16 @@ from twinlog.spark.offsets import (
     symbol,
     to_json,
 )
-from twinlog.spark.options import LATEST, SourceOptions
-from twinlog.spark.positions import describe_start, ranges_between, resolve_start
-from twinlog.spark.transport import ADVICE, LossPolicy, Skip, Transport, Window, log, select_queues
+from twinlog.spark.plan.positions import describe_start, ranges_between, resolve_start
+from twinlog.spark.read.transport import (
+    ADVICE,
+    LossPolicy,
+    Skip,
+    Transport,
+    Window,
+    log,
+    select_queues,
+)
 
 # A slave that took over has the records of its master, but its queues may be a moment behind them.
 BEHIND_TRIES = 25

@@ -15,10 +15,10 @@ import numpy as np
 from twinlog.message.hashing import index_key_hash
 from twinlog.message.layout import INDEX_COUNT_AT, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
 from twinlog.runtime.numbers import is_number
-from twinlog.spark.decode import lay_out, topics
+from twinlog.spark.decode.records import lay_out, topics
 from twinlog.spark.errors import DataLossError, RecordCorruptError
-from twinlog.spark.plan import Range
-from twinlog.spark.storeview import StoreView
+from twinlog.spark.plan.windows import Range
+from twinlog.spark.read.store_view import StoreView
 
 ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRIES_PER_SLOT = 4  # RocketMQ's default ratio, also when both numbers are changed together

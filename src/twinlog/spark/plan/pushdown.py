@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from twinlog.spark.offsets import Offsets, QueueKey
+from twinlog.spark.plan.offsets import Offsets, QueueKey
 
 if TYPE_CHECKING:
-    from twinlog.spark.transport import Transport
+    from twinlog.spark.read.transport import Transport
 
 
 def _ms(value: Any) -> int | None:

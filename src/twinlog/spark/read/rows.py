@@ -10,10 +10,10 @@ import pyarrow as pa
 from twinlog.spark.archive.table import archive_plan, read_file
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, SourceOptions
-from twinlog.spark.positions import ranges_between, resolve_end, resolve_start
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.storeread import StoreTransport
-from twinlog.spark.transport import LossPolicy, Skip, Transport, select_queues
+from twinlog.spark.plan.positions import ranges_between, resolve_end, resolve_start
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.files import StoreTransport
+from twinlog.spark.read.transport import LossPolicy, Skip, Transport, select_queues
 
 
 def open_transport(options: SourceOptions) -> Transport:
@@ -26,7 +26,7 @@ def open_transport(options: SourceOptions) -> Transport:
         return StoreTransport(options)
     if options.name_server is not None:
         # The client is imported only where it is used: reading files needs none of it.
-        from twinlog.spark.brokerread import BrokerTransport
+        from twinlog.spark.read.network import BrokerTransport
 
         return BrokerTransport(options)
     raise OptionError(

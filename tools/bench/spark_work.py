@@ -20,13 +20,13 @@ from twinlog.message.layout import ENTRY, ENTRY_SIZE, MAGIC_V1
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import encode_properties
 from twinlog.message.record import blank_record, decode_record, encode_record
-from twinlog.spark.columns import ALL_COLUMNS
+from twinlog.spark.decode.columns import ALL_COLUMNS
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.pushdown import Pushed
-from twinlog.spark.rows import plan_batch, read_window
-from twinlog.spark.storeview import StoreView
+from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.read.store_view import StoreView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -36,7 +36,7 @@ MASK_BITS = 40  # low enough that the sum of bits of the longest property string
 INT32_END = 1 << 31
 WORDS = ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "<u1"))
 
-_compiled = load("twinlog.spark._decode")
+_compiled = load("twinlog.spark.decode._decode")
 
 
 def strided(buffer: U8, kind: str) -> npt.NDArray[Any]:

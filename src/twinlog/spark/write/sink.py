@@ -25,10 +25,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from twinlog.message.once import is_producer_id
-from twinlog.spark.brokerread import settings_of
 from twinlog.spark.errors import OptionError, nearest
 from twinlog.spark.options import WRITE_OPTIONS, bad, fold, parse_bool, parse_count
-from twinlog.spark.sending import Task, send_rows
+from twinlog.spark.read.network import settings_of
+from twinlog.spark.write.sending import Task, send_rows
 
 COLUMNS = {
     "body": ("binary", "string"),

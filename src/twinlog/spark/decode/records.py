@@ -46,9 +46,8 @@ from twinlog.message.layout import (
 )
 from twinlog.message.sysflag import BORNHOST_V6_FLAG, COMPRESSED_FLAG, STOREHOSTADDRESS_V6_FLAG
 from twinlog.runtime.compiled import load
-from twinlog.spark.columns import COLUMNS, PROPERTY_COLUMNS, arrow_schema
-from twinlog.spark.errors import RecordCorruptError
-from twinlog.spark.vector import (
+from twinlog.spark.decode.columns import COLUMNS, PROPERTY_COLUMNS, arrow_schema
+from twinlog.spark.decode.vector import (
     I64,
     U8,
     Properties,
@@ -60,6 +59,7 @@ from twinlog.spark.vector import (
     strided,
     times_us,
 )
+from twinlog.spark.errors import RecordCorruptError
 
 HEX_BYTES = 64
 HOST_CACHE_MAX = 65536
@@ -72,7 +72,7 @@ HEAD = np.dtype(
         ("prepared", ">i8"), ("body_size", ">i4"),
     ]
 )  # fmt: skip
-_compiled = load("twinlog.spark._decode")
+_compiled = load("twinlog.spark.decode._decode")
 ANY_V6 = BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG
 
 

@@ -1,0 +1,1 @@
+"""Records and bodies to columns. No Spark, no files."""

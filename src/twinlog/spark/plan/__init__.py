@@ -1,0 +1,1 @@
+"""What a read covers: offsets, times, filters, and how it is cut into tasks."""

@@ -1,0 +1,1 @@
+"""Where rows come from: files of a replica, or brokers over the network."""

@@ -1,0 +1,1 @@
+"""Spark itself: sessions, Python functions as tasks, and points at which tests stop a process."""
