@@ -171,7 +171,7 @@ def parse_ha_status(
     data: Mapping[str, Any], broker_name: str, master: str, registered_slaves: int
 ) -> GroupHAStatus:
     """The body of 907: RocketMQ 5's members, and ours under `twinlog`."""
-    replicas = tuple(_parse_replica(item) for item in data.get("haConnectionInfo") or ())
+    replicas = tuple(parse_replica(item) for item in data.get("haConnectionInfo") or ())
     own = data.get("twinlog") or {}
     problems = [
         f"slave {r.address} {r.reason or f'is {r.lag_bytes} bytes behind'}"
@@ -199,7 +199,7 @@ def parse_ha_status(
     )
 
 
-def _parse_replica(item: Mapping[str, Any]) -> ReplicaState:
+def parse_replica(item: Mapping[str, Any]) -> ReplicaState:
     own = item.get("twinlog") or {}
     return ReplicaState(
         address=str(item.get("addr", "")),

@@ -515,7 +515,11 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
             code.GET_BROKER_HA_STATUS,
             NoHeader,
             HAStatusProcessor(
-                broker.ha, broker.pair.status, broker.failures, broker.registration.rivals
+                broker.ha,
+                broker.pair.status,
+                broker.failures,
+                broker.registration.rivals,
+                broker.store,
             ).status,
             ANY_ACCOUNT,
             UNUSED_BODY,

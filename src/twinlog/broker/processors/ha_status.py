@@ -10,6 +10,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.failures import Failures
+from twinlog.store.message_store import MessageStore
 
 
 class HAStatusProcessor:
@@ -21,15 +22,28 @@ class HAStatusProcessor:
         metadata: Callable[[], dict[str, str]],
         failures: Failures,
         rivals: Callable[[], list[dict[str, object]]],
+        store: MessageStore,
     ) -> None:
         self._ha = ha
         self._metadata = metadata
         self._failures = failures
         self._rivals = rivals
+        self._store = store
 
     def status(self, connection: ServerConnection, request: Request) -> None:
         info = runtime_info(self._ha.status())
         info["twinlog"]["metadata"] = self._metadata()
         info["twinlog"]["failures"] = self._failures.status()
         info["twinlog"]["rivals"] = self._rivals()
+        info["twinlog"]["marks"] = self._marks()
         connection.reply(request, body=fastjson.dumps(info))
+
+    def _marks(self) -> dict[str, int]:
+        """How far each stage of this replica's own log is."""
+        store = self._store
+        return {
+            "min": store.commit_log.min_offset,
+            "appended": store.appended.value,
+            "flushed": store.flushed.value,
+            "dispatched": store.dispatched.value,
+        }

@@ -1,0 +1,139 @@
+"""Every replica of every group with its marks, asked at the same time and within a deadline.
+
+`ha_status` asks the masters and judges; this asks each replica for itself, so that what is left of
+a group without a master is seen too, and a replica that does not answer holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from twinlog.admin.brokers import broker_runtime
+from twinlog.admin.client import Admin, ClusterInfo
+from twinlog.admin.ha import ReplicaState, parse_replica
+from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
+from twinlog.client.net.calls import json_object
+from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.codes import RequestCode
+from twinlog.runtime.numbers import number_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFacts:
+    """What one replica says of itself, or why it said nothing. None: it does not say."""
+
+    group: str
+    broker_id: int
+    address: str
+    error: str = ""
+    role: str = ""
+    min_offset: int | None = None
+    appended: int | None = None
+    flushed: int | None = None
+    confirmed: int | None = None
+    dispatched: int | None = None
+    link_state: str = ""  # A slave's: the state of its connection to the master.
+    link_reason: str = ""
+    incomplete: str = ""
+    departed: tuple[Mapping[str, Any], ...] = ()
+    slaves: tuple[ReplicaState, ...] = ()  # A master's.
+    is_twinlog: bool = True
+
+    @property
+    def is_reached(self) -> bool:
+        return not self.error
+
+    @property
+    def is_master(self) -> bool:
+        return self.is_reached and self.broker_id == MASTER_ID
+
+
+async def all_replicas(admin: Admin, info: ClusterInfo, *, timeout_ms: float) -> list[ReplicaFacts]:
+    """Every registered replica, by group and id."""
+    places = [
+        (name, broker_id, address)
+        for name in info.names()
+        for broker_id, address in sorted(info.brokers[name].addresses.items())
+    ]
+    return list(
+        await asyncio.gather(
+            *(ask_replica(admin, *place, timeout_ms=timeout_ms) for place in places)
+        )
+    )
+
+
+async def ask_replica(
+    admin: Admin, group: str, broker_id: int, address: str, *, timeout_ms: float
+) -> ReplicaFacts:
+    """One replica; never raises for one that is away, and never takes longer than told."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await _ask(admin, group, broker_id, address, timeout_ms)
+    except (ClientError, TimeoutError) as error:
+        text = str(error) or f"no answer within {timeout_ms / 1000:g} s"
+        return ReplicaFacts(group=group, broker_id=broker_id, address=address, error=text)
+
+
+async def _ask(
+    admin: Admin, group: str, broker_id: int, address: str, timeout_ms: float
+) -> ReplicaFacts:
+    try:
+        answer = await admin.ask(
+            address, RequestCode.GET_BROKER_HA_STATUS, action="HA status", timeout_ms=timeout_ms
+        )
+    except RequestCodeNotSupportedError:
+        runtime = await broker_runtime(admin, address)
+        end = number_of(runtime.get("commitLogMaxOffset", 0))
+        behind = number_of(runtime.get("dispatchBehindBytes", 0))
+        return ReplicaFacts(
+            group=group, broker_id=broker_id, address=address, is_twinlog=False,
+            role="SLAVE" if broker_id != MASTER_ID else "MASTER", appended=end,
+            min_offset=number_of(runtime.get("commitLogMinOffset", 0)), dispatched=end - behind,
+        )  # fmt: skip
+    return parse_facts(json_object(answer), group, broker_id, address)
+
+
+def parse_facts(data: Mapping[str, Any], group: str, broker_id: int, address: str) -> ReplicaFacts:
+    """The body of 907 from a twinlog broker."""
+    own = data.get("twinlog") or {}
+    marks = own.get("marks") or {}
+    client = (data.get("haClientRuntimeInfo") or {}).get("twinlog") or {}
+    is_master = bool(data.get("master"))
+    confirmed = own.get("confirmedOffset") if is_master else own.get("knownConfirmedOffset")
+    return ReplicaFacts(
+        group=group,
+        broker_id=broker_id,
+        address=address,
+        role=str(own.get("role", "")),
+        min_offset=_known(marks.get("min")),
+        appended=_known(marks.get("appended")),
+        flushed=_known(marks.get("flushed")),
+        confirmed=_known(confirmed),
+        dispatched=_known(marks.get("dispatched")),
+        link_state="" if is_master else str(client.get("state", "")),
+        link_reason="" if is_master else str(client.get("lastDisconnectReason", "") or ""),
+        incomplete=str(own.get("incomplete", "") or ""),
+        departed=tuple(own.get("departed") or ()),
+        slaves=tuple(parse_replica(item) for item in data.get("haConnectionInfo") or ()),
+    )
+
+
+def _known(value: Any) -> int | None:
+    return None if value is None or number_of(value) < 0 else number_of(value)
+
+
+def slave_of(
+    master: ReplicaFacts, slave: ReplicaFacts, slaves: Sequence[ReplicaFacts]
+) -> ReplicaState | None:
+    """The master's view of a slave. A twin's address ends in its id; others are known by host."""
+    for state in master.slaves:
+        if state.address.endswith(f"/{slave.broker_id}"):
+            return state
+    host = slave.address.rpartition(":")[0]
+    unnamed = [s for s in master.slaves if "/" not in s.address]
+    same_host = [s for s in unnamed if s.address.rpartition(":")[0] == host]
+    rivals = [s for s in slaves if s.address.rpartition(":")[0] == host]
+    return same_host[0] if len(same_host) == 1 and len(rivals) == 1 else None
