@@ -25,6 +25,7 @@ from twinlog.remoting.headers import admin, clients, offsets, pull, send, twinlo
 from twinlog.remoting.headers.base import GroupHeader, QueueHeader, TopicHeader
 from twinlog.remoting.json_body import members, read_body, text
 from twinlog.remoting.request_table import EITHER, Access, Needs, Rule, Standing, unless_apache
+from twinlog.store.errors import RecordDamagedError
 from twinlog.store.message_store import MessageStore
 
 _SUB = Permission.SUB
@@ -185,10 +186,10 @@ class RecordRules:
 
     def _topic_at(self, offset: int) -> str | None:
         """The topic that a record was sent to; None where there is none."""
-        data = self._store.message_by_offset(offset)
         try:
+            data = self._store.message_by_offset(offset)
             record: Record | None = None if data is None else decode_record(data)
-        except RecordError:
+        except (RecordError, RecordDamagedError):
             return None
         if record is None:
             return None

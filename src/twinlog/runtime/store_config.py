@@ -99,6 +99,21 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         bool, used("Check the bodies of messages when the log is read after a crash.")
     ] = True
 
+    twinlog_check_reads: Annotated[
+        bool,
+        live(
+            "Check every message (place, sizes, CRC of the body) before it is handed out; one that"
+            " is damaged is answered with an error that names it."
+        ),
+    ] = True
+    twinlog_damage_wait_millis: Annotated[
+        Natural,
+        live(
+            "How long a consumer waits at a damaged message while a replica may give a good copy,"
+            " in ms; then it goes on behind it."
+        ),
+    ] = 60_000
+
     # Flushing.
     flush_disk_type: Annotated[
         FlushDiskType,

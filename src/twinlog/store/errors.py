@@ -6,6 +6,7 @@
     +-- StoreDamagedError     bytes that were known to be durable are not a valid log
     +-- StoreBrokenError      a write or a sync failed; only a restart helps
     +-- OffsetOutOfRangeError an offset that the log does not hold
+    +-- RecordDamagedError    one record is not as it was written; it is not handed out
 
 Each message says what was wrong and what to do. A refused put is a status, not an exception.
 """
@@ -40,3 +41,11 @@ class StoreBrokenError(StoreError):
 
 class OffsetOutOfRangeError(StoreError):
     """The log does not hold this offset."""
+
+
+class RecordDamagedError(StoreError):
+    """A record is not as it was written. With `is_retried` a replica may give a good one soon."""
+
+    def __init__(self, message: str, *, is_retried: bool) -> None:
+        super().__init__(message)
+        self.is_retried = is_retried

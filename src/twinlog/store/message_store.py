@@ -32,6 +32,7 @@ from twinlog.store.errors import StoreError, StoreLockedError
 from twinlog.store.filter import MessageFilter
 from twinlog.store.housekeeping import Housekeeping
 from twinlog.store.index.index_service import IndexService
+from twinlog.store.integrity.damage import DamageLog
 from twinlog.store.listeners import DispatchListener, DispatchListeners
 from twinlog.store.log.batch_put import BatchEncoder, batch_fault, body_encoder, encode_members
 from twinlog.store.log.commit_log import CommitLog
@@ -114,8 +115,9 @@ class MessageStore:
         self.checkpoint = StoreCheckpoint(disk, root, own)
         self.queue_manifest = QueueManifest(disk, own)
         self.dispatcher = Dispatcher(self.queue_table, self.index, self._levels, clock)
+        self.damage = DamageLog(clock, lambda: config.twinlog_damage_wait_millis)
         self.reader = StoreReader(
-            config, self.commit_log, self.queue_table, self.index, memory_size
+            config, self.commit_log, self.queue_table, self.index, memory_size, self.damage
         )
         self.reput = ReputService(
             self.commit_log, self.dispatcher, self.dispatched, self._listeners.tell, clock
@@ -645,7 +647,7 @@ class MessageStore:
         return self.reader.offset_by_time(queue, timestamp_ms) if queue is not None else 0
 
     def message_by_offset(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The record at a physical offset, as stored."""
+        """The record at a physical offset, as stored. Raises RecordDamagedError."""
         return self.reader.record_at(physical_offset, size)
 
     def query_message(

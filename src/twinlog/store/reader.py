@@ -10,25 +10,32 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from twinlog.message.crc import crc32
 from twinlog.message.layout import (
-    ENTRY,
     ENTRY_SIZE,
     HOST_V6_EXTRA,
+    PHYSICAL_OFFSET_AT,
     PRE_BLANK_SIZE,
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
 )
-from twinlog.message.record import properties_at
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.runtime.compiled import load
-from twinlog.runtime.disk import FileBytes
-from twinlog.store.errors import OffsetOutOfRangeError
+from twinlog.store.errors import OffsetOutOfRangeError, RecordDamagedError
 from twinlog.store.filter import MessageFilter, PropertyPairs, TagsCodeFilter
 from twinlog.store.index.index_service import IndexService
+from twinlog.store.integrity.damage import Damage, DamageLog, place_of
+from twinlog.store.integrity.record_check import (
+    QueuePlace,
+    body_fault,
+    queue_place,
+    structure_fault,
+)
 from twinlog.store.log.commit_log import CommitLog
 from twinlog.store.queue.consume_queue import ConsumeQueue
 from twinlog.store.queue.queue_table import ConsumeQueueTable
+from twinlog.store.queue_scan import Limits, QueueScan
 from twinlog.store.status import GetMessageStatus, GetResult, QueryResult
 
 _compiled = load("twinlog.store.queue._gather")
@@ -42,11 +49,7 @@ _QUERY_ROUNDS: Final = 3
 # each, as long as not too much is thrown away.
 _SPAN_SIZE_MAX: Final = 1 << 20
 _SPAN_WASTE: Final = 8
-_STRIDE_MAX: Final = 32 << 10  # Records of a queue that lie further apart are read one by one.
-_WINDOW_RECORDS_MIN: Final = 8
-_WINDOW_SIZE_MAX: Final = 256 << 10
 _Wanted = frozenset[int] | PropertyPairs | None  # Tags codes, pairs of properties, or everything.
-_Limits = tuple[int, int]  # (bytes, messages) of one answer.
 
 
 def store_timestamp_of(head: bytes) -> int:
@@ -67,8 +70,10 @@ class StoreReader:
         queues: ConsumeQueueTable,
         index: IndexService | None,
         memory_size: int,
+        damage: DamageLog,
     ) -> None:
         self._config = config
+        self._damage = damage
         self._log = log
         self._queues = queues
         self._index = index
@@ -123,19 +128,43 @@ class StoreReader:
             next_offset = next_file if is_offset_corrected else offset
             status = GetMessageStatus.OFFSET_FOUND_NULL
             return GetResult(status, next_offset, minimum, maximum)
-        scan = _QueueScan(self._config, self._log, self._memory_threshold)
-        scan.run(data, _limits(self._config, count_max, bytes_max), message_filter)
+        scan = QueueScan(self._log, self._memory_threshold, self._place(queue), offset)
+        limits = _limits(self._config, count_max, bytes_max)
+        scan.run(data, limits, message_filter, self.read_records)
+        if scan.status is GetMessageStatus.MESSAGE_DAMAGED:
+            return self._damaged(queue, offset + scan.examined, scan, minimum)
         return GetResult(
             status=scan.status,
             next_begin_offset=offset + scan.examined,
             min_offset=minimum,
             max_offset=maximum,
-            buffers=scan.buffers or self.read_records(scan.found),
+            buffers=scan.buffers,
             message_count=len(scan.found),
             size=scan.size,
             suggest_pulling_from_slave=(
                 self._log.max_offset - scan.last_offset > self._memory_threshold
             ),
+        )
+
+    def _place(self, queue: ConsumeQueue) -> QueuePlace | None:
+        """What records of a queue are compared with; None: they are handed out unchecked."""
+        if not self._config.twinlog_check_reads:
+            return None
+        return queue_place(queue.topic, queue.queue_id)
+
+    def _damaged(
+        self, queue: ConsumeQueue, number: int, scan: QueueScan, minimum: int
+    ) -> GetResult:
+        """The answer where a damaged record comes next: wait at it, or go on behind it."""
+        damage = Damage(queue.topic, queue.queue_id, number, *scan.fault_place, scan.fault)
+        is_waiting = self._damage.found(damage)
+        return GetResult(
+            GetMessageStatus.MESSAGE_DAMAGED,
+            number if is_waiting else number + 1,
+            minimum,
+            queue.max_offset,
+            reason=damage.text,
+            is_retried=is_waiting,
         )
 
     def _get_common(
@@ -161,9 +190,11 @@ class StoreReader:
         if mapped is None:
             return None
         recent, old = _limits(self._config, count_max, bytes_max)
+        place = self._place(queue)
         found = _compiled.gather(
-            data, *mapped, log_min, log_max, log_max - self._memory_threshold, recent, old, wanted
-        )
+            data, *mapped, log_min, log_max, log_max - self._memory_threshold, recent, old, wanted,
+            None if place is None else (crc32, place.topic, place.queue_id, offset),
+        )  # fmt: skip
         if found is None:
             return None
         records, count, examined, last_offset, is_gone = found
@@ -207,7 +238,24 @@ class StoreReader:
     # By physical offset
 
     def record_at(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The whole record that starts at `physical_offset`, None when there is none."""
+        """The whole record that starts at `physical_offset`, None when there is none.
+
+        Raises RecordDamagedError where one must be, by what the size of it says, and is not sound.
+        """
+        data = self._bytes_at(physical_offset, size)
+        if data is None or not self._config.twinlog_check_reads:
+            return data
+        fault = structure_fault(data, 0, len(data), physical_offset)
+        if fault and size is None:
+            return None  # Whoever asks may have made the offset up.
+        fault = fault or body_fault(data, 0, len(data))
+        if not fault:
+            return data
+        damage = place_of(physical_offset, len(data), fault)
+        is_waiting = self._damage.found(damage)
+        raise RecordDamagedError(damage.text, is_retried=is_waiting)
+
+    def _bytes_at(self, physical_offset: int, size: int | None) -> bytes | None:
         try:
             if size is None:
                 head = self._log.read(physical_offset, _I32.size)
@@ -227,7 +275,12 @@ class StoreReader:
             head = self._log.read(physical_offset, _HEAD_SIZE)
         except OffsetOutOfRangeError:
             return -1
-        return store_timestamp_of(head) if len(head) == _HEAD_SIZE else -1
+        if (
+            len(head) < _HEAD_SIZE
+            or _I64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] != physical_offset
+        ):
+            return -1  # No record begins there: the entry that says so is damaged.
+        return store_timestamp_of(head)
 
     # By time
 
@@ -306,7 +359,7 @@ class StoreReader:
             for number, offset in enumerate(found):
                 if number == 0:
                     last_time = self.store_time_at(offset)
-                record = self.record_at(offset)
+                record = self._sound_record(offset)
                 if record is not None:
                     buffers.append(record)
                     offsets.append(offset)
@@ -314,122 +367,15 @@ class StoreReader:
                 break
         return QueryResult(buffers, offsets, timestamp, last_offset)
 
-
-class _RecordWindow:
-    """Records of one queue for a filter, which wants a few bytes of each.
-
-    In the mapped segment; where that cannot be, several are read by one call when they lie close
-    together.
-    """
-
-    def __init__(self, log: CommitLog, entries: bytes) -> None:
-        self._log = log
-        self._entries = entries
-        self._last = len(entries) // ENTRY_SIZE - 1
-
-    def find(self, number: int, offset: int, size: int, count: int) -> tuple[FileBytes, int]:
-        """Bytes with the record of entry `number`, at least, and the offset of the first."""
-        mapped = self._log.map_at(offset)
-        return mapped if mapped is not None else (self._read(number, offset, size, count), offset)
-
-    def _read(self, number: int, offset: int, size: int, count: int) -> bytes:
-        """The record of entry `number`, and of the next `count` those that are near enough."""
-        count = max(_WINDOW_RECORDS_MIN, count)
-        while count > 1:
-            last = min(self._last, number + count - 1)
-            last_offset, last_size, _ = ENTRY.unpack_from(self._entries, last * ENTRY_SIZE)
-            span = last_offset + last_size - offset
-            if size <= span <= min(_WINDOW_SIZE_MAX, count * _STRIDE_MAX):
-                return self._log.read(offset, span)
-            count //= 2
-        return self._log.read(offset, size)
+    def _sound_record(self, offset: int) -> bytes | None:
+        """For a query, which answers with what is sound; the damage is named where it is met."""
+        try:
+            return self.record_at(offset)
+        except RecordDamagedError:
+            return None
 
 
-class _QueueScan:
-    """One walk over entries: RocketMQ's limits, filter and status."""
-
-    def __init__(self, config: BrokerConfig, log: CommitLog, memory_threshold: int) -> None:
-        self._config = config
-        self._log = log
-        self._recent_from = log.max_offset - memory_threshold
-        self.found: list[tuple[int, int]] = []
-        self.buffers: list[bytes] = []  # Of those found, where a filter had to read them.
-        self.size = 0
-        self.examined = 0
-        self.last_offset = log.max_offset
-        self.status = GetMessageStatus.NO_MATCHED_MESSAGE
-
-    def run(
-        self, data: bytes, limits: tuple[_Limits, _Limits], message_filter: MessageFilter | None
-    ) -> None:
-        recent, old = limits
-        if message_filter is not None and message_filter.needs_properties:
-            self._run_by_properties(data, message_filter, recent, old)
-        else:
-            self._run_by_tags(data, message_filter, recent, old)
-
-    def _run_by_tags(
-        self, data: bytes, message_filter: MessageFilter | None, recent: _Limits, old: _Limits
-    ) -> None:
-        log_min, log_max = self._log.min_offset, self._log.max_offset
-        recent_from, found, total = self._recent_from, self.found, 0
-        offset, number = self.last_offset, 0
-        for offset, size, tags_code in ENTRY.iter_unpack(data):
-            if found:
-                limit, count_limit = recent if offset >= recent_from else old
-                if len(found) >= count_limit or total + size > limit:
-                    break
-            number += 1
-            if message_filter is not None and not message_filter.matches_tags_code(tags_code):
-                continue
-            if offset < log_min or offset + size > log_max or size == PRE_BLANK_SIZE:
-                if not found:
-                    self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                continue
-            found.append((offset, size))
-            total += size
-        self._ended(offset, number, total)
-
-    def _run_by_properties(
-        self, data: bytes, message_filter: MessageFilter, recent: _Limits, old: _Limits
-    ) -> None:
-        log_min, log_max = self._log.min_offset, self._log.max_offset
-        recent_from, found, total = self._recent_from, self.found, 0
-        offset, number = self.last_offset, 0
-        matches = message_filter.matches_properties
-        window = _RecordWindow(self._log, data)
-        records: FileBytes = b""
-        first = end = 0  # Offsets of the begin and end of `records`.
-        for offset, size, _ in ENTRY.iter_unpack(data):
-            if found:
-                limit, count_limit = recent if offset >= recent_from else old
-                if len(found) >= count_limit or total + size > limit:
-                    break
-            number += 1
-            if offset < log_min or offset + size > log_max or size == PRE_BLANK_SIZE:
-                if not found:
-                    self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                continue
-            if offset < first or offset + size > end:
-                wanted = recent[1] - len(found)
-                records, first = window.find(number - 1, offset, size, wanted)
-                end = first + len(records)
-            at = offset - first
-            if matches(properties_at(records, at, at + size)):
-                found.append((offset, size))
-                self.buffers.append(records[at : at + size])
-                total += size
-        self._ended(offset, number, total)
-
-    def _ended(self, last_offset: int, examined: int, size: int) -> None:
-        self.last_offset = last_offset
-        self.examined = examined
-        self.size = size
-        if self.found:
-            self.status = GetMessageStatus.FOUND
-
-
-def _limits(config: BrokerConfig, count_max: int, bytes_max: int | None) -> tuple[_Limits, _Limits]:
+def _limits(config: BrokerConfig, count_max: int, bytes_max: int | None) -> tuple[Limits, Limits]:
     """Of an answer while its records are recent, and from the first old one on."""
     recent = (
         config.max_transfer_bytes_on_message_in_memory if bytes_max is None else bytes_max,

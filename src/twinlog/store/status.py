@@ -35,6 +35,7 @@ class GetMessageStatus(enum.Enum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+    MESSAGE_DAMAGED = 100  # Ours: the next one is not as it was written, `reason` names it.
 
 
 class AppendResult(msgspec.Struct, gc=False, frozen=True):
@@ -62,6 +63,8 @@ class GetResult(msgspec.Struct, frozen=True):
     message_count: int = 0
     size: int = 0
     suggest_pulling_from_slave: bool = False
+    reason: str = ""
+    is_retried: bool = False  # A damaged one may be healed soon: it is worth asking again.
 
 
 class QueryResult(msgspec.Struct, frozen=True):

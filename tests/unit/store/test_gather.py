@@ -83,6 +83,6 @@ async def test_common_pulls_are_taken(tmp_path: Path, monkeypatch: Any) -> None:
         for number in range(20):
             store.put(message(number, queue_id=number % 2))
         store.write_pending()
-        monkeypatch.setattr(reader, "_QueueScan", None)
+        monkeypatch.setattr(reader, "QueueScan", None)
         for wanted in (*FILTERS[:3], *FILTERS[4:6]):
             assert answer(store, ("T", 0, 0, 32, wanted, None))[5] == 10

@@ -34,6 +34,7 @@ from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.numbers import INT32_MAX, number_of, number_or_none
 from twinlog.runtime.saving import TableSaver
+from twinlog.store.errors import RecordDamagedError
 from twinlog.store.filter import TAGS_HASH_MIN
 from twinlog.store.message_store import MessageStore
 from twinlog.store.reader import store_timestamp_of
@@ -206,7 +207,10 @@ class ScheduleMessageService:
 
     def _stored_at(self, physical_offset: int, size: int) -> int:
         """For entries whose time is in a file that only Apache reads; 0: the record is gone."""
-        data = self._store.message_by_offset(physical_offset, size)
+        try:
+            data = self._store.message_by_offset(physical_offset, size)
+        except RecordDamagedError:
+            return 0  # Due at once: the delivery says what is wrong.
         return 0 if data is None else store_timestamp_of(data)
 
     def _correct_offset(self, level: _Level) -> None:
@@ -225,7 +229,13 @@ class ScheduleMessageService:
 
     def _deliver(self, level: _Level, physical_offset: int, size: int) -> bool:
         """Put one message where it belongs; false: the level goes on later."""
-        data = self._store.message_by_offset(physical_offset, size)
+        try:
+            data = self._store.message_by_offset(physical_offset, size)
+        except RecordDamagedError as error:
+            if error.is_retried:
+                self._schedule(level, _RETRY_MS)
+                return False
+            data = None
         message = None if data is None else self._real_message(data, level)
         if message is None:
             self._advance(level, level.offset + 1)

@@ -34,6 +34,7 @@ from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import number_of
 from twinlog.runtime.tasks import TaskOwner
+from twinlog.store.errors import RecordDamagedError
 from twinlog.store.message_store import MessageStore
 
 _VERSION_RESET = 28  # 3.0.7-SNAPSHOT: older clients do not know 220 and 221.
@@ -218,7 +219,10 @@ class AdminClientsProcessor:
         except ValueError as error:
             remark = f"the msgId {header.msg_id!r} is no offset message id: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
-        record = self._store.message_by_offset(offset)
+        try:
+            record = self._store.message_by_offset(offset)
+        except RecordDamagedError as error:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if record is None:
             remark = f"can not find message by the offset, {offset}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)

@@ -17,6 +17,7 @@ from twinlog.remoting.headers.admin import ResumeCheckHalfMessageRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig
+from twinlog.store.errors import RecordDamagedError
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
 
@@ -73,7 +74,7 @@ class EndTransactionProcessor:
             offset = parse_offset_message_id(message_id).physical_offset
             data = self._store.message_by_offset(offset)
             return None if data is None else decode_record(data)
-        except (ValueError, RecordError):
+        except (ValueError, RecordError, RecordDamagedError):
             return None
 
 

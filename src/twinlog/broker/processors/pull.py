@@ -63,6 +63,7 @@ _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_DAMAGED: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
@@ -314,6 +315,8 @@ class PullMessageProcessor:
             )
         else:
             code = _CODES[status]
+        if result.is_retried:
+            return ResponseCode.SYSTEM_ERROR  # A client asks again, for the same message.
         if code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects_offsets:
             return ResponseCode.PULL_RETRY_IMMEDIATELY
         return code
@@ -347,8 +350,8 @@ class PullMessageProcessor:
         if request.flag & FLAG_ONEWAY:
             return
         suggested = self._suggested_broker(pull.group, result, code)
-        if serialize_type != _JSON:
-            self._answer_binary(connection, request, result, code, suggested)
+        if serialize_type != _JSON or result.reason:
+            self._answer_slowly(connection, request, result, code, suggested, serialize_type)
             return
         opening = encode_pull_opening(
             code,
@@ -362,21 +365,27 @@ class PullMessageProcessor:
         )
         connection.write_pieces([opening, *result.buffers])
 
-    def _answer_binary(
+    def _answer_slowly(
         self,
         connection: ServerConnection,
         request: Request,
         result: GetResult,
         code: int,
         suggested: int,
+        serialize_type: int,
     ) -> None:
+        """In binary, and where there is a sentence to say."""
         ext = {
             "suggestWhichBrokerId": suggested,
             "nextBeginOffset": result.next_begin_offset,
             "minOffset": result.min_offset,
             "maxOffset": result.max_offset,
         }
-        connection.reply(request, code, remark=result.status.name, header=ext, body=result.buffers)
+        remark = result.reason or result.status.name
+        connection.reply(
+            request, code, remark=remark, header=ext, body=result.buffers,
+            serialize_type=serialize_type,
+        )  # fmt: skip
 
     def _suggested_broker(
         self, group: SubscriptionGroupConfig, result: GetResult, code: int

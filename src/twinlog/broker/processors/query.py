@@ -10,6 +10,7 @@ from twinlog.remoting.command import Request
 from twinlog.remoting.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig
+from twinlog.store.errors import RecordDamagedError
 from twinlog.store.message_store import MessageStore
 
 
@@ -48,7 +49,11 @@ class QueryMessageProcessor:
     def view(self, connection: ServerConnection, request: Request) -> None:
         """VIEW_MESSAGE_BY_ID (33)."""
         offset = request.header(ViewMessageRequestHeader).offset
-        record = self._store.message_by_offset(offset)
+        try:
+            record = self._store.message_by_offset(offset)
+        except RecordDamagedError as error:
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return
         if record is None:
             remark = f"can not find message by the offset, {offset}"
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)

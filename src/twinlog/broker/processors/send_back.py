@@ -32,6 +32,7 @@ from twinlog.remoting.command import Request
 from twinlog.remoting.headers.send import ConsumerSendMsgBackRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig
+from twinlog.store.errors import RecordDamagedError
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
 
@@ -104,7 +105,10 @@ class SendBackProcessor:
         return group
 
     def _read(self, offset: int) -> Record:
-        data = self._store.message_by_offset(offset)
+        try:
+            data = self._store.message_by_offset(offset)
+        except RecordDamagedError as error:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if data is not None:
             try:
                 return decode_record(data)

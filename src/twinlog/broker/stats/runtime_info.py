@@ -60,6 +60,7 @@ class RuntimeInfo:
             **self._files(),
             **self._delays(),
             **ha_table(self._ha.status()),
+            **self._store.damage.status(),
             **self._metadata(),
             **{f"notSaved {table}": reason for table, reason in self._unsaved().items()},
         }

@@ -40,6 +40,7 @@ from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
+from twinlog.store.errors import RecordDamagedError
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -193,11 +194,13 @@ class TransactionalMessageService:
         )
 
     def _read(self, place: HalfPlace) -> Record | None:
-        data = self._store.message_by_offset(place.physical_offset, place.size)
-        if data is None:
-            return None
         try:
-            return decode_record(data)
+            data = self._store.message_by_offset(place.physical_offset, place.size)
+            return None if data is None else decode_record(data)
+        except RecordDamagedError as error:
+            if error.is_retried:
+                raise  # This round fails; in the next one it may be healed.
+            return None
         except RecordError as error:
             _LOG.error("half record unreadable at=%d error=%s", place.physical_offset, error)
             return None
@@ -265,9 +268,11 @@ class TransactionalMessageService:
         return None
 
     def _find(self, header: EndTransactionRequestHeader) -> tuple[int, Record]:
-        data = self._store.message_by_offset(header.commit_log_offset)
         try:
+            data = self._store.message_by_offset(header.commit_log_offset)
             record = None if data is None else decode_record(data)
+        except RecordDamagedError as error:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         except RecordError:
             record = None
         if record is None or record.topic != HALF_TOPIC:

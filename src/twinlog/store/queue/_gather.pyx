@@ -6,13 +6,16 @@ segment and a filter knows what it asks of an entry or of properties; everything
 them.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
 from twinlog.message._layout cimport (
+    BODY_CRC_AT,
     BODY_SIZE_AT,
+    CRC_MASK,
     ENTRY_RECORD_SIZE_AT,
     ENTRY_SIZE,
     ENTRY_TAGS_CODE_AT,
@@ -20,16 +23,71 @@ from twinlog.message._layout cimport (
     HOSTS_V6_MASK,
     MAGIC_AT,
     MAGIC_V1,
+    PHYSICAL_OFFSET_AT,
     PRE_BLANK_SIZE,
     PROPERTIES_LENGTH_SIZE,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
     SYS_FLAG_AT,
+    TOPIC_LENGTH_MAX,
     TOPIC_LENGTH_SIZE,
 )
-from twinlog.message._pairs cimport get4, get8
+from twinlog.message._pairs cimport get2, get4, get8
 
 cdef enum:
     COUNT_MAX = 1024
     PAIRS_SIZE = 4096
+    COPIED_MAX = 4096        # Up to here a copy costs less than a view.
+
+cdef enum:
+    SOUND = 0
+    DAMAGED = 1
+    NOT_PLAIN = 2
+
+
+cdef int _structure(
+    const char* at, int64_t size, int64_t offset, bytes topic, int64_t queue_id, int64_t number
+) noexcept:
+    """`structure_fault` of record_check.py, for plain records."""
+    cdef int64_t body_size, length
+    cdef const char* topic_at
+    cdef const char* end
+    if get4(at) != <uint32_t> size:
+        return DAMAGED
+    if get4(at + MAGIC_AT) != MAGIC_V1 or get4(at + SYS_FLAG_AT) & HOSTS_V6_MASK:
+        return NOT_PLAIN
+    body_size = <int32_t> get4(at + BODY_SIZE_AT)
+    if body_size < 0 or HEAD_SIZE + body_size + 3 > size:
+        return DAMAGED
+    topic_at = at + HEAD_SIZE + body_size
+    length = <uint8_t> topic_at[0]
+    end = topic_at + TOPIC_LENGTH_SIZE + length + PROPERTIES_LENGTH_SIZE
+    if length == 0 or length > TOPIC_LENGTH_MAX or end > at + size:
+        return DAMAGED
+    if end + get2(end - PROPERTIES_LENGTH_SIZE) != at + size:
+        return DAMAGED
+    if get8(at + PHYSICAL_OFFSET_AT) != offset:
+        return DAMAGED
+    if topic is not None and (
+        length != PyBytes_GET_SIZE(topic)
+        or memcmp(topic_at + TOPIC_LENGTH_SIZE, PyBytes_AS_STRING(topic), length) != 0
+        or <int32_t> get4(at + QUEUE_ID_AT) != queue_id
+        or get8(at + QUEUE_OFFSET_AT) != number
+    ):
+        return DAMAGED
+    return SOUND
+
+
+cdef bint _is_body_sound(const char* at, object crc32) except -1:
+    """Whether the body of a plain record is what its CRC says."""
+    cdef int64_t body_size = <int32_t> get4(at + BODY_SIZE_AT)
+    if body_size == 0:
+        return True
+    if body_size <= COPIED_MAX:
+        found = crc32(PyBytes_FromStringAndSize(at + HEAD_SIZE, body_size))
+    else:
+        found = crc32(PyMemoryView_FromMemory(<char*> at + HEAD_SIZE, body_size, PyBUF_READ))
+    return (<uint32_t> found & CRC_MASK) == get4(at + BODY_CRC_AT)
 
 
 cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
@@ -70,12 +128,14 @@ cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
 
 def gather(
     bytes entries, segment, int64_t base, int64_t log_min, int64_t log_max, int64_t recent_from,
-    recent, old, wanted,
+    recent, old, wanted, checked,
 ):
     """(records, their number, entries examined, offset of the last one, whether one is gone).
 
     `segment` are the bytes from the offset `base` on; `recent` and `old` are limits in bytes and
-    messages; `wanted` are tags codes, a PropertyPairs, or None for all. None: not of the common kind.
+    messages; `wanted` are tags codes, a PropertyPairs, or None for all. With `checked` (the CRC's
+    function, topic or None, queue id, number of the first entry) the walk ends before a damaged
+    record. None: not of the common kind, or the first one is damaged.
     """
     cdef int64_t places[COUNT_MAX]
     cdef int32_t sizes[COUNT_MAX]
@@ -94,6 +154,12 @@ def gather(
     cdef object codes = None, judge = None, verdict
     cdef tuple names = None
     cdef dict verdicts = None
+    cdef object crc32 = None
+    cdef bytes topic = None
+    cdef int64_t queue_id = 0, first_number = 0
+    cdef int state
+    if checked is not None:
+        crc32, topic, queue_id, first_number = checked
     if isinstance(wanted, tuple):
         names, verdicts, judge = wanted
     else:
@@ -121,10 +187,25 @@ def gather(
                     continue
             at += ENTRY_SIZE
             if offset < log_min or offset + size > log_max or size == PRE_BLANK_SIZE:
+                if crc32 is not None and size != PRE_BLANK_SIZE:
+                    if count == 0:
+                        return None
+                    examined -= 1
+                    break
                 is_gone = is_gone or count == 0
                 continue
             if offset < base or offset + size > last or size <= HEAD_SIZE or count == COUNT_MAX:
                 return None
+            if crc32 is not None:
+                state = _structure(
+                    <const char*> view.buf + offset - base, size, offset, topic, queue_id,
+                    first_number + examined - 1,
+                )
+                if state == NOT_PLAIN or state == DAMAGED and count == 0:
+                    return None
+                if state == DAMAGED:
+                    examined -= 1
+                    break
             if names is not None:
                 text_size = _pairs(<const char*> view.buf + offset - base, size, names, text)
                 if text_size < 0:
@@ -135,6 +216,13 @@ def gather(
                     verdict = judge(pairs)
                 if not verdict:
                     continue
+            if crc32 is not None and not _is_body_sound(
+                <const char*> view.buf + offset - base, crc32
+            ):
+                if count == 0:
+                    return None
+                examined -= 1
+                break
             places[count] = offset - base
             sizes[count] = <int32_t> size
             count += 1

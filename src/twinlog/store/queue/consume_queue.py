@@ -190,13 +190,28 @@ class ConsumeQueue:
         return self._min_offset
 
     def _first_at_or_after(self, pool: FilePool, physical_offset: int) -> int:
-        """Binary search: pre-blank entries count as gone, physical offsets only grow."""
+        """Binary search: pre-blank entries count as gone, physical offsets only grow.
+
+        One damaged entry may lead it astray, to the place right beside itself: then the entries
+        beyond say so, and the search goes on there.
+        """
         low, high = self.first_offset, self.next_offset
+        found = self._search(pool, physical_offset, low, high)
+        if found - 2 >= low and not self._is_before(pool, found - 2, physical_offset):
+            found = self._search(pool, physical_offset, low, found - 2)
+        elif found + 1 < high and self._is_before(pool, found + 1, physical_offset):
+            found = self._search(pool, physical_offset, found + 2, high)
+        return found
+
+    def _is_before(self, pool: FilePool, number: int, physical_offset: int) -> bool:
+        entry = self.entry(pool, number)
+        assert entry is not None
+        return entry[0] < physical_offset or entry[1] == PRE_BLANK_SIZE
+
+    def _search(self, pool: FilePool, physical_offset: int, low: int, high: int) -> int:
         while low < high:
             middle = (low + high) // 2
-            entry = self.entry(pool, middle)
-            assert entry is not None
-            if entry[0] < physical_offset or entry[1] == PRE_BLANK_SIZE:
+            if self._is_before(pool, middle, physical_offset):
                 low = middle + 1
             else:
                 high = middle
