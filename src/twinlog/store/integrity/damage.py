@@ -87,7 +87,9 @@ class DamageLog:
         return sum(1 for damage in self.places.values() if damage.is_lost)
 
     def status(self) -> dict[str, str]:
-        """Keys for a broker's runtime information."""
+        """Keys for a broker's runtime information; none while nothing was found."""
+        if not self.found_count:
+            return {}
         shown = {
             "damageFound": str(self.found_count),
             "damageHealed": str(self.healed_count),
