@@ -27,7 +27,7 @@ READ_OPTIONS = (
     "batchRows", "batchBytes", "failOnDataLoss", "isolation", "tags", "decodeBody",
     "bodySchema", "bodySchemaPath", "decodeMode", "deadLetterPath", "decompress", "verifyCrc",
     "archive", "accessKey", "secretKey", "useTLS", "tlsCaFile", "filterPushdown",
-    "pollTimeoutMs", "fetchRetries", "fetchRetryMs",
+    "pollTimeoutMs", "fetchRetries", "fetchRetryMs", "outageTimeout",
 )  # fmt: skip
 WRITE_OPTIONS = (
     "nameServer", "topic", "group", "exactlyOnce", "producerId", "sendTimeoutMs", "sendRetries",
@@ -186,6 +186,7 @@ class SourceOptions:
     max_bytes_per_trigger: int | None = None
     min_rows_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
+    outage_ms: int = 600_000
     filter_pushdown: bool = False
 
     @classmethod
@@ -276,6 +277,8 @@ def _plain(given: Mapping[str, str]) -> dict[str, Any]:
     found["max_bytes_per_partition"] = parse_size(name, given.get(name, "128m"))
     name = "maxTriggerDelay"
     found["max_trigger_delay_ms"] = parse_duration_ms(name, given.get(name, "15m"))
+    name = "outageTimeout"
+    found["outage_ms"] = parse_duration_ms(name, given.get(name, "10m"))
     return found
 
 

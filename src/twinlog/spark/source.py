@@ -182,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the heads, so that progress shows how far behind the query is."""
-        return to_json({key: end for key, (_, end) in self.planner.heads().items()}, {})
+        return to_json(self.planner.seen, {})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run."""
@@ -196,7 +196,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read one task's rows."""
         assert isinstance(partition, WindowPartition)
         options = SourceOptions.parse(self.options)
-        yield from _decoded(options, partition.window, self.shape)
+        patience_ms = options.outage_ms
+        yield from _decoded(options, partition.window, self.shape, patience_ms=patience_ms)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Report progress to `commitGroup`; the checkpoint alone decides where to go on."""
@@ -210,13 +211,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.transport.close()
 
 
-def _decoded(options: SourceOptions, window: Window, shape: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _decoded(
+    options: SourceOptions, window: Window, shape: pa.Schema, *, patience_ms: int = 0
+) -> Iterator[pa.RecordBatch]:
     columns = tuple(shape.names)
     if not body_columns(options.raw):
-        for batch in read_window(options, window, columns):
+        for batch in read_window(options, window, columns, patience_ms=patience_ms):
             yield shaped(batch, shape)
         return
     body_type = shape.field("body").type if "body" in columns else None
     decoder = BodyDecoder(options.raw, columns, body_type)
-    for batch in read_window(options, window, decoder.needed):
+    for batch in read_window(options, window, decoder.needed, patience_ms=patience_ms):
         yield shaped(decoder.decode(batch), shape)

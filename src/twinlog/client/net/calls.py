@@ -28,6 +28,7 @@ from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Header, RemotingCommand, Request
+from twinlog.remoting.headers.admin import GetTopicStatsInfoRequestHeader
 from twinlog.remoting.headers.clients import GetConsumerListByGroupRequestHeader
 from twinlog.remoting.headers.offsets import (
     GetMaxOffsetRequestHeader,
@@ -138,6 +139,26 @@ async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
         instance, queue.broker_name, RequestCode.GET_MIN_OFFSET, header, action="begin offset"
     )
     return max(0, offset_of(answer))
+
+
+async def topic_offsets(
+    instance: ClientInstance, topic: str, broker_name: str
+) -> dict[int, tuple[int, int]]:
+    """First and end offset of every queue that one broker has of a topic, by queue id.
+
+    Raises:
+        BrokerTopicNotFoundError: the broker does not have the topic.
+    """
+    answer = await _read(
+        instance, broker_name, RequestCode.GET_TOPIC_STATS_INFO,
+        GetTopicStatsInfoRequestHeader(topic), action="queue offsets",
+    )  # fmt: skip
+    table = json_object(answer).get("offsetTable") or {}
+    found = {}
+    for key, ends in table.items():
+        queue = queue_from_answer(fastjson.loads(key))
+        found[queue.queue_id] = (int(ends.get("minOffset", 0)), int(ends.get("maxOffset", 0)))
+    return found
 
 
 async def search_offset(instance: ClientInstance, queue: MessageQueue, timestamp_ms: int) -> int:

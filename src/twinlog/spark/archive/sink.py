@@ -160,9 +160,10 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             end = ends.get(key, low)
             try:
                 check_next(key, end, low)
-            except ArchiveError:
+            except ArchiveError as error:
                 if SourceOptions.parse(self.source).fail_on_data_loss or low < end:
-                    raise
+                    remedy = f"remove {self.root / '_checkpoint'}, the archive knows where to go on"
+                    raise ArchiveError(error.condition, f"{error.message}: {remedy}") from error
                 gaps.append([*key, end, low, GAP])
         return gaps
 

@@ -28,7 +28,8 @@ def stage_window(
     count = 0
     try:
         for part in by_topic(window):
-            for batch in read_window(options, part, ALL_COLUMNS, skipped):
+            rows = read_window(options, part, ALL_COLUMNS, skipped, patience_ms=options.outage_ms)
+            for batch in rows:
                 count += batch.num_rows
                 writer.write(batch)
             writer.close_files()

@@ -17,7 +17,7 @@ The first batch is empty and its end, which Spark does keep, pins the start.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from twinlog.spark.errors import OptionError
@@ -93,9 +93,3 @@ def smaller(one: Offsets, other: Offsets) -> Offsets:
 def rows_between(start: Offsets, end: Offsets) -> int:
     """Count the rows between two offsets."""
     return sum(max(0, high - start.get(key, high)) for key, high in end.items())
-
-
-def select(offsets: Offsets, topics: Iterable[str]) -> Offsets:
-    """Keep the queues of some topics."""
-    wanted = set(topics)
-    return {key: value for key, value in offsets.items() if key[0] in wanted}

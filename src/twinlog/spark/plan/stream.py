@@ -7,11 +7,12 @@ own log of offsets.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
-from twinlog.spark.errors import DataLossError
+from twinlog.spark.errors import DataLossError, UnreachableError
 from twinlog.spark.options import LATEST, SourceOptions
 from twinlog.spark.plan.offsets import (
     Offsets,
@@ -20,7 +21,6 @@ from twinlog.spark.plan.offsets import (
     is_symbol,
     limit_rows,
     rows_between,
-    select,
     smaller,
     symbol,
     to_json,
@@ -28,17 +28,22 @@ from twinlog.spark.plan.offsets import (
 from twinlog.spark.plan.positions import describe_start, ranges_between, resolve_start
 from twinlog.spark.read.transport import (
     ADVICE,
+    Heads,
     LossPolicy,
     Skip,
     Transport,
     Window,
     log,
-    select_queues,
+    wants,
 )
 
 # A slave that took over has the records of its master, but its queues may be a moment behind them.
 BEHIND_TRIES = 25
 BEHIND_SECONDS = 0.2
+OUTAGE_SECONDS = 0.5
+FIRST_OUTAGE_MS = 10_000
+NAMES_MAX = 5
+T = TypeVar("T")
 
 
 class StreamPlanner:
@@ -55,49 +60,121 @@ class StreamPlanner:
         self.options, self.transport, self.now, self.pause = options, transport, now, pause
         self.policy = LossPolicy(options.fail_on_data_loss)
         self.target: Offsets | None = None
+        self.seen: Offsets = {}  # the newest ends that a look has found
         self.waiting_since: float | None = None
+        self.outage_since: float | None = None
 
     def initial(self) -> dict[str, Any]:
         """Return a symbol: the same at every call, whatever the log does meanwhile."""
         return symbol(describe_start(self.options, "latest"))
 
-    def heads(self) -> dict[QueueKey, tuple[int, int]]:
-        """Return the bounds of all queues that are read."""
-        keys = select_queues(self.options, self.transport.queues())
-        return self.transport.bounds(keys)
+    # Looking at the queues
 
-    def _heads_reaching(
-        self, offsets: Offsets, read: Callable[[], dict[QueueKey, tuple[int, int]]]
-    ) -> dict[QueueKey, tuple[int, int]]:
-        """Read the bounds, again for some seconds while a queue ends before what was read of it."""
-        bounds = read()
+    def _look(self, known: Collection[QueueKey]) -> Heads:
+        """Look at all queues, and note how far they go."""
+        found = self.transport.heads(known)
+        self.seen |= {key: end for key, (_, end) in found.bounds.items()}
+        return found
+
+    def _look_reaching(self, offsets: Offsets) -> Heads:
+        """Look, again for some seconds while a queue ends before what was read of it."""
+        found = self._look(offsets)
         for _ in range(BEHIND_TRIES):
+            bounds = found.bounds
             if all(bounds[key][1] >= end for key, end in offsets.items() if key in bounds):
                 break
             self.pause(BEHIND_SECONDS)
-            bounds = read()
-        return bounds
+            found = self._look(offsets)
+        return found
+
+    def _through_outages(self, work: Callable[[], T], longest_ms: int) -> T:
+        """Do the work, again while the cluster cannot be reached and the time lasts."""
+        while True:
+            try:
+                return work()
+            except UnreachableError as error:
+                self._wait_out(error, longest_ms)
+
+    def _wait_out(self, error: UnreachableError, longest_ms: int) -> None:
+        """Note that somebody is missing and wait a little.
+
+        Raises:
+            UnreachableError: it has lasted too long.
+        """
+        if error.condition != "BROKER_UNREACHABLE":
+            raise error
+        now = self.now()
+        if self.outage_since is None:
+            self.outage_since = now
+            log.warning("the cluster cannot be reached as a whole, waiting for it: %s", error)
+        if (now - self.outage_since) * 1000 >= longest_ms:
+            lasted = f"{now - self.outage_since:.0f} s"
+            detail = f"{error.message}; outageTimeout is over after {lasted}"
+            raise UnreachableError(error.condition, detail) from error
+        self.pause(OUTAGE_SECONDS)
+
+    def _all_answer(self, found: Heads, needed: Collection[QueueKey]) -> bool:
+        """Say whether everybody answered and every queue that is needed is found or gone."""
+        return not found.silent and all(k in found.bounds or k in found.gone for k in needed)
+
+    def _demand(self, found: Heads, needed: Collection[QueueKey]) -> None:
+        """Raise UnreachableError unless everybody answered about the queues that are needed."""
+        if self._all_answer(found, needed):
+            self.outage_since = None
+            return
+        raise _outage(found, needed)
 
     def fix_target(self) -> None:
         """AvailableNow: what is there now is all that this run reads."""
-        self.target = {key: end for key, (_, end) in self.heads().items()}
+
+        def look() -> Heads:
+            found = self._look(())
+            self._demand(found, ())
+            return found
+
+        found = self._through_outages(look, self.options.outage_ms)
+        self.target = {key: end for key, (_, end) in found.bounds.items()}
+
+    # Batches
 
     def latest(self, start: Mapping[str, Any], *, limited: bool) -> dict[str, Any]:
         """Return the end of the next batch; `start` itself when there is nothing to do."""
         if is_symbol(start):
-            pinned = resolve_start(self.options, self.transport, self.heads(), LATEST)
-            return to_json(pinned, self.transport.marks(pinned))
-        begin, marks = from_json(start)
+            # Where nothing was ever read a wrong address is likelier than an outage.
+            longest_ms = min(self.options.outage_ms, FIRST_OUTAGE_MS)
+            return self._through_outages(self._pin, longest_ms)
+        work = functools.partial(self._latest, start, limited=limited)
+        return self._through_outages(work, self.options.outage_ms)
+
+    def _pin(self) -> dict[str, Any]:
+        found = self._look(())
+        self._demand(found, ())
+        pinned = resolve_start(self.options, self.transport, found.bounds, LATEST)
+        return to_json(pinned, self.transport.marks(pinned))
+
+    def _latest(self, start: Mapping[str, Any], *, limited: bool) -> dict[str, Any]:
+        offsets, marks = from_json(start)
+        # A user may have changed what is read; nothing else takes a queue out of the offsets.
+        begin = {key: number for key, number in offsets.items() if wants(self.options, key)}
         self._check_marks(marks)
-        bounds = self._heads_reaching(begin, self.heads)
-        end = self._ends(begin, bounds)
+        found = self._look_reaching(begin)
+        if not self._all_answer(found, begin):
+            if self.target is not None or not found.bounds:
+                raise _outage(found, begin)
+            # Brokers that answer are read on; the others keep their place.
+            self._wait_out(_outage(found, begin), self.options.outage_ms)
+        else:
+            self.outage_since = None
+        end = self._ends(begin, found)
         fresh = {key: number for key, number in end.items() if key not in begin}
         if limited:
             end = self._limited(begin, end)
         if end == begin or (limited and not fresh and self._must_wait(begin, end)):
             return dict(start)
         self.waiting_since = None
-        return to_json(end, self.transport.marks(end))
+        answering = {key: number for key, number in end.items() if key in found.bounds}
+        known = {name: mark for name, mark in marks.items() if any(k[1] == name for k in end)}
+        return to_json(end, {**known, **self.transport.marks(answering)})
 
     def _check_marks(self, marks: Mapping[str, Any]) -> None:
         try:
@@ -107,22 +184,19 @@ class StreamPlanner:
                 raise
             log.warning("going on after %s", error)
 
-    def _ends(self, begin: Offsets, bounds: Mapping[QueueKey, tuple[int, int]]) -> Offsets:
-        topics = {topic for topic, _, _ in begin}
+    def _ends(self, begin: Offsets, found: Heads) -> Offsets:
         end: Offsets = {}
-        for key, number in select(begin, {k[0] for k in bounds} | set(self.options.topics)).items():
-            if key not in bounds:
+        for key, number in begin.items():
+            if key in found.gone:
                 reason = "QUEUE_VANISHED the queue does not exist any more"
                 self.policy.lost(Skip(*key, number, number, reason), ADVICE)
                 continue
-            head = bounds[key][1]
-            if head < number:
-                reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made anew or cut"
-                self.policy.lost(Skip(*key, head, number, reason), ADVICE)
-            if self.target is not None:
-                head = min(head, self.target.get(key, number))
-            end[key] = max(head, number) if self.policy.fail else head
-        for key, (first, _) in bounds.items():
+            if key not in found.bounds:
+                end[key] = number  # its broker does not answer now
+                continue
+            end[key] = self._end(key, number, found.bounds[key][1])
+        topics = {topic for topic, _, _ in begin}
+        for key, (first, _) in found.bounds.items():
             if key not in begin:
                 # A new queue is entered at its first offset in a batch of its own, which pins
                 # that start in Spark's log before any row of it is read.
@@ -131,6 +205,14 @@ class StreamPlanner:
                     self.policy.lost(Skip(*key, 0, first, reason), ADVICE)
                 end[key] = first
         return end
+
+    def _end(self, key: QueueKey, number: int, head: int) -> int:
+        if head < number:
+            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made anew or cut"
+            self.policy.lost(Skip(*key, head, number, reason), ADVICE)
+        if self.target is not None:
+            head = min(head, self.target.setdefault(key, head))
+        return max(head, number) if self.policy.fail else head
 
     def _limited(self, begin: Offsets, end: Offsets) -> Offsets:
         options = self.options
@@ -157,6 +239,25 @@ class StreamPlanner:
             return []
         low, _ = from_json(start)
         high, marks = from_json(end)
-        self._check_marks(marks)
-        bounds = self._heads_reaching(high, lambda: self.transport.bounds(high))
-        return self.transport.plan(ranges_between(low, high, bounds, self.policy))
+        moved = {key: number for key, number in high.items() if number > low.get(key, number)}
+
+        def plan() -> list[Window]:
+            self._check_marks(marks)
+            found = self._look_reaching(high)
+            missing = [k for k in moved if k not in found.bounds and k not in found.gone]
+            if missing:
+                raise _outage(found, missing)
+            ranges = ranges_between(low, moved, found.bounds, self.policy)
+            return self.transport.plan(ranges)
+
+        return self._through_outages(plan, self.options.outage_ms)
+
+
+def _outage(found: Heads, needed: Collection[QueueKey]) -> UnreachableError:
+    reasons = [f"{name}: {reason}" for name, reason in sorted(found.silent.items())]
+    lost = sorted({k[:2] for k in needed if k not in found.bounds and k not in found.gone})
+    names = [f"{topic} on {broker}" for topic, broker in lost]
+    if names:
+        more = ", ..." if len(names) > NAMES_MAX else ""
+        reasons.append(f"no answer about {', '.join(names[:NAMES_MAX])}{more}")
+    return UnreachableError("BROKER_UNREACHABLE", "; ".join(reasons))

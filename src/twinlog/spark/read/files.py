@@ -32,7 +32,7 @@ from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.windows import Limits, Range, windows
 from twinlog.spark.read import key_index
 from twinlog.spark.read.store_view import ENTRY, LogView, QueueView, StoreView
-from twinlog.spark.read.transport import ADVICE, LossPolicy, Skip, Window
+from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window, select_queues
 
 log = logging.getLogger("twinlog.spark")
 HEAL_SECONDS = 0.2  # a record that is being written looks torn; one retry after this tells
@@ -87,6 +87,12 @@ class StoreTransport:
                 end = queue.end(self.store.log, confirmed=confirmed)
                 found[key] = (min(end, queue.begin(self.store.log.min_offset)), end)
         return found
+
+    def heads(self, known: Collection[QueueKey]) -> Heads:
+        """Look at the queues; the store's own list is final about what is gone."""
+        present = self.queues()
+        bounds = self.bounds({*select_queues(self.options, present, known), *known})
+        return Heads(bounds, frozenset(known).difference(present))
 
     def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first offset stored at or after a time."""

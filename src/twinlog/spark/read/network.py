@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import logging
 import ssl
 from collections.abc import (
     AsyncGenerator,
+    Awaitable,
+    Callable,
     Collection,
     Coroutine,
     Iterable,
@@ -31,17 +35,19 @@ from twinlog.client.errors import (
     BrokerError,
     ClientError,
     NameServerUnreachableError,
+    NoBrokerError,
+    RouteError,
     TopicNotFoundError,
     TransportError,
 )
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance
+from twinlog.client.net.routes import ReadAddress
 from twinlog.client.queues import MessageQueue
 from twinlog.client.settings import resolve
 from twinlog.message.crc import crc32
 from twinlog.message.layout import PHYSICAL_OFFSET_AT, PLACE_SIZE
 from twinlog.message.names import TOOLS_GROUP
-from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.spark.decode.records import (
     HEX_BYTES,
@@ -64,13 +70,14 @@ from twinlog.spark.options import SourceOptions, parse_bool, parse_count
 from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
 from twinlog.spark.plan.windows import Range, split_rows
 from twinlog.spark.read.store_view import HEADER_BYTES
-from twinlog.spark.read.transport import ADVICE, LossPolicy, Skip, Window
+from twinlog.spark.read.survey import Survey
+from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window
 
 log = logging.getLogger("twinlog.spark")
 CHUNK = 256  # queue offsets asked for by one worker at a time
 IN_FLIGHT = 16
-TAIL_ROWS = 32  # looked at at once for the end of what is confirmed; a broker gives no more
 ROWS_PER_TASK_MIN = 20_000
+RETRY_MS_MAX = 1000
 T = TypeVar("T")
 Piece = tuple[int, int, list[bytes]]  # offsets [low, high) and the bytes of their records
 
@@ -90,9 +97,10 @@ def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
 class BrokerTransport:
     """Reads topics through name server and brokers. Has an event loop of its own."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, patience_ms: int = 0) -> None:
         assert options.name_server is not None
         self.options = options
+        self.patience_ms = patience_ms  # how long a read waits for a cluster that is down
         self.policy = LossPolicy(options.fail_on_data_loss)
         raw = options.raw
         self.retries = parse_count("fetchRetries", raw.get("fetchRetries", "3"), least=0)
@@ -109,11 +117,12 @@ class BrokerTransport:
         instance = ClientInstance(name_server, resolve(**settings), name="spark")
         await instance.start()
         self.instance = instance
+        self.survey = Survey(instance, self.options, self._pull)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self.loop.run_until_complete(work)
-        except (NameServerUnreachableError, TransportError) as error:
+        except (NameServerUnreachableError, NoBrokerError, TransportError) as error:
             raise UnreachableError("BROKER_UNREACHABLE", str(error)) from error
         except TopicNotFoundError as error:
             raise NotFoundError("TOPIC_NOT_FOUND", str(error)) from error
@@ -140,105 +149,30 @@ class BrokerTransport:
 
     def queues(self) -> list[QueueKey]:
         """Return the queues of the topics that the options may mean."""
-        return self._run(self._queues())
-
-    async def _queues(self) -> list[QueueKey]:
-        names: Iterable[str] = self.options.topics or self.options.assign
-        if self.options.pattern is not None:
-            answer = await self.client.ask_name_servers(
-                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, action="list of topics"
-            )
-            names = fastjson.loads(answer.body).get("topicList") or ()
-        found: list[QueueKey] = []
-        for name in sorted(names):
-            try:
-                route = await self.client.refresh_route(name)
-            except TopicNotFoundError:
-                if self.options.pattern is None:
-                    raise
-                continue  # deleted since the list was made
-            found += [(q.topic, q.broker_name, q.queue_id) for q in route.read_queues(name)]
-        return found
+        return self._run(self.survey.queues())
 
     def bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return first and end offset of queues."""
-        return self._run(self._bounds(list(keys)))
+        return self._run(self.survey.bounds(list(keys)))
 
-    async def _bounds(self, keys: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
-        await self._know({key[0] for key in keys})
-        queues = [MessageQueue(*key) for key in keys]
-        ends = await asyncio.gather(*(calls.max_offset(self.client, q) for q in queues))
-        begins = await asyncio.gather(*(calls.min_offset(self.client, q) for q in queues))
-        if self.options.isolation == "confirmed":
-            ends = await self._confirmed_ends(keys, begins, ends)
-        found = {}
-        for key, begin, end in zip(keys, begins, ends, strict=True):
-            found[key] = (min(max(0, begin), end), end)
-        return found
-
-    async def _confirmed_ends(
-        self, keys: Sequence[QueueKey], begins: Sequence[int], ends: Sequence[int]
-    ) -> list[int]:
-        """Lower the ends to what the replicas of a SYNC_MASTER have confirmed."""
-        limits = {name: await self._confirmed(name) for name in {key[1] for key in keys}}
-        found = list(ends)
-        for number, key in enumerate(keys):
-            limit = limits[key[1]]
-            if limit is not None:
-                low = max(0, begins[number])
-                found[number] = await self._confirmed_end(key, low, ends[number], limit)
-        return found
-
-    async def _confirmed_end(self, key: QueueKey, begin: int, end: int, limit: int) -> int:
-        """Step back over the tail that is not confirmed yet; it is what is under way."""
-        while end > begin:
-            low = max(begin, end - TAIL_ROWS)
-            good = await self._confirmed_rows(key, low, end, limit)
-            if good:
-                return low + good
-            end = low
-        return end
-
-    async def _confirmed_rows(self, key: QueueKey, low: int, high: int, limit: int) -> int:
-        """Count the rows from `low` on that end at or before the physical offset `limit`."""
-        at = low
-        while at < high:
-            answer = await self._pull(MessageQueue(*key), at, high - at)
-            if not answer.body:
-                return high - low  # deleted meanwhile: the read will tell
-            data = LogSlice.over(answer.body, 0)
-            places = np.array(chain(data), np.int64)
-            if not len(places):
-                return high - low  # damaged: the read will tell
-            tops = data.ints(">i8", places + PHYSICAL_OFFSET_AT) + data.ints(">i4", places)
-            good = int(np.searchsorted(tops, limit, "right"))
-            at += good
-            if good < len(tops):
-                break
-        return at - low
-
-    async def _confirmed(self, broker: str) -> int | None:
-        """Ask a SYNC_MASTER of ours how far its replicas are; None where that has no answer."""
-        target = calls.readable(self.client, broker, 0)
-        if target.is_slave:
-            return None  # what a slave has is on two machines
-        try:
-            answer = await self.client.transport.call(
-                target.address, RequestCode.GET_BROKER_HA_STATUS, {},
-                timeout_ms=self.client.settings.request_timeout_ms, action="confirmed offset",
-            )  # fmt: skip
-        except BrokerError:
-            return None  # Apache's 4.9 does not know the request
-        except TransportError as error:
-            self.client.connection_failed(target.address, error)
-            return None
-        own = fastjson.loads(answer.body).get("twinlog") or {}
-        confirmed = int(own.get("confirmedOffset") or 0)
-        return confirmed if own.get("role") == "SYNC_MASTER" and confirmed > 0 else None
+    def heads(self, known: Collection[QueueKey]) -> Heads:
+        """Look at the queues, at those that are known too."""
+        return self._run(self.survey.heads(known))
 
     async def _know(self, topics: Iterable[str]) -> None:
         for topic in topics:
-            await self.client.route(topic)
+            await self._through_outage(functools.partial(self.client.route, topic))
+
+    async def _through_outage(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask again while nobody answers and patience lasts."""
+        deadline = self.loop.time() + self.patience_ms / 1000
+        while True:
+            try:
+                return await ask()
+            except (RouteError, TransportError):
+                if self.loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(RETRY_MS_MAX / 1000)
 
     def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first offset stored at or after a time."""
@@ -251,7 +185,7 @@ class BrokerTransport:
         return self._run(self._group_offsets(group))
 
     async def _group_offsets(self, group: str) -> Offsets:
-        keys = await self._queues()
+        keys = await self.survey.queues()
         asked = (calls.query_consumer_offset(self.client, group, MessageQueue(*k)) for k in keys)
         answers = await asyncio.gather(*asked)
         return {k: n for k, n in zip(keys, answers, strict=True) if n is not None}
@@ -325,7 +259,7 @@ class BrokerTransport:
 
     async def _header_at(self, broker: str, physical_offset: int) -> bytes | None:
         if broker not in self.client.brokers:
-            await self._queues()
+            await self.survey.queues()
         if broker not in self.client.brokers:
             return None
         target = calls.readable(self.client, broker, 0)
@@ -489,17 +423,20 @@ class BrokerTransport:
     async def _pull(self, queue: MessageQueue, offset: int, count: int) -> Any:
         """Pull once, from the other replica when one cannot be reached or is behind."""
         last: Exception | None = None
-        for attempt in range(self.retries + 1):
-            target = calls.readable(self.client, queue.broker_name, 0)
+        deadline = self.loop.time() + self.patience_ms / 1000
+        for attempt in itertools.count():
             request = calls.pull_command(
                 queue, offset, group=TOOLS_GROUP, count_max=count, suspend_ms=0, subscription=None,
                 posts_subscription=True, commit_offset=None,
             )  # fmt: skip
+            target: ReadAddress | None = None
             try:
+                target = calls.readable(self.client, queue.broker_name, 0)
                 timeout = self.client.settings.request_timeout_ms
                 answer = await self.client.transport.invoke(target.address, request, timeout)
             except TransportError as error:
-                self.client.connection_failed(target.address, error)
+                if target is not None:
+                    self.client.connection_failed(target.address, error)
                 last = error
             else:
                 ext = answer.ext() if answer.code in PULL_CODES else {}
@@ -509,12 +446,16 @@ class BrokerTransport:
                 last = ClientError(
                     f"{target.address}: code {answer.code} {answer.remark or 'it is behind'}"
                 )
-            if attempt < self.retries:
-                await asyncio.sleep(self.retry_ms * (attempt + 1) / 1000)
+            if attempt >= self.retries:
+                if self.loop.time() >= deadline:
+                    break
+                with contextlib.suppress(ClientError):  # the replicas may have other addresses
+                    await self.client.refresh_route(queue.topic)
+            await asyncio.sleep(min(self.retry_ms * (attempt + 1), RETRY_MS_MAX) / 1000)
         raise UnreachableError(
             "BROKER_UNREACHABLE",
             f"no replica of {queue.broker_name} gave {queue.topic} queue {queue.queue_id} offset "
-            f"{offset} in {self.retries + 1} tries: {last}",
+            f"{offset} in {attempt + 1} tries: {last}",
         )
 
 

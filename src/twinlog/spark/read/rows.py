@@ -16,8 +16,8 @@ from twinlog.spark.read.files import StoreTransport
 from twinlog.spark.read.transport import LossPolicy, Skip, Transport, select_queues
 
 
-def open_transport(options: SourceOptions) -> Transport:
-    """Open the place that the options name.
+def open_transport(options: SourceOptions, *, patience_ms: int = 0) -> Transport:
+    """Open the place that the options name; a read waits so long for a cluster that is down.
 
     Raises:
         OptionError: only an archive is named, which has no live part.
@@ -28,7 +28,7 @@ def open_transport(options: SourceOptions) -> Transport:
         # The client is imported only where it is used: reading files needs none of it.
         from twinlog.spark.read.network import BrokerTransport
 
-        return BrokerTransport(options)
+        return BrokerTransport(options, patience_ms=patience_ms)
     raise OptionError(
         "BAD_OPTION", "archive alone is a finished table: give path or nameServer too"
     )
@@ -67,12 +67,14 @@ def read_window(
     part: Any,
     columns: tuple[str, ...],
     skipped: list[Skip] | None = None,
+    *,
+    patience_ms: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task; what the loss rule skips is added to `skipped`."""
     if not isinstance(part, tuple):
         yield from read_file(options, part, columns)
         return
-    transport = open_transport(options)
+    transport = open_transport(options, patience_ms=patience_ms)
     try:
         yield from transport.read(part, columns)
         if skipped is not None:

@@ -65,6 +65,15 @@ class LossPolicy:
         self.skipped.append(skip)
 
 
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What a look at the queues found. A queue is in one of the three, or nobody knows of it."""
+
+    bounds: dict[QueueKey, tuple[int, int]]  # first and end offset
+    gone: frozenset[QueueKey] = frozenset()  # a living broker says that they do not exist
+    silent: Mapping[str, str] = field(default_factory=dict)  # who did not answer, and why
+
+
 ADVICE = "Start from what is there, or set failOnDataLoss=false to skip it and have it reported"
 
 
@@ -78,6 +87,13 @@ class Transport(Protocol):
 
     def bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return first and end offset of queues; queues that are not there are left out."""
+
+    def heads(self, known: Collection[QueueKey]) -> Heads:
+        """Look at the queues that the options ask for, and at those that are known already.
+
+        A queue that is missing from an answer is gone only when a living broker confirms it.
+        Brokers and name servers that do not answer are named in the result.
+        """
 
     def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
         """Return the offset of the first record stored at or after a time, if there is one."""
@@ -110,43 +126,52 @@ class Transport(Protocol):
         """Let go of connections."""
 
 
-def select_queues(options: SourceOptions, queues: Iterable[QueueKey]) -> list[QueueKey]:
-    """Choose the queues that the options ask for.
+def wants(options: SourceOptions, key: QueueKey) -> bool:
+    """Say whether the options ask for a queue."""
+    if options.assign:
+        return key[2] in options.assign.get(key[0], {}).get(key[1], ())
+    if options.pattern is not None:
+        is_allowed = options.include_system_topics or is_user_topic(key[0])
+        return is_allowed and re.fullmatch(options.pattern, key[0]) is not None
+    return key[0] in options.topics
+
+
+def select_queues(
+    options: SourceOptions, queues: Iterable[QueueKey], known: Collection[QueueKey] = ()
+) -> list[QueueKey]:
+    """Choose the queues that the options ask for; those that are `known` need not be there.
 
     Raises:
         NotFoundError: a topic that is named does not exist.
     """
     present = sorted(queues)
     if options.assign:
-        return _assigned(options.assign, present)
-    if options.pattern is not None:
-        matches = re.compile(options.pattern).fullmatch
-        system = options.include_system_topics
-        return [k for k in present if matches(k[0]) and (system or is_user_topic(k[0]))]
+        _check_assigned(options.assign, present, known)
     topics = {topic for topic, _, _ in present}
     for topic in options.topics:
-        if topic not in topics:
+        if topic not in topics and all(topic != key[0] for key in known):
             hint = nearest(topic, topics)
             raise NotFoundError("TOPIC_NOT_FOUND", f"there is no topic {topic!r}{hint}")
-    return [key for key in present if key[0] in options.topics]
+    return [key for key in present if wants(options, key)]
 
 
-def _assigned(
-    assign: Mapping[str, dict[str, list[int]]], present: Sequence[QueueKey]
-) -> list[QueueKey]:
+def _check_assigned(
+    assign: Mapping[str, dict[str, list[int]]],
+    present: Sequence[QueueKey],
+    known: Collection[QueueKey],
+) -> None:
     wanted = [
         (topic, broker, queue)
         for topic, brokers in assign.items()
         for broker, ids in brokers.items()
         for queue in ids
     ]
-    known = set(present)
+    there = {*present, *known}
     for key in wanted:
-        if key not in known:
+        if key not in there:
             names = ", ".join(sorted({f"{t}/{b}" for t, b, _ in present if t == key[0]})) or "none"
             raise NotFoundError(
                 "TOPIC_NOT_FOUND",
                 f"assign names topic {key[0]!r} broker {key[1]!r} queue {key[2]}, which is not "
                 f"there (topic/broker that are: {names})",
             )
-    return sorted(wanted)

@@ -1,0 +1,203 @@
+"""A look at the queues of a cluster: which there are, where they begin and end, who is silent.
+
+One request for each topic and broker, whatever the number of queues. A queue is gone only when a
+living master says so; a name server that has just started knows of no topic, and a broker that is
+down is in no route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from twinlog.client.errors import (
+    BrokerError,
+    BrokerTopicNotFoundError,
+    ClientError,
+    NameServerUnreachableError,
+    NoBrokerError,
+    TopicNotFoundError,
+    TransportError,
+)
+from twinlog.client.net import calls
+from twinlog.client.net.instance import ClientInstance
+from twinlog.client.queues import MessageQueue
+from twinlog.message.layout import PHYSICAL_OFFSET_AT
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+from twinlog.spark.decode.records import LogSlice, chain
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.plan.offsets import QueueKey
+from twinlog.spark.read.transport import Heads, select_queues
+
+TAIL_ROWS = 32  # looked at at once for the end of what is confirmed; a broker gives no more
+NAME_SERVER = "name server"
+Pull = Callable[[MessageQueue, int, int], Awaitable[Any]]
+Bounds = dict[QueueKey, tuple[int, int]]
+
+
+class Survey:
+    """Asks name servers and brokers about queues."""
+
+    def __init__(self, client: ClientInstance, options: SourceOptions, pull: Pull) -> None:
+        self.client, self.options, self.pull = client, options, pull
+
+    async def queues(self) -> list[QueueKey]:
+        """Return the queues of the topics that the options may mean, as the routes have them."""
+        names: Iterable[str] = self.options.topics or self.options.assign
+        if self.options.pattern is not None:
+            answer = await self.client.ask_name_servers(
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, action="list of topics"
+            )
+            names = fastjson.loads(answer.body).get("topicList") or ()
+        found: list[QueueKey] = []
+        for name in sorted(names):
+            try:
+                route = await self.client.refresh_route(name)
+            except TopicNotFoundError:
+                continue  # never there, or deleted since the list was made
+            found += [(q.topic, q.broker_name, q.queue_id) for q in route.read_queues(name)]
+        return found
+
+    async def heads(self, known: Collection[QueueKey]) -> Heads:
+        """Look at the queues that the options ask for, and at those that are known already."""
+        silent: dict[str, str] = {}
+        chosen: list[QueueKey] = []
+        try:
+            present = await self.queues()
+            if not present and not await self.client.cluster_brokers():
+                raise NoBrokerError("it knows no broker yet")
+            chosen = select_queues(self.options, present, known)
+        except (NameServerUnreachableError, NoBrokerError) as error:
+            present = []
+            silent[NAME_SERVER] = str(error)
+        places = {key[:2] for key in present}
+        missing = set(known).difference(present)
+        # A broker that registers a topic with fewer queues says itself that the others are gone.
+        gone = {key for key in missing if key[:2] in places}
+        bounds, more, quiet = await self._ask({*chosen, *known} - gone)
+        return Heads(bounds, frozenset(gone | more), {**silent, **quiet})
+
+    async def bounds(self, keys: Sequence[QueueKey]) -> Bounds:
+        """Return first and end offset of queues.
+
+        Raises:
+            TransportError: a broker does not answer.
+        """
+        for topic in {key[0] for key in keys}:
+            await self.client.route(topic)
+        groups = _by_place(keys)
+        parts = await asyncio.gather(*(self._place(*at, ids) for at, ids in groups.items()))
+        found = {key: ends for part in parts for key, ends in part.items()}
+        return await self._confirmed_bounds(found)
+
+    async def _ask(self, keys: Iterable[QueueKey]) -> tuple[Bounds, set[QueueKey], dict[str, str]]:
+        """Return the bounds of queues, which of them are gone, and who did not answer."""
+        groups = _by_place(keys)
+        asked = (self._place(*at, ids) for at, ids in groups.items())
+        parts = await asyncio.gather(*asked, return_exceptions=True)
+        bounds: Bounds = {}
+        gone: set[QueueKey] = set()
+        silent: dict[str, str] = {}
+        for (topic, broker), part in zip(groups, parts, strict=True):
+            if isinstance(part, dict):
+                bounds |= part
+            elif isinstance(part, BrokerTopicNotFoundError) and self._is_of_master(part, broker):
+                gone |= {(topic, broker, number) for number in groups[topic, broker]}
+            elif isinstance(part, ClientError):
+                silent[broker] = str(part)
+            else:
+                raise part
+        try:
+            bounds = await self._confirmed_bounds(bounds)
+        except ClientError as error:
+            return {}, gone, {**silent, "confirmed offsets": str(error)}
+        return bounds, gone, silent
+
+    def _is_of_master(self, error: BrokerError, broker: str) -> bool:
+        return error.address == self.client.master_address(broker)
+
+    async def _place(self, topic: str, broker: str, queue_ids: Collection[int]) -> Bounds:
+        """Return the bounds of a topic's queues on one broker, with one request."""
+        table = await calls.topic_offsets(self.client, topic, broker)
+        found = {(topic, broker, number): table[number] for number in queue_ids if number in table}
+        for number in set(queue_ids).difference(table):  # to be read, not to be written
+            queue = MessageQueue(topic, broker, number)
+            low, high = (
+                await calls.min_offset(self.client, queue),
+                await calls.max_offset(self.client, queue),
+            )
+            found[topic, broker, number] = (low, high)
+        return {key: (min(max(0, low), high), high) for key, (low, high) in found.items()}
+
+    # What replicas have confirmed
+
+    async def _confirmed_bounds(self, bounds: Bounds) -> Bounds:
+        """Lower the ends to what the replicas of a SYNC_MASTER have confirmed."""
+        if self.options.isolation != "confirmed":
+            return bounds
+        limits = {name: await self._confirmed(name) for name in {key[1] for key in bounds}}
+        found = {}
+        for key, (low, high) in bounds.items():
+            limit = limits[key[1]]
+            end = high if limit is None else await self._confirmed_end(key, low, high, limit)
+            found[key] = (low, end)
+        return found
+
+    async def _confirmed_end(self, key: QueueKey, begin: int, end: int, limit: int) -> int:
+        """Step back over the tail that is not confirmed yet; it is what is under way."""
+        while end > begin:
+            low = max(begin, end - TAIL_ROWS)
+            good = await self._confirmed_rows(key, low, end, limit)
+            if good:
+                return low + good
+            end = low
+        return end
+
+    async def _confirmed_rows(self, key: QueueKey, low: int, high: int, limit: int) -> int:
+        """Count the rows from `low` on that end at or before the physical offset `limit`."""
+        at = low
+        while at < high:
+            answer = await self.pull(MessageQueue(*key), at, high - at)
+            if not answer.body:
+                return high - low  # deleted meanwhile: the read will tell
+            data = LogSlice.over(answer.body, 0)
+            places = np.array(chain(data), np.int64)
+            if not len(places):
+                return high - low  # damaged: the read will tell
+            tops = data.ints(">i8", places + PHYSICAL_OFFSET_AT) + data.ints(">i4", places)
+            good = int(np.searchsorted(tops, limit, "right"))
+            at += good
+            if good < len(tops):
+                break
+        return at - low
+
+    async def _confirmed(self, broker: str) -> int | None:
+        """Ask a SYNC_MASTER of ours how far its replicas are; None where that has no answer."""
+        target = calls.readable(self.client, broker, 0)
+        if target.is_slave:
+            return None  # what a slave has is on two machines
+        try:
+            answer = await self.client.transport.call(
+                target.address, RequestCode.GET_BROKER_HA_STATUS, {},
+                timeout_ms=self.client.settings.request_timeout_ms, action="confirmed offset",
+            )  # fmt: skip
+        except BrokerError:
+            return None  # Apache's 4.9 does not know the request
+        except TransportError as error:
+            self.client.connection_failed(target.address, error)
+            return None
+        own = fastjson.loads(answer.body).get("twinlog") or {}
+        confirmed = int(own.get("confirmedOffset") or 0)
+        return confirmed if own.get("role") == "SYNC_MASTER" and confirmed > 0 else None
+
+
+def _by_place(keys: Iterable[QueueKey]) -> dict[tuple[str, str], list[int]]:
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for topic, broker, number in sorted(keys):
+        groups[topic, broker].append(number)
+    return groups

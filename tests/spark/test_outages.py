@@ -1,0 +1,195 @@
+"""Streams through outages: what was read stays in the offsets, whatever the cluster forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes import ProcessGroup, process_group, wait_until
+from support.twinlog_servers import (
+    TwinlogBroker,
+    TwinlogNamesrv,
+    start_twinlog_broker,
+    start_twinlog_namesrv,
+)
+from twinlog.admin.client import Admin
+from twinlog.admin.topics import delete_topic
+from twinlog.client import Message, blocking
+from twinlog.spark.errors import DataLossError, UnreachableError
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.plan.stream import StreamPlanner
+from twinlog.spark.read.rows import open_transport, read_window
+
+pytestmark = pytest.mark.timeout(240)
+COUNT = 400
+
+
+@dataclass
+class World:
+    """A cluster of two groups whose parts can be stopped and started."""
+
+    group: ProcessGroup
+    namesrv: TwinlogNamesrv
+    brokers: dict[str, TwinlogBroker]
+    opened: list[StreamPlanner] = field(default_factory=list)
+
+    def send(self, count: int = COUNT, topics: tuple[str, ...] = ("orders", "events")) -> None:
+        with blocking.Producer("producers", name_server=self.namesrv.address) as producer:
+            for topic in topics:
+                producer.send_many([Message(topic, b"%d" % n) for n in range(count)])
+
+    def planner(self, **more: str) -> StreamPlanner:
+        given = {
+            "nameServer": self.namesrv.address, "subscribePattern": "[oe].*",
+            "startingOffsets": "earliest", "pollTimeoutMs": "1000", "fetchRetries": "0", **more,
+        }  # fmt: skip
+        options = SourceOptions.parse(given)
+        planner = StreamPlanner(options, open_transport(options))
+        self.opened.append(planner)
+        return planner
+
+    def kill_brokers(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+
+    def start_brokers(self) -> None:
+        for name, broker in self.brokers.items():
+            self.brokers[name] = broker.restart()
+            self.group.add(self.brokers[name])
+
+    def delete(self, topic: str) -> None:
+        async def remove() -> None:
+            async with Admin(self.namesrv.address) as admin:
+                assert (await delete_topic(admin, topic)).is_complete
+
+        asyncio.run(remove())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with process_group() as group:
+        namesrv = start_twinlog_namesrv(tmp_path / "n")
+        group.add(namesrv)
+        brokers = {}
+        for name in ("broker-a", "broker-b"):
+            brokers[name] = start_twinlog_broker(
+                tmp_path / name, namesrv=namesrv.address, brokerName=name
+            )
+            group.add(brokers[name])
+            namesrv.wait_for_text(f"address={brokers[name].address}")
+        made = World(group, namesrv, brokers)
+        yield made
+        for planner in made.opened:
+            planner.transport.close()
+
+
+def rows_between(planner: StreamPlanner, start: dict[str, Any], end: dict[str, Any]) -> int:
+    return sum(
+        batch.num_rows
+        for window in planner.partitions(start, end)
+        for batch in read_window(planner.options, window, ("queue_offset",), patience_ms=60_000)
+    )
+
+
+def rows_of(offset: dict[str, Any]) -> int:
+    return sum(n for b in offset["offsets"].values() for q in b.values() for n in q.values())
+
+
+def read_all(planner: StreamPlanner, start: dict[str, Any], wanted: int) -> dict[str, Any]:
+    """Go on until so many rows are behind the offset: brokers dispatch a moment after they ack."""
+    end = start
+
+    def is_there() -> bool:
+        nonlocal end
+        end = planner.latest(end, limited=True)
+        return rows_of(end) >= wanted
+
+    wait_until(is_there, f"{wanted} rows", interval_s=0.1)
+    assert rows_of(end) == wanted
+    return end
+
+
+def test_offsets_stay_while_both_brokers_are_down(world: World) -> None:
+    world.send()
+    planner = world.planner()
+    start = planner.latest(planner.initial(), limited=True)
+    end = read_all(planner, start, 2 * COUNT)
+    world.kill_brokers()
+    wait_until(lambda: planner.transport.queues() == [], "the routes are empty", interval_s=0.2)
+    waits = threading.Event()
+    planner.pause = lambda seconds: waits.set() or threading.Event().wait(seconds) or None
+
+    def back() -> None:
+        assert waits.wait(60)
+        world.start_brokers()
+
+    restart = threading.Thread(target=back)
+    restart.start()
+    again = planner.latest(end, limited=True)
+    restart.join()
+    assert again["offsets"] == end["offsets"]
+    world.send(10)
+    final = read_all(planner, again, 2 * COUNT + 20)
+    assert rows_between(planner, end, final) == 20
+
+
+def test_a_query_that_starts_anew_during_the_outage_keeps_its_offsets(world: World) -> None:
+    world.send()
+    first = world.planner()
+    end = read_all(first, first.latest(first.initial(), limited=True), 2 * COUNT)
+    world.kill_brokers()
+    again = world.planner(outageTimeout="2s")
+    for is_now in (False, True):
+        if is_now:
+            again.target = {}
+        with pytest.raises(UnreachableError, match=r"BROKER_UNREACHABLE.*outageTimeout"):
+            again.latest(end, limited=True)
+        again.outage_since = None
+
+
+def test_one_broker_that_is_down_does_not_stop_the_other(world: World) -> None:
+    world.send()
+    planner = world.planner()
+    end = read_all(planner, planner.latest(planner.initial(), limited=True), 2 * COUNT)
+    world.brokers["broker-b"].kill()
+    with blocking.Producer("p", name_server=world.namesrv.address) as producer:
+        for n in range(20):
+            producer.send(Message("orders", b"%d" % n))
+    further = read_all(planner, end, 2 * COUNT + 20)
+    for topic in ("orders", "events"):
+        assert further["offsets"][topic]["broker-b"] == end["offsets"][topic]["broker-b"]
+    assert further["marks"]["broker-b"] == end["marks"]["broker-b"]
+    assert rows_between(planner, end, further) == 20
+
+
+def test_a_name_server_that_is_restarted_is_waited_for(world: World) -> None:
+    world.send()
+    planner = world.planner()
+    end = read_all(planner, planner.latest(planner.initial(), limited=True), 2 * COUNT)
+    world.namesrv.kill()
+    # Brokers that are known are read on without it.
+    assert planner.latest(end, limited=True)["offsets"] == end["offsets"]
+    namesrv = world.namesrv.restart()
+    world.group.add(namesrv)
+    fresh = world.planner()
+    assert fresh.latest(end, limited=True)["offsets"] == end["offsets"]
+    assert planner.latest(end, limited=True)["offsets"] == end["offsets"]
+
+
+def test_a_topic_that_is_deleted_is_a_loss_which_the_options_decide_about(world: World) -> None:
+    world.send()
+    planner = world.planner()
+    end = read_all(planner, planner.latest(planner.initial(), limited=True), 2 * COUNT)
+    world.delete("events")
+    with pytest.raises(DataLossError, match=r"QUEUE_VANISHED. events"):
+        planner.latest(end, limited=True)
+    lenient = world.planner(failOnDataLoss="false")
+    left = lenient.latest(end, limited=True)
+    assert set(left["offsets"]) == {"orders"}
+    assert {skip.topic for skip in lenient.policy.skipped} == {"events"}
