@@ -43,6 +43,14 @@ class Stage:
         assert answer.code == 0, answer.remark
         return int(answer.ext()["nextBeginOffset"])
 
+    def damage(self, broker: Broker, body: bytes) -> None:
+        """Flip a bit in the first record with this body, on disk."""
+        path = Path(broker.store.commit_log.segments.segments[0].path)
+        with path.open("r+b") as file:
+            at = file.read().index(body)
+            file.seek(at)
+            file.write(bytes([body[0] ^ 1]))
+
     async def slave(self, broker: Broker) -> ClassicSlave:
         """One that says where it is when a test wants it to."""
         slave = await ClassicSlave.connect(broker)

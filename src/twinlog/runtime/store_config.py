@@ -108,7 +108,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     ] = True
     twinlog_damage_wait_millis: Annotated[
         Natural,
-        live(
+        used(
             "How long a consumer waits at a damaged message while a replica may give a good copy,"
             " in ms; then it goes on behind it."
         ),

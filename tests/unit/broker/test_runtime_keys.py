@@ -88,6 +88,17 @@ async def _(stage: Stage) -> None:
     assert await stage.pull_count(broker) == 8
 
 
+@observes("twinlogCheckReads")
+async def _(stage: Stage) -> None:
+    broker = await stage.start()
+    await stage.send(broker, b"body")
+    stage.damage(broker, b"body")
+    answer = await pull(stage.brokers, broker, 0)
+    assert (answer.code, "is damaged: body CRC" in answer.remark) == (20, True)
+    await stage.change(broker, twinlogCheckReads=False)
+    assert await stage.pull_count(broker) == 1
+
+
 async def _transfer(stage: Stage, key: str, value: int, expected: int, memory: int) -> None:
     broker = await stage.brokers.start("one", memory_size=memory)
     for _ in range(40):
