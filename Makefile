@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo setup bench bench-scale test test-pure coverage interop sim mutants chaos fuzz lint fmt clean
+.PHONY: demo dist setup bench bench-scale test test-pure coverage interop sim mutants chaos fuzz lint fmt clean
 
 COMPILED := $(VENV)/.compiled
 PYX := $(shell find src -name '*.pyx' -o -name '*.pxd')
@@ -22,8 +22,10 @@ $(COMPILED): $(STAMP) $(PYX) tools/compile.py
 	$(BIN)/python tools/compile.py
 	@touch $(COMPILED)
 
+# Tests with targets of their own.
+APART := interop or chaos or dist or browser or services
 test: setup
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not interop and not chaos and not browser" $(ARGS)
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not ($(APART))" $(ARGS)
 
 # The Python reference alone, as where there is no C compiler: the unit tests once more.
 test-pure: setup
@@ -88,6 +90,14 @@ COMMA := ,
 fuzz: setup
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	$(BIN)/python tests/fuzz/run.py $(T) $(subst $(COMMA), ,$(TARGETS))
+
+# An sdist, a wheel with the compiled parts for this machine, and a pure one, in dist/.
+dist: setup
+	rm -rf dist
+	TWINLOG_BUILD=compiled $(BIN)/python -m hatchling build -t sdist -t wheel -d dist
+	TWINLOG_BUILD=pure $(BIN)/python -m hatchling build -t wheel -d dist
+	$(BIN)/python -m pytest tests/dist -m dist $(ARGS)
+	@ls -l dist
 
 lint: setup
 	$(BIN)/ruff check .

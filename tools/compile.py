@@ -84,7 +84,8 @@ def missing() -> str:
     return ""
 
 
-def build() -> None:
+def build(library: Path | None = None) -> None:
+    """Compile everything: beside the sources, or into `library` for a wheel."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
@@ -102,7 +103,10 @@ def build() -> None:
     command = Distribution(
         {"name": "twinlog", "ext_modules": modules, "package_dir": {"": "src"}}
     ).get_command_obj("build_ext")
-    command.inplace = True
+    if library is None:
+        command.inplace = True
+    else:
+        command.build_lib = str(library)
     command.build_temp = str(BUILD)
     command.ensure_finalized()
     command.run()

@@ -265,7 +265,7 @@ def same_request(ours: Request, apache: Request) -> None:
 
 
 # A row of the runtime table that holds a path, and rows about replication that Apache has not.
-OWN_OR_LOCAL = (
+OWN_OR_LOCAL = ("twinlog",
     "commitLogDiskRatio_", "contained", "haC", "haI", "haK", "haL", "haM", "haR", "haS", "metadata",
 )  # fmt: skip
 

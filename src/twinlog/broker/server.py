@@ -74,6 +74,7 @@ from twinlog.remoting.request_table import Handler
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
+from twinlog.runtime.compiled import code_tier
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.saving import SaveService
@@ -168,7 +169,7 @@ class Broker:
             f"twinlog broker ready name={config.broker_name} "
             f"listen={join_address(config.bind_address, config.listen_port)} "
             f"ha={join_address(config.bind_address, config.ha_listen_port)} "
-            f"role={config.broker_role.value}"
+            f"role={config.broker_role.value} code={code_tier()}"
         )
 
     @property

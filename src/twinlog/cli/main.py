@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from twinlog import __version__
 from twinlog.cli.lazy import LazyGroup, run_group
 
 # name -> (module, attribute, one line)
@@ -34,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("twinlog.cli.doctor", "doctor", "Look for what is wrong and say what to change."),
     "generate": ("twinlog.cli.generate", "generate", "Files for systemd, compose and shells."),
     "bench": ("twinlog.cli.bench", "bench", "Measure sending and consuming."),
+    "version": ("twinlog.cli.version", "version", "The version, and what it runs with."),
     "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),
 }
 
@@ -46,7 +48,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
     context_settings=_SETTINGS,
     epilog="First steps: twinlog up; twinlog topic create orders; twinlog ha status",
 )
-@click.version_option(package_name="twinlog")
+@click.version_option(__version__, prog_name="twinlog")
 @click.option("-n", "--namesrv", help="Name servers, ADDR;ADDR, for the command that follows.")
 @click.pass_context
 def cli(context: click.Context, namesrv: str | None) -> None:

@@ -6,6 +6,7 @@ TWINLOG_PURE=1 in the environment, everything works the same and takes longer.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -14,22 +15,58 @@ from typing import Any
 
 _LOG = logging.getLogger("twinlog")
 
+# Every compiled part there is: a test compares the list with the sources.
+PARTS = (
+    "twinlog.broker.put._send_lane",
+    "twinlog.client.producer._run",
+    "twinlog.message._hashing",
+    "twinlog.spark._decode",
+    "twinlog.store.index._index",
+    "twinlog.store.log._batch",
+    "twinlog.store.queue._gather",
+    "twinlog.store.recovery._scan",
+)
+
+
+def is_pure_asked() -> bool:
+    """Whether the environment asks for the Python reference."""
+    return os.environ.get("TWINLOG_PURE", "0") not in ("", "0")
+
+
+def missing_parts() -> list[str]:
+    """The parts that this process would do without, by name."""
+    return [name for name in PARTS if _origin(name) is None]
+
+
+def code_tier() -> str:
+    """What runs here, in one word or two: what start lines, status and metrics say."""
+    missing = len(missing_parts())
+    if missing == 0:
+        return "compiled"
+    return "pure" if missing == len(PARTS) else "partly-compiled"
+
 
 def load(name: str) -> Any | None:
     """The compiled module `name`, or None."""
-    if os.environ.get("TWINLOG_PURE", "0") not in ("", "0"):
+    origin = _origin(name)
+    if origin is None:
         return None
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        return None
-    if _is_stale(Path(spec.origin), name):
-        _LOG.warning("%s is older than its source and not used: run `make setup`", spec.origin)
+    if _is_stale(origin, name):
+        _LOG.warning("%s is older than its source and not used: run `make setup`", origin)
         return None
     try:
         return importlib.import_module(name)
     except ImportError as error:  # Of another Python, or another machine.
-        _LOG.warning("%s is not used: %s", spec.origin, error)
+        _LOG.warning("%s is not used: %s", origin, error)
         return None
+
+
+def _origin(name: str) -> Path | None:
+    """Where the built part lies, unless there is none or it is not wanted."""
+    if is_pure_asked():
+        return None
+    spec = importlib.util.find_spec(name)
+    return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 def _is_stale(built: Path, name: str) -> bool:

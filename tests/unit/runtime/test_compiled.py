@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from twinlog.runtime.compiled import load
+from twinlog.runtime.compiled import PARTS, code_tier, load, missing_parts
 
 MODULE = "twinlog.message._hashing"
 
@@ -45,3 +45,18 @@ def test_older_than_its_source_is_not_used(
     os.utime(source, (module.stat().st_mtime + 5,) * 2)
     assert load("_twin") is None
     assert "make setup" in caplog.text
+
+
+def test_every_compiled_part_is_declared() -> None:
+    """What a broker says about its code is true only if no part is missing from the list."""
+    source = Path(__file__).resolve().parents[3] / "src"
+    found = {
+        ".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.pyx")
+    }
+    assert set(PARTS) == found
+
+
+def test_code_is_pure_when_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWINLOG_PURE", "1")
+    assert code_tier() == "pure"
+    assert missing_parts() == list(PARTS)

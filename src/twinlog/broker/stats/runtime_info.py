@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twinlog import __version__
 from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.stats.broker_stats import BrokerStatsManager
@@ -12,6 +13,7 @@ from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_table as ha_table
 from twinlog.remoting.codes import OWN_VERSION, version_description
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.compiled import code_tier
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk
 from twinlog.store.message_store import MessageStore
@@ -69,6 +71,8 @@ class RuntimeInfo:
         return {
             "brokerVersionDesc": version_description(OWN_VERSION),
             "brokerVersion": str(OWN_VERSION),
+            "twinlogVersion": __version__,
+            "twinlogCode": code_tier(),
             "startAcceptSendRequestTimeStamp": str(
                 self._config.start_accept_send_request_time_stamp
             ),

@@ -1,0 +1,56 @@
+"""`twinlog version`: which release this is, and with `--all` what it runs with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+
+import click
+
+from twinlog import __version__
+from twinlog.runtime.compiled import PARTS, code_tier, is_pure_asked, missing_parts
+
+# What decides speed or features; versions of the rest are pip's business.
+_LIBRARIES = ("uvloop", "msgspec", "isal", "pyspark", "pyarrow", "lz4", "zstandard")
+
+
+@click.command(epilog="Example: twinlog version --all")
+@click.option("--all", "is_all", is_flag=True, help="Python, libraries and the compiled parts too.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table")
+def version(is_all: bool, output: str) -> None:
+    """The version of twinlog, and with --all what it runs with."""
+    found = {"twinlog": __version__} | (_surroundings() if is_all else {})
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+    elif not is_all:
+        click.echo(__version__)
+    else:
+        width = max(map(len, found))
+        for name, value in found.items():
+            click.echo(f"{name.ljust(width)}  {value}")
+
+
+def _surroundings() -> dict[str, str]:
+    found = {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": platform.platform(),
+        "code": _code(),
+    }
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _code() -> str:
+    """Compiled or pure, and where that is not what one would wish, what to do."""
+    tier, missing = code_tier(), missing_parts()
+    if is_pure_asked():
+        return f"{tier} (TWINLOG_PURE is set)"
+    if tier == "compiled":
+        return f"compiled ({len(PARTS)} parts)"
+    names = ", ".join(name.removeprefix("twinlog.") for name in missing)
+    return f"{tier}; not compiled: {names}. Install a platform wheel, or a C compiler and reinstall"
