@@ -90,13 +90,14 @@ async def _(stage: Stage) -> None:
 
 @observes("twinlogCheckReads")
 async def _(stage: Stage) -> None:
-    broker = await stage.start()
+    broker = await stage.start(mapped_file_size_commit_log=65536)
     await stage.send(broker, b"body")
+    await stage.send(broker, b"next")
     stage.damage(broker, b"body")
     answer = await pull(stage.brokers, broker, 0)
     assert (answer.code, "is damaged: body CRC" in answer.remark) == (20, True)
     await stage.change(broker, twinlogCheckReads=False)
-    assert await stage.pull_count(broker) == 1
+    assert await stage.pull_count(broker) == 2
 
 
 async def _transfer(stage: Stage, key: str, value: int, expected: int, memory: int) -> None:
