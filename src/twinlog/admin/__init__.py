@@ -3,15 +3,15 @@
     async with Admin("127.0.0.1:9876") as admin:
         names = await topics.list_topics(admin)
 
-`topics`, `groups`, `brokers`, `messages` and `ha` hold the functions; each is imported when it is
-first used, so that a short command stays short.
+`topics`, `groups`, `brokers`, `messages`, `ha` and `health` hold the functions; each is imported
+when it is first used, so that a short command stays short.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinlog.admin import brokers, groups, ha, messages, topics
+    from twinlog.admin import brokers, groups, ha, health, messages, topics
     from twinlog.admin.client import Admin, ClusterInfo, Gathered
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "brokers",
     "groups",
     "ha",
+    "health",
     "messages",
     "topics",
 ]

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from twinlog.admin.brokers import broker_runtime
+import msgspec
+
+from twinlog.admin.brokers import broker_runtime, first_number
 from twinlog.admin.client import Admin
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
 from twinlog.client.net.calls import json_object
 from twinlog.client.net.routes import BrokerData
+from twinlog.observe.health import (
+    DiskFacts,
+    GroupFacts,
+    Health,
+    ReplicaFacts,
+    RivalFacts,
+    ServerFacts,
+    SlaveFacts,
+    judge_group,
+)
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of
@@ -35,6 +48,25 @@ class ReplicaState:
     reason: str = ""
     received_offset: int | None = None
     durable_offset: int | None = None  # None: the classic dialect does not say.
+    is_slave: bool = True
+    """Whether it has reported an offset: a connection alone is no slave."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingReplica:
+    """A slave as it sees itself: what is left when its master is lost."""
+
+    broker_id: int
+    address: str
+    max_offset: int = 0
+    confirmed_offset: int | None = None
+    """How far the log is known to be on enough replicas."""
+    master_end: int | None = None
+    """Where its master's log ended when it last heard of it."""
+    master_seen_ms: int = 0
+    state: str = ""
+    damage: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +90,37 @@ class GroupHAStatus:
     confirmed_offset: int | None
     role: str
     replicas: tuple[ReplicaState, ...]
-    problems: tuple[str, ...]
+    facts: GroupFacts
     metadata: tuple[MetadataState, ...] = ()
+    remaining: tuple[RemainingReplica, ...] = ()
+    servers: tuple[ServerFacts, ...] = ()
+    """What the group's brokers say of themselves."""
+
+    @property
+    def health(self) -> Health:
+        return judge_group(self.facts)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.health.problems
 
     @property
     def is_healthy(self) -> bool:
-        return not self.problems
+        return self.health.is_healthy
+
+    @property
+    def is_master_lost(self) -> bool:
+        return self.master_address is None or bool(self.facts.master_error)
 
     @property
     def sentence(self) -> str:
         """For people."""
-        if self.problems:
-            return f"{self.broker_name} is not healthy: {'; '.join(self.problems)}"
-        if not self.replicas:
+        health = self.health
+        if not health.is_healthy:
+            return health.sentence(self.broker_name)
+        count = sum(replica.is_slave for replica in self.replicas)
+        if not count:
             return f"{self.broker_name} has no slave: nothing is replicated"
-        count = len(self.replicas)
         slaves = "1 slave" if count == 1 else f"{count} slaves"
         return f"{self.broker_name} is healthy: {slaves} in sync with {self.master_address}"
 
@@ -102,53 +150,125 @@ async def _rivals(admin: Admin) -> list[Mapping[str, Any]]:
 
 def _with_rivals(status: GroupHAStatus, rivals: Sequence[Mapping[str, Any]]) -> GroupHAStatus:
     """Two brokers with one name and id: whoever has not the place still takes what it is sent."""
-    seen = dict.fromkeys(
-        _rival_text(rival.get("brokerId"), rival.get("holder"), rival.get("address"))
+    seen = tuple(
+        RivalFacts(
+            number_of(rival.get("brokerId", MASTER_ID)),
+            str(rival.get("holder")),
+            str(rival.get("address")),
+        )
         for rival in rivals
         if rival.get("brokerName") == status.broker_name
     )
-    return replace(status, problems=tuple(dict.fromkeys((*seen, *status.problems))))
-
-
-def _rival_text(broker_id: object, holder: object, rival: object) -> str:
-    kind = "masters" if broker_id == MASTER_ID else f"slaves with id {broker_id}"
-    return f"two {kind}: {holder} is in the route, {rival} is not: stop one of the two"
+    both = tuple(dict.fromkeys((*seen, *status.facts.rivals)))
+    return replace(status, facts=replace(status.facts, rivals=both))
 
 
 async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
     master = broker.master_address
     slaves = {i: a for i, a in broker.addresses.items() if i != MASTER_ID}
     if master is None:
-        problem = "no master is registered" + (
-            f", {len(slaves)} slave(s) serve reads" if slaves else ""
-        )
-        return GroupHAStatus(broker.name, None, 0, None, "", (), (problem,))
+        return await _with_slaves(admin, _lost(broker.name, None, "", len(slaves)), slaves)
     try:
         answer = await admin.ask(master, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
     except RequestCodeNotSupportedError:
         status = await _compare_offsets(admin, broker, master, slaves)
     except ClientError as error:
-        return GroupHAStatus(
-            broker.name, master, 0, None, "", (), (f"the master does not answer: {error}",)
-        )
+        status = _lost(broker.name, master, str(error), len(slaves))
     else:
         status = parse_ha_status(json_object(answer), broker.name, master, len(slaves))
-    return await _with_metadata(admin, status, slaves)
+    return await _with_slaves(admin, status, slaves)
 
 
-async def _with_metadata(
+def _lost(name: str, master: str | None, error: str, slaves: int) -> GroupHAStatus:
+    facts = GroupFacts(
+        name=name, master_address=master, master_error=error, registered_slaves=slaves
+    )
+    return GroupHAStatus(name, master, 0, None, "", (), facts)
+
+
+async def _with_slaves(
     admin: Admin, status: GroupHAStatus, slaves: Mapping[int, str]
 ) -> GroupHAStatus:
-    """What the slaves say of the master's tables; Apache's say nothing."""
-    found = []
-    for address in slaves.values():
+    """What the slaves say of themselves and of the master's tables; Apache's say less."""
+    metadata, remaining, servers = [], [], list(status.servers)
+    for broker_id, address in sorted(slaves.items()):
         try:
             answer = await admin.ask(address, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
-        except ClientError:
-            continue  # An Apache slave, or one that is gone: the master knows how far it is.
-        own = json_object(answer).get("twinlog") or {}
-        found.append(parse_metadata(own.get("metadata") or {}, address))
-    return replace(status, metadata=tuple(found))
+        except ClientError as error:
+            remaining.append(await _apache_slave(admin, broker_id, address, error))
+            continue
+        data = json_object(answer)
+        own = data.get("twinlog") or {}
+        metadata.append(parse_metadata(own.get("metadata") or {}, address))
+        remaining.append(parse_remaining(data, broker_id, address))
+        servers += _parse_server(own)
+    status = replace(
+        status, metadata=tuple(metadata), remaining=tuple(remaining), servers=tuple(servers)
+    )
+    return replace(status, facts=_slave_facts(status))
+
+
+async def _apache_slave(
+    admin: Admin, broker_id: int, address: str, error: ClientError
+) -> RemainingReplica:
+    if not isinstance(error, RequestCodeNotSupportedError):
+        return RemainingReplica(broker_id, address, error=str(error))
+    try:
+        runtime = await broker_runtime(admin, address)
+    except ClientError as failure:
+        return RemainingReplica(broker_id, address, error=str(failure))
+    return RemainingReplica(broker_id, address, number_of(runtime.get("commitLogMaxOffset", 0)))
+
+
+def _slave_facts(status: GroupHAStatus) -> GroupFacts:
+    problems = {state.address: state.problems for state in status.metadata}
+    slaves = tuple(
+        SlaveFacts(
+            replica.address,
+            is_linked=replica.state == "TRANSFER",
+            damage=replica.damage,
+            metadata_problems=problems.get(replica.address, ()),
+        )
+        for replica in status.remaining
+        if not replica.error
+    )
+    seen_ms = max((replica.master_seen_ms for replica in status.remaining), default=0)
+    seen = time_text(seen_ms) if seen_ms and status.is_master_lost else ""
+    return replace(status.facts, slaves=slaves, last_seen=seen)
+
+
+def parse_remaining(data: Mapping[str, Any], broker_id: int, address: str) -> RemainingReplica:
+    """The body of 907 from a slave."""
+    own = data.get("twinlog") or {}
+    client = data.get("haClientRuntimeInfo") or {}
+    link = client.get("twinlog") or {}
+    times = (client.get("lastReadTimestamp"), link.get("lastDisconnectMs"))
+    return RemainingReplica(
+        broker_id=broker_id,
+        address=address,
+        max_offset=number_of(client.get("maxOffset", 0)),
+        confirmed_offset=_known_offset(own.get("knownConfirmedOffset")),
+        master_end=_known_offset(link.get("knownMasterEnd")),
+        master_seen_ms=max(number_of(time or 0) for time in times),
+        state=str(link.get("state", "")),
+        damage=str(link.get("damage", "") or ""),
+    )
+
+
+def _parse_server(own: Mapping[str, Any]) -> list[ServerFacts]:
+    """What a broker says of itself; nothing from one that does not."""
+    try:
+        return [msgspec.convert(own["server"], ServerFacts)]
+    except (KeyError, msgspec.ValidationError):
+        return []
+
+
+def apache_server(name: str, address: str, runtime: Mapping[str, str]) -> ServerFacts:
+    """Of Apache's runtime statistics; its limits are their defaults."""
+    ratio = first_number(runtime.get("commitLogDiskRatio", ""))
+    return ServerFacts(
+        kind="broker", name=name, address=address, disks=(DiskFacts("the log", ratio),)
+    )
 
 
 def parse_metadata(table: Mapping[str, Any], address: str) -> MetadataState:
@@ -173,29 +293,37 @@ def parse_ha_status(
     """The body of 907: RocketMQ 5's members, and ours under `twinlog`."""
     replicas = tuple(parse_replica(item) for item in data.get("haConnectionInfo") or ())
     own = data.get("twinlog") or {}
-    problems = [
-        f"slave {r.address} {r.reason or f'is {r.lag_bytes} bytes behind'}"
-        for r in replicas
-        if not r.is_in_sync
-    ]
-    if not replicas:
-        departed = own.get("departed") or ()
-        last = f", the last one left: {departed[-1].get('reason', '')}" if departed else ""
-        expected = registered_slaves or departed or own.get("role") == "SYNC_MASTER"
-        if expected:
-            problems.append(f"no slave is connected{last}")
-    # What the master itself was told; with an Apache name server nobody else knows.
-    problems += dict.fromkeys(
-        _rival_text(MASTER_ID, master, rival.get("address")) for rival in own.get("rivals") or ()
+    left = [item for item in own.get("departed") or () if item.get("wasSlave", True)]
+    facts = GroupFacts(
+        name=broker_name,
+        master_address=master,
+        role=str(own.get("role", "")),
+        replicas=tuple(_replica_facts(replica) for replica in replicas),
+        registered_slaves=registered_slaves,
+        needed_slaves=number_of(own.get("neededSlaves", 0)),
+        departed_reason=str(left[-1].get("reason", "")) if left else None,
+        # What the master itself was told; with an Apache name server nobody else knows.
+        rivals=tuple(
+            RivalFacts(MASTER_ID, master, str(rival.get("address")))
+            for rival in own.get("rivals") or ()
+        ),
+        incomplete=str(own.get("incomplete", "") or ""),
     )
     return GroupHAStatus(
         broker_name=broker_name,
         master_address=master,
         max_offset=number_of(data.get("masterCommitLogMaxOffset", 0)),
         confirmed_offset=own.get("confirmedOffset"),
-        role=str(own.get("role", "")),
+        role=facts.role,
         replicas=replicas,
-        problems=tuple(problems),
+        facts=facts,
+        servers=tuple(_parse_server(own)),
+    )
+
+
+def _replica_facts(replica: ReplicaState) -> ReplicaFacts:
+    return ReplicaFacts(
+        replica.address, replica.is_slave, replica.is_in_sync, replica.lag_bytes, replica.reason
     )
 
 
@@ -213,6 +341,7 @@ def parse_replica(item: Mapping[str, Any]) -> ReplicaState:
         reason=str(own.get("reason", "") or ""),
         received_offset=_known_offset(own.get("receivedOffset")),
         durable_offset=_known_offset(own.get("durableOffset")),
+        is_slave=bool(own.get("isSlave", True)),
     )
 
 
@@ -226,16 +355,24 @@ async def _compare_offsets(
     """An Apache master does not tell: its end and its slaves' ends do."""
     runtime = await broker_runtime(admin, master)
     end = number_of(runtime.get("commitLogMaxOffset", 0))
-    replicas, problems = [], []
+    replicas = []
     for address in slaves.values():
         try:
             slave = await broker_runtime(admin, address)
-        except ClientError as error:
-            problems.append(f"slave {address} does not answer: {error}")
-            continue
+        except ClientError:
+            continue  # It is missing among the registered slaves.
         # The slave was asked later, so it may be ahead of what the master said.
         lag = max(0, end - number_of(slave.get("commitLogMaxOffset", 0)))
         replicas.append(ReplicaState(address, end - lag, lag, is_in_sync=lag == 0))
-        if lag:
-            problems.append(f"slave {address} is {lag} bytes behind")
-    return GroupHAStatus(broker.name, master, end, None, "", tuple(replicas), tuple(problems))
+    facts = GroupFacts(
+        name=broker.name,
+        master_address=master,
+        replicas=tuple(_replica_facts(replica) for replica in replicas),
+        registered_slaves=len(slaves),
+    )
+    return GroupHAStatus(broker.name, master, end, None, "", tuple(replicas), facts)
+
+
+def time_text(wall_ms: int) -> str:
+    """UTC, for people."""
+    return datetime.fromtimestamp(wall_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -520,6 +520,7 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
                 broker.failures,
                 broker.registration.rivals,
                 broker.store,
+                broker.facts.server,
             ).status,
             ANY_ACCOUNT,
             UNUSED_BODY,

@@ -23,11 +23,12 @@ from twinlog.cli.times import now_ms
 if TYPE_CHECKING:
     from twinlog.admin.brokers import BrokerSummary
     from twinlog.admin.client import Admin
+    from twinlog.admin.ha import GroupHAStatus
+    from twinlog.observe.health import ServerFacts
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 DESCRIPTORS_MIN = 65_535
 CLOCK_DIFFERENCE_MS_MAX = 2_000
-DISK_WARNING, DISK_PROBLEM = 0.75, 0.90  # RocketMQ cleans from 75 % on and refuses from 90 %.
 FREE_BYTES_MIN = 2 << 30
 CONNECT_SECONDS = 3.0
 _RUNTIME = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
@@ -64,7 +65,6 @@ async def examine(admin: Admin, path: str | None) -> Report:
         check_file(findings, path)
     await check_name_servers(findings, admin)
     await check_brokers(findings, admin)
-    await check_replication(findings, admin)
     count = len(findings.problems)
     warnings = sum(row["level"] == WARNING for row in findings.rows)
     said = f"{count} problem{'s' * (count != 1)}" if count else "no problem"
@@ -156,28 +156,26 @@ async def check_name_servers(findings: Findings, admin: Admin) -> None:
 
 
 async def check_brokers(findings: Findings, admin: Admin) -> None:
-    from twinlog.admin import brokers
+    from twinlog.admin.health import cluster_health
 
     try:
-        entries = await brokers.list_brokers(admin)
+        found = await cluster_health(admin)
     except CommandError as error:
         findings.add(PROBLEM, "brokers", str(error))
         return
-    if not entries:
+    if not found.brokers:
         findings.add(PROBLEM, "brokers", "no broker is registered",
                      "start one with namesrvAddr set to this name server")  # fmt: skip
-    for entry in entries:
-        await check_broker(findings, admin, entry)
-    roles = {entry.name: False for entry in entries}
-    for entry in entries:
-        roles[entry.name] = roles[entry.name] or entry.broker_id == 0
-    for name, has_master in roles.items():
-        if not has_master:
-            findings.add(PROBLEM, "brokers", f"{name} has no master: nothing can be sent to it",
-                         "start its master")  # fmt: skip
+    servers = {server.address: server for server in found.servers}
+    for entry in found.brokers:
+        await check_broker(findings, admin, entry, servers[entry.address])
+    for group in found.groups:
+        check_group(findings, group)
 
 
-async def check_broker(findings: Findings, admin: Admin, entry: BrokerSummary) -> None:
+async def check_broker(
+    findings: Findings, admin: Admin, entry: BrokerSummary, server: ServerFacts
+) -> None:
     name = f"{entry.name}:{entry.broker_id}"
     if entry.error is not None:
         findings.add(
@@ -193,22 +191,21 @@ async def check_broker(findings: Findings, admin: Admin, entry: BrokerSummary) -
             WARNING, "advertised address", f"{name} is advertised as {entry.address}",
             "clients on other machines cannot reach it: set bindAddress and brokerIP1",
         )  # fmt: skip
-    check_disk(findings, name, entry)
+    check_server(findings, server)
     check_clock(findings, name, entry.runtime)
     await check_ports(findings, admin, name, entry)
 
 
-def check_disk(findings: Findings, name: str, entry: BrokerSummary) -> None:
-    ratio = entry.disk_ratio
-    text = f"{name}: the disk of the log is {100 * ratio:.0f} % full"
-    if ratio >= DISK_PROBLEM:
-        findings.add(
-            PROBLEM, "disk", text, "it refuses messages: free space, lower fileReservedTime"
-        )
-    elif ratio >= DISK_WARNING:
-        findings.add(WARNING, "disk", text, "old files are deleted early: free space")
-    else:
-        findings.add(OK, "disk", text)
+def check_server(findings: Findings, server: ServerFacts) -> None:
+    """What the broker says of itself: its disks, and whether it takes messages."""
+    from twinlog.observe.health import judge_server
+
+    health = judge_server(server)
+    for finding in health.findings:
+        findings.add(finding.level.value, "broker", finding.text, finding.next_step)
+    if not health.findings:
+        used = max((disk.used_ratio for disk in server.disks), default=0.0)
+        findings.add(OK, "broker", f"{server.name} works; its fullest disk is used to {used:.0%}")
 
 
 def check_clock(findings: Findings, name: str, runtime: Any) -> None:
@@ -269,15 +266,10 @@ async def connect(host: str, port: int) -> str | None:
     return None
 
 
-async def check_replication(findings: Findings, admin: Admin) -> None:
-    from twinlog.admin import ha
-
-    for group in await ha.ha_status(admin):
-        if group.problems:
-            findings.add(PROBLEM, "replication", group.sentence, "see: twinlog ha status")
-        elif not group.replicas:
-            findings.add(
-                WARNING, "replication", group.sentence, "start a slave with this brokerName"
-            )
-        else:
-            findings.add(OK, "replication", group.sentence)
+def check_group(findings: Findings, group: GroupHAStatus) -> None:
+    found = group.health.findings
+    for finding in found:
+        text = f"{group.broker_name}: {finding.text}"
+        findings.add(finding.level.value, "replication", text, finding.next_step)
+    if not found:
+        findings.add(OK, "replication", group.sentence)

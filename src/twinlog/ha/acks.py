@@ -20,7 +20,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ReplicaAck:
-    """One replica. `caught_up_ms` is when it last had everything that the master had."""
+    """One replica.
+
+    `caught_up_ms` is the latest time of which it has everything that the master had then: under
+    load nobody ever has all of this moment. `moved_ms` is when it last acknowledged something new,
+    or when there was nothing to acknowledge.
+    """
 
     name: str
     ack_offset: int
@@ -28,6 +33,9 @@ class ReplicaAck:
     acked_ms: int
     caught_up_ms: int
     doubted_offset: int = -1
+    moved_ms: int = 0
+    mark_offset: int = -1
+    mark_ms: int = 0
 
     @property
     def counted_offset(self) -> int | None:
@@ -51,7 +59,7 @@ class AckTable:
     def join(self, name: str, ack_offset: int, now_ms: int) -> ReplicaAck:
         """A replica reported for the first time. The same name again replaces the old entry."""
         assert ack_offset >= 0
-        replica = ReplicaAck(name, ack_offset, now_ms, now_ms, now_ms)
+        replica = ReplicaAck(name, ack_offset, now_ms, now_ms, now_ms, moved_ms=now_ms)
         self._replicas[name] = replica
         return replica
 
@@ -63,9 +71,21 @@ class AckTable:
         replica = self._replicas[name]
         if ack_offset > replica.ack_offset:
             replica.ack_offset = ack_offset
+            replica.moved_ms = now_ms
         replica.acked_ms = now_ms
         if ack_offset >= end_offset:
-            replica.caught_up_ms = now_ms
+            replica.caught_up_ms = replica.moved_ms = now_ms
+        elif ack_offset < replica.mark_offset:
+            return
+        elif replica.mark_offset >= 0:
+            replica.caught_up_ms = max(replica.caught_up_ms, replica.mark_ms)
+        replica.mark_offset, replica.mark_ms = end_offset, now_ms
+
+    def log_extended(self, old_end: int, now_ms: int) -> None:
+        """The log ended at `old_end` until now: who had that was waiting for nothing."""
+        for replica in self._replicas.values():
+            if replica.ack_offset >= old_end:
+                replica.caught_up_ms = replica.moved_ms = now_ms
 
     def doubt(self, name: str, *, sent_offset: int) -> None:
         """`name` may be a dead connection of a slave that is back: believe only what is new."""

@@ -388,6 +388,7 @@ class HAClient:
             last_disconnect_reason=self._disconnect_reason,
             last_disconnect_ms=self._disconnect_ms,
             damage=self._stay_reason or self._differs_reason or self._damage_reason,
+            known_master_end=self.master_end,
         )
 
     async def _connect_once(self, address: str) -> bool:

@@ -83,6 +83,8 @@ class HAConnection(asyncio.Protocol):
         self.host = "?"
         self.since_ms = clock.now_ms()
         self.close_reason = ""
+        self.is_notable = False
+        """Whether its end is told: it has said something, or was turned away."""
         self._owner = owner
         self._log = log
         self._clock = clock
@@ -113,6 +115,7 @@ class HAConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.core.state is HAConnectionState.SHUTDOWN:
             return
+        self.is_notable = True
         self._guard(self._receive, data)
 
     def eof_received(self) -> bool:

@@ -30,6 +30,7 @@ from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.link import TwinLink
 from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
+from twinlog.observe.health import why_not_in_sync
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import error_text
 from twinlog.runtime.limits import (
@@ -97,6 +98,7 @@ class HAService:
         self._server: asyncio.Server | None = None
         self._timer: TimerHandle | None = None
         self._woken_ms = 0
+        self._seen_end = store.commit_log.max_offset
         self._gathering: TimerHandle | None = None
         self._telling: TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -366,14 +368,18 @@ class HAService:
         if self._is_stopping:
             connection.close("the broker is stopping")
         elif len(self.connections) > HA_CONNECTION_COUNT_MAX:
-            connection.close(f"more than {HA_CONNECTION_COUNT_MAX} HA connections")
+            self._turn_away(connection, f"more than {HA_CONNECTION_COUNT_MAX} HA connections")
         elif self._unproved_count(connection.host) > HA_UNPROVED_PER_HOST_MAX:
             reason = f"already {HA_UNPROVED_PER_HOST_MAX} connections of {connection.host} wait"
-            connection.close(f"{reason} that have not said who they are")
+            self._turn_away(connection, f"{reason} that have not said who they are")
         elif self.settings.is_slave:
             connection.refuse("this broker is a slave: replicate from its master")
         else:
             _LOG.info("HA connection from %s", connection.address)
+
+    def _turn_away(self, connection: HAConnection, reason: str) -> None:
+        connection.is_notable = True
+        connection.close(reason)
 
     def _unproved_count(self, host: str) -> int:
         """Connections of `host` that have neither reported nor proved who they are."""
@@ -437,7 +443,7 @@ class HAService:
         self.connections.remove(connection)
         if self.catch_up is not None:
             self.catch_up.connection_closed(connection)
-        was_replica = any(r.name == connection.address for r in self.acks.replicas)
+        was_replica = self._ack_of(connection) is not None
         self.acks.leave(connection.address)
         departed = DepartedStatus(
             address=connection.address,
@@ -445,8 +451,10 @@ class HAService:
             until_ms=self._clock.now_ms(),
             ack_offset=connection.core.ack_offset,
             reason=connection.close_reason or connection.core.reason,
+            was_slave=was_replica,
         )
-        self._departed.append(departed)
+        if connection.is_notable:
+            self._departed.append(departed)
         if was_replica:
             self.group_transfer.replica_left(departed)
         elif connection.core.is_proved:
@@ -481,6 +489,7 @@ class HAService:
             incomplete=self.catch_up.reason if self.catch_up is not None else "",
             known_confirmed=self.twin.mark.value if self.twin is not None else -1,
             is_in_doubt=self.twin is not None and self.twin.mark.is_in_doubt,
+            needed_slaves=self.group_transfer.ack_count if self.settings.is_sync else 0,
         )
 
     def _replica_status(self, connection: HAConnection | TwinConnection) -> ReplicaStatus:
@@ -489,6 +498,8 @@ class HAService:
         ack = self._ack_of(connection)
         end_offset = self._log.max_offset
         lag_bytes = max(0, end_offset - core.ack_offset) if ack else end_offset
+        silent_ms = now_ms - ack.moved_ms if ack else 0
+        why = why_not_in_sync(lag_bytes, silent_ms, self.settings.sync_limits) if ack else ""
         return ReplicaStatus(
             address=connection.address,
             state=core.state.name,
@@ -498,8 +509,10 @@ class HAService:
             lag_ms=now_ms - ack.caught_up_ms if ack and lag_bytes else 0,
             bytes_per_second=connection.flow.rate(now_ms),
             since_ms=connection.since_ms,
-            is_in_sync=ack is not None and lag_bytes < self.settings.slave_fall_behind_max,
-            reason=core.reason,
+            is_in_sync=ack is not None and not why,
+            reason=core.reason or why,
+            is_slave=ack is not None,
+            ack_age_ms=now_ms - ack.acked_ms if ack else 0,
             dialect="twin" if isinstance(connection, TwinConnection) else "classic",
             received_offset=core.received_offset,
             durable_offset=core.durable_offset,
@@ -586,8 +599,12 @@ class HAService:
         are gathered for the next frame, as a group commit does with the disk.
         """
         if not self.connections:
+            self._seen_end = end_offset
             return
-        is_pause = self._clock.monotonic_ms() - self._woken_ms >= _GATHER_MS
+        now_ms = self._clock.monotonic_ms()
+        self.acks.log_extended(self._seen_end, now_ms)
+        self._seen_end = end_offset
+        is_pause = now_ms - self._woken_ms >= _GATHER_MS
         if is_pause or (self.settings.is_sync and not self._is_ack_awaited()):
             self._wake_writers()
         elif self._gathering is None:

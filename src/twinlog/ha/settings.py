@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from twinlog.ha.receiver import ReceiverSettings
 from twinlog.ha.sender import SenderSettings
+from twinlog.observe.health import SyncLimits, sync_limits
 from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.runtime.tls import ha_tls
 
@@ -23,6 +24,7 @@ class HASettings:
     housekeeping_interval_ms: int = 20_000
     transfer_batch_size: int = 32_768
     slave_fall_behind_max: int = 268_435_456
+    slave_not_catchup_ms: int = 15_000
     slave_timeout_ms: int = 3000
     in_sync_replicas: int = 2
     transfer_bytes_per_second_max: int = 0
@@ -39,6 +41,7 @@ class HASettings:
             housekeeping_interval_ms=config.ha_housekeeping_interval,
             transfer_batch_size=config.ha_transfer_batch_size,
             slave_fall_behind_max=config.ha_slave_fallbehind_max,
+            slave_not_catchup_ms=config.ha_max_time_slave_not_catchup,
             slave_timeout_ms=config.slave_timeout,
             transfer_bytes_per_second_max=limit,
         )
@@ -60,6 +63,10 @@ class HASettings:
     @property
     def is_sync(self) -> bool:
         return self.role == "SYNC_MASTER"
+
+    @property
+    def sync_limits(self) -> SyncLimits:
+        return sync_limits(self.slave_fall_behind_max, self.slave_not_catchup_ms)
 
     def sender(self, segment_size: int) -> SenderSettings:
         return SenderSettings(

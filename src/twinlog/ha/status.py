@@ -29,17 +29,25 @@ class ReplicaStatus:
     received_offset: int = -1
     durable_offset: int = -1  # -1: not known, the classic dialect does not say.
     wants_durable: bool = False
+    is_slave: bool = True
+    """Whether it has reported an offset that counts."""
+    ack_age_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DepartedStatus:
-    """A connection that ended: who, when it came, when it went and why."""
+    """A connection that ended: who, when it came, when it went and why.
+
+    `was_slave` is false for one that said something and was never taken as a slave. Who said
+    nothing looked whether the port is open, and is not kept.
+    """
 
     address: str
     since_ms: int
     until_ms: int
     ack_offset: int
     reason: str
+    was_slave: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class ClientStatus:
     last_disconnect_reason: str
     last_disconnect_ms: int
     damage: str
+    known_master_end: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,8 @@ class HAStatus:
     """Why a master takes no sends: its log lacks what was confirmed, or may."""
     known_confirmed: int = -1
     is_in_doubt: bool = False
+    needed_slaves: int = 0
+    """How many slaves must have a send before it is answered."""
 
 
 def time_text(wall_ms: int) -> str:
@@ -101,6 +112,7 @@ def runtime_info(status: HAStatus) -> dict[str, Any]:
             "knownConfirmedOffset": status.known_confirmed,
             "inDoubt": status.is_in_doubt,
             "incomplete": status.incomplete,
+            "neededSlaves": status.needed_slaves,
             "taskCount": status.task_count,
             "departed": [_departed_info(departed) for departed in status.departed],
         },
@@ -130,8 +142,8 @@ def runtime_table(status: HAStatus) -> dict[str, str]:
             f" bytesPerSecond={replica.bytes_per_second} since={time_text(replica.since_ms)}"
             + (f" reason={replica.reason}" if replica.reason else "")
         )
-    if status.departed:
-        last = status.departed[-1]
+    if left := [departed for departed in status.departed if departed.was_slave]:
+        last = left[-1]
         table["haLastDisconnect"] = f"{last.address} {time_text(last.until_ms)} {last.reason}"
     if client := status.client:
         table["haMasterAddress"] = client.master_address
@@ -159,6 +171,8 @@ def _connection_info(replica: ReplicaStatus) -> dict[str, Any]:
             "durableOffset": replica.durable_offset,
             "countsDurable": replica.wants_durable,
             "lagMs": replica.lag_ms,
+            "isSlave": replica.is_slave,
+            "ackAgeMs": replica.ack_age_ms,
             "sinceMs": replica.since_ms,
             "reason": replica.reason,
         },
@@ -172,6 +186,7 @@ def _departed_info(departed: DepartedStatus) -> dict[str, Any]:
         "untilMs": departed.until_ms,
         "slaveAckOffset": departed.ack_offset,
         "reason": departed.reason,
+        "wasSlave": departed.was_slave,
     }
 
 
@@ -194,5 +209,6 @@ def _client_info(client: ClientStatus | None) -> dict[str, Any]:
         "lastDisconnectMs": client.last_disconnect_ms,
         "lastDisconnectReason": client.last_disconnect_reason,
         "damage": client.damage,
+        "knownMasterEnd": client.known_master_end,
     }
     return info

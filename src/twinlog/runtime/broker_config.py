@@ -252,7 +252,10 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ] = 1
     ha_max_time_slave_not_catchup: Annotated[
         PositiveLong,
-        no_effect("Time after which a slave behind is not in sync, in ms.", _CONTROLLER_MODE),
+        live(
+            "A slave that acknowledges nothing for so long while bytes wait for it is not in sync,"
+            " in ms. More than 1500 counts as 1500."
+        ),
     ] = 15000
     broker_heartbeat_interval: Annotated[
         PositiveLong,

@@ -381,6 +381,16 @@ async def _(stage: Stage) -> None:
     assert await stage.send(broker) == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
+@observes("haMaxTimeSlaveNotCatchup")
+async def _(stage: Stage) -> None:
+    broker = await stage.brokers.master(slave_timeout=1)
+    await stage.slave(broker)
+    assert await stage.send(broker) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert broker.ha.status().in_sync_count == 1
+    await stage.change(broker, haMaxTimeSlaveNotCatchup=1)
+    await until(lambda: broker.ha.status().in_sync_count == 0)
+
+
 @observes("haHousekeepingInterval")
 async def _(stage: Stage) -> None:
     broker = await stage.brokers.master(ha_housekeeping_interval=HOUR_MS)

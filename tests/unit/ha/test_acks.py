@@ -105,3 +105,32 @@ def test_too_few_replicas_have_no_nearest_one_and_doubt_of_a_stranger_is_nothing
     table.doubt("b", sent_offset=500)
     assert table.nearest(2) is None
     assert [replica.name for replica in table.replicas] == ["a"]
+
+
+def test_lag_counts_from_the_time_of_which_it_has_everything() -> None:
+    """Under load nobody has all of this moment; who is 10 ms behind is not an hour behind."""
+    table = AckTable()
+    replica = table.join("a", 0, 0)
+    for step in range(2, 1000):
+        # Each acknowledgement is of what there was 10 ms ago; the log has grown since.
+        now_ms, end = 10 * step, 100 * step
+        table.ack("a", end - 100, sent_offset=end, end_offset=end, now_ms=now_ms)
+        assert now_ms - replica.caught_up_ms <= 20  # Between two reports.
+        assert replica.moved_ms == now_ms
+    # It goes on reporting and acknowledges nothing new.
+    table.ack("a", replica.ack_offset, sent_offset=end, end_offset=end, now_ms=now_ms + 5000)
+    assert now_ms + 5000 - replica.caught_up_ms >= 5000
+    assert replica.moved_ms == now_ms
+    assert replica.acked_ms == now_ms + 5000
+
+
+def test_silence_begins_when_there_is_something_to_acknowledge() -> None:
+    table = AckTable()
+    replica = table.join("a", 100, 0)
+    table.ack("a", 100, sent_offset=100, end_offset=100, now_ms=0)
+    # An hour without a message; then one.
+    table.log_extended(100, 3_600_000)
+    assert (replica.moved_ms, replica.caught_up_ms) == (3_600_000, 3_600_000)
+    # The next one does not hide that the first is not acknowledged.
+    table.log_extended(200, 3_601_000)
+    assert (replica.moved_ms, replica.caught_up_ms) == (3_600_000, 3_600_000)

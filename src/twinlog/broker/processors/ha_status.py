@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_info
+from twinlog.observe.health import ServerFacts
 from twinlog.remoting import fastjson
 from twinlog.remoting.command import Request
 from twinlog.remoting.server import ServerConnection
@@ -23,12 +26,14 @@ class HAStatusProcessor:
         failures: Failures,
         rivals: Callable[[], list[dict[str, object]]],
         store: MessageStore,
+        server: Callable[[], ServerFacts],
     ) -> None:
         self._ha = ha
         self._metadata = metadata
         self._failures = failures
         self._rivals = rivals
         self._store = store
+        self._server = server
 
     def status(self, connection: ServerConnection, request: Request) -> None:
         info = runtime_info(self._ha.status())
@@ -36,6 +41,7 @@ class HAStatusProcessor:
         info["twinlog"]["failures"] = self._failures.status()
         info["twinlog"]["rivals"] = self._rivals()
         info["twinlog"]["marks"] = self._marks()
+        info["twinlog"]["server"] = msgspec.to_builtins(self._server())
         connection.reply(request, body=fastjson.dumps(info))
 
     def _marks(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from twinlog.cli.times import parse_duration
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
+    from twinlog.observe.health import Finding, ServerFacts
 
 WAIT_STEP_SECONDS = 0.3
 
@@ -77,40 +77,47 @@ def health(session: Session, wait: str | None, brokers_min: int) -> int:
 
 async def health_report(admin: Admin, brokers_min: int = 1) -> Report:
     """Name servers, brokers and replication in one look."""
-    from twinlog.admin import brokers, ha
+    from twinlog.admin.health import cluster_health
 
-    problems = []
-    servers = await brokers.name_server_config(admin)
-    rows: list[dict[str, Any]] = [
-        {"what": "name server", "name": address, "state": "up", "detail": ""}
-        for address in servers.values
-    ]
-    for address, error in servers.failures.items():
-        problems.append(f"name server {address} does not answer")
-        rows.append({"what": "name server", "name": address, "state": "down",
-                     "detail": str(error)})  # fmt: skip
-    entries, groups = await asyncio.gather(brokers.list_brokers(admin), ha.ha_status(admin))
-    for entry in entries:
-        is_up = entry.error is None
-        name = f"{entry.name}:{entry.broker_id}"
-        if not is_up:
-            problems.append(f"broker {name} at {entry.address} does not answer")
-        rows.append({"what": "broker", "name": name, "state": "up" if is_up else "down",
-                     "detail": entry.error or entry.address})  # fmt: skip
-    if len(entries) < brokers_min:
-        problems.append(f"{len(entries)} brokers, {brokers_min} are expected")
-    for group in groups:
-        state = "healthy" if group.is_healthy else "unhealthy"
-        rows.append({"what": "replication", "name": group.broker_name, "state": state,
-                     "detail": group.sentence})  # fmt: skip
-        problems += group.problems
-    sentence = "healthy" if not problems else f"not healthy: {'; '.join(problems)}"
+    found = await cluster_health(admin, brokers_min=brokers_min)
+    rows = [_server_row(server) for server in found.servers]
+    rows += (
+        {"what": "replication", "name": group.broker_name,
+         "state": "healthy" if group.is_healthy else "unhealthy", "detail": group.sentence}
+        for group in found.groups
+    )  # fmt: skip
     columns = [Column("what"), Column("name"), Column("state"), Column("detail")]
+    tables = [Table(columns, rows, "checks")]
+    if found.health.findings:
+        findings = [_finding_row(finding) for finding in found.health.findings]
+        tables.append(Table(_FINDING_COLUMNS, findings, "findings"))
     return Report(
-        [Table(columns, rows, "checks")],
-        sentence=f"the cluster is {sentence}",
-        is_healthy=not problems,
+        tables,
+        sentence=found.health.sentence("the cluster"),
+        is_healthy=found.health.is_healthy,
     )
+
+
+_FINDING_COLUMNS = [Column("level"), Column("finding"), Column("next_step", "NEXT STEP")]
+
+
+def _server_row(server: ServerFacts) -> dict[str, Any]:
+    from twinlog.observe.health import judge_server
+
+    health = judge_server(server)
+    state = "down" if server.error else "up" if health.is_healthy else "unhealthy"
+    detail = server.error or "; ".join(health.problems) or server.address
+    return {"what": server.kind, "name": server.name, "state": state, "detail": detail}
+
+
+def _finding_row(finding: Finding) -> dict[str, Any]:
+    return {
+        "level": finding.level.value,
+        "code": finding.code.value,
+        "about": finding.about,
+        "finding": finding.text,
+        "next_step": finding.next_step,
+    }
 
 
 @cluster.command(epilog="Example: twinlog cluster clients")

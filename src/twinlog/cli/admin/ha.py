@@ -15,8 +15,9 @@ from twinlog.cli.output import Column, Report, Table, show_bytes, show_seconds, 
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
-    from twinlog.admin.ha import GroupHAStatus
+    from twinlog.admin.ha import GroupHAStatus, RemainingReplica
     from twinlog.admin.promotion import Comparison, Replica
+    from twinlog.observe.health import Finding
 
 
 @click.group(cls=LazyGroup, short_help="Replication: is it healthy, and if not, why.")
@@ -48,6 +49,12 @@ _COLUMNS = [
 ]
 
 
+_FINDING_COLUMNS = [
+    Column("broker"),
+    Column("level"),
+    Column("finding"),
+    Column("next_step", "NEXT STEP"),
+]
 _METADATA_COLUMNS = [
     Column("broker"),
     Column("slave"),
@@ -79,6 +86,9 @@ async def ha_report(admin: Admin, cluster: str | None) -> Report:
     metadata = [row for group in groups for row in _metadata_rows(group)]
     if metadata:
         tables.append(Table(_METADATA_COLUMNS, metadata, "metadata"))
+    findings = [_finding_row(group, f) for group in groups for f in group.health.findings]
+    if findings:
+        tables.append(Table(_FINDING_COLUMNS, findings, "findings"))
     return Report(tables, sentence=_sentence(groups), is_healthy=is_healthy)
 
 
@@ -94,8 +104,43 @@ def _sentence(groups: list[GroupHAStatus]) -> str:
     return "; ".join(group.sentence for group in (bad or groups))
 
 
+def _finding_row(group: GroupHAStatus, finding: Finding) -> dict[str, Any]:
+    return {
+        "broker": group.broker_name,
+        "level": finding.level.value,
+        "code": finding.code.value,
+        "finding": finding.text,
+        "next_step": finding.next_step,
+    }
+
+
+def _remaining_row(group: GroupHAStatus, replica: RemainingReplica) -> dict[str, Any]:
+    """A replica whose master is lost: how far it is, and what it knows that it lacks."""
+    known = max(replica.master_end or 0, replica.confirmed_offset or 0)
+    missing = max(0, known - replica.max_offset)
+    seen = show_time(replica.master_seen_ms) if replica.master_seen_ms else "never"
+    state = "does not answer" if replica.error else f"left alone, {missing} bytes known missing"
+    return {
+        "broker": group.broker_name,
+        "role": "SLAVE",
+        "address": replica.address,
+        "offset": None if replica.error else replica.max_offset,
+        "confirmed_offset": replica.confirmed_offset,
+        "lag_bytes": None if replica.error else missing,
+        "missing_bytes": None if replica.error else missing,
+        "master_seen_ms": replica.master_seen_ms or None,
+        "state": state,
+        "reason": replica.error or replica.damage or f"its master was last seen {seen}",
+    }
+
+
 def _rows(group: GroupHAStatus) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    if group.is_master_lost:
+        if group.master_address is not None:
+            rows.append({"broker": group.broker_name, "role": "MASTER",
+                         "address": group.master_address, "state": "does not answer"})  # fmt: skip
+        return rows + [_remaining_row(group, replica) for replica in group.remaining]
     if group.master_address is not None:
         rows.append(
             {

@@ -88,6 +88,7 @@ class TwinConnection(asyncio.Protocol):
         self.host = host
         self.since_ms = clock.now_ms()
         self.close_reason = ""
+        self.is_notable = True
         self._owner = owner
         self._log = log
         self._clock = clock
