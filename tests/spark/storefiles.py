@@ -100,13 +100,16 @@ class StoreFiles:
         self.end += len(record)
         return row
 
-    def fill(self, count: int, *, topics: tuple[str, ...] = ("orders", "events")) -> None:
+    def fill(
+        self, count: int, *, topics: tuple[str, ...] = ("orders", "events"), padding: int = 0
+    ) -> None:
         """Append messages round robin over topics and four queues."""
         for number in range(len(self.rows), len(self.rows) + count):
             self.put(
                 topics[number % len(topics)],
                 number // len(topics) % 4,
-                b'{"id": %d, "amount": %d}' % (number, number % 97) + b" " * (number % 50),
+                b'{"id": %d, "amount": %d}' % (number, number % 97)
+                + b" " * (padding + number % 50),
                 {"KEYS": f"k{number}", "TAGS": "abc"[number % 3], "UNIQ_KEY": f"{number:032X}"},
             )
 

@@ -17,7 +17,7 @@ from twinlog.spark.options import SourceOptions, parse_duration_ms, parse_size
 from twinlog.spark.plan.offsets import limit_rows
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
-from twinlog.spark.plan.windows import Limits, Range, windows
+from twinlog.spark.plan.windows import Limits, Range, find_cuts, windows
 from twinlog.spark.read.rows import open_transport, plan_batch, read_window
 
 BASE = {"path": "/store", "subscribe": "orders"}
@@ -88,7 +88,7 @@ class Even:
 def test_windows_cover_all_rows_once_and_are_even() -> None:
     ranges = [Range("t", "b", queue, 0, 50_000) for queue in range(4)]
     indexes = [Even(queue * 1000, 4000, 1000) for queue in range(4)]
-    planned = windows(ranges, indexes, Limits(8, 16, 16 << 20))
+    planned = windows(ranges, indexes, find_cuts(ranges, indexes, Limits(8, 16, 16 << 20)))
     for queue in range(4):
         own = [r for window in planned for r in window if r.queue_id == queue]
         assert own[0].low == 0
@@ -97,8 +97,16 @@ def test_windows_cover_all_rows_once_and_are_even() -> None:
     sizes = [sum(r.rows for r in window) for window in planned]
     assert len(planned) == 12
     assert max(sizes) < 1.4 * min(sizes)
-    small = windows([Range("t", "b", 0, 0, 10)], [Even(0, 1000, 1000)], Limits(8, 16, 1 << 30))
-    assert len(small) == 1
+    small = find_cuts([Range("t", "b", 0, 0, 10)], [Even(0, 1000, 1000)], Limits(8, 16, 1 << 30))
+    assert small == []
+
+
+def test_a_terabyte_is_cut_by_bytes_not_by_the_cores_of_this_machine() -> None:
+    ranges = [Range("t", "b", queue, 0, 1 << 28) for queue in range(4)]
+    indexes = [Even(queue * 1000, 4000, 1000) for queue in range(4)]
+    options = SourceOptions.parse({"path": "x", "subscribe": "t"})
+    limits = Limits(options.min_partitions, options.max_partitions, 4 << 30)
+    assert len(find_cuts(ranges, indexes, limits)) > 200
 
 
 @pytest.fixture
@@ -357,3 +365,22 @@ def test_queues_that_are_a_moment_behind_are_waited_for(files: StoreFiles) -> No
     stream.pause = pause
     assert sum(r.rows for w in stream.partitions(start, end) for r in w) == 200
     assert len(waited) == 3
+
+
+def layout(stream: StreamPlanner, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+    return [tuple(window) for window in stream.partitions(start, end)]
+
+
+def test_a_batch_that_is_done_again_has_the_same_tasks_whatever_the_options(tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "store", segment_size=32 << 20, queue_entries=5000)
+    files.fill(3000, padding=8000)
+    first = planner(files, startingOffsets="earliest", minPartitions="5")
+    start = first.latest(first.initial(), limited=True)
+    end = json.loads(offsets(first.latest(start, limited=True)))
+    wanted = layout(first, start, end)
+    assert len(wanted) == 5
+    for other in ({"minPartitions": "2"}, {"minPartitions": "9"}, {"maxRecordsPerPartition": "7"}):
+        again = planner(files, **other)
+        assert layout(again, start, end) == wanted
+    del end["plan"]  # as an older version wrote it: the options decide
+    assert len(layout(planner(files, minPartitions="2"), start, end)) == 2

@@ -8,7 +8,6 @@ typo in an option name is the commonest silent failure of a pipeline.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -178,8 +177,8 @@ class SourceOptions:
     isolation: str = "confirmed"
     batch_rows: int = 8192
     batch_bytes: int = 8 << 20
-    min_partitions: int = 1
-    max_partitions: int = 4
+    min_partitions: int = 4
+    max_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_bytes_per_partition: int = 128 << 20
     max_rows_per_trigger: int | None = None
@@ -198,10 +197,9 @@ class SourceOptions:
         """
         given = fold(options, READ_OPTIONS, READ_ALIASES)
         _check_exclusive(given)
-        cores = os.cpu_count() or 1
-        least = parse_count("minPartitions", given.get("minPartitions", str(cores)))
-        most = parse_count("maxPartitions", given.get("maxPartitions", str(4 * least)))
-        if most < least:
+        most = _count(given, "maxPartitions")
+        least = parse_count("minPartitions", given.get("minPartitions", str(min(4, most or 4))))
+        if most is not None and most < least:
             raise bad("maxPartitions", most, f"it is below minPartitions={least}")
         parsed = cls(
             raw=given,

@@ -2,12 +2,15 @@
 
     {"v":1,
      "offsets":{"TopicA":{"broker-a":{"0":1041,"1":998}}},
-     "marks":{"broker-a":{"crc":77,"epoch":3,"last":1073741700,"phys":1073741824}}}
+     "marks":{"broker-a":{"crc":77,"epoch":3,"last":1073741700,"phys":1073741824}},
+     "plan":{"phys":[1073741000]}}
 
 `offsets` are next queue offsets (exclusive ends). A mark holds, per broker, the end of the
 furthest record behind those offsets (`phys`), where that record begins (`last`), a checksum of its
 numbers (`crc`) and the replication epoch it belongs to. If the log holds something else there now,
-what was read has been cut off by a failover, or the checkpoint is another cluster's.
+what was read has been cut off by a failover, or the checkpoint is another cluster's. `plan` says
+how the batch that ends here is cut into tasks: when it is done again, on another machine or with
+other options, each task has the same rows in the same order, which sinks that count rows rely on.
 
 Before the first batch the offset is a symbol, {"v":1,"start":"latest"}: Spark asks for the initial
 offset more than once and keeps no answer, so an answer that moves with the log would lose rows.
@@ -37,14 +40,19 @@ def is_symbol(offset: Mapping[str, Any]) -> bool:
     return "offsets" not in offset
 
 
-def to_json(offsets: Mapping[QueueKey, int], marks: Mapping[str, Any]) -> dict[str, Any]:
+def to_json(
+    offsets: Mapping[QueueKey, int],
+    marks: Mapping[str, Any],
+    plan: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Make the offset object; keys sorted, because Spark compares offsets as text."""
     table: dict[str, dict[str, dict[str, int]]] = {}
     for topic, broker, queue in sorted(offsets):
         row = table.setdefault(topic, {}).setdefault(broker, {})
         row[str(queue)] = int(offsets[topic, broker, queue])
     ordered = {name: dict(sorted(mark.items())) for name, mark in sorted(marks.items())}
-    return {"marks": ordered, "offsets": table, "v": VERSION}
+    cuts = {"plan": dict(sorted(plan.items()))} if plan else {}
+    return {"marks": ordered, "offsets": table, **cuts, "v": VERSION}
 
 
 def from_json(offset: Mapping[str, Any]) -> tuple[Offsets, dict[str, Any]]:

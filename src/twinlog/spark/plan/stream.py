@@ -174,7 +174,14 @@ class StreamPlanner:
         self.waiting_since = None
         answering = {key: number for key, number in end.items() if key in found.bounds}
         known = {name: mark for name, mark in marks.items() if any(k[1] == name for k in end)}
-        return to_json(end, {**known, **self.transport.marks(answering)})
+        cuts = self._cuts(begin, end, found)
+        return to_json(end, {**known, **self.transport.marks(answering)}, cuts)
+
+    def _cuts(self, begin: Offsets, end: Offsets, found: Heads) -> dict[str, Any]:
+        """Choose how the batch is cut, as `partitions` will see it."""
+        moved = {k: number for k, number in end.items() if number > begin.get(k, number)}
+        ranges = ranges_between(begin, moved, found.bounds, LossPolicy(False))
+        return self.transport.cuts(ranges)
 
     def _check_marks(self, marks: Mapping[str, Any]) -> None:
         try:
@@ -248,7 +255,7 @@ class StreamPlanner:
             if missing:
                 raise _outage(found, missing)
             ranges = ranges_between(low, moved, found.bounds, self.policy)
-            return self.transport.plan(ranges)
+            return self.transport.plan(ranges, end.get("plan") or self.transport.cuts(ranges))
 
         return self._through_outages(plan, self.options.outage_ms)
 

@@ -48,21 +48,29 @@ class Limits:
     """How large and how many tasks may be."""
 
     partitions_min: int
-    partitions_max: int
+    partitions_max: int | None
     bytes_max: int
     records_max: int | None = None
 
 
-def windows(
-    ranges: Sequence[Range], indexes: Sequence[Index], limits: Limits
-) -> list[tuple[Range, ...]]:
-    """Cut ranges into windows: each a task, each holding sub-ranges of several queues."""
-    pairs = [(r, index) for r, index in zip(ranges, indexes, strict=True) if r.rows > 0]
+def find_cuts(ranges: Sequence[Range], indexes: Sequence[Index], limits: Limits) -> list[int]:
+    """Choose the physical offsets at which a batch is cut into tasks."""
+    pairs = _with_rows(ranges, indexes)
     if not pairs:
         return []
     positions, weights = _sample(pairs)
     count = _count(int(weights.sum()), sum(r.rows for r, _ in pairs), limits)
-    cuts = _quantiles(positions, weights, count)
+    return _quantiles(positions, weights, count)
+
+
+def windows(
+    ranges: Sequence[Range],
+    indexes: Sequence[Index],
+    cuts: Sequence[int],
+    records_max: int | None = None,
+) -> list[tuple[Range, ...]]:
+    """Cut ranges into windows: each a task, each holding sub-ranges of several queues."""
+    pairs = _with_rows(ranges, indexes)
     found = []
     begins = [r.low for r, _ in pairs]
     for cut in [*cuts, None]:
@@ -73,13 +81,19 @@ def windows(
                 window.append(r._replace(low=begins[number], high=end))
             begins[number] = end
         if window:
-            found += split_rows(tuple(window), limits.records_max)
+            found += split_rows(tuple(window), records_max)
     return found
+
+
+def _with_rows(ranges: Sequence[Range], indexes: Sequence[Index]) -> list[tuple[Range, Index]]:
+    return [(r, index) for r, index in zip(ranges, indexes, strict=True) if r.rows > 0]
 
 
 def _count(total_bytes: int, total_rows: int, limits: Limits) -> int:
     count = max(limits.partitions_min, -(-total_bytes // limits.bytes_max))
-    count = min(count, limits.partitions_max, max(1, total_bytes // WINDOW_BYTES_MIN))
+    count = min(count, max(1, total_bytes // WINDOW_BYTES_MIN))
+    if limits.partitions_max:
+        count = min(count, limits.partitions_max)
     if limits.records_max:
         count = max(count, -(-total_rows // limits.records_max))
     return count

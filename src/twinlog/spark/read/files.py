@@ -29,7 +29,7 @@ from twinlog.spark.decode.vector import I64
 from twinlog.spark.errors import DataLossError, OptionError, RecordCorruptError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
-from twinlog.spark.plan.windows import Limits, Range, windows
+from twinlog.spark.plan.windows import Limits, Range, find_cuts, windows
 from twinlog.spark.read import key_index
 from twinlog.spark.read.store_view import ENTRY, LogView, QueueView, StoreView
 from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window, select_queues
@@ -185,9 +185,8 @@ class StoreTransport:
                 f"{mark['phys']} was read: what lies between was cut off by a failover",
             )
 
-    def plan(self, ranges: Sequence[Range]) -> list[Window]:
-        """Cut ranges into windows of the log."""
-        indexes = [QueueIndex(self.store.queue(r.topic, r.queue_id)) for r in ranges]
+    def cuts(self, ranges: Sequence[Range]) -> dict[str, Any]:
+        """Cut into windows of the log."""
         options = self.options
         limits = Limits(
             options.min_partitions,
@@ -195,7 +194,17 @@ class StoreTransport:
             options.max_bytes_per_partition,
             options.max_records_per_partition,
         )
-        return windows(ranges, indexes, limits)
+        found: dict[str, Any] = {"phys": find_cuts(ranges, self._indexes(ranges), limits)}
+        if options.max_records_per_partition:
+            found["rows"] = options.max_records_per_partition
+        return found
+
+    def plan(self, ranges: Sequence[Range], cuts: Mapping[str, Any]) -> list[Window]:
+        """Cut ranges into windows of the log, or by rows as a batch of the network was."""
+        return windows(ranges, self._indexes(ranges), cuts.get("phys", ()), cuts.get("rows"))
+
+    def _indexes(self, ranges: Sequence[Range]) -> list[QueueIndex]:
+        return [QueueIndex(self.store.queue(r.topic, r.queue_id)) for r in ranges]
 
     def read(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a window in physical order."""

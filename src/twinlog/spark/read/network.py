@@ -63,6 +63,7 @@ from twinlog.spark.decode.vector import I64
 from twinlog.spark.errors import (
     DataLossError,
     NotFoundError,
+    OptionError,
     RecordCorruptError,
     UnreachableError,
 )
@@ -76,7 +77,7 @@ from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window
 log = logging.getLogger("twinlog.spark")
 CHUNK = 256  # queue offsets asked for by one worker at a time
 IN_FLIGHT = 16
-ROWS_PER_TASK_MIN = 20_000
+ROWS_PER_TASK_MIN, ROWS_PER_TASK_MAX = 20_000, 500_000
 RETRY_MS_MAX = 1000
 T = TypeVar("T")
 Piece = tuple[int, int, list[bytes]]  # offsets [low, high) and the bytes of their records
@@ -275,18 +276,28 @@ class BrokerTransport:
             return None
         return bytes(answer.body[:HEADER_BYTES])
 
-    def plan(self, ranges: Sequence[Range]) -> list[Window]:
+    def cuts(self, ranges: Sequence[Range]) -> dict[str, Any]:
         """Cut by rows: over the network nothing is gained by physical windows."""
         total = sum(r.rows for r in ranges)
-        if not total:
-            return []
         options = self.options
-        count = max(options.min_partitions, -(-total // 500_000))
-        count = min(count, options.max_partitions, max(1, total // ROWS_PER_TASK_MIN))
-        rows_max = -(-total // count)
+        count = max(options.min_partitions, -(-total // ROWS_PER_TASK_MAX))
+        count = min(count, max(1, total // ROWS_PER_TASK_MIN))
+        if options.max_partitions:
+            count = min(count, options.max_partitions)
+        rows_max = max(1, -(-total // count))
         if options.max_records_per_partition:
             rows_max = min(rows_max, options.max_records_per_partition)
-        return split_rows(tuple(ranges), rows_max)
+        return {"rows": rows_max}
+
+    def plan(self, ranges: Sequence[Range], cuts: Mapping[str, Any]) -> list[Window]:
+        """Cut by rows."""
+        if "phys" in cuts:
+            raise OptionError(
+                "LAYOUT_CHANGED",
+                "the batch that is done again was cut by physical offsets of a store's files: give "
+                "path instead of nameServer until it is done",
+            )
+        return split_rows(tuple(ranges), int(cuts["rows"])) if ranges else []
 
     def read(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a window, each queue in its order."""

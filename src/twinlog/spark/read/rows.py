@@ -56,7 +56,7 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
         ranges = ranges_between(start, end, bounds, policy)
         for values in pushed.keys:
             ranges = transport.with_keys(ranges, values)
-        parts += transport.plan(ranges)
+        parts += transport.plan(ranges, transport.cuts(ranges))
     finally:
         transport.close()
     return parts

@@ -110,8 +110,15 @@ class Transport(Protocol):
     def check_marks(self, marks: Mapping[str, Any]) -> None:
         """Raise DataLossError(LOG_DIVERGED) if the log is not the one that was marked."""
 
-    def plan(self, ranges: Sequence[Range]) -> list[Window]:
-        """Cut ranges into tasks."""
+    def cuts(self, ranges: Sequence[Range]) -> dict[str, Any]:
+        """Choose how ranges are cut into tasks. JSON: a stream keeps it with its offsets."""
+
+    def plan(self, ranges: Sequence[Range], cuts: Mapping[str, Any]) -> list[Window]:
+        """Cut ranges into tasks; the same ranges and cuts give the same tasks everywhere.
+
+        Raises:
+            OptionError: LAYOUT_CHANGED, the cuts were made for another transport.
+        """
 
     def read(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a window."""
