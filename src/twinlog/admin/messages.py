@@ -171,16 +171,25 @@ async def send_to_retry(admin: Admin, group: str, message: ReceivedMessage) -> S
     The stored body goes out as it is, compressed or not; the properties too, but for those that
     only say how the message came to be a dead letter.
     """
-    topic = retry_topic(group)
+    return await send_stored(admin, retry_topic(group), message, _PROPERTIES_OF_DEAD_LETTERS)
+
+
+async def send_stored(
+    admin: Admin,
+    topic: str,
+    message: ReceivedMessage,
+    dropped: frozenset[str],
+    *,
+    queue_id: int | None = None,
+) -> SendReceipt:
+    """Send a stored message as it is, without the properties of `dropped`."""
     route = await admin.route(topic)
-    queue = next(iter(route.write_queues(topic)), None)
+    queues = route.write_queues(topic)
+    first = next(iter(queues), None)
+    queue = next((queue for queue in queues if queue.queue_id == queue_id), first)
     if queue is None:
         raise NoWritableQueueError(f"no master takes messages for {topic!r}")
-    kept = {
-        name: value
-        for name, value in message.properties.items()
-        if name not in _PROPERTIES_OF_DEAD_LETTERS
-    }
+    kept = {name: value for name, value in message.properties.items() if name not in dropped}
     request = SendRequest(
         topic, bytes(message.record.body), encode_properties(kept).decode(), tickets=[],
         born_ms=message.born_timestamp, deadline_ms=0, flag=message.flag,

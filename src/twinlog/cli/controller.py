@@ -1,4 +1,4 @@
-"""`twinlog controller`: a controller in the foreground."""
+"""A controller in the foreground: what `twinlog controller` without a verb does."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ from twinlog.runtime.controller_config import ControllerConfig
 _LOG = logging.getLogger("twinlog.controller")
 
 
-@click.command(
-    short_help="Run a controller in the foreground.",
-    epilog="Example: twinlog controller -c controller.conf",
-)
-@click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
-@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
-def controller(path: str | None, is_print: bool) -> None:
+def run_controller(path: str | None, *, is_print: bool) -> None:
     """Decide who is the master of each group, and who may become it."""
     loaded = _load(path)
     if is_print:

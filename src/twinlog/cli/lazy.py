@@ -123,6 +123,6 @@ def _usage(error: click.UsageError, prog_name: str) -> int:
 
 def complain(text: str, code: int, *, prefix: str = "twinlog: ") -> int:
     line = " ".join(text.split())
-    known_start = line.startswith(("twinlog", "mqadmin", "mqbroker", "mqnamesrv"))
+    known_start = line.startswith(("twinlog", "mqadmin", "mqbroker", "mqnamesrv", "mqcontroller"))
     click.echo(line if known_start else f"{prefix}{line}", err=True)
     return code

@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cluster": ("twinlog.cli.admin.cluster", "cluster", "Brokers, name servers, health, clients."),
     "broker": ("twinlog.cli.admin.broker", "broker", "Run a broker; or look after running ones."),
     "namesrv": ("twinlog.cli.namesrv", "namesrv", "Run a name server in the foreground."),
-    "controller": ("twinlog.cli.controller", "controller", "Run a controller in the foreground."),
+    "controller": ("twinlog.cli.admin.controller", "controller", "Run a controller; or ask one."),
     "ha": ("twinlog.cli.admin.ha", "ha", "Replication: is it healthy, and if not, why."),
     "context": ("twinlog.cli.admin.context", "context", "Clusters by name, with credentials."),
     "config": ("twinlog.cli.config", "config", "Check, print and explain configuration files."),
@@ -71,7 +71,7 @@ def mqnamesrv() -> NoReturn:
 
 def mqcontroller() -> NoReturn:
     """`mqcontroller`, as Apache users type it."""
-    from twinlog.cli.controller import controller
+    from twinlog.cli.admin.controller import controller
 
     _run_server("mqcontroller", controller)
 

@@ -79,7 +79,7 @@ class Table:
     """Rows of one kind."""
 
     columns: Sequence[Column]
-    rows: list[Row]
+    rows: list[Row]  # Without columns they are for scripts alone.
     name: str = ""
     empty: str = ""  # Said instead of a table without rows.
     name_key: str = ""  # What `-o name` prints; the first column unless given.
@@ -98,6 +98,7 @@ class Report:
     sentence: str = ""
     is_healthy: bool = True
     missing: list[str] = field(default_factory=list)
+    explanation: list[str] = field(default_factory=list)  # Below the sentence, for people.
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -142,11 +143,12 @@ def _names(report: Report) -> list[str]:
 def _text(report: Report, *, color: bool, is_wide: bool) -> str:
     parts = []
     if report.sentence:
-        parts.append(_sentence(report, color) + "\n")
+        lines = [_sentence(report, color), *report.explanation]
+        parts.append("".join(f"{line}\n" for line in lines))
     if report.fields:
         parts.append(_fields(report.fields))
     for table in report.tables:
-        if table.rows:
+        if table.rows and table.columns:
             title = f"{table.name}:\n" if len(report.tables) > 1 and table.name else ""
             parts.append(title + _table(table, color=color, is_wide=is_wide))
         elif table.empty:

@@ -53,6 +53,7 @@ class Heartbeat:
     known_epoch: int
     last_epoch: int
     end: int
+    confirmed: int | None = None
     is_complete: bool = True
     is_writable: bool = True
     link_ms: int | None = None

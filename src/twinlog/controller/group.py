@@ -71,12 +71,13 @@ class Group:
         self.frozen = ""
         self._timing = timing
         self._since_ms = since_ms
-        self._liveness = Liveness(timing)
+        self.liveness = Liveness(timing)
         self._granted_ms: int | None = None
         self._pending: Pending | None = None
         self._hand_over: HandOver | None = None
         self._switched_ms: int | None = None
         self._waiting_said: object = None
+        self.waiting = ""
         self._is_adopted = False
 
     # What is known of the replicas
@@ -87,15 +88,25 @@ class Group:
         return self._pending is None
 
     def is_alive(self, broker_id: int, now_ms: int) -> bool:
-        return self._liveness.is_alive(broker_id, now_ms)
+        return self.liveness.is_alive(broker_id, now_ms)
 
     def living(self, now_ms: int) -> dict[int, str]:
-        return self._liveness.living(now_ms)
+        return self.liveness.living(now_ms)
+
+    @property
+    def hand_over_to(self) -> int | None:
+        return None if self._hand_over is None else self._hand_over.target
+
+    def lease_left_ms(self, now_ms: int) -> int:
+        """How long the master may still answer early, as far as this controller granted it."""
+        if self._granted_ms is None:
+            return 0
+        return max(0, self._granted_ms + self._timing.lease_ms - now_ms)
 
     def heartbeat(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
         if beat.broker_id not in self.record.replicas:
             return [self._refuse(beat.token, self._not_registered(beat.broker_id))]
-        if not self._liveness.note(now_ms, beat):
+        if not self.liveness.note(now_ms, beat):
             return [self._refuse(beat.token, REPLACED)]
         effects = self._freeze_if_newer(beat)
         effects += self._remove_if_doubtful(beat)
@@ -104,7 +115,7 @@ class Group:
         return [*effects, self._answer(now_ms, beat)]
 
     def closed(self, now_ms: int, connection: int) -> list[Effect]:
-        self._liveness.closed(now_ms, connection)
+        self.liveness.closed(now_ms, connection)
         return self.consider(now_ms)
 
     def _answer(self, now_ms: int, beat: Heartbeat) -> Reply:
@@ -118,7 +129,7 @@ class Group:
             record,
             lease_ms=self._timing.lease_ms if may_lease else 0,
             is_admitted=record.admitted.get(beat.broker_id) == beat.incarnation,
-            hand_over_to=self._hand_over.target if self._hand_over and is_master else None,
+            hand_over_to=self.hand_over_to if is_master else None,
             frozen=self.frozen,
         )
 
@@ -148,10 +159,10 @@ class Group:
         record, n = self.record, beat.broker_id
         if n not in record.sync_state_set or n == record.master_broker_id or not self._may_change:
             return []
-        if not self._liveness.is_doubtful(record, n):
+        if not self.liveness.is_doubtful(record, n):
             return []
         others = record.sync_state_set - {n}
-        if all(self._liveness.is_doubtful(record, other) for other in others):
+        if all(self.liveness.is_doubtful(record, other) for other in others):
             return []
         following = changed(
             record, sync_state_set=others, sync_state_set_epoch=record.sync_state_set_epoch + 1
@@ -174,6 +185,7 @@ class Group:
             return [*effects, *self._first_master(now_ms)]
         reason = self._why_replace(now_ms)
         if not reason:
+            self._waiting_said, self.waiting = None, ""
             return effects
         if self.record.policy.needs_lease and not self._are_leases_over(now_ms):
             return effects
@@ -183,7 +195,7 @@ class Group:
         """Why the master of the record cannot go on; empty when it can, as far as is known."""
         record, timing = self.record, self._timing
         assert record.master_broker_id is not None
-        report = self._liveness.get(record.master_broker_id)
+        report = self.liveness.get(record.master_broker_id)
         if report is None:
             silent_ms = now_ms - self._since_ms
         elif report.heartbeat.incarnation != record.master_incarnation:
@@ -191,8 +203,8 @@ class Group:
         else:
             silent_ms = now_ms - report.at_ms
         if report is not None and report.closed_ms is not None:
-            if not self._liveness.is_master_heard(record, now_ms) and (
-                self._liveness.is_master_lost_by_all(record, now_ms)
+            if not self.liveness.is_master_heard(record, now_ms) and (
+                self.liveness.is_master_lost_by_all(record, now_ms)
                 or now_ms - report.closed_ms >= timing.close_grace_ms
             ):
                 return f"the connection of master {record.master_broker_id} closed"
@@ -200,7 +212,7 @@ class Group:
             return self._why_unwritable(now_ms, report.unwritable_since_ms)
         if silent_ms < timing.silence_ms:
             return ""
-        is_heard = self._liveness.is_master_heard(record, now_ms)
+        is_heard = self.liveness.is_master_heard(record, now_ms)
         if is_heard and silent_ms < timing.heard_by_slaves_ms:
             return ""
         return f"master {record.master_broker_id} has been silent for {silent_ms} ms"
@@ -224,7 +236,7 @@ class Group:
         return now_ms - since >= self._timing.lease_wait_ms
 
     def _standings(self, now_ms: int) -> dict[int, Standing]:
-        return self._liveness.standings(self.record, now_ms)
+        return self.liveness.standings(self.record, now_ms)
 
     def _elect(self, now_ms: int, reason: str, preferred: int | None = None) -> list[Effect]:
         ballot = elect(self.record.sync_state_set, self._standings(now_ms), preferred)
@@ -241,7 +253,10 @@ class Group:
         if waiting_for == self._waiting_said:
             return []
         self._waiting_said = waiting_for
-        return [self._happened("not-elected", reason=reason, waiting_for=list(waiting_for))]
+        absent = [n for n in waiting_for if n > 0]
+        who = " and ".join(f"replica {n}" for n in absent)
+        self.waiting = f"{reason}; waiting for {who}" if who else reason
+        return [self._happened("not-elected", reason=reason, waiting_for=absent)]
 
     def _install(self, now_ms: int, ballot: Ballot, reason: str, epoch: int = 0) -> list[Effect]:
         record, winner = self.record, ballot.winner
@@ -261,6 +276,7 @@ class Group:
         )
         self._switched_ms = now_ms
         self._waiting_said = None
+        self.waiting = ""
         kind = "elected" if ballot.election is Election.CLEAN else f"{ballot.election}-elected"
         happened = self._happened(
             kind,
@@ -268,9 +284,18 @@ class Group:
             epoch=following.master_epoch,
             members=sorted(ballot.members),
             reason=reason,
+            **self._gap(),
         )
         hints = [Hint(record.group, n) for n in sorted(record.replicas)]
         return self._commit(following, happened, *hints)
+
+    def _gap(self) -> dict[str, int]:
+        """What a master that answers early last had alone: at most this may be lost."""
+        report = self.liveness.get(self.record.master_broker_id)
+        confirmed = None if report is None else report.heartbeat.confirmed
+        if report is None or confirmed is None or not self.record.policy.answers_early:
+            return {}
+        return {"unconfirmed_bytes": max(0, report.heartbeat.end - confirmed)}
 
     def _first_master(self, now_ms: int) -> list[Effect]:
         """A group without a record of its own: new, or of a controller that lost its state."""
@@ -289,7 +314,7 @@ class Group:
         return self._adopt_group(now_ms, standings)
 
     def _beat(self, standing: Standing) -> Heartbeat:
-        report = self._liveness.get(standing.broker_id)
+        report = self.liveness.get(standing.broker_id)
         assert report is not None
         return report.heartbeat
 
@@ -413,7 +438,7 @@ class Group:
     def alter(self, now_ms: int, request: AlterSyncStateSet) -> list[Effect]:
         refusal = self._unsettled()
         if not refusal.text:
-            living = self._liveness.living(now_ms)
+            living = self.liveness.living(now_ms)
             refusal = membership.refusal(self.record, request.proposal, living)
         if refusal.text:
             return [self._refuse(request.token, refusal)]
@@ -497,7 +522,7 @@ class Group:
             sync_state_set=record.sync_state_set - {n},
             sync_state_set_epoch=record.sync_state_set_epoch + (n in record.sync_state_set),
         )
-        self._liveness.forget(n)
+        self.liveness.forget(n)
         return self._commit(
             following, self._happened("forgotten", replica=n), Reply(request.token, following)
         )

@@ -12,12 +12,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from twinlog.controller import events
-from twinlog.controller.core import Controller, Event
 from twinlog.controller.events import Reply
 from twinlog.controller.group import Group
 from twinlog.controller.membership import Proposal
+from twinlog.controller.operators import KnowsGroups, OperatorRequests
 from twinlog.controller.record import GroupRecord, Policy, Replica, next_broker_id
-from twinlog.controller.refusals import RefusalKind
+from twinlog.controller.refusals import RESPONSE_CODES
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies import controller as bodies
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -37,38 +37,12 @@ from twinlog.remoting.request_table import (
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.numbers import number_or_none
 
-_CODES = {
-    RefusalKind.NONE: ResponseCode.SUCCESS,
-    RefusalKind.BUSY: ResponseCode.SYSTEM_BUSY,
-    RefusalKind.FROZEN: ResponseCode.CONTROLLER_INVALID_REQUEST,
-    RefusalKind.UNKNOWN_GROUP: ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-    RefusalKind.NOT_REGISTERED: ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-    RefusalKind.ID_TAKEN: ResponseCode.CONTROLLER_BROKER_ID_INVALID,
-    RefusalKind.NOT_MASTER: ResponseCode.CONTROLLER_INVALID_MASTER,
-    RefusalKind.MASTER_EPOCH: ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
-    RefusalKind.SET_EPOCH: ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-    RefusalKind.REPLICAS: ResponseCode.CONTROLLER_INVALID_REPLICAS,
-    RefusalKind.NOT_ALIVE: ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
-    RefusalKind.NOT_ELECTED: ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-    RefusalKind.NOT_REMOVED: ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
-    RefusalKind.INVALID: ResponseCode.CONTROLLER_INVALID_REQUEST,
-}
 _ID_MAX = 2**31 - 1
 _T = TypeVar("_T")
 
 
-class Decides(Protocol):
+class Decides(KnowsGroups, Protocol):
     """The shell that owns the core while this process leads."""
-
-    @property
-    def core(self) -> Controller | None: ...
-
-    @property
-    def now_ms(self) -> int: ...
-
-    def handle(self, event: Event) -> None:
-        """Pass an event to the core and carry out its effects; replies go to their tokens."""
-        ...
 
     def metadata(self) -> headers.ControllerMetadataResponseHeader: ...
 
@@ -82,7 +56,8 @@ class ControllerProcessor:
 
     def __init__(self, shell: Decides) -> None:
         self._shell = shell
-        self.table = RequestTable(self._rows())
+        operators = OperatorRequests(shell, self._leading)
+        self.table = RequestTable([*self._rows(), *operators.rows()])
 
     def _rows(self) -> list[Row[Any]]:
         code, leads = RequestCode, self._leading
@@ -193,11 +168,11 @@ class ControllerProcessor:
             if request.is_oneway:
                 return
             if not is_twinlog:
-                connection.reply(request, _CODES[reply.kind], remark=reply.error or _BEAT)
+                connection.reply(request, RESPONSE_CODES[reply.kind], remark=reply.error or _BEAT)
                 return
             connection.reply(
                 request,
-                _CODES[reply.kind],
+                RESPONSE_CODES[reply.kind],
                 header=headers.ControllerHeartbeatResponseHeader(
                     twinlog_lease_ms=reply.lease_ms,
                     twinlog_admitted=reply.is_admitted,
@@ -217,6 +192,7 @@ class ControllerProcessor:
                 known_epoch=known,
                 last_epoch=header.epoch or 0,
                 end=header.max_offset or 0,
+                confirmed=header.confirm_offset,
                 is_complete=header.twinlog_complete,
                 is_writable=header.twinlog_writable,
                 link_ms=header.twinlog_link,
@@ -355,7 +331,7 @@ class ControllerProcessor:
 
         def answer(reply: Reply) -> None:
             if reply.error or len(ids) == 1:
-                connection.reply(request, _CODES[reply.kind], remark=reply.error or None)
+                connection.reply(request, RESPONSE_CODES[reply.kind], remark=reply.error or None)
             else:
                 self._remove_next(connection, request, name, ids[1:])
 
@@ -414,7 +390,7 @@ class ControllerProcessor:
     ) -> None:
         record = reply.record
         if record is None or reply.error:
-            connection.reply(request, _CODES[reply.kind], remark=reply.error or None)
+            connection.reply(request, RESPONSE_CODES[reply.kind], remark=reply.error or None)
             return
         header = master_header(record)
         if names_group:
@@ -429,7 +405,7 @@ class ControllerProcessor:
     ) -> None:
         record = reply.record
         if record is None or reply.error:
-            connection.reply(request, _CODES[reply.kind], remark=reply.error or None)
+            connection.reply(request, RESPONSE_CODES[reply.kind], remark=reply.error or None)
             return
         addresses = {n: replica.address for n, replica in record.replicas.items()}
         group = bodies.BrokerMemberGroup(record.cluster, record.group, addresses)

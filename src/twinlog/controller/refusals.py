@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from twinlog.remoting.codes import ResponseCode
+
 
 class RefusalKind(Enum):
     NONE = "none"
@@ -29,3 +31,20 @@ class Refusal(NamedTuple):
 
 
 NO_REFUSAL = Refusal(RefusalKind.NONE, "")
+
+RESPONSE_CODES = {
+    RefusalKind.NONE: ResponseCode.SUCCESS,
+    RefusalKind.BUSY: ResponseCode.SYSTEM_BUSY,
+    RefusalKind.FROZEN: ResponseCode.CONTROLLER_INVALID_REQUEST,
+    RefusalKind.UNKNOWN_GROUP: ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    RefusalKind.NOT_REGISTERED: ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    RefusalKind.ID_TAKEN: ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+    RefusalKind.NOT_MASTER: ResponseCode.CONTROLLER_INVALID_MASTER,
+    RefusalKind.MASTER_EPOCH: ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+    RefusalKind.SET_EPOCH: ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+    RefusalKind.REPLICAS: ResponseCode.CONTROLLER_INVALID_REPLICAS,
+    RefusalKind.NOT_ALIVE: ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+    RefusalKind.NOT_ELECTED: ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+    RefusalKind.NOT_REMOVED: ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
+    RefusalKind.INVALID: ResponseCode.CONTROLLER_INVALID_REQUEST,
+}

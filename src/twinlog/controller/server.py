@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from twinlog.controller import events
 from twinlog.controller.core import Controller, Event
 from twinlog.controller.events import Effect, Timing
 from twinlog.controller.file_store import FileRecordStore
+from twinlog.controller.operators import EVENTS_MAX
 from twinlog.controller.processor import ControllerProcessor, connection_number
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.store import RecordStore, StoreOutcome
@@ -76,6 +79,7 @@ class ControllerServer:
         }
         self._remoting: RemotingServer | None = None
         self._client: RemotingClient | None = None
+        self._recent: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._writes: asyncio.Queue[GroupRecord | str] = asyncio.Queue()
 
     # Life
@@ -91,6 +95,7 @@ class ControllerServer:
         if self._guard is not None:
             self._guard.files.load()
         records = await self._store.load_all()
+        self._recent.extend(self.journal.read())
         timing = Timing(lease_ms=self.config.twinlog_lease_ms)
         self.core = Controller(records, self.now_ms, timing)
         self._client = RemotingClient(
@@ -216,9 +221,14 @@ class ControllerServer:
         if self._remoting is not None:
             self._remoting.flush()
 
-    def _write_event(self, kind: str, details: dict[str, object]) -> None:
+    def _write_event(self, kind: str, details: dict[str, Any]) -> None:
         _LOG.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in details.items()))
-        self.journal.write(self._clock.now_ms(), kind, **details)
+        time_ms = self._clock.now_ms()
+        self.journal.write(time_ms, kind, **details)
+        self._recent.append({"time": time_ms, "event": kind, **details})
+
+    def recent_events(self) -> list[dict[str, Any]]:
+        return list(self._recent)
 
     def _hint(self, hint: events.Hint) -> None:
         """Tell a broker to ask; it asks every 400 ms anyway, so nobody waits for this."""

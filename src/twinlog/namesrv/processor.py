@@ -78,7 +78,9 @@ class NamesrvProcessor:
         clock: Clock,
         guard: AccessGuard | None = None,
         failures: Failures | None = None,
+        controller_address: Callable[[], str] = lambda: "",
     ) -> None:
+        self._controller_address = controller_address
         self._failures = failures
         self._config = config
         self.audit = AuditLog(clock)
@@ -517,7 +519,9 @@ class NamesrvProcessor:
         ]
         header = {"twinlog": "1", "role": "namesrv"}
         failures = {} if self._failures is None else self._failures.status()
-        body = fastjson.dumps({**failures, "rivals": rivals})
+        body = fastjson.dumps(
+            {**failures, "rivals": rivals, "controller": self._controller_address()}
+        )
         connection.reply(request, header=header, body=body)
 
 

@@ -63,6 +63,7 @@ class Namesrv:
             clock=clock,
             guard=self.guard,
             failures=self.failures,
+            controller_address=self._controller_address,
         )
         self._saves = SaveService(clock, [self.kv.saver])
         self._remoting: RemotingServer | None = None
@@ -106,6 +107,9 @@ class Namesrv:
     def ready_line(self) -> str:
         inside = "" if self.controller is None else f" controller={self.controller.address}"
         return f"twinlog namesrv ready listen={self.address}{inside}"
+
+    def _controller_address(self) -> str:
+        return "" if self.controller is None else self.controller.known_address
 
     async def stop(self) -> None:
         if self.controller is not None:

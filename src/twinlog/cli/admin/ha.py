@@ -20,7 +20,21 @@ if TYPE_CHECKING:
     from twinlog.observe.health import Finding
 
 
-@click.group(cls=LazyGroup, short_help="Replication: is it healthy, and if not, why.")
+_GROUP = "twinlog.cli.admin.ha_group"
+COMMANDS = {
+    "switch": (_GROUP, "switch", "Make another replica the master, without a failed send."),
+    "elect": (_GROUP, "elect", "Ask the controller for a master; or force one."),
+    "drain": (_GROUP, "drain", "Let a replica follow without being counted."),
+    "undrain": (_GROUP, "undrain", "Count a drained replica again."),
+    "remove": (_GROUP, "remove", "Forget a replica that was drained or is gone."),
+    "events": ("twinlog.cli.admin.ha_events", "events", "What changed in groups, and why."),
+    "tail": ("twinlog.cli.admin.ha_tail", "tail", "What was cut from a log when it rejoined."),
+}
+
+
+@click.group(
+    cls=LazyGroup, table=COMMANDS, short_help="Replication: is it healthy, and if not, why."
+)
 def ha() -> None:
     """Replication between master and slaves."""
 
@@ -66,20 +80,42 @@ _METADATA_COLUMNS = [
 
 @ha.command("status", epilog="Example: twinlog ha status --watch 1s")
 @click.option("--cluster", help="Only this cluster.")
+@click.option("--controller", metavar="ADDR[;ADDR]", help="Unless a name server or broker says it.")
 @cluster_options
-def status(session: Session, cluster: str | None) -> int:
+def status(session: Session, cluster: str | None, controller: str | None) -> int:
     """Healthy or not and why; then each replica. Exit code 0 or 10."""
-    return run(session, lambda admin: ha_report(admin, cluster))
+    return run(session, lambda admin: ha_report(admin, cluster, controller))
 
 
-async def ha_report(admin: Admin, cluster: str | None) -> Report:
+async def ha_report(admin: Admin, cluster: str | None, controller: str | None = None) -> Report:
+    """Groups with a controller by what it knows, the others by what their masters say."""
     from twinlog.admin import ha as ha_admin
+    from twinlog.cli.admin.ha_group import controlled_report
 
     if cluster is not None:
         known = (await admin.cluster()).clusters
         if cluster not in known:
             raise not_found("cluster", cluster, list(known))
-    groups = await ha_admin.ha_status(admin, cluster=cluster)
+    controlled, names = await controlled_report(admin, cluster, controller)
+    every = await ha_admin.ha_status(admin, cluster=cluster)
+    groups = [group for group in every if group.broker_name not in names]
+    if controlled is not None and not groups:
+        return controlled
+    fixed = _fixed_report(groups)
+    return fixed if controlled is None else _both(controlled, fixed)
+
+
+def _both(controlled: Report, fixed: Report) -> Report:
+    return Report(
+        [*controlled.tables, *fixed.tables],
+        sentence="; ".join(text for text in (controlled.sentence, fixed.sentence) if text),
+        is_healthy=controlled.is_healthy and fixed.is_healthy,
+        explanation=controlled.explanation,
+        missing=controlled.missing,
+    )
+
+
+def _fixed_report(groups: list[GroupHAStatus]) -> Report:
     is_healthy = bool(groups) and all(group.is_healthy for group in groups)
     rows = [row for group in groups for row in _rows(group)]
     tables = [Table(_COLUMNS, rows, "replicas")]

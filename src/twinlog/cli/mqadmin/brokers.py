@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 
-async def _repeat(call: Call, action: Callable[[Call], Awaitable[None]]) -> None:
+async def repeat(call: Call, action: Callable[[Call], Awaitable[None]]) -> None:
     """Once, or with -i again and again until interrupted."""
     seconds = call.options.number("i", 0)
     if "i" in call.options and seconds < 1:
@@ -37,7 +37,7 @@ async def _repeat(call: Call, action: Callable[[Call], Awaitable[None]]) -> None
 
 
 async def cluster_list(call: Call) -> None:
-    await _repeat(call, _more_stats if "m" in call.options else _base_info)
+    await repeat(call, _more_stats if "m" in call.options else _base_info)
 
 
 _BASE = "{:<16}  {:<22}  {:<4}  {:<22} {:<16} {:>19} {:>19} {:>10} {:>5} {:>6}".format
@@ -313,7 +313,7 @@ async def _clean(call: Call, code: int) -> None:
 
 async def ha_status(call: Call) -> None:
     one_of_places(call)
-    await _repeat(call, _ha_status)
+    await repeat(call, _ha_status)
 
 
 async def _ha_status(call: Call) -> None:

@@ -56,10 +56,11 @@ def parse(verb: Verb, args: Sequence[str]) -> Values:
                 raise _unknown(verb, word, list(by_name))
             given = value if separator else None
         elif word.startswith("-") and len(word) > 1:
-            option = by_letter.get(word[1])
+            letter = word[1:] if word[1:] in by_letter else word[1]  # `-bn` is one option.
+            option = by_letter.get(letter)
             if option is None:
                 raise _unknown(verb, word, list(by_name))
-            given = word[2:] or None
+            given = word[1 + len(letter) :] or None
             if given is not None and not option.has_value:
                 rest.insert(0, f"-{given}")  # `-ml` is `-m -l`.
                 given = None

@@ -14,6 +14,7 @@ _GROUPS = "twinlog.cli.mqadmin.groups"
 _MESSAGES = "twinlog.cli.mqadmin.messages"
 _EXPORTS = "twinlog.cli.mqadmin.exports"
 _CHECKS = "twinlog.cli.mqadmin.checks"
+_CONTROLLERS = "twinlog.cli.mqadmin.controllers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,21 @@ VERBS = {
         _verb("checkMsgSendRT", _CHECKS, "Time sends to a topic", "!t:topic= a:amount= s:size="),
         _verb("queryCq", _CHECKS, "Entries of a consume queue",
               "!t:topic= !q:queue= !i:index= c:count= b:broker= g:consumer="),
+        _verb("getControllerMetaData", _CONTROLLERS, "Which controller leads",
+              "!a:controllerAddress="),
+        _verb("getControllerConfig", _CONTROLLERS, "Settings of controllers",
+              "!a:controllerAddress="),
+        _verb("updateControllerConfig", _CONTROLLERS, "Change a setting of controllers",
+              "!a:controllerAddress= !k:key= !v:value="),
+        _verb("getSyncStateSet", _CONTROLLERS, "Which replicas are in sync",
+              "!a:controllerAddress= c:clusterName= b:brokerName= i:interval="),
+        _verb("getBrokerEpoch", _CONTROLLERS, "Where each epoch begins in the logs",
+              "c:clusterName= b:brokerName= i:interval="),
+        _verb("electMaster", _CONTROLLERS, "Make a replica the master",
+              "!a:controllerAddress= !b:brokerId= !bn:brokerName= !c:clusterName="),
+        _verb("cleanBrokerMetadata", _CONTROLLERS, "Let the controller forget replicas",
+              "!a:controllerAddress= b:brokerControllerIdsToClean= !bn:brokerName= "
+              "c:clusterName= l:cleanLivingBroker"),
         _verb("exportMetadata", _EXPORTS, "Topics and groups to a file",
               "c:clusterName= b:brokerAddr= f:filePath= t:topic g:subscriptionGroup "
               "s:specialTopic"),
@@ -165,13 +181,6 @@ REFUSED = {
     "rocksDBConfigToJson": "settings are JSON files here",
     "exportMetadataInRocksDB": "use exportMetadata",
     "exportPopRecord": "POP consumption is RocketMQ 5's",
-    "getSyncStateSet": "there is no controller",
-    "getBrokerEpoch": "there is no controller",
-    "getControllerMetaData": "there is no controller",
-    "getControllerConfig": "there is no controller",
-    "updateControllerConfig": "there is no controller",
-    "electMaster": "there is no controller",
-    "cleanBrokerMetadata": "there is no controller",
     "updateAclConfig": "edit conf/plain_acl.yml of the broker: it is read again by itself",
     "deleteAclConfig": "edit conf/plain_acl.yml of the broker: it is read again by itself",
     "clusterAclConfigVersion": "see the broker's log",

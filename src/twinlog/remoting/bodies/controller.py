@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from twinlog.remoting.bodies.common import Body
@@ -65,3 +67,57 @@ class EpochEntryCache(Body):
     broker_id: int
     epoch_list: list[EpochEntry] = msgspec.field(default_factory=list)
     max_offset: int = 0
+
+
+class ReplicaFacts(Body):
+    """One replica as its controller sees it. Numbers of a replica that was never heard are None."""
+
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    is_member: bool = False
+    is_learner: bool = False
+    is_alive: bool = False
+    is_doubtful: bool = False
+    is_writable: bool = True
+    priority: int = 0
+    heard_ms: int | None = None
+    """Since its last heartbeat."""
+    last_epoch: int | None = None
+    end: int | None = None
+    confirmed: int | None = None
+    link_ms: int | None = None
+    """Since it heard its master."""
+
+
+class GroupFacts(Body):
+    """One group: what is decided, and what its controller knows besides (10020)."""
+
+    cluster: str
+    broker_name: str
+    master_broker_id: int | None = None
+    master_epoch: int = 0
+    sync_state_set_epoch: int = 0
+    election: str = ""
+    broker_role: str = ""
+    flush_disk_type: str = ""
+    min_in_sync_replicas: int = 1
+    total_replicas: int = 0
+    frozen: str = ""
+    waiting: str = ""
+    """Why no master is elected."""
+    hand_over_to: int | None = None
+    lease_left_ms: int = 0
+    replicas: list[ReplicaFacts] = msgspec.field(default_factory=list)
+
+
+class ControllerGroups(Body):
+    """Answer to 10020."""
+
+    groups: list[GroupFacts] = msgspec.field(default_factory=list)
+
+
+class Events(Body):
+    """Answer to 10023, oldest first."""
+
+    events: list[dict[str, Any]] = msgspec.field(default_factory=list)

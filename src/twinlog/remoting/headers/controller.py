@@ -134,6 +134,29 @@ class ApplyBrokerIdRequestHeader(Header):
     twinlog_uid: str | None = None
 
 
+class SetLearnerRequestHeader(Header):
+    """10021."""
+
+    broker_name: str
+    broker_id: Long
+    learner: bool
+
+
+class AdoptRequestHeader(Header):
+    """10022. The operator typed `twinlogGroup`; it must be the group's name."""
+
+    broker_name: str
+    twinlog_group: str = ""
+
+
+class EventsRequestHeader(Header):
+    """10023. Without a name all groups; `since` is a time of day in milliseconds."""
+
+    broker_name: str | None = None
+    since: Long | None = None
+    limit: Int | None = None
+
+
 class NotifyBrokerRoleChangedRequestHeader(Header):
     """1008: a hint (rule R11)."""
 

@@ -1,0 +1,279 @@
+"""Groups with a controller: who decides, what is known, switches and changes by an operator.
+
+The controllers are named by the caller, by a name server that has one inside, or by the brokers'
+`controllerAddr`. Questions go to the one that leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from twinlog.admin.brokers import broker_config
+from twinlog.admin.client import Admin, gather
+from twinlog.client.errors import (
+    ClientError,
+    RequestCodeNotSupportedError,
+    UnreadableAnswerError,
+    UsageError,
+)
+from twinlog.client.net.calls import json_object
+from twinlog.remoting.addresses import split_address, split_addresses
+from twinlog.remoting.bodies.controller import ControllerGroups, Events, GroupFacts
+from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.command import Header, Request
+from twinlog.remoting.headers import controller as headers
+
+T = TypeVar("T")
+NO_CONTROLLER = "no controller is known here"
+SWITCH_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerMetadata:
+    """Answer to 1005."""
+
+    address: str
+    group: str
+    leader_id: str
+    leader_address: str
+    is_leader: bool
+    peers: tuple[str, ...]
+    is_twinlog: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """Who leads a group after a switch or an election."""
+
+    broker_id: int | None
+    address: str
+    epoch: int
+    members: tuple[int, ...]
+
+
+async def find_controllers(admin: Admin, given: str | None = None) -> list[str]:
+    """Addresses of controllers; empty when nobody knows one."""
+    if given:
+        addresses = split_addresses(given)
+        for address in addresses:
+            try:
+                split_address(address)
+            except ValueError as error:
+                raise UsageError(f"--controller: {error}") from None
+        return addresses
+    return list(dict.fromkeys([*await _of_name_servers(admin), *await _of_brokers(admin)]))
+
+
+async def _of_name_servers(admin: Admin) -> list[str]:
+    async def ask(address: str) -> str:
+        answer = await admin.ask(address, RequestCode.TWINLOG_INFO, action="name server")
+        return str(json_object(answer).get("controller") or "")
+
+    found = await gather(admin.instance.name_servers.addresses, ask)
+    return [address for address in found.values.values() if address]
+
+
+async def _of_brokers(admin: Admin) -> list[str]:
+    """One broker of each group is asked; its file names the controllers it follows."""
+    try:
+        cluster = await admin.cluster()
+    except ClientError:
+        return []
+    found = await gather(cluster.readable_addresses(), lambda a: broker_config(admin, a))
+    return [
+        address
+        for config in found.values.values()
+        if config.get("enableControllerMode") == "true"
+        for address in split_addresses(config.get("controllerAddr", ""))
+    ]
+
+
+async def metadata(admin: Admin, address: str) -> ControllerMetadata:
+    answer = await admin.ask(
+        address, RequestCode.CONTROLLER_GET_METADATA_INFO, action="controller metadata"
+    )
+    header = answer.header(headers.ControllerMetadataResponseHeader)
+    return ControllerMetadata(
+        address=address,
+        group=header.group or "",
+        leader_id=header.controller_leader_id or "",
+        leader_address=header.controller_leader_address or "",
+        is_leader=header.is_leader,
+        peers=tuple(split_addresses(header.peers or "")),
+        is_twinlog=header.twinlog is not None,
+    )
+
+
+async def leader(admin: Admin, addresses: Sequence[str]) -> str:
+    """The controller that decides now.
+
+    Raises:
+        UsageError: no controller is known.
+        ClientError: none of them answers, or none leads.
+    """
+    if not addresses:
+        raise UsageError(f"{NO_CONTROLLER}: give its address with --controller HOST:PORT")
+    found = await gather(addresses, lambda a: metadata(admin, a))
+    for answer in found.values.values():
+        if answer.leader_address:
+            return answer.address if answer.is_leader else answer.leader_address
+    found.all_or_raise()
+    text = f"none of the controllers {', '.join(addresses)} leads now: is their etcd reachable?"
+    raise ClientError(text)
+
+
+class Controllers:
+    """The controllers of a cluster, with the one that leads."""
+
+    def __init__(self, admin: Admin, addresses: Sequence[str], leading: str) -> None:
+        self._admin = admin
+        self.addresses = list(addresses)
+        self.leader = leading
+
+    @classmethod
+    async def find(cls, admin: Admin, given: str | None = None) -> Controllers:
+        addresses = await find_controllers(admin, given)
+        return cls(admin, addresses, await leader(admin, addresses))
+
+    async def ask(
+        self, code: int, header: Header | None = None, *, action: str, timeout_ms: int | None = None
+    ) -> Request:
+        try:
+            return await self._admin.ask(
+                self.leader, code, header, action=action, timeout_ms=timeout_ms
+            )
+        except RequestCodeNotSupportedError as error:
+            if code < RequestCode.TWINLOG_INFO:
+                raise
+            raise UsageError(f"{self.leader} is not a twinlog controller: {error}") from error
+
+    async def groups(self) -> list[GroupFacts]:
+        answer = await self.ask(RequestCode.TWINLOG_GROUPS, action="groups")
+        return sorted(_decoded(answer, ControllerGroups).groups, key=lambda g: g.broker_name)
+
+    async def group(self, name: str) -> GroupFacts:
+        groups = await self.groups()
+        for group in groups:
+            if group.broker_name == name:
+                return group
+        known = ", ".join(group.broker_name for group in groups) or "none"
+        raise UsageError(f"the controller knows no group {name!r}; there is: {known}")
+
+    async def switch(self, group: GroupFacts, target: int) -> Master:
+        """Hand over: the master drains, then `target` is elected."""
+        header = headers.ElectMasterRequestHeader(
+            group.cluster, group.broker_name, target, designate_elect=True
+        )
+        return await self._elect(header, "switch")
+
+    async def elect(self, group: GroupFacts) -> Master:
+        header = headers.ElectMasterRequestHeader(group.cluster, group.broker_name)
+        return await self._elect(header, "election")
+
+    async def elect_unclean(self, group: GroupFacts, typed: str, target: int | None) -> Master:
+        header = headers.ElectMasterRequestHeader(
+            group.cluster,
+            group.broker_name,
+            -1 if target is None else target,
+            designate_elect=target is not None,
+            twinlog_unclean=typed,
+        )
+        return await self._elect(header, "unclean election")
+
+    async def _elect(self, header: headers.ElectMasterRequestHeader, action: str) -> Master:
+        answer = await self.ask(
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            header,
+            action=action,
+            timeout_ms=SWITCH_TIMEOUT_MS,
+        )
+        master = answer.header(headers.MasterResponseHeader)
+        members = json_object(answer).get("syncStateSet") or ()
+        return Master(
+            master.master_broker_id,
+            master.master_address or "",
+            master.master_epoch or 0,
+            tuple(sorted(members)),
+        )
+
+    async def set_learner(self, name: str, broker_id: int, *, is_learner: bool) -> None:
+        header = headers.SetLearnerRequestHeader(name, broker_id, is_learner)
+        action = "drain" if is_learner else "undrain"
+        await self.ask(RequestCode.TWINLOG_SET_LEARNER, header, action=action)
+
+    async def remove(self, group: GroupFacts, broker_id: int) -> None:
+        header = headers.CleanBrokerDataRequestHeader(
+            group.cluster, group.broker_name, str(broker_id)
+        )
+        await self.ask(RequestCode.CLEAN_BROKER_DATA, header, action="removal")
+
+    async def adopt(self, name: str, typed: str) -> None:
+        header = headers.AdoptRequestHeader(name, typed)
+        await self.ask(RequestCode.TWINLOG_ADOPT, header, action="adoption")
+
+    async def events(
+        self, name: str | None = None, *, since_ms: int | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The journals of all controllers and of the brokers that keep one, merged by time."""
+        header = headers.EventsRequestHeader(name, since_ms, limit)
+
+        async def ask(address: str) -> list[dict[str, Any]]:
+            answer = await self._admin.ask(
+                address, RequestCode.TWINLOG_EVENTS, header, action="events"
+            )
+            return [{**event, "from": address} for event in _decoded(answer, Events).events]
+
+        found = await gather(await self._journals(name), ask)
+        if self.leader in found.failures:
+            raise found.failures[self.leader]
+        merged = [event for events in found.values.values() for event in events]
+        merged.sort(key=lambda event: event_time(event))
+        return merged if limit is None else merged[-limit:]
+
+    async def _journals(self, name: str | None) -> list[str]:
+        peers = (await metadata(self._admin, self.leader)).peers
+        controllers = [peer.partition("-")[2] for peer in peers]
+        replicas = [
+            replica.address
+            for group in await self.groups()
+            if name in (None, group.broker_name)
+            for replica in group.replicas
+            if replica.is_alive
+        ]
+        return list(dict.fromkeys([self.leader, *self.addresses, *controllers, *replicas]))
+
+
+def event_time(event: dict[str, Any]) -> int:
+    """When it happened; 0 where a line does not say."""
+    time = event.get("time")
+    return time if isinstance(time, int) else 0
+
+
+def choose_target(group: GroupFacts) -> int:
+    """Whom to switch to unless the operator says: the member that has the most.
+
+    Raises:
+        UsageError: no other member is alive.
+    """
+    others = [
+        replica
+        for replica in group.replicas
+        if replica.is_member and replica.is_alive and replica.broker_id != group.master_broker_id
+    ]
+    if not others:
+        raise UsageError(
+            f"no other replica of {group.broker_name} is in sync and alive: nothing to switch to"
+        )
+    best = max(others, key=lambda r: (r.is_writable, r.end or 0, -r.priority, -r.broker_id))
+    return best.broker_id
+
+
+def _decoded(answer: Request, wanted: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer.body, type=wanted)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnreadableAnswerError(f"an answer of the controller: {error}") from error

@@ -1,0 +1,322 @@
+"""`twinlog ha switch|elect|drain|undrain|remove` and the status of groups with a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.session import Session, call, confirm, show
+from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
+from twinlog.cli.output import Column, Report, Table, show_bytes, show_seconds, show_time
+
+if TYPE_CHECKING:
+    from twinlog.admin.client import Admin
+    from twinlog.admin.failover import Controllers, Master
+    from twinlog.admin.failover_status import ControlledGroup
+    from twinlog.remoting.bodies.controller import GroupFacts
+
+T = TypeVar("T")
+Command = Callable[..., Any]
+
+
+def controller_option(command: Command) -> Command:
+    return click.option(
+        "--controller", metavar="ADDR[;ADDR]", help="Unless a name server or broker says it."
+    )(command)
+
+
+# The status of groups with a controller
+
+_COLUMNS = [
+    Column("broker"),
+    Column("id", is_right=True),
+    Column("role"),
+    Column("in_sync", "IN SYNC"),
+    Column("why"),
+    Column("end", is_right=True),
+    Column("behind", "BEHIND", show_bytes, is_right=True),
+    Column("lease_ms", "LEASE", show_seconds, is_right=True),
+    Column("doubt"),
+    Column("address", is_wide=True),
+]
+
+
+async def controlled_report(
+    admin: Admin, cluster: str | None, given: str | None
+) -> tuple[Report | None, set[str]]:
+    """The groups that a controller decides about, and their names; None without a controller."""
+    from twinlog.admin import failover
+    from twinlog.admin.failover_status import controlled_group
+    from twinlog.client.errors import ClientError
+
+    addresses = await failover.find_controllers(admin, given)
+    if not addresses:
+        return None, set()
+    try:
+        controllers = failover.Controllers(
+            admin, addresses, await failover.leader(admin, addresses)
+        )
+        facts = [f for f in await controllers.groups() if cluster in (None, f.cluster)]
+        events = await controllers.events()
+    except ClientError as error:
+        missing = f"the controller does not answer, nobody would be elected: {error}"
+        return Report(sentence=missing, is_healthy=False), set()
+    groups = [
+        controlled_group(f, [e for e in events if e.get("group") == f.broker_name]) for f in facts
+    ]
+    if not groups:
+        return None, set()
+    return _report(groups), {group.name for group in groups}
+
+
+def _report(groups: list[ControlledGroup]) -> Report:
+    rows = [row for group in groups for row in _rows(group)]
+    return Report(
+        [Table([], [_group_row(group) for group in groups], "groups"),
+         Table(_COLUMNS, rows, "controlled")],
+        sentence="; ".join(sentence_of(group) for group in groups),
+        explanation=[_how(group) for group in groups if group.master_id is not None],
+        is_healthy=all(group.is_healthy for group in groups),
+    )  # fmt: skip
+
+
+def sentence_of(group: ControlledGroup) -> str:
+    """`broker-a is DEGRADED: 1 copy since 12:01:07 (minInSyncReplicas 1); replica 1 is down`."""
+    from twinlog.admin.failover_status import GroupState
+
+    copies = "1 copy" if group.copies == 1 else f"{group.copies} copies"
+    if group.state is GroupState.HEALTHY:
+        return (
+            f"{group.name} is healthy: {copies}, master {group.master_id} at {group.master_address}"
+        )
+    if group.state is GroupState.NO_MASTER:
+        return f"{group.name} has NO MASTER: {group.reason}"
+    if group.state is GroupState.FROZEN:
+        return f"{group.name} is FROZEN: {group.reason}"
+    since = f" since {_clock(group.since_ms)}" if group.since_ms else ""
+    text = f"{group.name} is {group.state}: {copies}{since}"
+    return f"{text} (minInSyncReplicas {group.min_copies}); {group.reason}"
+
+
+def _how(group: ControlledGroup) -> str:
+    text = f"{group.name}: epoch {group.epoch}, master {group.master_id}"
+    if group.elected_ms:
+        text += f" since {show_time(group.elected_ms)}: {group.elected_why}"
+    members = ",".join(map(str, group.members))
+    return f"{text}; in sync {{{members}}}"
+
+
+def _clock(milliseconds: int | None) -> str:
+    return show_time(milliseconds)[11:19]
+
+
+def _group_row(group: ControlledGroup) -> dict[str, Any]:
+    return {
+        "broker": group.name,
+        "state": str(group.state),
+        "reason": group.reason,
+        "copies": group.copies,
+        "min_in_sync_replicas": group.min_copies,
+        "since_ms": group.since_ms,
+        "epoch": group.epoch,
+        "master": group.master_id,
+        "elected_ms": group.elected_ms,
+        "elected_why": group.elected_why,
+        "sync_state_set": list(group.members),
+    }
+
+
+def _rows(group: ControlledGroup) -> list[dict[str, Any]]:
+    return [
+        {
+            "broker": group.name,
+            "id": line.broker_id,
+            "role": line.role,
+            "in_sync": line.is_in_sync,
+            "why": line.why,
+            "end": line.end,
+            "behind": line.behind,
+            "lease_ms": line.lease_ms,
+            "doubt": line.is_doubtful,
+            "address": line.address,
+        }
+        for line in group.replicas
+    ]
+
+
+# Changes
+
+
+def _with_group(
+    session: Session,
+    name: str,
+    controller: str | None,
+    action: Callable[[Controllers, GroupFacts], Awaitable[T]],
+) -> T:
+    """Find the controller and the group, then act; a name that is not known is not found."""
+
+    async def main(admin: Admin) -> T:
+        from twinlog.admin.failover import NO_CONTROLLER, Controllers, find_controllers, leader
+
+        addresses = await find_controllers(admin, controller)
+        if not addresses:
+            hint = "give its address with --controller HOST:PORT"
+            raise CommandError(NO_CONTROLLER, NOT_FOUND, hint=hint)
+        controllers = Controllers(admin, addresses, await leader(admin, addresses))
+        groups = {group.broker_name: group for group in await controllers.groups()}
+        if name not in groups:
+            known = ", ".join(groups) or "none"
+            text = f"the controller knows no group {name!r}"
+            raise CommandError(text, NOT_FOUND, hint=f"there is: {known}")
+        return await action(controllers, groups[name])
+
+    return call(session, main)
+
+
+def _replica_id(group: GroupFacts, wanted: str) -> int:
+    for replica in group.replicas:
+        if wanted in (str(replica.broker_id), replica.address):
+            return replica.broker_id
+    known = ", ".join(f"{r.broker_id} at {r.address}" for r in group.replicas) or "none"
+    text = f"no replica {wanted!r} of {group.broker_name}"
+    raise CommandError(text, NOT_FOUND, hint=f"there is: {known}")
+
+
+def _done(session: Session, name: str, master: Master, how: str) -> int:
+    sentence = f"replica {master.broker_id} at {master.address} is the master of {name}{how}"
+    fields = {
+        "broker": name,
+        "master": master.broker_id,
+        "address": master.address,
+        "epoch": master.epoch,
+        "sync_state_set": list(master.members),
+    }
+    return show(session, Report(fields=fields, sentence=sentence))
+
+
+@click.command("switch", epilog="Example: twinlog ha switch broker-a --to 2")
+@click.argument("name", metavar="BROKER")
+@click.option("--to", "wanted", metavar="ID|ADDRESS",
+              help="The new master; the member with the most unless given.")  # fmt: skip
+@controller_option
+@cluster_options
+def switch(session: Session, name: str, wanted: str | None, controller: str | None) -> int:
+    """Make another replica of BROKER its master.
+
+    The master holds new sends, waits until the others have everything, and hands over; what it held
+    is passed on. Nothing fails, and nothing happens when it is not ready within a second.
+    """
+
+    async def act(controllers: Controllers, group: GroupFacts) -> Master:
+        from twinlog.admin.failover import choose_target
+
+        target = choose_target(group) if wanted is None else _replica_id(group, wanted)
+        if target == group.master_broker_id:
+            raise CommandError(f"replica {target} is the master of {name} already", USAGE)
+        return await controllers.switch(group, target)
+
+    return _done(session, name, _with_group(session, name, controller, act), " now")
+
+
+@click.command("elect", epilog="Example: twinlog ha elect broker-a --unclean broker-a --to 2")
+@click.argument("name", metavar="BROKER")
+@click.option("--unclean", metavar="BROKER",
+              help="Take a replica that may lack messages: type the group's name.")  # fmt: skip
+@click.option("--to", "wanted", metavar="ID|ADDRESS", help="Which; with --unclean.")
+@controller_option
+@cluster_options
+def elect(
+    session: Session, name: str, unclean: str | None, wanted: str | None, controller: str | None
+) -> int:
+    """Ask the controller for a master of BROKER, or with --unclean force one.
+
+    An unclean election loses what the chosen replica lacks, although it was acknowledged. A master
+    that cannot be reached and is alone in its set goes on answering until it hears of it: make sure
+    that it is stopped.
+    """
+    if unclean is not None and unclean != name:
+        raise CommandError(f"--unclean {unclean}: the name of the group is {name}", USAGE)
+    if wanted is not None and unclean is None:
+        raise CommandError("--to goes with --unclean", USAGE, hint="or: twinlog ha switch --to")
+
+    async def act(controllers: Controllers, group: GroupFacts) -> Master:
+        if unclean is None:
+            return await controllers.elect(group)
+        target = None if wanted is None else _replica_id(group, wanted)
+        return await controllers.elect_unclean(group, unclean, target)
+
+    return _done(session, name, _with_group(session, name, controller, act), "")
+
+
+def _change_replica(
+    session: Session,
+    name: str,
+    wanted: str,
+    controller: str | None,
+    change: Callable[[Controllers, GroupFacts, int], Awaitable[None]],
+    done: str,
+) -> int:
+    async def act(controllers: Controllers, group: GroupFacts) -> int:
+        target = _replica_id(group, wanted)
+        await change(controllers, group, target)
+        return target
+
+    target = _with_group(session, name, controller, act)
+    fields = {"broker": name, "replica": target}
+    return show(session, Report(fields=fields, sentence=f"replica {target} of {name} {done}"))
+
+
+@click.command("drain", epilog="Example: twinlog ha drain broker-a 2")
+@click.argument("name", metavar="BROKER")
+@click.argument("replica", metavar="ID|ADDRESS")
+@controller_option
+@cluster_options
+def drain(session: Session, name: str, replica: str, controller: str | None) -> int:
+    """Take a replica out of the in-sync set, so that it can be stopped unnoticed.
+
+    It goes on copying and serving reads, but is not waited for and cannot become the master.
+    """
+
+    async def change(controllers: Controllers, group: GroupFacts, target: int) -> None:
+        await controllers.set_learner(group.broker_name, target, is_learner=True)
+
+    done = "is drained: it may be stopped"
+    return _change_replica(session, name, replica, controller, change, done)
+
+
+@click.command("undrain", epilog="Example: twinlog ha undrain broker-a 2")
+@click.argument("name", metavar="BROKER")
+@click.argument("replica", metavar="ID|ADDRESS")
+@controller_option
+@cluster_options
+def undrain(session: Session, name: str, replica: str, controller: str | None) -> int:
+    """Let a drained replica be counted again; it is admitted when it has caught up."""
+
+    async def change(controllers: Controllers, group: GroupFacts, target: int) -> None:
+        await controllers.set_learner(group.broker_name, target, is_learner=False)
+
+    done = "is admitted when it has caught up"
+    return _change_replica(session, name, replica, controller, change, done)
+
+
+@click.command("remove", epilog="Example: twinlog ha remove broker-a 2 --yes")
+@click.argument("name", metavar="BROKER")
+@click.argument("replica", metavar="ID|ADDRESS")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@controller_option
+@cluster_options
+def remove(session: Session, name: str, replica: str, yes: bool, controller: str | None) -> int:
+    """Forget a replica that was drained, or that is gone for good.
+
+    Refused for the master and for a living member of the in-sync set. A broker that is still
+    running with this id registers again.
+    """
+    confirm(f"forget replica {replica} of {name}?", yes)
+
+    async def change(controllers: Controllers, group: GroupFacts, target: int) -> None:
+        await controllers.remove(group, target)
+
+    return _change_replica(session, name, replica, controller, change, "is forgotten")
