@@ -29,7 +29,8 @@ from twinlog.message.properties import (
 )
 from twinlog.message.record import ScanStop, decode_record, scan
 
-_NAME = re.compile(r"cut-(\d{20})-(\d{1,15})\Z")
+_PART = re.compile(r"[0-9]{20}\Z")
+_NAME = re.compile(r"cut-([0-9]{20})-([0-9]{1,15})\Z")
 _KEPT_BY_BROKERS = {
     HALF_TOPIC: "the half of a transaction: its producer decides again",
     OP_HALF_TOPIC: "the end of a transaction",
@@ -61,7 +62,7 @@ class Tail:
 
     @property
     def files(self) -> list[Path]:
-        return sorted(path for path in self.path.iterdir() if path.name.isdigit())
+        return sorted(path for path in self.path.iterdir() if _PART.match(path.name))
 
     @property
     def size(self) -> int:
