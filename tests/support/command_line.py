@@ -103,7 +103,7 @@ class LocalTwins:
         self.directory = directory
 
     def up(self, *options: str) -> Result:
-        return process("up", "--free-ports", "--dir", self.directory, *options)
+        return process("up", "--free-ports", "--no-console", "--dir", self.directory, *options)
 
     def down(self) -> Result:
         return process("down", "--purge", "--dir", self.directory)

@@ -61,10 +61,17 @@ def _found(directory: Path) -> LocalCluster:
               help="Broker groups, each with its own master.")  # fmt: skip
 @click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
 @click.option("--free-ports", is_flag=True, help="Any free ports instead of 9876, 10911, ...")
+@click.option("--no-console", is_flag=True, help="Without the web console on port 8082.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier cluster left in the directory.")
 @_DIRECTORY
 def up(
-    brokers: int, groups: int, is_sync: bool, free_ports: bool, fresh: bool, directory: Path
+    brokers: int,
+    groups: int,
+    is_sync: bool,
+    free_ports: bool,
+    no_console: bool,
+    fresh: bool,
+    directory: Path,
 ) -> None:
     """Start a name server and broker groups in the background; returns when they are healthy."""
     try:
@@ -76,7 +83,7 @@ def up(
             return
         if fresh and existing is not None:
             _purge(existing)
-        plan = ClusterPlan(directory, brokers, groups, is_sync, free_ports)
+        plan = ClusterPlan(directory, brokers, groups, is_sync, free_ports, not no_console)
         cluster = local_cluster.start_cluster(plan)
     except ClusterError as error:
         _fail(str(error), EXIT_FAILED)
@@ -199,16 +206,26 @@ def _print_nodes(cluster: LocalCluster) -> None:
 
 def _node_row(node: Node) -> tuple[str, ...]:
     process = node.process()
+    role = node.role or node.kind.upper()
     if process is None:
-        return (node.name, node.role or "NAMESRV", node.address, "-", "-", "down")
+        return (node.name, role, node.address, "-", "-", "down")
     memory = f"{process.memory_info().rss / 1e6:.0f} MB"
-    return (node.name, node.role or "NAMESRV", node.address, str(node.pid), memory, "up")
+    return (node.name, role, node.address, str(node.pid), memory, "up")
 
 
 def _print_hints(cluster: LocalCluster, directory: Path) -> None:
     where = "" if directory == default_directory() else f" --dir {directory}"
+    for node in cluster.nodes:
+        if node.kind == "console" and node.process() is not None:
+            click.echo(f"\nconsole       {_console_url(node)}", nl=False)
     click.echo(
         f"\nconnect with  NAMESRV_ADDR={cluster.name_server.address}"
         f"\ndata and logs {directory}"
         f"\nstop with     twinlog down{where}   (and its files: --purge)"
     )
+
+
+def _console_url(node: Node) -> str:
+    from twinlog.cli.console import load_tokens
+
+    return f"http://{node.address}/?token={load_tokens(node.token_path).admin}"

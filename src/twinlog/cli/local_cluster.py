@@ -26,6 +26,7 @@ from twinlog.runtime.config_format import parse_properties
 
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
+CONSOLE_PORT = 8082
 BROKER_PORT_STEP = 10  # VIP is port - 2 and HA is port + 1: ten keeps the groups apart.
 
 
@@ -37,7 +38,7 @@ class Node(msgspec.Struct):
     """One server process of the cluster."""
 
     name: str
-    kind: str  # "namesrv" or "broker"
+    kind: str  # "namesrv", "broker" or "console"
     port: int
     directory: str
     role: str = ""
@@ -57,6 +58,11 @@ class Node(msgspec.Struct):
     @property
     def log_path(self) -> Path:
         return Path(self.directory) / f"{self.kind}.log"
+
+    @property
+    def token_path(self) -> Path:
+        """Where a console keeps its tokens."""
+        return Path(self.directory) / "tokens.json"
 
     @property
     def store_path(self) -> Path:
@@ -82,6 +88,7 @@ class ClusterPlan:
     groups: int = 1
     is_sync: bool = False
     uses_free_ports: bool = False
+    has_console: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
 
 
@@ -134,7 +141,8 @@ class LocalCluster(msgspec.Struct):
 
     def stop(self, seconds: float = STOP_SECONDS_MAX) -> list[str]:
         """Stop all processes, brokers first; returns the names of those that had to be killed."""
-        order = [*self.brokers[::-1], self.name_server]
+        consoles = [node for node in self.nodes if node.kind == "console"]
+        order = [*consoles, *self.brokers[::-1], self.name_server]
         return [node.name for node in order if stop_process(node, seconds)]
 
 
@@ -254,7 +262,15 @@ def _plan_nodes(plan: ClusterPlan, directory: Path) -> list[Node]:
             role = "SLAVE" if broker_id else master
             port = next(ports)
             nodes.append(Node(name, "broker", port, str(directory / name), role, group, broker_id))
+    if plan.has_console:
+        nodes.append(Node("console", "console", _console_port(plan), str(directory / "console")))
     return nodes
+
+
+def _console_port(plan: ClusterPlan) -> int:
+    """Where nobody listens: a taken port must not keep the cluster from starting."""
+    is_usual = not plan.uses_free_ports and _is_free(CONSOLE_PORT)
+    return CONSOLE_PORT if is_usual else free_ports(1)[0]
 
 
 def _letters(index: int) -> str:
@@ -304,6 +320,8 @@ def free_ports(count: int) -> list[int]:
 
 def _write_configuration(cluster: LocalCluster, node: Node, plan: ClusterPlan) -> None:
     Path(node.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if node.kind == "console":
+        return
     values = {"listenPort": str(node.port), "bindAddress": "127.0.0.1"}
     if node.kind == "namesrv":
         values["kvConfigPath"] = str(Path(node.directory) / "kvConfig.json")
@@ -327,6 +345,12 @@ def _write_configuration(cluster: LocalCluster, node: Node, plan: ClusterPlan) -
 
 
 def _arguments(cluster: LocalCluster, node: Node) -> Sequence[str]:
+    if node.kind == "console":
+        return (
+            "console", "-n", cluster.name_server.address, "--port", str(node.port),
+            "--token-file", str(node.token_path), "--cluster-dir", cluster.directory,
+            "--audit", str(Path(node.directory) / "audit.log"),
+        )  # fmt: skip
     return (node.kind, "-c", str(node.config_path))
 
 

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "broker": ("twinlog.cli.admin.broker", "broker", "Run a broker; or look after running ones."),
     "namesrv": ("twinlog.cli.namesrv", "namesrv", "Run a name server in the foreground."),
     "controller": ("twinlog.cli.admin.controller", "controller", "Run a controller; or ask one."),
+    "console": ("twinlog.cli.console", "console", "Run the web console in the foreground."),
     "ha": ("twinlog.cli.admin.ha", "ha", "Replication: is it healthy, and if not, why."),
     "context": ("twinlog.cli.admin.context", "context", "Clusters by name, with credentials."),
     "config": ("twinlog.cli.config", "config", "Check, print and explain configuration files."),

@@ -1,0 +1,109 @@
+"""Looks at replication all the time and tells whoever watches.
+
+Twice a second while a page is open, every five seconds otherwise, so that the last hour is known
+when somebody opens it. Every replica has a deadline: one that is stopped holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from twinlog.admin.client import Admin, ClusterInfo
+from twinlog.admin.replicas import ReplicaFacts, all_replicas
+from twinlog.client.errors import ClientError
+from twinlog.console.findings import findings
+from twinlog.console.replication import GroupView, Memory, Snapshot, group_view
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.tasks import TaskOwner
+
+WATCHED_MS = 500
+UNWATCHED_MS = 5_000
+ANSWER_MS = 700
+
+
+class Watcher:
+    """The newest snapshot, and a way to wait for the next one."""
+
+    def __init__(self, admin: Admin, clock: Clock, name_server: str) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._name_server = name_server
+        self._info = ClusterInfo({}, {})
+        self._changed = asyncio.Condition()
+        self._wanted = asyncio.Event()
+        self._count = 0
+        self._watchers = 0
+        self.memory = Memory()
+        self.snapshot = Snapshot(time_ms=0, groups=[], name_server=name_server, error="")
+
+    def start(self, tasks: TaskOwner) -> None:
+        tasks.contained("replication", self._run)
+
+    async def _run(self) -> None:
+        while True:
+            started_ms = self._clock.monotonic_ms()
+            await self.look()
+            interval = WATCHED_MS if self._watchers else UNWATCHED_MS
+            pause_ms = interval - (self._clock.monotonic_ms() - started_ms)
+            self._wanted.clear()
+            try:
+                async with asyncio.timeout(max(50, pause_ms) / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> Snapshot:
+        """Ask everybody once."""
+        error = await self._ask_name_server()
+        facts = await all_replicas(self._admin, self._info, timeout_ms=ANSWER_MS)
+        now_ms = self._clock.now_ms()
+        groups = self._groups(facts, now_ms)
+        self.snapshot = Snapshot(
+            time_ms=now_ms, groups=groups, name_server=self._name_server, error=error
+        )
+        async with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+        return self.snapshot
+
+    async def _ask_name_server(self) -> str:
+        """Empty when it answered. The brokers are known by its last answer otherwise."""
+        try:
+            async with asyncio.timeout(ANSWER_MS / 1000):
+                self._info = await self._admin.cluster()
+        except (ClientError, TimeoutError) as error:
+            return str(error) or f"no answer within {ANSWER_MS / 1000:g} s"
+        return ""
+
+    def _groups(self, facts: list[ReplicaFacts], now_ms: int) -> list[GroupView]:
+        memory = self.memory
+        memory.take(facts, now_ms)
+        by_group: dict[str, list[ReplicaFacts]] = {}
+        for entry in facts:
+            by_group.setdefault(entry.group, []).append(memory.last_known(entry))
+        names = sorted(by_group.keys() | memory.groups(now_ms))
+        return [self._group(name, by_group.get(name, []), now_ms) for name in names]
+
+    def _group(self, name: str, members: list[ReplicaFacts], now_ms: int) -> GroupView:
+        broker = self._info.brokers.get(name)
+        cluster = broker.cluster if broker is not None else ""
+        view = group_view(name, cluster, members, self.memory.gone(name, members, now_ms))
+        view.findings[:] = self.memory.since(name, findings(view), now_ms)
+        self.memory.watch(view, now_ms)
+        return view
+
+    async def snapshots(self) -> AsyncIterator[Snapshot]:
+        """The newest at once, then each new one, for as long as the caller goes on."""
+        self._watchers += 1
+        self._wanted.set()
+        try:
+            seen = self._count
+            yield self.snapshot
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._count > seen)  # noqa: B023
+                    seen = self._count
+                yield self.snapshot
+        finally:
+            self._watchers -= 1

@@ -1,0 +1,116 @@
+"""Texts in two languages and numbers for people.
+
+English is what code and templates say; `catalogue.toml` has the Chinese for each of those texts. A
+text with values in it is a format string: the catalogue translates it before they are filled in.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import tomllib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup, escape
+
+LANGUAGES = {"en": "English", "zh": "中文"}
+
+
+@functools.cache
+def catalogue() -> Mapping[str, str]:
+    """English to Chinese."""
+    text = importlib.resources.files(__package__).joinpath("catalogue.toml").read_text("utf-8")
+    data: dict[str, str] = tomllib.loads(text)
+    return data
+
+
+def translate(language: str, text: str, **values: Any) -> str:
+    """A text in a language. Values may be anything: they are not translated."""
+    chosen = catalogue().get(text, text) if language == "zh" else text
+    return chosen.format(**values) if values else chosen
+
+
+def translator(language: str) -> Callable[..., str]:
+    return functools.partial(translate, language)
+
+
+def choose_language(cookie: str | None, accepted: str) -> str:
+    """The cookie's, else the first of the browser's that there is, else English."""
+    if cookie in LANGUAGES:
+        return cookie
+    for part in accepted.split(","):
+        name = part.partition(";")[0].strip().lower()[:2]
+        if name in LANGUAGES:
+            return name
+    return "en"
+
+
+# Numbers
+
+
+def show_count(value: int | float | None) -> str:
+    """With thin groups of three; a dash for what is not known."""
+    if value is None:
+        return "–"
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:,.1f}".replace(",", "\u202f")
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+def show_bytes(value: int | float | None) -> str:
+    if value is None:
+        return "–"
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def show_span(milliseconds: int | float | None) -> str:
+    """A duration in at most two units."""
+    if milliseconds is None:
+        return "–"
+    seconds = milliseconds / 1000
+    if seconds < 1:
+        return f"{milliseconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    if seconds < 86_400:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds // 86_400:.0f} d {seconds % 86_400 // 3600:.0f} h"
+
+
+def show_percent(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{100 * ratio:.0f} %"
+
+
+def show_time(milliseconds: int | None) -> Markup:
+    """A moment in UTC; the script of the page shows it in the reader's own time zone."""
+    if not milliseconds or not 0 < milliseconds < 253_402_300_800_000:
+        return Markup("–")
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    stamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}">{}</time>').format(stamp, shown)
+
+
+def hex_dump(data: bytes) -> str:
+    """Sixteen bytes a line: offset, hexadecimal, printable characters."""
+    lines = []
+    for start in range(0, len(data), 16):
+        part = data[start : start + 16]
+        codes = " ".join(f"{byte:02x}" for byte in part)
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:08x}  {codes:<47}  {shown}")
+    return "\n".join(lines)
+
+
+def as_text(value: Any) -> str:
+    """What a cell of a table shows for a value of any kind, escaped."""
+    return str(escape(value))
