@@ -93,10 +93,11 @@ fuzz: setup
 
 # An sdist, a wheel with the compiled parts for this machine, and a pure one, in dist/.
 dist: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dist.txt
 	rm -rf dist
 	TWINLOG_BUILD=compiled $(BIN)/python -m hatchling build -t sdist -t wheel -d dist
 	TWINLOG_BUILD=pure $(BIN)/python -m hatchling build -t wheel -d dist
-	$(BIN)/python -m pytest tests/dist -m dist $(ARGS)
+	$(BIN)/python -m pytest tests/packaging -m dist $(ARGS)
 	@ls -l dist
 
 lint: setup

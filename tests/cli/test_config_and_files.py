@@ -7,6 +7,7 @@ import logging
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -121,7 +122,7 @@ def test_lint_knows_whose_file_it_is(tmp_path: Path) -> None:
     assert "from 500 to 60000" in found.out
 
 
-@pytest.mark.parametrize("role", ["broker", "namesrv"])
+@pytest.mark.parametrize("role", ["broker", "namesrv", "controller"])
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, role: str) -> None:
     text = process("generate", "systemd", "--role", role, "-c", tmp_path / "x.conf").ok().out
     assert "Type=notify" in text
@@ -130,14 +131,59 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, role: str) -> None:
         unit = write(tmp_path / f"twinlog-{role}.service", text)
         done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+        rated = subprocess.run(
+            ["systemd-analyze", "security", "--offline=true", "--threshold=30", unit],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert rated.returncode == 0, rated.stdout[-200:]
+
+
+def compose(*options: str) -> dict[str, Any]:
+    found = yaml.safe_load(twinlog("generate", "compose", *options).ok().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def keys_of(document: dict[str, Any], name: str) -> dict[str, str]:
+    lines = document["configs"][name]["content"].splitlines()
+    return dict(line.split("=", 1) for line in lines)
 
 
 def test_compose_is_yaml_with_a_pair() -> None:
-    data = yaml.safe_load(twinlog("generate", "compose", "--sync", "--host", "192.0.2.1").ok().out)
-    assert set(data["services"]) == {"namesrv", "master", "slave"}
-    content = data["configs"]["master"]["content"]
-    assert "brokerRole=SYNC_MASTER\n" in content
-    assert "brokerIP1=192.0.2.1\n" in content
+    data = compose("--sync", "--host", "192.0.2.1")
+    assert set(data["services"]) == {"namesrv-1", "broker-a-0", "broker-a-1"}
+    assert keys_of(data, "broker-a-0")["brokerRole"] == "SYNC_MASTER"
+    assert keys_of(data, "broker-a-1")["brokerRole"] == "SLAVE"
+    for name in ("broker-a-0", "broker-a-1"):
+        assert keys_of(data, name)["brokerIP1"] == "192.0.2.1"
+        assert keys_of(data, name)["brokerIP2"] == name
+        port = keys_of(data, name)["listenPort"]
+        assert data["services"][name]["ports"] == [f"{port}:{port}"]
+
+
+def test_compose_with_groups_failover_and_several_name_servers(tmp_path: Path) -> None:
+    options = ("--groups", "2", "--brokers", "3", "--failover", "--name-servers", "2")
+    data = compose(*options)
+    assert len(data["services"]) == 8
+    assert len({port for s in data["services"].values() for port in s["ports"]}) == 8
+    assert keys_of(data, "broker-b-2")["namesrvAddr"] == "namesrv-1:9876;namesrv-2:9877"
+    assert keys_of(data, "broker-b-2")["controllerAddr"] == "namesrv-1:9878"
+    assert keys_of(data, "namesrv-1")["enableControllerInNamesrv"] == "true"
+    assert "enableControllerInNamesrv" not in keys_of(data, "namesrv-2")
+    assert set(data["volumes"]) == {f"{name}-state" for name in data["services"]}
+
+
+def test_kubernetes_manifests_fit_together() -> None:
+    found = list(yaml.safe_load_all(twinlog("generate", "kubernetes", "--groups", "2").ok().out))
+    kinds = [document["kind"] for document in found]
+    assert kinds.count("StatefulSet") == 3
+    assert kinds.count("PodDisruptionBudget") == 2
+    services = {d["metadata"]["name"] for d in found if d["kind"] == "Service"}
+    for document in found:
+        if document["kind"] == "StatefulSet":
+            assert document["spec"]["serviceName"] in services
+            labels = document["spec"]["template"]["metadata"]["labels"]
+            assert document["spec"]["selector"]["matchLabels"] == labels
 
 
 def test_doctor_says_what_to_change(tmp_path: Path) -> None:

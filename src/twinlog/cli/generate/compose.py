@@ -1,0 +1,181 @@
+"""`twinlog generate compose`: a whole cluster as containers, for compose.
+
+Clients outside reach a broker at `--host` and its published port; replicas and the controller reach
+each other by the names of the services. So `brokerIP1` is the host's address and `brokerIP2` the
+service: a slave asks its master at the address that replication uses.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from twinlog.cli.generate.documents import dump, properties
+
+NAME_SERVER_PORT = 9876
+CONTROLLER_PORT = 9878
+BROKER_PORT = 10911
+BROKER_PORT_STEP = 10
+HEALTH_PORT = 5557
+STATE = "/var/lib/twinlog"
+CONFIGURATION = "/etc/twinlog"
+
+_HEALTH = (
+    "import urllib.request as u; "
+    f"u.urlopen('http://127.0.0.1:{HEALTH_PORT}/health/live', timeout=2)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the cluster has."""
+
+    host: str
+    image: str
+    groups: int
+    replicas: int
+    name_servers: int
+    is_sync: bool
+    is_failover: bool
+    secret: str
+
+    @property
+    def name_server_names(self) -> list[str]:
+        return [f"namesrv-{number}" for number in range(1, self.name_servers + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One broker of the plan."""
+
+    name: str
+    group: str
+    number: int
+    port: int
+
+
+@click.command(epilog="Example: twinlog generate compose --host 192.0.2.10 > compose.yaml")
+@click.option("--host", default="127.0.0.1", show_default=True,
+              help="Address under which clients reach this machine.")  # fmt: skip
+@click.option("--image", default="twinlog", show_default=True, help="Built from Containerfile.")
+@click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26))
+@click.option("--brokers", "replicas", default=2, show_default=True, type=click.IntRange(1, 5),
+              help="Replicas of each group.")  # fmt: skip
+@click.option("--name-servers", default=1, show_default=True, type=click.IntRange(1, 5))
+@click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
+@click.option("--failover", "is_failover", is_flag=True,
+              help="A controller in the first name server elects masters.")  # fmt: skip
+def compose(**options: Any) -> None:
+    """Name servers and broker groups as containers, with volumes and health checks."""
+    plan = Plan(secret=secrets.token_hex(16), **options)
+    click.echo(dump([compose_document(plan)]), nl=False)
+
+
+def compose_document(plan: Plan) -> dict[str, Any]:
+    """The compose file as data."""
+    brokers = replicas(plan)
+    services = {
+        name: _service(plan, name, "namesrv", NAME_SERVER_PORT + index)
+        for index, name in enumerate(plan.name_server_names)
+    }
+    services |= {
+        broker.name: _service(plan, broker.name, "broker", broker.port) for broker in brokers
+    }
+    for broker in brokers:
+        services[broker.name]["depends_on"] = plan.name_server_names
+    configs = {
+        name: {"content": properties(_name_server_keys(plan, index))}
+        for index, name in enumerate(plan.name_server_names)
+    }
+    configs |= {
+        broker.name: {"content": properties(_broker_keys(plan, broker))} for broker in brokers
+    }
+    return {
+        "services": services,
+        "configs": configs,
+        "volumes": {f"{name}-state": {} for name in services},
+    }
+
+
+def replicas(plan: Plan) -> list[Replica]:
+    """Every broker, group by group."""
+    found: list[Replica] = []
+    for group_index in range(plan.groups):
+        group = f"broker-{chr(ord('a') + group_index)}"
+        for number in range(plan.replicas):
+            port = BROKER_PORT + BROKER_PORT_STEP * len(found)
+            found.append(Replica(f"{group}-{number}", group, number, port))
+    return found
+
+
+def _service(plan: Plan, name: str, kind: str, port: int) -> dict[str, Any]:
+    return {
+        "image": plan.image,
+        "command": [kind, "-c", f"{CONFIGURATION}/{kind}.conf"],
+        "ports": [f"{port}:{port}"],
+        "volumes": [f"{name}-state:{STATE}"],
+        "configs": [{"source": name, "target": f"{CONFIGURATION}/{kind}.conf"}],
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "healthcheck": {
+            "test": ["CMD", "python", "-c", _HEALTH],
+            "interval": "5s",
+            "timeout": "3s",
+            "retries": 3,
+            "start_period": "30s",
+        },
+        "stop_grace_period": "60s",
+        "restart": "unless-stopped",
+    }
+
+
+def _name_server_keys(plan: Plan, index: int) -> dict[str, object]:
+    keys: dict[str, object] = {
+        "listenPort": NAME_SERVER_PORT + index,
+        "bindAddress": "0.0.0.0",
+        "kvConfigPath": f"{STATE}/kvConfig.json",
+    }
+    if plan.is_failover and index == 0:
+        keys |= {
+            "enableControllerInNamesrv": "true",
+            "twinlogControllerPort": CONTROLLER_PORT,
+            "controllerStorePath": f"{STATE}/controller",
+        }
+    return keys
+
+
+def _broker_keys(plan: Plan, broker: Replica) -> dict[str, object]:
+    name_servers = ";".join(
+        f"{name}:{NAME_SERVER_PORT + index}" for index, name in enumerate(plan.name_server_names)
+    )
+    keys: dict[str, object] = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": broker.group,
+        **_role_keys(plan, broker),
+        "namesrvAddr": name_servers,
+        "listenPort": broker.port,
+        "bindAddress": "0.0.0.0",
+        "brokerIP1": plan.host,
+        "brokerIP2": broker.name,
+        "storePathRootDir": f"{STATE}/store",
+        "slaveReadEnable": "true",
+        "twinlogHASecret": plan.secret,
+    }
+    return keys
+
+
+def _role_keys(plan: Plan, broker: Replica) -> dict[str, object]:
+    if plan.is_failover:
+        return {
+            "enableControllerMode": "true",
+            "controllerAddr": f"{plan.name_server_names[0]}:{CONTROLLER_PORT}",
+            "totalReplicas": plan.replicas,
+            "minInSyncReplicas": 2 if plan.replicas > 2 else 1,
+        }
+    master = "SYNC_MASTER" if plan.is_sync else "ASYNC_MASTER"
+    return {"brokerId": broker.number, "brokerRole": "SLAVE" if broker.number else master}
