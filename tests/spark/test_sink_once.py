@@ -5,6 +5,7 @@ Each with its control: without the option the same runs are seen to repeat.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from storefiles import StoreFiles
 from test_sink import namesrv, rows_of
 
 from support.not_twinlog import not_twinlog
+from support.processes import process_group
+from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.spark.jobs.common import Summary
 from twinlog.spark.jobs.mirror import finding_of, mirror
 from twinlog.spark.write.sending import SinkError, Task, send_rows
@@ -136,3 +139,29 @@ def test_what_a_mirror_finds_has_a_name() -> None:
         (1, 2): "REPEATED_IN_TARGET",
         (0, 1): "ONLY_IN_TARGET",
     }
+
+
+def test_rows_wait_for_a_broker_that_is_started_again(tmp_path: Path) -> None:
+    with process_group() as group:
+        server = start_twinlog_namesrv(tmp_path / "n")
+        group.add(server)
+        broker = start_twinlog_broker(tmp_path / "b", namesrv=server.address)
+        group.add(broker)
+        server.wait_for_text(f"address={broker.address}")
+        send(server.address, "T", ROWS[:1], Task(0, "query", 0), exactlyOnce="true")
+        broker.kill()
+        sent: list[int] = []
+        task = threading.Thread(
+            target=lambda: sent.append(
+                send(server.address, "T", ROWS, Task(0, "query", 1), exactlyOnce="true")
+            )
+        )
+        task.start()
+        # Longer than an ordinary send may take.
+        task.join(4)
+        assert task.is_alive()
+        group.add(broker.restart())
+        task.join(60)
+        assert sent == [len(ROWS)]
+        wanted = Counter(row["body"] for row in [*ROWS[:1], *ROWS])
+        assert bodies(server.address, "T") == wanted

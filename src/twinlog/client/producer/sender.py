@@ -37,6 +37,7 @@ from twinlog.remoting.command import Request
 from twinlog.remoting.errors import RemotingError
 
 _LOG = logging.getLogger("twinlog.client")
+_ONCE_ATTEMPT_MS = 5000
 _NO_LIMIT = 1 << 30
 
 # Called once for each request: receipts in the order of its tickets, or the error.
@@ -125,6 +126,9 @@ class Sender:
             return
         started_ms = self._instance.clock.monotonic_ms()
         timeout_ms = request.deadline_ms - started_ms
+        if request.once is not None:
+            # A repeat does no harm, and the broker that is silent may not be the master any more.
+            timeout_ms = min(timeout_ms, _ONCE_ATTEMPT_MS)
         request.attempt += 1
 
         def answered(answer: Request | None, error: RemotingError | None) -> None:

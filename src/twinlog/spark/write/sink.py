@@ -44,6 +44,8 @@ COLUMNS = {
     "msg_id": ("string",),
 }
 
+TIMEOUT_MS, ONCE_TIMEOUT_MS = "3000", "120000"
+
 
 @dataclass(frozen=True)
 class SinkOptions:
@@ -77,11 +79,13 @@ class SinkOptions:
         if producer_id is not None and not is_producer_id(f"{producer_id}:000000"):
             raise bad("producerId", producer_id, "up to 113 letters, digits and _ . : - are taken")
         rate = given.get("ratePerSecond")
+        # Repeats do no harm where they are dropped: a failover is waited for.
+        patience = ONCE_TIMEOUT_MS if once else TIMEOUT_MS
         return cls(
             name_server=given["nameServer"],
             topic=given.get("topic"),
             group=given.get("group", "twinlog-spark"),
-            timeout_ms=parse_count("sendTimeoutMs", given.get("sendTimeoutMs", "3000")),
+            timeout_ms=parse_count("sendTimeoutMs", given.get("sendTimeoutMs", patience)),
             retries=parse_count("sendRetries", given.get("sendRetries", "3"), least=0),
             in_flight=parse_count("maxInFlight", given.get("maxInFlight", "1000")),
             rate=None if rate is None else parse_count("ratePerSecond", rate),
