@@ -19,6 +19,7 @@ from twinlog.spark.jobs.analyse import lag, latency, stats
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.audit_archive import audit_archive
+from twinlog.spark.jobs.common import follow_query
 from twinlog.spark.jobs.compact import compact
 from twinlog.spark.jobs.find import Wanted, find
 from twinlog.spark.jobs.move import decode
@@ -155,6 +156,31 @@ def archived_rows(spark: Any, out: Path) -> Counter[Any]:
 
 def stored_rows(files: StoreFiles) -> Counter[Any]:
     return Counter((r["topic"], r["queue_id"], r["queue_offset"], r["body"]) for r in files.rows)
+
+
+def test_a_stream_reads_the_archive_and_then_the_log(spark: Any, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "s", segment_size=4096, queue_entries=50)
+    files.fill(300)
+    out = tmp_path / "archive"
+    archive(out, {"path": str(files.root), "maxOffsetsPerTrigger": "100"}, spark=spark)
+    files.fill(60)
+    for path in sorted((files.root / "commitlog").iterdir())[:6]:
+        path.unlink()
+    options = {
+        "path": str(files.root), "archive": str(out), "subscribe": "orders,events",
+        "startingOffsets": "earliest", "maxOffsetsPerTrigger": "90", "tags": "a || b",
+    }  # fmt: skip
+    found: list[Any] = []
+    writer = (
+        spark.readStream.format("twinlog").options(**options).load()
+        .select("topic", "queue_id", "queue_offset", "body")
+        .writeStream.foreachBatch(lambda frame, _: found.extend(frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True)
+    )  # fmt: skip
+    follow_query(writer.start, lambda _: None)
+    tagged = [row for row in files.rows if row["tags"] in ("a", "b")]
+    wanted = Counter((r["topic"], r["queue_id"], r["queue_offset"], r["body"]) for r in tagged)
+    assert Counter((r.topic, r.queue_id, r.queue_offset, bytes(r.body)) for r in found) == wanted
 
 
 def test_archive_goes_on_and_survives_the_loss_of_its_checkpoint(

@@ -86,7 +86,9 @@ def test_columns_that_every_message_has_are_not_null(spark: Any, tmp_path: Path)
         reader(spark, files.root).schema("tags STRING NOT NULL").load().collect()
 
 
-def run_stream(spark: Any, root: Path, work: Path, **options: str) -> list[list[Any]]:
+def run_stream(
+    spark: Any, root: Path, work: Path, *, trigger: str = "availableNow", **options: str
+) -> list[list[Any]]:
     """Run a stream over what is there; return the rows of each batch."""
     batches: list[list[Any]] = []
     chosen = {"path": str(root), "subscribe": "orders,events", **options}
@@ -94,7 +96,7 @@ def run_stream(spark: Any, root: Path, work: Path, **options: str) -> list[list[
         spark.readStream.format("twinlog").options(**chosen)
         .schema("topic STRING, queue_id INT, queue_offset BIGINT, store_size INT").load()
         .writeStream.foreachBatch(lambda frame, number: batches.append(frame.collect()))
-        .option("checkpointLocation", str(work)).trigger(availableNow=True)
+        .option("checkpointLocation", str(work)).trigger(**{trigger: True})
     )  # fmt: skip
     follow_query(writer.start, lambda _: None)
     return batches
@@ -132,6 +134,17 @@ def test_a_stream_at_latest_is_pinned_by_an_empty_first_batch(spark: Any, tmp_pa
     )
     assert offset["offsets"]["orders"]["broker-a"]["0"] == 10
     assert offset["marks"]["broker-a"]["phys"] == files.end
+
+
+def test_one_batch_on_a_fresh_checkpoint_reads_all(spark: Any, tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "s")
+    files.fill(50)
+    options = {"trigger": "once", "startingOffsets": "earliest"}
+    first = run_stream(spark, files.root, tmp_path / "check", **options)
+    assert identities(first[0]) == wanted(files)
+    files.fill(20)
+    second = run_stream(spark, files.root, tmp_path / "check", **options)
+    assert identities(first[0] + second[0]) == wanted(files)
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ from twinlog.spark.decode.body import BodyDecoder, body_columns
 from twinlog.spark.decode.columns import ALL_COLUMNS, COLUMNS, check_columns, exact_ddl, shaped
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan.offsets import from_json, is_symbol, to_json
+from twinlog.spark.plan.offsets import to_json
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
-from twinlog.spark.read.rows import open_transport, plan_batch, read_window
+from twinlog.spark.read.rows import open_stream, plan_batch, read_window
 from twinlog.spark.read.transport import Window
 
 UNLIMITED = 1 << 62
@@ -165,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Open the planner in the process that plans."""
         if self._planner is None:
             options = SourceOptions.parse(self.options)
-            self._planner = StreamPlanner(options, open_transport(options))
+            self._planner = StreamPlanner(options, open_stream(options))
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -200,10 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from _decoded(options, partition.window, self.shape, patience_ms=patience_ms)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Report progress to `commitGroup`; the checkpoint alone decides where to go on."""
-        group = self.planner.options.raw.get("commitGroup")
-        if group and not is_symbol(end):
-            self.planner.transport.commit_group(group, from_json(end)[0])
+        """Nothing is kept for batches that are done; the planner reports them."""
 
     def stop(self) -> None:
         """Let go of connections."""

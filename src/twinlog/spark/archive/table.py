@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from twinlog.spark.errors import ArchiveError
 from twinlog.spark.options import EARLIEST, LATEST, SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.positions import look_up
+from twinlog.spark.plan.windows import Range
 from twinlog.spark.read.transport import select_queues
 
 if TYPE_CHECKING:
@@ -33,6 +34,83 @@ class FilePart:
     high_ms: int | None = None
 
 
+@dataclass(frozen=True)
+class ArchivedWindow:
+    """One task of a stream: stretches of queues, whichever files have them."""
+
+    ranges: tuple[Range, ...]
+
+
+def read_archived(
+    options: SourceOptions, window: ArchivedWindow, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a window in the order of queues and offsets.
+
+    Raises:
+        ArchiveError: the archive does not have them all.
+    """
+    assert options.archive is not None
+    root = Path(options.archive)
+    wanted = {r[:3]: (r.low, r.high) for r in window.ranges}
+    own = ("topic", "broker", "queue_id", "queue_offset", *(["tags"] if options.tags else []))
+    needed = tuple(dict.fromkeys((*columns, *own)))
+    plain = replace(options, tags=())
+    found = [
+        batch
+        for file in Manifest(root).require().files()
+        if (part := _part_of(root, file, wanted)) is not None
+        for batch in read_file(plain, part, needed)
+    ]
+    table = pa.Table.from_batches(found, arrow_schema(needed))
+    if table.num_rows != sum(r.rows for r in window.ranges) and options.fail_on_data_loss:
+        raise ArchiveError(
+            "ARCHIVE_GAP", f"{root} has {table.num_rows} of the rows {window.ranges}"
+        )
+    order = [(name, "ascending") for name in ("topic", "broker", "queue_id", "queue_offset")]
+    rows = table.sort_by(order)
+    if options.tags:
+        import pyarrow.compute as pc
+
+        rows = rows.filter(pc.is_in(rows.column("tags"), pa.array(list(options.tags))))
+    yield from rows.select(list(columns)).to_batches(max_chunksize=options.batch_rows)
+
+
+def _part_of(
+    root: Path, file: ArchivedFile, wanted: Mapping[QueueKey, tuple[int, int]]
+) -> FilePart | None:
+    queues = []
+    for broker, queue, first, last in file.queues:
+        key = (file.topic, broker, queue)
+        low, high = wanted.get(key, (0, 0))
+        if low <= last and high > first:
+            queues.append((key, low, high))
+    return FilePart(str(file.path(root)), file, tuple(queues)) if queues else None
+
+
+def first_at_time(manifest: Manifest, key: QueueKey, timestamp_ms: int) -> int | None:
+    """Return the first offset of a queue that was stored at or after a time."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    topic, broker, queue = key
+    files = [f for f in manifest.files() if f.topic == topic and f.store_ms[1] >= timestamp_ms]
+    found = []
+    for file in files:
+        if not any(entry[:2] == [broker, queue] for entry in file.queues):
+            continue
+        names = ["broker", "queue_id", "queue_offset", "store_ts"]
+        rows = pq.ParquetFile(file.path(manifest.root)).read(columns=names)
+        times = pc.floor(pc.divide(pc.cast(rows.column("store_ts"), pa.int64()), 1000))
+        own = pc.and_(
+            pc.equal(rows.column("broker"), broker), pc.equal(rows.column("queue_id"), queue)
+        )
+        late = pc.and_(own, pc.greater_equal(times, timestamp_ms))
+        chosen = rows.filter(late).column("queue_offset")
+        if len(chosen):
+            found.append(pc.min(chosen).as_py())
+    return min(found, default=None)
+
+
 def archive_plan(options: SourceOptions, pushed: Pushed) -> tuple[Offsets, list[FilePart]]:
     """Return where the archive ends and the files to read of it."""
     assert options.archive is not None
@@ -42,15 +120,11 @@ def archive_plan(options: SourceOptions, pushed: Pushed) -> tuple[Offsets, list[
     wanted = {key for key in select_queues(options, spans) if pushed.wants_queue(key)}
     bounds = {key: _bounds(options, key, spans[key]) for key in wanted}
     parts = []
+    low_ms, high_ms = _times(options, pushed)
     for file in manifest.files():
-        queues = []
-        for broker, queue, first, last in file.queues:
-            key = (file.topic, broker, queue)
-            low, high = bounds.get(key, (0, 0))
-            if low <= last and high > first:
-                queues.append((key, low, high))
-        if queues:
-            part = FilePart(str(file.path(root)), file, tuple(queues), *_times(options, pushed))
+        part = _part_of(root, file, bounds)
+        if part is not None:
+            part = replace(part, low_ms=low_ms, high_ms=high_ms)
             if _in_time(part):
                 parts.append(part)
     return {key: spans[key][1] for key in wanted}, parts

@@ -63,6 +63,7 @@ class StreamPlanner:
         self.seen: Offsets = {}  # the newest ends that a look has found
         self.waiting_since: float | None = None
         self.outage_since: float | None = None
+        self.reported: Offsets | None = None
 
     def initial(self) -> dict[str, Any]:
         """Return a symbol: the same at every call, whatever the log does meanwhile."""
@@ -70,7 +71,7 @@ class StreamPlanner:
 
     # Looking at the queues
 
-    def _look(self, known: Collection[QueueKey]) -> Heads:
+    def _look(self, known: Offsets) -> Heads:
         """Look at all queues, and note how far they go."""
         found = self.transport.heads(known)
         self.seen |= {key: end for key, (_, end) in found.bounds.items()}
@@ -128,7 +129,7 @@ class StreamPlanner:
         """AvailableNow: what is there now is all that this run reads."""
 
         def look() -> Heads:
-            found = self._look(())
+            found = self._look({})
             self._demand(found, ())
             return found
 
@@ -142,15 +143,37 @@ class StreamPlanner:
         if is_symbol(start):
             # Where nothing was ever read a wrong address is likelier than an outage.
             longest_ms = min(self.options.outage_ms, FIRST_OUTAGE_MS)
-            return self._through_outages(self._pin, longest_ms)
+            return self._through_outages(self._pin if limited else self._pin_all, longest_ms)
+        self._report(start)
         work = functools.partial(self._latest, start, limited=limited)
         return self._through_outages(work, self.options.outage_ms)
 
     def _pin(self) -> dict[str, Any]:
-        found = self._look(())
+        found = self._look({})
         self._demand(found, ())
         pinned = resolve_start(self.options, self.transport, found.bounds, LATEST)
         return to_json(pinned, self.transport.marks(pinned))
+
+    def _pin_all(self) -> dict[str, Any]:
+        """Trigger.Once has one batch, which pins the start in its own end and reads all."""
+        pinned = self._pin()
+        end = self._latest(pinned, limited=False)
+        return {**end, "from": pinned["offsets"]}
+
+    def _report(self, done: Mapping[str, Any]) -> None:
+        """Report progress to `commitGroup`: where a batch begins, the one before it is done.
+
+        Spark's own call comes with the next batch, so never after the last one.
+        """
+        group = self.options.raw.get("commitGroup")
+        offsets = from_json(done)[0]
+        if not group or offsets == self.reported:
+            return
+        try:
+            self.transport.commit_group(group, offsets)
+            self.reported = offsets
+        except UnreachableError as error:  # lag tools see it later; the checkpoint has it
+            log.warning("progress was not reported to group %s: %s", group, error)
 
     def _latest(self, start: Mapping[str, Any], *, limited: bool) -> dict[str, Any]:
         offsets, marks = from_json(start)
@@ -242,9 +265,9 @@ class StreamPlanner:
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Window]:
         """Plan a batch. Also called for a batch of an earlier run that must be done again."""
-        if is_symbol(start) or is_symbol(end):
+        if is_symbol(end) or (is_symbol(start) and "from" not in end):
             return []
-        low, _ = from_json(start)
+        low, _ = from_json({**end, "offsets": end["from"]} if is_symbol(start) else start)
         high, marks = from_json(end)
         moved = {key: number for key, number in high.items() if number > low.get(key, number)}
 

@@ -88,7 +88,7 @@ class StoreTransport:
                 found[key] = (min(end, queue.begin(self.store.log.min_offset)), end)
         return found
 
-    def heads(self, known: Collection[QueueKey]) -> Heads:
+    def heads(self, known: Mapping[QueueKey, int]) -> Heads:
         """Look at the queues; the store's own list is final about what is gone."""
         present = self.queues()
         bounds = self.bounds({*select_queues(self.options, present, known), *known})

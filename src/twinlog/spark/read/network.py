@@ -156,7 +156,7 @@ class BrokerTransport:
         """Return first and end offset of queues."""
         return self._run(self.survey.bounds(list(keys)))
 
-    def heads(self, known: Collection[QueueKey]) -> Heads:
+    def heads(self, known: Mapping[QueueKey, int]) -> Heads:
         """Look at the queues, at those that are known too."""
         return self._run(self.survey.heads(known))
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from twinlog.spark.archive.table import archive_plan, read_file
+from twinlog.spark.archive.table import (
+    ArchivedWindow,
+    FilePart,
+    archive_plan,
+    read_archived,
+    read_file,
+)
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, SourceOptions
 from twinlog.spark.plan.positions import ranges_between, resolve_end, resolve_start
@@ -32,6 +38,20 @@ def open_transport(options: SourceOptions, *, patience_ms: int = 0) -> Transport
     raise OptionError(
         "BAD_OPTION", "archive alone is a finished table: give path or nameServer too"
     )
+
+
+def open_stream(options: SourceOptions, *, patience_ms: int = 0) -> Transport:
+    """Open the place that a stream reads: with an archive, what the log no longer has too."""
+    live = open_transport(options, patience_ms=patience_ms)
+    if options.archive is None:
+        return live
+    from twinlog.spark.archive.before import ArchiveBefore
+
+    try:
+        return ArchiveBefore(options, live)
+    except BaseException:
+        live.close()
+        raise
 
 
 def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
@@ -71,8 +91,11 @@ def read_window(
     patience_ms: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task; what the loss rule skips is added to `skipped`."""
-    if not isinstance(part, tuple):
+    if isinstance(part, FilePart):
         yield from read_file(options, part, columns)
+        return
+    if isinstance(part, ArchivedWindow):
+        yield from read_archived(options, part, columns)
         return
     transport = open_transport(options, patience_ms=patience_ms)
     try:

@@ -88,7 +88,7 @@ class Transport(Protocol):
     def bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return first and end offset of queues; queues that are not there are left out."""
 
-    def heads(self, known: Collection[QueueKey]) -> Heads:
+    def heads(self, known: Mapping[QueueKey, int]) -> Heads:
         """Look at the queues that the options ask for, and at those that are known already.
 
         A queue that is missing from an answer is gone only when a living broker confirms it.
