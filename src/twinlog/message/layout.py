@@ -101,6 +101,8 @@ MEMBER_BODY_SIZE_AT: Final = 16
 MEMBER_HEAD_SIZE: Final = 20
 MEMBER_SIZE_MIN: Final = MEMBER_HEAD_SIZE + PROPERTIES_LENGTH_SIZE
 
+SECTOR_SIZE: Final = 512  # What a disk writes as a whole.
+
 
 def head_format(born_host_size: int, store_host_size: int) -> str:
     """All of the head, for `struct`."""

@@ -32,6 +32,7 @@ from twinlog.message.layout import (
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     RECORD_SIZE_MIN,
+    SECTOR_SIZE,
     SIZE_AT,
     SIZE_MAGIC,
     STORE_TIMESTAMP_AT,
@@ -48,7 +49,6 @@ from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
 if TYPE_CHECKING:
     from twinlog.runtime.disk import FileBytes
 
-SECTOR_SIZE = 512  # What a disk writes as a whole.
 _ZERO_SECTOR = bytes(SECTOR_SIZE)
 _MISSING = "a sector of it was never written"
 _CUT_SHORT = "its end was never received"

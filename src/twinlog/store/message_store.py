@@ -16,10 +16,9 @@ from functools import partial
 from typing import Final
 
 from twinlog.message.batch import BatchMember
-from twinlog.message.layout import ENTRY
 from twinlog.message.model import PutMessage
 from twinlog.message.names import LMQ_PREFIX
-from twinlog.message.record import RecordError, encode_record
+from twinlog.message.record import RecordError, encode_record, encoded_size
 from twinlog.message.sysflag import UNQUEUED_FLAG
 from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
 from twinlog.runtime.clock import Clock
@@ -34,6 +33,7 @@ from twinlog.store.housekeeping import Housekeeping
 from twinlog.store.index.index_service import IndexService
 from twinlog.store.integrity.damage import DamageLog
 from twinlog.store.listeners import DispatchListener, DispatchListeners
+from twinlog.store.log.appender import appender_types
 from twinlog.store.log.batch_put import BatchEncoder, batch_fault, body_encoder, encode_members
 from twinlog.store.log.commit_log import CommitLog
 from twinlog.store.log.flush import FlushService
@@ -57,7 +57,6 @@ from twinlog.store.status import (
 
 _LOG = logging.getLogger("twinlog.store")
 _PUT_OK: Final = PutMessageStatus.PUT_OK
-_ENTRY_PACK: Final = ENTRY.pack
 _ROLLBACK: Final = 0xC
 _MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess.
 
@@ -84,6 +83,8 @@ class MessageStore:
         self._levels = dict(delay_levels)
         self._own_directory = own
         self._abort_path = posixpath.join(root, "abort")
+        end_type, appender_type = appender_types()
+        self._end = end_type()
         self.commit_log = CommitLog(
             disk,
             clock,
@@ -91,6 +92,7 @@ class MessageStore:
             read_only_directories=config.read_only_commit_log_paths,
             segment_size=config.mapped_file_size_commit_log,
             aside_directory=own,
+            end=self._end,
         )
         self.appended = self.commit_log.appended
         self.flushed = self.commit_log.flushed
@@ -112,6 +114,9 @@ class MessageStore:
                 slots_max=config.max_hash_slot_num,
                 index_max=config.max_index_num,
             )
+        self.appender = appender_type(
+            self._end, self.index, begin=self._turn_begins, mark_dirty=self._queue_is_dirty
+        )
         self.checkpoint = StoreCheckpoint(disk, root, own)
         self.queue_manifest = QueueManifest(disk, own)
         self.dispatcher = Dispatcher(self.queue_table, self.index, self._levels, clock)
@@ -143,10 +148,6 @@ class MessageStore:
         self._update_refusal()
         self._lock: DiskLock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn = 0
-        self._turn_timestamp = 0
-        self._turn_queues: list[ConsumeQueue] = []
-        self._is_write_scheduled = False
         self._tasks: TaskOwner | None = None
         self.on_queues_cut: Callable[[dict[tuple[str, int], int]], None] = lambda ends: None
         self._limit: Watermark | None = None
@@ -271,53 +272,34 @@ class MessageStore:
         """Give the message its place. It is in the log once `appended` passes `end_offset`."""
         if self._refusal is not None:
             return self._refusal
-        if not self._is_write_scheduled:
-            self._begin_turn()
-        log = self.commit_log
+        appender = self.appender
+        if not appender.is_open:
+            appender.open()
         topic = message.topic
-        queue_id = message.queue_id
-        queue = self._queues_by_key.get((topic, queue_id))
+        queue = self._queues_by_key.get((topic, message.queue_id))
         if queue is None:
             if len(topic) > TOPIC_LENGTH_MAX:
                 return illegal_message(message, self.config.max_message_size)
-            queue = self.queue_table.make(topic, queue_id)
+            queue = self.queue_table.make(topic, message.queue_id)
         if message.sys_flag & UNQUEUED_FLAG:
             return self._put_unqueued(message)
-        offset = log.tail
-        queue_offset = queue.next_offset
-        timestamp = self._turn_timestamp
         if len(message.body) > self.config.max_message_size:
             return illegal_message(message, self.config.max_message_size)
+        queue_offset = queue.next_offset
+        code = message.tags_code
+        if queue.is_schedule:
+            due = deliver_time(message.properties, appender.timestamp, self._levels)
+            code = code if due is None else due
         try:
-            record = encode_record(message, queue_offset, offset, timestamp)
+            offset = appender.append(message, queue, code)
+            if offset < 0:
+                refused = self._make_room(encoded_size(message))
+                if refused is not None:
+                    return refused
+                offset = appender.append(message, queue, code)
         except RecordError as error:
             return illegal_record(error)
-        size = len(record)
-        if offset + size + 8 > log.segment_end:
-            refused = self._make_room(size)
-            if refused is not None:
-                return refused
-            offset = log.tail
-            record = encode_record(message, queue_offset, offset, timestamp)
-        end = offset + size
-        log.pieces.append(record)
-        log.tail = end
-        if queue.turn != self._turn:
-            self._touch(queue, offset)
-        tags_code = message.tags_code
-        if queue.is_schedule:
-            due = deliver_time(message.properties, timestamp, self._levels)
-            tags_code = tags_code if due is None else due
-        queue.tail += _ENTRY_PACK(offset, size, tags_code)
-        queue.next_offset = queue_offset + 1
-        queue.last_physical_end = end
-        index = self.index
-        if index is not None:
-            if message.keys:
-                index.pending.append((topic, message.keys, offset, timestamp))
-            else:
-                index.bare_offset = offset
-        return AppendResult(_PUT_OK, offset, end, queue_offset, timestamp)
+        return AppendResult(_PUT_OK, offset, self._end.tail, queue_offset, appender.timestamp)
 
     def put_batch(self, message: PutMessage, members: Sequence[BatchMember]) -> AppendResult:
         """All members or none, one after the other in one segment. Answers to putMessages.
@@ -354,50 +336,42 @@ class MessageStore:
     def _append_batch(
         self, message: PutMessage, queue: ConsumeQueue, encode: BatchEncoder
     ) -> AppendResult | None:
-        if not self._is_write_scheduled:
-            self._begin_turn()
-        log, first, timestamp = self.commit_log, queue.next_offset, self._turn_timestamp
-        encoded = encode(first, log.tail, timestamp)
-        if encoded is not None and log.tail + len(encoded.data) + 8 > log.segment_end:
+        appender, end = self.appender, self._end
+        if not appender.is_open:
+            appender.open()
+        first, timestamp = queue.next_offset, appender.timestamp
+        encoded = encode(first, end.tail, timestamp)
+        if encoded is not None and not end.fits(len(encoded.data)):
             refused = self._make_room(len(encoded.data))
             if refused is not None:
                 return refused
-            encoded = encode(first, log.tail, timestamp)
+            encoded = encode(first, end.tail, timestamp)
         if encoded is None:
             return None
-        start, end = log.tail, log.tail + len(encoded.data)
-        if queue.turn != self._turn:
-            self._touch(queue, start)
-        log.pieces.append(encoded.data)
-        log.tail = end
-        queue.add_many(encoded.entries, end)
+        start = appender.add_batch(encoded.data, queue, encoded.entries)
         if self.index is not None:
             encoded.add_to(self.index, message.topic, timestamp)
-        count, offsets = encoded.message_count, tuple(encoded.offsets)
-        return AppendResult(_PUT_OK, start, end, first, timestamp, count, offsets, ids=encoded.ids)
+        stop, count, offsets = end.tail, encoded.message_count, tuple(encoded.offsets)
+        return AppendResult(_PUT_OK, start, stop, first, timestamp, count, offsets, ids=encoded.ids)
 
     def _put_unqueued(self, message: PutMessage) -> AppendResult:
         """PREPARED and ROLLBACK records have queue offset 0 and no entry in a queue."""
-        log, timestamp = self.commit_log, self._turn_timestamp
+        end, timestamp = self._end, self.appender.timestamp
         if len(message.body) > self.config.max_message_size:
             return illegal_message(message, self.config.max_message_size)
         try:
-            size = len(encode_record(message, 0, log.tail, timestamp))
+            size = len(encode_record(message, 0, end.tail, timestamp))
         except RecordError as error:
             return illegal_record(error)
-        if log.tail + size + 8 > log.segment_end:
+        if not end.fits(size):
             refused = self._make_room(size)
             if refused is not None:
                 return refused
-        offset = log.tail
-        log.pieces.append(encode_record(message, 0, offset, timestamp))
-        log.tail = offset + size
-        index = self.index
-        if index is not None and message.sys_flag & _ROLLBACK != _ROLLBACK:
-            if message.keys:
-                index.pending.append((message.topic, message.keys, offset, timestamp))
-            else:
-                index.bare_offset = offset
+        record = encode_record(message, 0, end.tail, timestamp)
+        is_rollback = message.sys_flag & _ROLLBACK == _ROLLBACK
+        offset = self.appender.add_unqueued(
+            record, message.topic, None if is_rollback else message.keys
+        )
         return AppendResult(_PUT_OK, offset, offset + size, 0, timestamp)
 
     def _make_room(self, size: int) -> AppendResult | None:
@@ -413,30 +387,24 @@ class MessageStore:
             self.housekeeping.report_once("segment", reason)
             return AppendResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED, reason=reason)
         except StoreError as error:
-            self._append_failed(str(error))
+            self._append_failed(str(error), self.appender.close())
             return AppendResult(PutMessageStatus.UNKNOWN_ERROR, reason=str(error))
         return None
 
     # The turn of the loop
 
-    def _begin_turn(self) -> None:
-        self._is_write_scheduled = True
-        self._turn += 1
-        self._turn_timestamp = self._clock.now_ms()
+    def _turn_begins(self) -> int:
+        """Something is put for the first time in this turn; the store time of all of it."""
         assert self._loop is not None
         self._loop.call_soon(self._end_turn)
+        return self._clock.now_ms()
 
-    def _touch(self, queue: ConsumeQueue, offset: int) -> None:
-        queue.turn = self._turn
-        queue.turn_offset = queue.next_offset
-        self._turn_queues.append(queue)
-        if queue.dirty_since_ms < 0:
-            now_ms = self._clock.monotonic_ms()
-            self.queue_table.mark_dirty(queue, now_ms, offset)
+    def _queue_is_dirty(self, queue: ConsumeQueue, offset: int) -> None:
+        self.queue_table.mark_dirty(queue, self._clock.monotonic_ms(), offset)
 
     def _end_turn(self) -> None:
         try:
-            if self._is_write_scheduled:
+            if self.appender.is_open:
                 self.write_pending()
         except Exception as error:
             if self._tasks is None:
@@ -445,17 +413,15 @@ class MessageStore:
 
     def write_pending(self) -> None:
         """Write what was put in this turn; `appended` moves and its waiters run."""
-        self._is_write_scheduled = False
-        log = self.commit_log
-        if log.tail == self.appended.value:
+        queues = self.appender.close()
+        if self._end.tail == self.appended.value:
             return
         try:
-            end = log.write_pending()
+            end = self.commit_log.write_pending()
         except OSError as error:
-            self._append_failed(f"write to the commit log failed: {error}")
+            self._append_failed(f"write to the commit log failed: {error}", queues)
             return
-        self.last_store_timestamp = self._turn_timestamp
-        queues, self._turn_queues = self._turn_queues, []
+        self.last_store_timestamp = self.appender.timestamp
         if self._limit is not None:
             self._hold(end, queues)
             self.appended.advance(end)
@@ -475,11 +441,9 @@ class MessageStore:
         self.dispatched.advance(end)
         self._listeners.tell(queues)
 
-    def _append_failed(self, reason: str) -> None:
+    def _append_failed(self, reason: str, queues: list[ConsumeQueue]) -> None:
         """Nothing of this turn was stored: places are given back, who waits is told."""
         _LOG.error("append failed reason=%s", reason)
-        self._is_write_scheduled = False
-        queues, self._turn_queues = self._turn_queues, []
         floor = self.appended.value
         for queue in queues:
             queue.truncate_entries(self._disk, self.queue_table.pool, queue.turn_offset)
@@ -597,6 +561,11 @@ class MessageStore:
     @property
     def is_writeable(self) -> bool:
         return self.running_flags.is_writeable and not self.commit_log.broken_reason
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether a put would be tried now."""
+        return self._refusal is None
 
     @property
     def refusal_reason(self) -> str:

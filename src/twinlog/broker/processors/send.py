@@ -31,7 +31,6 @@ from twinlog.broker.tables.topic_config import TopicConfigManager, java_text
 from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import names, perm, sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
-from twinlog.message.crc import crc32
 from twinlog.message.layout import HOST_V4_SIZE
 from twinlog.message.model import PutMessage
 from twinlog.message.once import ONCE_PROPERTY, Mark
@@ -53,6 +52,7 @@ from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
+from twinlog.store.log.appender import Appender
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -83,6 +83,12 @@ class _Route:
         self.sys_flag = sysflag.MULTI_TAGS_FLAG if config.topic_filter_type == "MULTI_TAG" else 0
         self.nums = stats.item(TOPIC_PUT_NUMS, config.topic_name)
         self.size = stats.item(TOPIC_PUT_SIZE, config.topic_name)
+
+    def count(self, messages: int, size: int) -> None:
+        """So many single messages were put, with records of so many bytes."""
+        for item, amount in ((self.nums, messages), (self.size, size)):
+            item.value += amount
+            item.times += messages
 
 
 class SendMessageProcessor:
@@ -131,7 +137,8 @@ class SendMessageProcessor:
     def lane(self, gate: OffsetReturn) -> Lane | None:
         """The compiled form of this path, where there is one."""
         compiled = load("twinlog.broker.put._send_lane")
-        if compiled is None or len(self._store_host) != HOST_V4_SIZE:
+        is_pure = isinstance(self._store.appender, Appender)
+        if compiled is None or is_pure or len(self._store_host) != HOST_V4_SIZE:
             return None
         lane: Lane = compiled.SendLane(
             store=self._store,
@@ -139,7 +146,6 @@ class SendMessageProcessor:
             routes=self._routes,
             gate=gate,
             config=self._config,
-            crc32=crc32,
             cluster_piece=self._cluster_piece,
             store_host=self._store_host,
             delay_levels=self._delay_levels,

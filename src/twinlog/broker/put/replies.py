@@ -90,7 +90,7 @@ class PutReplies:
             store_host=store_host, region=config.region_id, trace_on=config.trace_on
         )
         self._encode = template.encode
-        compiled = load("twinlog.broker.put._send_lane")
+        compiled = load("twinlog.broker.put._reply_writer")
         self._release_plain: Callable[[list[SendReply]], None] = (
             self._write_plain if compiled is None else compiled.ReplyWriter(template.pieces).write
         )
@@ -117,7 +117,7 @@ class PutReplies:
     def add(self, result: AppendResult, waiting: _Waiting, must_wait: bool) -> None:
         """Answer `waiting` when what was put as `result` is as safe as the mode says."""
         if not self._plain and not self._safe and not self._turn:
-            self.begin(result.end_offset)
+            self._begin(result.end_offset)
         if must_wait:
             must_wait = self.must_wait_more
         if type(waiting) is not tuple or waiting[2] != _JSON or type(waiting[5]) is not int:
@@ -126,6 +126,13 @@ class PutReplies:
             self._safe.append((result.end_offset, waiting))
         else:
             self._plain.append(waiting)
+
+    def add_run(self, end_offset: int, plain: list[SendReply], safe: list[_SafeSend]) -> None:
+        """Sends of one read, answered in JSON: those that need no more than the append, and those
+        that do. The first record of all ends at `end_offset`."""
+        self._begin(end_offset)
+        self._plain += plain
+        self._safe += safe
 
     @property
     def must_wait_more(self) -> bool:
@@ -136,7 +143,7 @@ class PutReplies:
             or config.broker_role is BrokerRole.SYNC_MASTER
         )
 
-    def begin(self, end_offset: int) -> None:
+    def _begin(self, end_offset: int) -> None:
         """The first put of a turn ends at `end_offset`; unless there was one already."""
         if not self._plain and not self._safe and not self._turn:
             self._turn_started_ms = self._clock.monotonic_ms()

@@ -134,7 +134,7 @@ class IndexService:
     def add_many(
         self, topic: str, all_keys: Sequence[tuple[str, ...]], offsets: Sequence[int], time_ms: int
     ) -> None:
-        """Keys of the records of a batch. The put of a single message does the same inline."""
+        """Keys of the records of a batch. The appender does the same inline."""
         for keys, offset in zip(all_keys, offsets, strict=True):
             if keys:
                 self.pending.append((topic, keys, offset, time_ms))

@@ -14,17 +14,11 @@ from typing import Final, NamedTuple
 from twinlog.message.batch import BatchMember
 from twinlog.message.crc import crc32
 from twinlog.message.hashing import topic_prefix_hash
-from twinlog.message.layout import CRC_MASK, ENTRY
+from twinlog.message.layout import CRC_MASK, ENTRY, SECTOR_SIZE
 from twinlog.message.model import PutMessage
 from twinlog.message.once import ONCE_BYTES
 from twinlog.message.properties import tags_and_keys, tags_code_of
-from twinlog.message.record import (
-    SECTOR_SIZE,
-    PropertiesSizeError,
-    check_zeros,
-    shared_head,
-    topic_field,
-)
+from twinlog.message.record import PropertiesSizeError, check_zeros, shared_head, topic_field
 from twinlog.runtime.compiled import load
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
 from twinlog.store.index.index_service import IndexService

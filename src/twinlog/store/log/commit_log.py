@@ -22,6 +22,7 @@ from twinlog.runtime.disk import Disk, FileBytes, write_atomically
 from twinlog.runtime.numbers import number_or_none
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
+from twinlog.store.log.appender import LogEnd
 from twinlog.store.log.segment import Segment, data_ranges, segment_name, zero_data
 from twinlog.store.log.segment_queue import SegmentQueue
 from twinlog.store.recovery.missing_log import check_log_is_there
@@ -47,6 +48,7 @@ class CommitLog:
         read_only_directories: Sequence[str] = (),
         segment_size: int,
         aside_directory: str,
+        end: LogEnd,
     ) -> None:
         assert segment_size > BLANK_SIZE_MIN
         self._disk = disk
@@ -62,9 +64,7 @@ class CommitLog:
         self.flushed = Watermark("flushed")
         self.cut_count = 0
         """How often the end went back: a sync that began before says nothing about what follows."""
-        self.tail = 0
-        self.segment_end = 0  # Of the segment that is being filled; 0 when there is none.
-        self.pieces: list[bytes] = []
+        self.end = end
         self.broken_reason = ""
         # Before anything is cut, and after: who says how far the log is durable must know first.
         self.on_truncating: Callable[[], None] | None = None
@@ -105,8 +105,8 @@ class CommitLog:
         while segments and segments[-1].start >= offset and len(segments) > 1:
             self._drop_spare(segments.pop())
         self._last = segments[-1] if segments else None
-        self.segment_end = self._last.end if self._last else 0
-        self.tail = self._pieces_start = offset
+        self.end.segment_end = self._last.end if self._last else 0
+        self.end.tail = self._pieces_start = offset
         self._written_start = -1
         self.appended.reset(offset, "the log was truncated")
         self.flushed.reset(offset, "the log was truncated")
@@ -148,6 +148,21 @@ class CommitLog:
         return self.appended.value
 
     @property
+    def tail(self) -> int:
+        """Where the next record goes, behind what waits to be written."""
+        return self.end.tail
+
+    @property
+    def segment_end(self) -> int:
+        """Of the segment that is being filled; 0 when there is none."""
+        return self.end.segment_end
+
+    @property
+    def pieces(self) -> list[bytes]:
+        """What waits to be written, in order."""
+        return self.end.pieces
+
+    @property
     def is_empty(self) -> bool:
         return not self.segments.segments
 
@@ -171,19 +186,19 @@ class CommitLog:
         segment = self._take_segment(last.end)
         rest = last.end - self.tail
         if rest:
-            self.pieces.append(blank_record(rest))
+            self.end.pieces.append(blank_record(rest))
         try:
             self._write_pieces()
         except OSError as error:
             self._next = segment
             raise StoreError(f"write to {last.path} failed: {error}") from error
         self.segments.append(segment)
-        self.tail = self._pieces_start = segment.start
+        self.end.tail = self._pieces_start = segment.start
         self._use(segment)
 
     def _use(self, segment: Segment) -> None:
         self._last = segment
-        self.segment_end = segment.end
+        self.end.segment_end = segment.end
 
     def _take_segment(self, start: int) -> Segment:
         """The prepared segment, or a new one made now."""
@@ -200,7 +215,7 @@ class CommitLog:
             raise
 
     def _write_pieces(self) -> None:
-        pieces = self.pieces
+        pieces = self.end.pieces
         if not pieces:
             return
         last = self._last
@@ -227,7 +242,7 @@ class CommitLog:
         records after the next crash.
         """
         end = self.appended.value
-        self.pieces.clear()
+        self.end.pieces.clear()
         self._written_start = -1
         try:
             while (last := self._last) is not None and last.start > end:
@@ -241,8 +256,8 @@ class CommitLog:
                 zero_data(last.file, end - last.start, last.size)
         except OSError as error:
             self.break_down(f"{reason}; making the bytes zero failed, too: {error}")
-        self.segment_end = self._last.end if self._last else 0
-        self.tail = self._pieces_start = end
+        self.end.segment_end = self._last.end if self._last else 0
+        self.end.tail = self._pieces_start = end
 
     def break_down(self, reason: str) -> None:
         """Nothing more is written by this process."""
@@ -281,7 +296,7 @@ class CommitLog:
         except OSError as error:
             self.discard_pending(f"write to {last.path} failed: {error}")
             raise
-        self.tail = self._pieces_start = offset + len(data)
+        self.end.tail = self._pieces_start = offset + len(data)
         self.appended.advance(self.tail)
 
     def start_at(self, offset: int) -> None:
@@ -298,9 +313,9 @@ class CommitLog:
         while self.segments.segments:
             self._drop_spare(self.segments.segments.pop())
         self._last = None
-        self.segment_end = 0
+        self.end.segment_end = 0
         write_atomically(self._disk, self._start_path, str(offset).encode())
-        self.tail = self._pieces_start = self._first_offset = offset
+        self.end.tail = self._pieces_start = self._first_offset = offset
         self.appended.reset(offset, "the log starts elsewhere")
         self.flushed.reset(offset, "the log starts elsewhere")
         self.append_raw(offset, b"")

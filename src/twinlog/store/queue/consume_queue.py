@@ -80,7 +80,7 @@ class ConsumeQueue:
     # Appending
 
     def add(self, physical_offset: int, size: int, tags_code: int) -> None:
-        """One entry at the end. The put path does the same inline."""
+        """One entry at the end. The appender does the same inline."""
         self.tail += ENTRY.pack(physical_offset, size, tags_code)
         self.next_offset += 1
         self.last_physical_end = physical_offset + size
