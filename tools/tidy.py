@@ -5,6 +5,7 @@ Every rule names its reason, so that whoever trips it knows what to do instead.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,8 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 700
 TEXT_SUFFIXES = {
     ".py", ".md", ".toml", ".txt", ".sh", ".cfg", ".yml", ".yaml", ".go", ".java", ".js", ".conf",
-    ".html", ".json", ".pyx", ".pxd", "",
+    ".html", ".json", ".pyx", ".pxd", ".pyi", "",
 }  # fmt: skip
+
+CODE_SUFFIXES = {".py", ".pyx", ".pxd", ".pyi"}
+PACKAGE = ROOT / "src" / "twinlog"
+# Private by their spelling only: methods of named tuples, and what the standard library needs.
+PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_open", "_exit"}
+DEFINITION = re.compile(r"^\s*(?:cdef|cpdef|def|class)\b(.*)$", re.MULTILINE)
+PRIVATE_NAME = re.compile(r"(?<![\w.])_[a-z]\w*")
+PRIVATE_USED = re.compile(r"([\w)\]]+)\s*\.\s*(_[a-z]\w*)")
 
 # (pattern, where it applies, why)
 BANNED = [
@@ -61,7 +70,7 @@ def check_file(path: Path) -> list[str]:
     except UnicodeDecodeError:
         return []
     problems = []
-    if path.suffix == ".py" and len(lines) > LINES_MAX:
+    if path.suffix in CODE_SUFFIXES and len(lines) > LINES_MAX:
         problems.append(f"{name}: {len(lines)} lines, above {LINES_MAX}: split it")
     for pattern, where, why in BANNED:
         if where and not name.startswith(where + "/"):
@@ -79,9 +88,88 @@ def check_file(path: Path) -> list[str]:
     return problems
 
 
+# Private names
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
+
+
+def private_names(path: Path) -> tuple[set[str], list[tuple[int, bool, str]]]:
+    """Private names that a module defines, and those that it takes of an object or of a module:
+    (line, whether of `self`, name)."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return private_names_of_python(ast.parse(text))
+    defined = {name for line in DEFINITION.findall(text) for name in PRIVATE_NAME.findall(line)}
+    used = [
+        (number, match[1] == "self", match[2])
+        for number, line in enumerate(text.splitlines(), 1)
+        for match in PRIVATE_USED.finditer(line)
+        if "import " not in line  # Modules are called so because they are compiled.
+    ]
+    return defined, used
+
+
+def private_names_of_python(tree: ast.AST) -> tuple[set[str], list[tuple[int, bool, str]]]:
+    defined: set[str] = set()
+    used: list[tuple[int, bool, str]] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined.add(name)
+            case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                defined.add(name)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                defined.add(name)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
+                used.append((node.lineno, True, name))
+            case ast.Attribute(attr=name):
+                used.append((node.lineno, False, name))
+            case ast.ImportFrom(module=str(module)) if module.startswith("twinlog"):
+                used += [(node.lineno, False, alias.name) for alias in node.names]
+    return defined, [use for use in used if is_private(use[2])]
+
+
+def check_private_names() -> list[str]:
+    """A private name is used in the module that defines it; of `self` in the same package, where
+    classes are derived from each other. Mutants and the simulation's own nodes are exempt."""
+    modules: dict[Path, tuple[set[str], list[tuple[int, bool, str]]]] = {
+        path: private_names(path)
+        for path in sorted(PACKAGE.rglob("*.p*"))
+        if path.suffix in CODE_SUFFIXES - {".pyi"}
+    }
+    packages: dict[str, set[str]] = {}
+    for path, (defined, _) in modules.items():
+        packages.setdefault(path.relative_to(PACKAGE).parts[0], set()).update(defined)
+    ours = set().union(*packages.values())
+    problems = []
+    for path, (defined, used) in modules.items():
+        package = path.relative_to(PACKAGE).parts[0]
+        if package == "testing":
+            continue
+        # A compiled class is declared in its .pxd.
+        own = defined | modules.get(path.with_suffix(".pxd"), (set(), []))[0]
+        for number, is_self, name in used:
+            if name in ours and name not in (packages[package] if is_self else own):
+                place = f"{path.relative_to(ROOT).as_posix()}:{number}"
+                problems.append(f"{place}: {name} is private to another module: make it public")
+    return problems
+
+
+def check_stubs() -> list[str]:
+    """mypy sees a compiled module through its stub."""
+    return [
+        f"{path.relative_to(ROOT).as_posix()}: no .pyi beside it"
+        for path in sorted(PACKAGE.rglob("*.pyx"))
+        if not path.with_suffix(".pyi").exists()
+    ]
+
+
 def main() -> int:
     files = tracked_files()
     problems = [problem for path in files for problem in check_file(path)]
+    problems += check_private_names() + check_stubs()
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"tidy: {len(files)} files, {len(problems)} problems")

@@ -17,11 +17,14 @@ _LOG = logging.getLogger("twinlog")
 
 # Every compiled part there is: a test compares the list with the sources.
 PARTS = (
+    "twinlog.broker.put._reply_writer",
     "twinlog.broker.put._send_lane",
+    "twinlog.broker.put._send_properties",
     "twinlog.client.producer._run",
     "twinlog.message._hashing",
-    "twinlog.spark._decode",
+    "twinlog.spark.decode._decode",
     "twinlog.store.index._index",
+    "twinlog.store.log._appender",
     "twinlog.store.log._batch",
     "twinlog.store.queue._gather",
     "twinlog.store.recovery._scan",
@@ -56,7 +59,8 @@ def load(name: str) -> Any | None:
         return None
     try:
         return importlib.import_module(name)
-    except ImportError as error:  # Of another Python, or another machine.
+    except (ImportError, ValueError) as error:
+        # Of another Python or machine; or built against another form of a part that it uses.
         _LOG.warning("%s is not used: %s", origin, error)
         return None
 
