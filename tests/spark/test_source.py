@@ -46,7 +46,9 @@ def test_batch_read_is_found_by_name_and_equals_a_direct_read(spark: Any, tmp_pa
     assert found == direct
 
 
-def test_a_user_schema_prunes_and_filters_are_pushed(spark: Any, tmp_path: Path) -> None:
+def test_a_user_schema_prunes_and_filters_are_pushed(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = StoreFiles(tmp_path / "s")
     files.fill(400)
     rows = reader(spark, tmp_path / "s").schema("queue_offset BIGINT, tags STRING").load()
@@ -66,6 +68,10 @@ def test_a_user_schema_prunes_and_filters_are_pushed(spark: Any, tmp_path: Path)
         ]  # fmt: skip
         assert len(plain) > 10
         assert pushed.count() == len(plain)
+        pushed.explain("formatted")
+        shown = capsys.readouterr().out
+        for part in ("topic", "queue_id", "queue_offset", "store_ts"):
+            assert part in shown.partition("PushedFilters")[2], shown
         by_key = reader(spark, tmp_path / "s", filterPushdown="true").load().where("keys = 'k17'")
         assert [row.queue_offset for row in by_key.collect()] == [files.rows[17]["queue_offset"]]
     finally:

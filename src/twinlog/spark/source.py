@@ -35,12 +35,14 @@ from twinlog.spark.decode.columns import ALL_COLUMNS, COLUMNS, check_columns, ex
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import to_json
+from twinlog.spark.plan.predicates import filtered, is_exact
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
 from twinlog.spark.read.rows import open_stream, plan_batch, read_window
 from twinlog.spark.read.transport import Window
 
 UNLIMITED = 1 << 62
+TAG_OPTIONS = ("tags", "subexpression")
 
 
 class WindowPartition(InputPartition):
@@ -146,11 +148,34 @@ class BatchReader(DataSourceReader):
 class PushdownReader(BatchReader):
     """The same with filters that narrow the plan (the session must allow it)."""
 
+    def __init__(self, options: dict[str, str], shape: pa.Schema) -> None:
+        super().__init__(options, shape)
+        self.filters: list[Filter] = []  # those that Spark leaves to us
+
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what narrows the plan; Spark checks every filter again, so nothing is given up."""
+        """Take what narrows the plan or can be tested here; give the others back to Spark."""
         for item in filters:
             self.pushed.take(item)
-            yield item
+            if is_exact(item):
+                self.filters.append(item)
+            else:
+                yield item
+
+    def partitions(self) -> Sequence[WindowPartition]:
+        """Plan the read, of the wanted tags only."""
+        options = SourceOptions.parse(self.options)
+        tags = self.pushed.narrowed_tags(options.tags)
+        if tags is None:
+            return []
+        if tags != options.tags:
+            kept = {k: v for k, v in self.options.items() if k.lower() not in TAG_OPTIONS}
+            self.options = {**kept, "tags": " || ".join(tags)}
+        return super().partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's rows, and keep those that pass."""
+        for batch in super().read(partition):
+            yield filtered(batch, self.filters)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

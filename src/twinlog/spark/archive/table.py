@@ -118,7 +118,10 @@ def archive_plan(options: SourceOptions, pushed: Pushed) -> tuple[Offsets, list[
     manifest = Manifest(root).require()
     spans = manifest.spans()
     wanted = {key for key in select_queues(options, spans) if pushed.wants_queue(key)}
-    bounds = {key: _bounds(options, key, spans[key]) for key in wanted}
+    lows, highs = pushed.narrow(
+        *({key: _bounds(options, key, spans[key])[side] for key in wanted} for side in (0, 1))
+    )
+    bounds = {key: (lows[key], highs[key]) for key in wanted}
     parts = []
     low_ms, high_ms = _times(options, pushed)
     for file in manifest.files():
@@ -153,7 +156,10 @@ def _times(options: SourceOptions, pushed: Pushed) -> tuple[int | None, int | No
     if pushed.time_low_ms is not None:
         low = max(low or 0, pushed.time_low_ms)
     kind, value = options.position("ending")
-    return low, value if kind == "time" else None
+    high = value if kind == "time" else None
+    if pushed.time_high_ms is not None:
+        high = min(high or pushed.time_high_ms + 1, pushed.time_high_ms + 1)
+    return low, high
 
 
 def _in_time(part: FilePart) -> bool:

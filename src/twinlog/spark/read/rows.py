@@ -71,7 +71,7 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
         end = resolve_end(options, transport, bounds)
         if archived is not None:
             start = {key: max(low, archived.get(key, low)) for key, low in start.items()}
-        start, end = pushed.narrow(start, end, transport)
+        start, end = pushed.narrow(start, end)
         policy = LossPolicy(options.fail_on_data_loss)
         ranges = ranges_between(start, end, bounds, policy)
         for values in pushed.keys:
