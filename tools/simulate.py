@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ def main() -> int:
         has_failed |= bool(totals.failed)
         if options.results is not None:
             with options.results.open("a") as file:
-                file.write(json.dumps(asdict(totals)) + "\n")
+                file.write(json.dumps(vars(totals)) + "\n")
         if has_failed and options.stop:
             break
     return 1 if has_failed else 0

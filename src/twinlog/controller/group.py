@@ -145,13 +145,27 @@ class Group:
     def _freeze_if_newer(self, beat: Heartbeat) -> list[Effect]:
         """R12: the record was restored from a backup. Deciding by it could elect a stale copy."""
         record = self.record
-        if self.frozen or not record.master_epoch or beat.known_epoch <= record.master_epoch:
+        newer = self._newer_than_record(beat)
+        if self.frozen or not record.master_epoch or not newer:
             return []
         self.frozen = (
-            f"replica {beat.broker_id} knows epoch {beat.known_epoch}, this controller's record is"
-            f" of epoch {record.master_epoch}: it is older than the group, adopt the group again"
+            f"replica {beat.broker_id} knows {newer}, this controller's record is of epoch"
+            f" {record.master_epoch}, sync-state set epoch {record.sync_state_set_epoch}: it is"
+            " older than the group, adopt the group again"
         )
         return [self._happened("frozen", reason=self.frozen)]
+
+    def _newer_than_record(self, beat: Heartbeat) -> str:
+        """What a replica knows that this controller has not decided. A set that is older than
+        the master's is as bad as an older epoch: it may have members that have left since."""
+        record, stored = self.record, beat.stored
+        if beat.known_epoch > record.master_epoch:
+            return f"epoch {beat.known_epoch}"
+        if stored is None or stored.master_epoch != record.master_epoch:
+            return ""
+        if stored.sync_state_set_epoch <= record.sync_state_set_epoch:
+            return ""
+        return f"sync-state set epoch {stored.sync_state_set_epoch}"
 
     def _remove_if_doubtful(self, beat: Heartbeat) -> list[Effect]:
         """R8: a member that may have lost what it acknowledged leaves the set, unless none would
@@ -311,6 +325,8 @@ class Group:
         if not self._is_adopted and (not total or len(living) < total):
             reason = f"adoption: {len(living)} of {total or 'all'} replicas are here"
             return self._say_waiting((-len(living),), reason)
+        if self.record.policy.needs_lease and not self._are_leases_over(now_ms):
+            return []  # The controller whose state is lost may have granted one just then.
         return self._adopt_group(now_ms, standings)
 
     def _beat(self, standing: Standing) -> Heartbeat:
@@ -557,7 +573,8 @@ class Group:
         if not self.frozen and record.master_epoch:
             text = "the group has a record, nothing is to be adopted"
             return [self._refuse(token, Refusal(RefusalKind.INVALID, text))]
-        self.frozen = ""
+        if record.policy.needs_lease and not self._are_leases_over(now_ms):
+            return [self._refuse(token, LEASE_LEFT)]
         self._is_adopted = True
         return self._then_reply(self._adopt_group(now_ms, self._standings(now_ms)), token)
 
@@ -603,6 +620,7 @@ class Group:
         if record.master_epoch != self.record.master_epoch:
             self._granted_ms = None  # Nobody holds a lease of an epoch that begins now.
             self._hand_over = None
+            self.frozen = ""  # Adopted, and written: until then the old record decides nothing.
         self.record = record
         self._pending = None
 

@@ -13,25 +13,27 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """Reads the loop's time; `host.wall_offset_ms` moves the wall clock only."""
+    """Reads the loop's time, as fast as `host.clock_rate` says; `host.wall_offset_ms` moves the
+    wall clock only."""
 
     def __init__(self, loop: SimLoop, host: SimHost) -> None:
         self._loop = loop
         self._host = host
 
     def now_ms(self) -> int:
-        return EPOCH_MS + self._host.wall_offset_ms + int(self._loop.now_s * 1000)
+        return EPOCH_MS + self._host.wall_offset_ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
-        return int(self._loop.now_s * 1000)
+        return int(self._loop.now_s * 1000 * self._host.clock_rate)
 
     def boot_ms(self) -> int:
         return self.monotonic_ms()
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        await asyncio.sleep(duration_ms / 1000)
+        await asyncio.sleep(duration_ms / 1000 / self._host.clock_rate)
 
     def call_later_ms(
         self, delay_ms: float, callback: Callable[..., object], *arguments: Any
     ) -> TimerHandle:
-        return self._loop.call_later(delay_ms / 1000, callback, *arguments)
+        delay_s = delay_ms / 1000 / self._host.clock_rate
+        return self._loop.call_later(delay_s, callback, *arguments)

@@ -44,6 +44,8 @@ class SimHost:
         self.is_alive = True
         self.is_paused = False
         self.wall_offset_ms = 0
+        self.clock_rate = 1.0
+        """How fast its clocks run; what asyncio counts by itself is not touched."""
         self.parked: list[asyncio.Handle] = []
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The controller's rules, one by one; `tests/sim/test_group_model.py` has them all together."""
+"""The controller's rules, one by one; `tests/sim/test_rules_together.py` has them all together."""
 
 from __future__ import annotations
 
@@ -335,6 +335,66 @@ def test_an_older_record_freezes_the_group() -> None:
     assert not bench.ask(events.Adopt(GROUP, GROUP, "adopt")).error
     assert (bench.record.master_epoch, bench.record.master_broker_id) == (7, 2)
     assert bench.record.sync_state_set_epoch == 21
+
+
+def test_an_older_set_of_the_same_epoch_freezes_the_group() -> None:
+    """R12: the backup still has a member that has left since, and lacks what was confirmed."""
+    bench = Bench(group({1, 2}))
+    newer = changed(bench.record, sync_state_set=frozenset({1}), sync_state_set_epoch=10)
+    assert "set epoch 10" in bench.beat(1, stored=newer).frozen
+    bench.beat(2)
+    bench.tell(events.ConnectionClosed(1))
+    bench.wait(60_000)
+    bench.beat(2, link_ms=None)
+    assert bench.record.master_broker_id == 1
+
+
+class TestAdoption:
+    """Of a group that the controller has forgotten, or remembers as it was."""
+
+    def newer(self, bench: Bench) -> GroupRecord:
+        return changed(bench.record, master_epoch=6, sync_state_set_epoch=20)
+
+    def test_it_waits_for_the_lease_of_the_master_that_it_deposes(self) -> None:
+        bench = Bench(group({1, 2}, policy=ASYNC))
+        bench.beat(1, known_epoch=6, stored=self.newer(bench))
+        bench.beat(2, known_epoch=6, stored=self.newer(bench))
+        assert "lease" in bench.ask(events.Adopt(GROUP, GROUP, "adopt")).error
+        assert bench.record.master_epoch == 4
+        bench.wait(LEASE_WAIT)
+        bench.beat(1, known_epoch=6, stored=self.newer(bench))
+        assert not bench.ask(events.Adopt(GROUP, GROUP, "adopt")).error
+        assert bench.record.master_epoch == 7
+
+    def test_a_group_without_a_record_waits_for_the_lease_as_well(self) -> None:
+        """The controller whose state is lost may have granted one just before."""
+        known = changed(group({1, 2}, policy=ASYNC), master_epoch=6, sync_state_set_epoch=20)
+        policy = Policy(broker_role="ASYNC_MASTER", total_replicas=2)
+        replicas = {n: Replica(broker_id=n) for n in (1, 2)}
+        empty = GroupRecord(cluster="c", group=GROUP, policy=policy, replicas=replicas)
+        bench = Bench(empty)
+        bench.beat(1, known_epoch=6, stored=known)
+        bench.beat(2, known_epoch=6, stored=known)
+        assert bench.record.master_epoch == 0
+        bench.wait(LEASE_WAIT)
+        bench.beat(1, known_epoch=6, stored=known)
+        bench.beat(2, known_epoch=6, stored=known)
+        assert bench.record.master_epoch == 7
+
+    def test_until_it_is_written_the_old_record_decides_nothing(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1, known_epoch=6, stored=self.newer(bench))
+        bench.beat(2, known_epoch=6, stored=self.newer(bench))
+        bench.answers_commits = False
+        bench.tell(events.Adopt(GROUP, GROUP, "adopt"))
+        bench.tell(events.CommitUnknown(GROUP, bench.commits[-1].version))
+        bench.answers_commits = True
+        bench.tell(events.CommitDone(GROUP, bench.commits[-1].version))
+        bench.beat(2, known_epoch=4)
+        bench.wait(60_000)
+        bench.beat(2, known_epoch=4, link_ms=None)
+        assert bench.core.groups[GROUP].frozen
+        assert bench.record.master_epoch == 4
 
 
 class TestHandOver:

@@ -25,7 +25,7 @@ NAME_LENGTH = 20  # Of a file that is named after its first offset.
 BODY_AT = 88  # Of a record whose addresses have four bytes.
 
 
-class _InOrder(dict[Any, None]):
+class InOrder(dict[Any, None]):
     """A set that is walked in the order of its making: sets of tasks are walked by address."""
 
     def add(self, item: Any) -> None:
@@ -129,7 +129,7 @@ class GroupNode:
             clock=self.clock,
             on_failure=self._failed,
         )
-        broker.tasks._tasks = _InOrder()  # type: ignore[assignment]
+        broker.tasks._tasks = InOrder()  # type: ignore[assignment]
         broker.failures.listener = self._contained
         broker.identity._token = self.sim.token
         assert broker.identity._twin is not None

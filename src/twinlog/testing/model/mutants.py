@@ -20,7 +20,8 @@ from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 from twinlog.ha import authority as authority_module
 from twinlog.ha.authority import Authority
 from twinlog.ha.group_view import GroupView, StepKind
-from twinlog.testing.group_model import GroupModel, Violation
+from twinlog.testing.model.truth import Violation
+from twinlog.testing.model.world import GroupModel
 
 Patch = tuple[Any, str, Any]
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {}
@@ -152,7 +153,14 @@ def admits_before_it_has_caught_up() -> list[Patch]:
 
 @mutant
 def incarnation_is_not_checked() -> list[Patch]:
-    return [(membership, "_admission_refusal", lambda record, proposal, living: NO_REFUSAL)]
+    """Whoever is there now is admitted, whoever it was that had caught up."""
+
+    def refusal(record: Any, proposal: Any, living: Any) -> Refusal:
+        proposal.incarnations.update(living)
+        return real(record, proposal, living)
+
+    real = membership.refusal
+    return [(membership, "refusal", refusal)]
 
 
 @mutant
@@ -175,7 +183,18 @@ def incarnation_is_refreshed() -> list[Patch]:
 
 @mutant
 def slaves_do_not_fence() -> list[Patch]:
-    return [(GroupModel, "refuses", lambda self, host, epoch: False)]
+    """A link outlives the epoch in which it was made, and what comes over it is acknowledged."""
+
+    def demote(self: GroupModel, host: Any) -> None:
+        link = host.link
+        real(self, host)
+        host.link = link
+
+    real = GroupModel.demote
+    return [
+        (GroupModel, "demote", demote),
+        (GroupModel, "refuses", lambda self, host, epoch: False),
+    ]
 
 
 @mutant

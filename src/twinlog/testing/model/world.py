@@ -2,9 +2,9 @@
 
 `Controller`, `Authority`, `InSync` and `GroupView` are the production ones. A log is a list of
 (epoch, value), the comparison of two logs is one step, and the network loses, delays and reorders
-messages. A seed draws kills, power losses, pauses, cuts, restarts of the controller, commits whose
-outcome is not known, clock rates and planned switches. A thousand seeds take a minute: this finds
-holes in rules. The swarm of whole brokers finds holes in how they are carried out.
+messages, though not those of one connection. A seed draws a scenario (`scenario.py`). A thousand
+seeds take two minutes: this finds holes in rules. The swarm of whole brokers finds holes in how
+they are carried out.
 
 The judge (`Truth`) is told what was answered, seen and promoted, and trusts nobody.
 """
@@ -12,162 +12,54 @@ The judge (`Truth`) is told what was answered, seen and promoted, and trusts nob
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from typing import Any
 
 from twinlog.controller import events
-from twinlog.controller.core import Controller
 from twinlog.controller.membership import Proposal
-from twinlog.controller.record import GroupRecord, Policy, Replica
+from twinlog.controller.record import GroupRecord
 from twinlog.ha.authority import Authority, SetProposal
 from twinlog.ha.group_view import GroupState, GroupView, ReplicaRole, Step, StepKind
 from twinlog.ha.in_sync import InSync
+from twinlog.testing.model import scenario
+from twinlog.testing.model.controller_side import GROUP, ControllerSide
+from twinlog.testing.model.host import Host, Link
+from twinlog.testing.model.scenario import Scenario
+from twinlog.testing.model.truth import Truth, Violation
 
-GROUP = "g"
 TICK_MS = 100
 CONTROLLER = 0
 NETWORK_MAX = 60
-Entry = tuple[int, int]  # epoch, value; the record that opens epoch e has the value -e
-
-
-class Violation(Exception):
-    """A promise was broken."""
-
-
-@dataclass
-class Link:
-    """A slave's connection to its master."""
-
-    connection: int
-    master: int
-    dialled_ms: int
-    is_live: bool = False
-    heard_ms: int = 0
-
-
-@dataclass
-class Host:
-    """A replica: its disk, its machine, and its process while there is one."""
-
-    id: int
-    rate: float
-    # Disk.
-    log: list[Entry] = field(default_factory=list)
-    flushed: int = 0
-    state: GroupState = field(default_factory=GroupState)
-    known_epoch: int = 0
-    is_in_doubt: bool = False
-    known_confirmed: int = 0
-    # Machine.
-    is_up: bool = False
-    is_paused: bool = False
-    boots: int = 0
-    # Process.
-    view: GroupView | None = None
-    authority: Authority | None = None
-    in_sync: InSync = field(default_factory=InSync)
-    link: Link | None = None
-    heartbeat_connection: int = 0
-    beats: dict[int, int] = field(default_factory=dict)
-    waiting: list[tuple[int, int]] = field(default_factory=list)
-    is_holding: bool = False
-    joining_since_ms: int | None = None
-    last_acks: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def incarnation(self) -> str:
-        return f"{self.id}.{self.boots}"
-
-    @property
-    def is_master(self) -> bool:
-        return self.view is not None and self.view.role is ReplicaRole.MASTER
-
-    @property
-    def last_epoch(self) -> int:
-        return self.log[-1][0] if self.log else 0
-
-
-class Truth:
-    """What the world was told, and whether it stays true."""
-
-    def __init__(self) -> None:
-        self.answered: dict[int, tuple[int, int, bool]] = {}  # value: place, epoch, early?
-        self.visible: list[Entry] = []
-        self.promoted: list[tuple[int, int, frozenset[int]]] = []
-        self.lost_early = 0
-        self.epochs: dict[int, int] = {}
-
-    def answer(self, host: Host, place: int, value: int, epoch: int, is_early: bool) -> None:
-        if value in self.answered:
-            return
-        self.answered[value] = (place, epoch, is_early)
-        for later, who, values in self.promoted:
-            if later <= epoch:
-                continue
-            if is_early:
-                raise Violation(f"{host.id} answers early in {epoch}, {who} leads {later}")
-            if value not in values:
-                raise Violation(f"{host.id} answers {value} in {epoch}; {who} leads {later}")
-
-    def see(self, host: Host, end: int) -> None:
-        """A consumer reads up to `end`: one value for each place, for ever."""
-        common = min(end, len(self.visible))
-        if host.log[:common] != self.visible[:common]:
-            raise Violation(f"a visible place has changed at {host.id}")
-        self.visible += host.log[len(self.visible) : end]
-
-    def promote(self, host: Host, epoch: int) -> None:
-        if self.epochs.setdefault(epoch, host.id) != host.id:
-            raise Violation(f"{host.id} and {self.epochs[epoch]} lead epoch {epoch}")
-        if host.log[: len(self.visible)] != self.visible:
-            raise Violation(f"{host.id} leads {epoch} without a record that was visible")
-        places = {value: place for place, (_, value) in enumerate(host.log)}
-        for value, (place, answered_in, is_early) in self.answered.items():
-            if answered_in < epoch and places.get(value) != place:
-                if not is_early:
-                    raise Violation(f"{host.id} leads {epoch} without {value} of {answered_in}")
-                self.lost_early += 1
-        self.promoted.append((epoch, host.id, frozenset(places)))
-
-    def forget_beyond(self, host: Host) -> None:
-        """All members lost power within a flush interval: outside of the promise, said loudly."""
-        del self.visible[len(host.log) :]
-        values = {value for _, value in host.log}
-        self.answered = {v: told for v, told in self.answered.items() if v in values}
 
 
 class GroupModel:
     """One seed. `run` returns when the healed group is whole again, or raises Violation."""
 
-    def __init__(self, seed: int, *, replicas: int | None = None) -> None:
+    def __init__(self, seed: int, drawn: Scenario | None = None) -> None:
         rng = self.rng = random.Random(seed)
-        self.count = replicas or rng.choice([2, 2, 3, 3, 4])
-        self.policy = Policy(
-            broker_role=rng.choice(["SYNC_MASTER", "ASYNC_MASTER"]),
-            flush_disk_type=rng.choice(["SYNC_FLUSH", "ASYNC_FLUSH"]),
-            total_replicas=self.count,
-        )
+        self.scenario = drawn or scenario.draw(rng)
+        self.count = self.scenario.replicas
+        self.policy = self.scenario.policy
         self.tick = 0
         self.truth = Truth()
         self.network: list[tuple[int, int, dict[str, Any]]] = []
         self.cuts: set[tuple[int, int]] = set()
         self.hosts = {n: Host(n, 1 + rng.uniform(-0.024, 0.024)) for n in range(1, self.count + 1)}
-        self.window = rng.choice([1, 4, 12, 40])
         self.stats = dict.fromkeys(
-            ("elections", "confirmed", "early", "kills", "power", "cuts", "switches"), 0
+            ("elections", "confirmed", "early", "kills", "power", "cuts", "switches", "backups"), 0
         )
         self.is_healing = False
+        self._due: list[tuple[int, str, int]] = []
         self._connections = 0
         self._values = 0
-        self._setup_controller()
+        self.controller = ControllerSide(self, rng)
 
     # Clocks, network
 
-    def now(self, host: Host) -> int:
-        return int(self.tick * TICK_MS * host.rate)
+    def time_ms(self, rate: float) -> int:
+        return int(self.tick * TICK_MS * rate)
 
-    def controller_now(self) -> int:
-        return int(self.tick * TICK_MS * self.controller_rate)
+    def now(self, host: Host) -> int:
+        return self.time_ms(host.rate)
 
     def next_connection(self) -> int:
         self._connections += 1
@@ -176,67 +68,33 @@ class GroupModel:
     def send(self, source: int, target: int, **message: Any) -> None:
         self.network.append((source, target, message))
 
-    # Controller: the production core over a record that is written with unknown outcomes
+    # What the controller does
 
-    def _setup_controller(self) -> None:
-        replicas = {n: Replica(broker_id=n) for n in self.hosts}
-        self.stored = GroupRecord(
-            cluster="c", group=GROUP, version=1, policy=self.policy, replicas=replicas
-        )
-        self.controller_rate = 1 + self.rng.uniform(-0.024, 0.024)
-        self.late_commits: list[GroupRecord] = []
-        self.controller: Controller | None = Controller([self.stored], 0)
-
-    def tell_controller(self, event: Any) -> None:
-        if self.controller is None:
-            return
-        queue: list[Any] = [event]
-        while queue:
-            for effect in self.controller.handle(self.controller_now(), queue.pop(0)):
-                match effect:
-                    case events.Commit():
-                        queue.append(self._commit(effect.record))
-                    case events.Reload():
-                        queue.append(events.Loaded(GROUP, self.stored))
-                    case events.Reply() if effect.token is not None:
-                        self._reply(effect)
-
-    def _commit(self, record: GroupRecord) -> Any:
-        """Compare and set, sometimes without an answer, and sometimes later than one thinks."""
-        is_unknown = not self.is_healing and self.rng.random() < 0.05
-        if is_unknown and self.rng.random() < 0.5:
-            self.late_commits.append(record)
-            return events.CommitUnknown(GROUP, record.version)
-        if not self._write(record) or is_unknown:
-            return events.CommitUnknown(GROUP, record.version)
-        return events.CommitDone(GROUP, record.version)
-
-    def _write(self, record: GroupRecord) -> bool:
-        if record.version != self.stored.version + 1:
-            return False  # Stale: the store refuses it.
-        if record.master_epoch > self.stored.master_epoch:
+    def decided(self, before: GroupRecord, after: GroupRecord) -> None:
+        self.truth.decide(before, after, self.hosts)
+        if after.master_epoch > before.master_epoch:
             self.stats["elections"] += 1
-            if record.election == "incomplete":
-                assert record.master_broker_id is not None
-                self.truth.forget_beyond(self.hosts[record.master_broker_id])
-        self.stored = record
-        return True
+        self.moment(before.master_broker_id)
 
-    def _reply(self, reply: events.Reply) -> None:
+    def controller_replies(self, reply: events.Reply) -> None:
         source, message = reply.token
         self.send(CONTROLLER, source, kind="record", reply=reply, **message)
 
-    def restart_controller(self) -> None:
-        self.controller = Controller([self.stored], self.controller_now())
+    def moment(self, host_id: int | None) -> None:
+        """Something that matters happened at this replica: a good time for the next fault."""
+        rng, kinds = self.rng, [kind for kind in self.scenario.kinds if kind != "loss"]
+        if kinds and not self.is_healing and rng.random() < self.scenario.moment:
+            target = host_id if host_id and rng.random() < 0.7 else rng.randint(1, self.count)
+            self._due.append((self.tick + rng.randint(0, 8), rng.choice(kinds), target))
 
     # Life of a replica
 
     def boot(self, host: Host) -> None:
         host.is_up, host.is_paused = True, False
         host.boots += 1
+        self.truth.boot(host)
         host.view = GroupView(host.id, host.incarnation, host.state, host.known_epoch)
         host.authority, host.link = None, None
-        host.in_sync = InSync()
         host.heartbeat_connection = self.next_connection()
         host.beats, host.waiting, host.last_acks = {}, [], {}
         host.is_holding, host.joining_since_ms = False, None
@@ -250,8 +108,11 @@ class GroupModel:
             if not self.policy.is_durable:
                 self.mark_doubt(host)
         elif self.rng.random() < 0.7:
-            # The connection's end is seen by the controller, unless a cut swallows it.
-            self.send(host.id, CONTROLLER, kind="closed", connection=host.heartbeat_connection)
+            self.close_heartbeats(host)
+
+    def close_heartbeats(self, host: Host) -> None:
+        """The connection's end is seen by the controller, unless a cut swallows it."""
+        self.send(host.id, CONTROLLER, kind="closed", connection=host.heartbeat_connection)
 
     def mark_doubt(self, host: Host) -> None:
         host.is_in_doubt = True
@@ -278,8 +139,9 @@ class GroupModel:
         host.link = None
         host.waiting, host.is_holding, host.joining_since_ms = [], False, None
         self.truth.promote(host, state.epoch)
+        self.moment(host.id)
         host.log.append((state.epoch, -state.epoch))
-        host.in_sync = InSync()
+        host.in_sync = InSync(admission_ms=self.scenario.admission_ms)
         host.authority = Authority(
             own_id=host.id,
             incarnation=host.incarnation,
@@ -366,6 +228,7 @@ class GroupModel:
                 self.propose(host, authority.shrink(wish.replica_id))
 
     def propose(self, host: Host, proposal: SetProposal) -> None:
+        self.moment(next(iter(proposal.incarnations), None))
         self.send(
             host.id, CONTROLLER, kind="alter", incarnation=host.incarnation, proposal=proposal
         )
@@ -375,7 +238,7 @@ class GroupModel:
     def turn(self, host: Host) -> None:
         if not host.is_up or host.is_paused:
             return
-        if self.rng.random() < 0.5:
+        if self.is_healing or self.rng.random() < self.scenario.flush_rate:
             self.flush(host)
         self.beat(host)
         if host.authority is not None:
@@ -408,7 +271,7 @@ class GroupModel:
             incarnation=host.incarnation, known_epoch=host.view.known_epoch,
             last_epoch=host.last_epoch, end=len(host.log),
             is_complete=self.policy.is_durable or not host.is_in_doubt, link_ms=link_ms,
-            drained_end=drained,
+            drained_end=drained, stored=host.stored,
         )  # fmt: skip
 
     def keep_link(self, host: Host) -> None:
@@ -432,6 +295,7 @@ class GroupModel:
     def acknowledge(self, host: Host) -> None:
         assert host.link is not None
         end = host.flushed if self.policy.is_durable else len(host.log)
+        self.truth.act(host, host.link.epoch)
         self.send(host.id, host.link.master, kind="ack", connection=host.link.connection, end=end)
 
     # Messages
@@ -443,12 +307,13 @@ class GroupModel:
             getattr(self, "on_" + message["kind"])(self.hosts[target], source, message)
 
     def controller_closed(self, source: int, message: dict[str, Any]) -> None:
-        self.tell_controller(events.ConnectionClosed(message["connection"]))
+        self.controller.tell(events.ConnectionClosed(message["connection"]))
 
     def controller_beat(self, source: int, message: dict[str, Any]) -> None:
         fields = {k: v for k, v in message.items() if k not in ("kind", "number")}
-        token = (source, {"number": message["number"], "incarnation": message["incarnation"]})
-        self.tell_controller(events.Heartbeat(group=GROUP, broker_id=source, token=token, **fields))
+        kept = ("number", "incarnation", "connection")
+        token = (source, {key: message[key] for key in kept})
+        self.controller.tell(events.Heartbeat(group=GROUP, broker_id=source, token=token, **fields))
 
     def controller_alter(self, source: int, message: dict[str, Any]) -> None:
         asked: SetProposal = message["proposal"]
@@ -461,7 +326,7 @@ class GroupModel:
             incarnations=asked.incarnations,
         )
         fields = {"incarnation": message["incarnation"], "proposal": asked}
-        self.tell_controller(events.AlterSyncStateSet(GROUP, proposal, (source, fields)))
+        self.controller.tell(events.AlterSyncStateSet(GROUP, proposal, (source, fields)))
 
     def on_record(self, host: Host, source: int, message: dict[str, Any]) -> None:
         reply: events.Reply = message["reply"]
@@ -477,9 +342,16 @@ class GroupModel:
             if reply.is_admitted:
                 host.is_in_doubt = False
             host.is_holding = authority is not None and reply.hand_over_to is not None
+        self.keep_record(host, reply.record)
         self.carry_out(host, host.view.learn(self.state_of(reply.record)))
         if "proposal" in message and reply.error and host.authority is authority is not None:
             authority.rejected(message["proposal"].set_epoch)
+
+    def keep_record(self, host: Host, record: GroupRecord) -> None:
+        numbers = (record.master_epoch, record.sync_state_set_epoch)
+        known = host.stored
+        if known is None or numbers > (known.master_epoch, known.sync_state_set_epoch):
+            host.stored = record
 
     def take_lease(
         self, host: Host, authority: Authority, sent_ms: int, lease_ms: int, epoch: int, who: str
@@ -505,6 +377,7 @@ class GroupModel:
             return
         if peer.link.connection != message["connection"]:
             return
+        self.moment(source)
         common = self.common_end(host, peer)
         host.last_acks[source] = message["connection"]
         authority.connected(source, message["connection"], message["incarnation"], 0)
@@ -529,7 +402,7 @@ class GroupModel:
         self.carry_out(host, host.view.met(message["epoch"]))
         if message["at"] < len(host.log):
             self.cut(host, message["at"])
-        link.is_live, link.heard_ms = True, self.now(host)
+        link.is_live, link.heard_ms, link.epoch = True, self.now(host), message["epoch"]
         self.acknowledge(host)
 
     def refuses(self, host: Host, epoch: int) -> bool:
@@ -567,116 +440,183 @@ class GroupModel:
 
     # The run
 
-    def run(self, steps: int = 2_500) -> None:
+    def run(self) -> None:
         for host in self.hosts.values():
             self.boot(host)
-        rng = self.rng
-        kinds = ["kill", "power", "pause", "cut", "controller", "loss", "switch"]
-        kinds = rng.sample(kinds, rng.randint(2, len(kinds)))
-        rate = rng.choice([0.005, 0.01, 0.02]) if rng.random() < 0.85 else 0
-        for _ in range(steps):
-            self.step(rate, kinds)
+        for _ in range(self.scenario.steps):
+            self.step()
         self.heal()
         for number in range(4_000):
-            self.step(0, [])
+            self.step()
             if number > 300 and number % 50 == 0 and self.is_whole():
                 return
         raise Violation(f"not whole again: {self.describe()}")
 
     def heal(self) -> None:
         self.is_healing = True
+        self._due.clear()
         self.cuts.clear()
         for host in self.hosts.values():
             host.is_paused = False
             if not host.is_up:
                 self.boot(host)
-        if self.controller is None:
-            self.restart_controller()
+        if self.controller.core is None:
+            self.controller.restart()
 
     def is_whole(self) -> bool:
-        record = self.stored
+        record = self.controller.stored
         master = self.hosts.get(record.master_broker_id or 0)
         if master is None or not master.is_master or len(record.sync_state_set) != self.count:
             return False
         return all(host.log == master.log for host in self.hosts.values())
 
     def describe(self) -> str:
+        record = self.controller.stored
         hosts = {
             n: (h.view and h.view.role.value, h.last_epoch, len(h.log), h.is_in_doubt)
             for n, h in self.hosts.items()
         }
-        return f"{self.stored.master_epoch} {sorted(self.stored.sync_state_set)} {hosts}"
+        return f"{record.master_epoch} {sorted(record.sync_state_set)} {hosts}"
 
-    def step(self, fault_rate: float, kinds: list[str]) -> None:
-        rng = self.rng
+    def step(self) -> None:
+        rng, drawn = self.rng, self.scenario
         self.tick += 1
-        if rng.random() < (0.05 if self.is_healing else 0.3):
+        if rng.random() < (0.05 if self.is_healing else drawn.put_rate):
             self.put(self.hosts[rng.randint(1, self.count)])
         turns = list(self.hosts) if self.is_healing else [rng.randint(1, self.count)]
         for n in turns:
             self.turn(self.hosts[n])
         for _ in range(6 * len(turns)):
-            self.deliver_one("loss" in kinds)
+            self.deliver_one()
         del self.network[:-NETWORK_MAX]
-        if self.late_commits and rng.random() < 0.05:
-            self._write(self.late_commits.pop())
-        self.tell_controller(events.Tick())
-        if kinds and rng.random() < fault_rate:
-            self.fault(rng.choice(kinds))
+        self.controller.tick()
+        if not self.is_healing:
+            self.misfortune()
+        if self.controller.is_frozen:
+            self.adopt()
         self.recover()
 
-    def deliver_one(self, may_lose: bool) -> None:
+    def misfortune(self) -> None:
+        rng, drawn = self.rng, self.scenario
+        due = [fault for fault in self._due if fault[0] <= self.tick]
+        self._due = [fault for fault in self._due if fault[0] > self.tick]
+        for _, kind, host_id in due:
+            self.fault(kind, self.hosts[host_id])
+        if rng.random() < drawn.fault_rate:
+            self.fault(rng.choice(drawn.kinds), self.hosts[rng.randint(1, self.count)])
+
+    def deliver_one(self) -> None:
         rng = self.rng
         if not self.network:
             return
-        place = rng.randrange(min(len(self.network), self.window))
-        source, target, message = self.network.pop(place)
-        if (source, target) in self.cuts:
-            if rng.random() < 0.5:
-                self.network.append((source, target, message))
+        place = rng.randrange(min(len(self.network), self.scenario.window))
+        place = self._first_of_its_connection(place)
+        source, target, message = self.network[place]
+        if (source, target) in self.cuts and rng.random() < 0.5:
             return
-        if target != CONTROLLER:
-            host = self.hosts[target]
-            if not host.is_up:
-                return
-            if host.is_paused:
-                self.network.append((source, target, message))  # It waits in a buffer.
-                return
+        if target != CONTROLLER and self.hosts[target].is_paused:
+            return  # It waits in a buffer.
+        del self.network[place]
+        if (source, target) in self.cuts:
+            return
+        if target != CONTROLLER and not self.hosts[target].is_up:
+            return
+        may_lose = not self.is_healing and "loss" in self.scenario.kinds
         if may_lose and rng.random() < 0.1:
             return
         self.deliver(source, target, message)
 
+    def _first_of_its_connection(self, place: int) -> int:
+        source, target, message = self.network[place]
+        connection = message.get("connection")
+        if connection is None:
+            return place
+        for earlier in range(place):
+            a, b, other = self.network[earlier]
+            if (a, b, other.get("connection")) == (source, target, connection):
+                return earlier
+        return place
+
     def recover(self) -> None:
-        rng = self.rng
+        rng, drawn = self.rng, self.scenario
         for host in self.hosts.values():
-            if not host.is_up and rng.random() < 0.03:
+            if not host.is_up and rng.random() < drawn.boot_rate:
                 self.boot(host)
-            if host.is_paused and rng.random() < 0.02:
+            if host.is_paused and rng.random() < drawn.resume_rate:
                 host.is_paused = False
-        if self.controller is None and rng.random() < 0.03:
-            self.restart_controller()
-        if self.cuts and rng.random() < 0.02:
+        if self.controller.core is None and rng.random() < 0.1:
+            self.controller.restart()
+            if "switch" in drawn.kinds and rng.random() < 0.5:
+                self._due.append((self.tick + rng.randint(1, 10), "switch", 1))
+        if self.cuts and rng.random() < drawn.heal_rate:
             self.cuts.clear()
 
-    def fault(self, kind: str) -> None:
-        rng = self.rng
-        host = self.hosts[rng.randint(1, self.count)]
+    # Misfortunes
+
+    def fault(self, kind: str, host: Host) -> None:
         match kind:
             case "kill" | "power" if host.is_up:
                 self.kill(host, is_power_loss=kind == "power")
             case "pause" if host.is_up:
                 host.is_paused = True
             case "cut":
-                nodes = range(self.count + 1)
-                side = set(rng.sample(nodes, rng.randint(1, self.count)))
-                self.cuts |= {
-                    (a, b)
-                    for a in nodes
-                    for b in nodes
-                    if (a in side) != (b in side) and rng.random() < 0.9
-                }
-            case "controller":
-                self.controller = None
+                self._cut_off()
+            case "oneway":
+                self._cut_some(host)
+            case "reset" if host.is_up:
+                self.close_heartbeats(host)
+                host.heartbeat_connection = self.next_connection()
+            case "controller" if not self.controller.is_frozen:
+                self.controller.stop()
+            case "backup":
+                self._restore_backup()
             case "switch":
                 self.stats["switches"] += 1
-                self.tell_controller(events.ElectMaster(GROUP, designate=host.id))
+                wanted = self.rng.randint(1, self.count)
+                self.controller.tell(events.ElectMaster(GROUP, designate=wanted))
+
+    def _cut_off(self) -> None:
+        """Some replicas, perhaps with the controller, from the others; here and there it leaks."""
+        rng, nodes = self.rng, range(self.count + 1)
+        side = set(rng.sample(nodes, rng.randint(1, self.count)))
+        self.cuts |= {
+            (a, b)
+            for a in nodes
+            for b in nodes
+            if (a in side) != (b in side) and rng.random() < 0.9
+        }
+
+    def _cut_some(self, host: Host) -> None:
+        """Links of this replica, each in one direction."""
+        ends = [n for n in range(self.count + 1) if n != host.id]
+        links = [(host.id, n) for n in ends] + [(n, host.id) for n in ends]
+        self.cuts |= set(self.rng.sample(links, self.rng.randint(1, 3)))
+
+    def _restore_backup(self) -> None:
+        """A promise only while somebody who knows better is heard before anything is decided."""
+        self.stats["backups"] += 1
+        self.cuts.clear()
+        self._due.clear()
+        self.network.clear()
+        for host in self.hosts.values():
+            host.is_paused = False
+            if not host.is_up or self.rng.random() < 0.5:
+                self.boot(host)
+        self.controller.restore()
+        for host in sorted(self.hosts.values(), key=_knowledge, reverse=True):
+            self.beat(host)
+        while self.network:
+            self.deliver(*self.network.pop(0))
+
+    def adopt(self) -> None:
+        """The operator, who waits until all replicas are there."""
+        group = self.controller.core and self.controller.core.groups[GROUP]
+        if group and len(group.living(self.controller.now_ms())) == self.count:
+            self.controller.tell(events.Adopt(GROUP, GROUP))
+
+
+def _knowledge(host: Host) -> tuple[int, int, int]:
+    known = host.stored
+    if known is None:
+        return host.known_epoch, 0, 0
+    return host.known_epoch, known.master_epoch, known.sync_state_set_epoch

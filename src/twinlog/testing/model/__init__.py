@@ -1,0 +1,1 @@
+"""A controlled group on a drawing board: the production cores, everything else abstract."""

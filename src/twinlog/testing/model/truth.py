@@ -1,0 +1,90 @@
+"""What the world of a controlled group was told, and whether it stays true. Trusts nobody."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from twinlog.controller.record import Election, GroupRecord
+from twinlog.testing.model.host import Entry, Host
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+class Truth:
+    """What the world was told, and whether it stays true."""
+
+    def __init__(self) -> None:
+        self.answered: dict[int, tuple[int, int, bool]] = {}  # value: place, epoch, early?
+        self.visible: list[Entry] = []
+        self.promoted: list[tuple[int, int, frozenset[int]]] = []
+        self.lost_early = 0
+        self.epochs: dict[int, int] = {}
+        self.acted: dict[int, int] = defaultdict(int)
+        """The newest epoch in which each replica led or acknowledged."""
+
+    def answer(self, host: Host, place: int, value: int, epoch: int, is_early: bool) -> None:
+        if value in self.answered:
+            return
+        self.answered[value] = (place, epoch, is_early)
+        for later, who, values in self.promoted:
+            if later <= epoch:
+                continue
+            if is_early:
+                raise Violation(f"{host.id} answers early in {epoch}, {who} leads {later}")
+            if value not in values:
+                raise Violation(f"{host.id} answers {value} in {epoch}; {who} leads {later}")
+
+    def see(self, host: Host, end: int) -> None:
+        """A consumer reads up to `end`: one value for each place, for ever."""
+        common = min(end, len(self.visible))
+        if host.log[:common] != self.visible[:common]:
+            raise Violation(f"a visible place has changed at {host.id}")
+        self.visible += host.log[len(self.visible) : end]
+
+    def promote(self, host: Host, epoch: int) -> None:
+        if self.epochs.setdefault(epoch, host.id) != host.id:
+            raise Violation(f"{host.id} and {self.epochs[epoch]} lead epoch {epoch}")
+        if host.log[: len(self.visible)] != self.visible:
+            raise Violation(f"{host.id} leads {epoch} without a record that was visible")
+        places = {value: place for place, (_, value) in enumerate(host.log)}
+        for value, (place, answered_in, is_early) in self.answered.items():
+            if answered_in < epoch and places.get(value) != place:
+                if not is_early:
+                    raise Violation(f"{host.id} leads {epoch} without {value} of {answered_in}")
+                self.lost_early += 1
+        self.promoted.append((epoch, host.id, frozenset(places)))
+        self.act(host, epoch)
+
+    def act(self, host: Host, epoch: int) -> None:
+        """R4: who has led or acknowledged in an epoch has nothing to do with older ones."""
+        if epoch < self.acted[host.id]:
+            raise Violation(f"{host.id} acts in {epoch} after {self.acted[host.id]}")
+        self.acted[host.id] = epoch
+
+    def boot(self, host: Host) -> None:
+        """R4: the epoch was stored before it was acted on."""
+        if host.known_epoch < self.acted[host.id]:
+            raise Violation(f"{host.id} starts in {host.known_epoch}, was in {self.acted[host.id]}")
+
+    def decide(self, before: GroupRecord, after: GroupRecord, hosts: dict[int, Host]) -> None:
+        """R7, R8: numbers grow, only members are elected, and nobody in doubt while one is not."""
+        numbers = (after.master_epoch, after.sync_state_set_epoch)
+        if numbers < (before.master_epoch, before.sync_state_set_epoch):
+            raise Violation(f"numbers fall to {numbers}")
+        if not before.master_epoch or after.master_epoch == before.master_epoch:
+            return
+        if after.master_broker_id not in before.sync_state_set:
+            raise Violation(f"{after.master_broker_id} is not of {sorted(before.sync_state_set)}")
+        if after.election is Election.INCOMPLETE:
+            whole = [n for n in before.sync_state_set if not hosts[n].is_in_doubt]
+            if whole:
+                raise Violation(f"an incomplete log was chosen, {whole} are whole")
+            self.forget_beyond(hosts[after.master_broker_id])
+
+    def forget_beyond(self, host: Host) -> None:
+        """All members lost power within a flush interval: outside of the promise, said loudly."""
+        del self.visible[len(host.log) :]
+        values = {value for _, value in host.log}
+        self.answered = {v: told for v, told in self.answered.items() if v in values}

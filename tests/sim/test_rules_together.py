@@ -1,0 +1,47 @@
+"""The rules of controlled groups together, on the production cores (`testing/model`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from twinlog.testing.model.mutants import MUTANTS, notices
+from twinlog.testing.model.world import GroupModel
+
+SEEDS = 48
+GROUPS = 6
+# Where each broken rule is noticed; found by searching from seed 0.
+NOTICED_AT = {
+    "any_acknowledgement_confirms": 46,
+    "own_flush_is_ignored": 12,
+    "acknowledgements_outlive_a_promotion": 0,
+    "proposed_set_is_not_counted": 33,
+    "shrinks_before_the_answer": 8,
+    "no_compare_and_set": 0,
+    "admits_before_it_has_caught_up": 10,
+    "incarnation_is_not_checked": 5,
+    "epoch_is_not_durable": 0,
+    "promoted_replica_keeps_its_link": 0,
+    "no_lease_is_needed": 18,
+    "anyone_is_elected": 2,
+    "restart_keeps_mastership": 0,
+    "lease_is_kept_during_a_hand_over": 27,
+    "nobody_is_in_doubt": 5,
+    "doubt_is_forgotten_by_a_second_restart": 29,
+    "logs_are_compared_by_length": 0,
+    "acknowledges_before_flush": 112,
+}
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_rules_hold(group: int) -> None:
+    for seed in range(group, SEEDS, GROUPS):
+        GroupModel(seed).run()
+
+
+@pytest.mark.parametrize("name", NOTICED_AT)
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    assert notices(name, NOTICED_AT[name]), f"{name} is not noticed at its seed any more"
+
+
+def test_every_seed_that_is_named_belongs_to_a_mutant() -> None:
+    assert NOTICED_AT.keys() <= MUTANTS.keys()
