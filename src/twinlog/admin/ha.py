@@ -201,7 +201,7 @@ async def _with_slaves(
         own = data.get("twinlog") or {}
         metadata.append(parse_metadata(own.get("metadata") or {}, address))
         remaining.append(parse_remaining(data, broker_id, address))
-        servers += _parse_server(own)
+        servers += parse_server(own)
     status = replace(
         status, metadata=tuple(metadata), remaining=tuple(remaining), servers=tuple(servers)
     )
@@ -255,7 +255,7 @@ def parse_remaining(data: Mapping[str, Any], broker_id: int, address: str) -> Re
     )
 
 
-def _parse_server(own: Mapping[str, Any]) -> list[ServerFacts]:
+def parse_server(own: Mapping[str, Any]) -> list[ServerFacts]:
     """What a broker says of itself; nothing from one that does not."""
     try:
         return [msgspec.convert(own["server"], ServerFacts)]
@@ -317,7 +317,7 @@ def parse_ha_status(
         role=facts.role,
         replicas=replicas,
         facts=facts,
-        servers=tuple(_parse_server(own)),
+        servers=tuple(parse_server(own)),
     )
 
 

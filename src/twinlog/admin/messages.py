@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from twinlog.admin.client import Admin, gather
 from twinlog.admin.groups import group_members, group_progress
@@ -14,7 +15,7 @@ from twinlog.client.errors import (
     QueryNotFoundError,
     UsageError,
 )
-from twinlog.client.message import ReceivedMessage, SendReceipt
+from twinlog.client.message import RESERVED_PROPERTIES, Message, ReceivedMessage, SendReceipt
 from twinlog.client.net import calls
 from twinlog.client.net.calls import json_object
 from twinlog.client.producer.outgoing import SendRequest, read_receipts, send_command
@@ -28,7 +29,12 @@ from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.headers.clients import ConsumeMessageDirectlyResultRequestHeader
 from twinlog.remoting.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
 
+if TYPE_CHECKING:
+    from twinlog.client.producer.producer import Producer
+
 TIME_MAX_MS = (1 << 63) - 1
+SCAN_MAX = 10_000  # Messages looked at by a search over time: shown, never silently cut.
+COPY_TIMEOUT_MS = 1_000
 RESEND_GROUP = "TWINLOG_CLI_RESEND"
 _PROPERTIES_OF_DEAD_LETTERS = frozenset(
     (
@@ -147,6 +153,104 @@ async def offset_for_time(admin: Admin, queue: MessageQueue, timestamp_ms: int) 
     """The first offset stored at or after the time."""
     await admin.instance.route(queue.topic)
     return await calls.offset_for_time(admin.instance, queue, timestamp_ms)
+
+
+async def find(admin: Admin, message_id: str, topic: str | None = None) -> ReceivedMessage:
+    """A message by the id of its receipt (needs the topic) or by its offset message id."""
+    if topic is not None:
+        try:
+            return await query_by_unique_id(admin, topic, message_id)
+        except QueryNotFoundError:
+            pass
+    try:
+        address = host_text(parse_offset_message_id(message_id).host)
+    except ValueError as error:
+        raise UsageError(f"{message_id!r} is no message id: {error}") from error
+    # The address in an id may be any: only brokers of this cluster are asked.
+    if address not in (await admin.cluster()).addresses():
+        where = "this cluster" if topic is None else f"topic {topic!r}"
+        raise QueryNotFoundError(
+            ResponseCode.QUERY_NOT_FOUND, f"no message {message_id} in {where}"
+        )
+    try:
+        return await query_by_offset_id(admin, message_id)
+    except BrokerError as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        text = f"no message {message_id} at {address}"
+        raise QueryNotFoundError(ResponseCode.QUERY_NOT_FOUND, text) from error
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScan:
+    """Messages of a span of time, oldest first, and whether that is all of them."""
+
+    messages: list[ReceivedMessage]
+    has_more: bool
+    is_cut: bool
+    """Stopped after `SCAN_MAX` messages."""
+
+
+async def query_by_time(
+    admin: Admin, topic: str, begin_ms: int, end_ms: int, *, limit: int = 64
+) -> TimeScan:
+    """The first messages of each queue that were stored in a span of time."""
+    found: list[ReceivedMessage] = []
+    looked_at = 0
+    for queue in (await admin.route(topic)).read_queues(topic):
+        offset = await offset_for_time(admin, queue, begin_ms)
+        taken = 0
+        while taken < limit and looked_at < SCAN_MAX:
+            batch = await read_queue(admin, queue, offset)
+            looked_at += len(batch)
+            inside = [entry for entry in batch if entry.store_timestamp <= end_ms]
+            found += inside
+            taken += len(inside)
+            if not batch or len(inside) < len(batch):
+                break
+            offset = batch[-1].queue_offset + 1
+    found.sort(key=lambda entry: entry.store_timestamp)
+    return TimeScan(found[:limit], len(found) > limit, looked_at >= SCAN_MAX)
+
+
+async def copies(admin: Admin, message: ReceivedMessage) -> dict[str, bool | None]:
+    """Which replicas of its group have a message, by `name:id`; None for one that did not answer.
+
+    A replica has it when the same record is at the same place of its log.
+    """
+    broker = (await admin.cluster()).brokers.get(message.queue.broker_name)
+    if broker is None:
+        return {}
+    header = ViewMessageRequestHeader(message.physical_offset)
+
+    async def ask(address: str) -> bool:
+        try:
+            answer = await admin.ask(
+                address, RequestCode.VIEW_MESSAGE_BY_ID, header, action="copy of a message",
+                timeout_ms=COPY_TIMEOUT_MS,
+            )  # fmt: skip
+        except BrokerError:
+            return False
+        return any(
+            copy.message_id == message.message_id and copy.queue_offset == message.queue_offset
+            for copy in calls.decode_messages(answer.body, broker.name)
+        )
+
+    found = await gather(broker.addresses.values(), ask)
+    return {
+        f"{broker.name}:{number}": found.values.get(address)
+        for number, address in sorted(broker.addresses.items())
+    }
+
+
+async def send_again(producer: Producer, message: ReceivedMessage, target: str) -> SendReceipt:
+    """Send a message once more: body, tags, keys and the sender's own properties."""
+    own = {k: v for k, v in message.properties.items() if k not in RESERVED_PROPERTIES}
+    again = Message(
+        target, message.body, tags=message.tags, keys=message.keys, properties=own or None,
+        flag=message.flag,
+    )  # fmt: skip
+    return await producer.send(again)
 
 
 async def consume_directly(

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin, ClusterInfo
-from twinlog.admin.ha import ReplicaState, parse_replica
+from twinlog.admin.ha import (
+    GroupHAStatus,
+    ReplicaState,
+    parse_ha_status,
+    parse_metadata,
+    parse_remaining,
+    parse_server,
+)
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
 from twinlog.client.net.calls import json_object
+from twinlog.observe.health import Facts, GroupFacts, Health, ServerFacts, SlaveFacts, judge
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of
@@ -37,9 +45,9 @@ class ReplicaFacts:
     dispatched: int | None = None
     link_state: str = ""  # A slave's: the state of its connection to the master.
     link_reason: str = ""
-    incomplete: str = ""
-    departed: tuple[Mapping[str, Any], ...] = ()
-    slaves: tuple[ReplicaState, ...] = ()  # A master's.
+    status: GroupHAStatus | None = None  # A master's: the group as it sees it.
+    slave: SlaveFacts | None = None
+    server: ServerFacts | None = None
     is_twinlog: bool = True
 
     @property
@@ -49,6 +57,12 @@ class ReplicaFacts:
     @property
     def is_master(self) -> bool:
         return self.is_reached and self.broker_id == MASTER_ID
+
+    @property
+    def slaves(self) -> tuple[ReplicaState, ...]:
+        """A master's slaves; whoever only looked at its HA port is none."""
+        replicas = self.status.replicas if self.status is not None else ()
+        return tuple(replica for replica in replicas if replica.is_slave)
 
 
 async def all_replicas(admin: Admin, info: ClusterInfo, *, timeout_ms: float) -> list[ReplicaFacts]:
@@ -100,9 +114,10 @@ def parse_facts(data: Mapping[str, Any], group: str, broker_id: int, address: st
     """The body of 907 from a twinlog broker."""
     own = data.get("twinlog") or {}
     marks = own.get("marks") or {}
-    client = (data.get("haClientRuntimeInfo") or {}).get("twinlog") or {}
     is_master = bool(data.get("master"))
     confirmed = own.get("confirmedOffset") if is_master else own.get("knownConfirmedOffset")
+    link = parse_remaining(data, broker_id, address)
+    client = (data.get("haClientRuntimeInfo") or {}).get("twinlog") or {}
     return ReplicaFacts(
         group=group,
         broker_id=broker_id,
@@ -113,11 +128,18 @@ def parse_facts(data: Mapping[str, Any], group: str, broker_id: int, address: st
         flushed=_known(marks.get("flushed")),
         confirmed=_known(confirmed),
         dispatched=_known(marks.get("dispatched")),
-        link_state="" if is_master else str(client.get("state", "")),
+        link_state="" if is_master else link.state,
         link_reason="" if is_master else str(client.get("lastDisconnectReason", "") or ""),
-        incomplete=str(own.get("incomplete", "") or ""),
-        departed=tuple(own.get("departed") or ()),
-        slaves=tuple(parse_replica(item) for item in data.get("haConnectionInfo") or ()),
+        status=parse_ha_status(data, group, address, 0) if is_master else None,
+        slave=None
+        if is_master
+        else SlaveFacts(
+            address,
+            is_linked=link.state == "TRANSFER",
+            damage=link.damage,
+            metadata_problems=parse_metadata(own.get("metadata") or {}, address).problems,
+        ),
+        server=next(iter(parse_server(own)), None),
     )
 
 
@@ -137,3 +159,32 @@ def slave_of(
     same_host = [s for s in unnamed if s.address.rpartition(":")[0] == host]
     rivals = [s for s in slaves if s.address.rpartition(":")[0] == host]
     return same_host[0] if len(same_host) == 1 and len(rivals) == 1 else None
+
+
+def judge_replicas(name: str, members: Sequence[ReplicaFacts]) -> Health:
+    """What is wrong with a group, out of what each of its replicas said."""
+    registered = next((facts for facts in members if facts.broker_id == MASTER_ID), None)
+    slaves = [facts for facts in members if facts.broker_id != MASTER_ID]
+    group = GroupFacts(name=name, master_address=None)
+    if registered is not None and registered.status is not None:
+        group = registered.status.facts
+    elif registered is not None:
+        group = GroupFacts(
+            name=name, master_address=registered.address, master_error=registered.error
+        )
+    group = replace(
+        group,
+        registered_slaves=len(slaves),
+        slaves=tuple(facts.slave for facts in slaves if facts.slave is not None),
+    )
+    servers = [
+        facts.server or ServerFacts(kind="broker", name=_name(facts), address=facts.address,
+                                    error=facts.error)
+        for facts in members
+        if facts.is_reached or facts.broker_id != MASTER_ID
+    ]  # fmt: skip
+    return judge(Facts(servers=tuple(servers), groups=(group,)))
+
+
+def _name(facts: ReplicaFacts) -> str:
+    return f"{facts.group}:{facts.broker_id}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,7 +21,7 @@ from twinlog.console.forms import Forms
 from twinlog.console.live import Live
 from twinlog.console.operations import Context, Table
 from twinlog.console.shell import Shell
-from twinlog.console.views import cluster
+from twinlog.console.views import cluster, failover, groups, messages, servers, topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Application:
 def operations() -> Table:
     """All operations, by name."""
     table = Table()
-    table.add(*cluster.OPERATIONS)
+    for view in (cluster, failover, topics, groups, messages, servers):
+        table.add(*view.OPERATIONS)
     return table
 
 
@@ -48,7 +49,7 @@ def build_app(
     host_names: Iterable[str] = (),
     is_tls: bool = False,
 ) -> Application:
-    audit = ConsoleAudit(context.clock)
+    audit = ConsoleAudit(context.clock, context.audit_lines)
     shell = Shell(context, access, audit, operations(), _version())
     live = Live(shell)
     routes: list[Route | Mount] = [
@@ -63,7 +64,7 @@ def build_app(
     return Application(shell.door, live, shell)
 
 
-def _missing(shell: Shell):  # type: ignore[no-untyped-def]
+def _missing(shell: Shell) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def handler(request: Request, error: Exception) -> Response:
         if request.url.path.startswith("/api"):
             return api.answer({"error": "there is no such resource"}, 404)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from datetime import UTC, datetime
 
 from twinlog.runtime.audit_file import LOGGER
@@ -15,8 +16,9 @@ _TEXT_MAX = 512
 class ConsoleAudit:
     """One JSON object for each change, and for each time somebody was not let in."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, lines: deque[dict[str, str]]) -> None:
         self._clock = clock
+        self._lines = lines
         self._log = logging.getLogger(LOGGER)
 
     def note(self, account: str, address: str, action: str, resource: str, outcome: str) -> None:
@@ -29,4 +31,6 @@ class ConsoleAudit:
             "resource": resource,
             "outcome": outcome,
         }
-        self._log.info("%s", json.dumps({key: text[:_TEXT_MAX] for key, text in line.items()}))
+        cut = {key: text[:_TEXT_MAX] for key, text in line.items()}
+        self._lines.append(cut)
+        self._log.info("%s", json.dumps(cut))

@@ -14,9 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from twinlog.admin.follow import tail_topic
 from twinlog.console.operations import Refused
 from twinlog.console.shell import KNOWN_ERRORS, Shell, caller_of
 from twinlog.console.views.cluster import replication_of
+from twinlog.console.views.messages import row_of
 
 ROUND_SECONDS = 2.0
 STREAMS_MAX = 64
@@ -33,7 +35,10 @@ class Live:
         self.stopped = asyncio.Event()
 
     def routes(self) -> list[Route]:
-        return [Route("/live/{page}", self.stream, methods=["GET"])]
+        return [
+            Route("/live/tail/{topic}", self.tail, methods=["GET"]),
+            Route("/live/{page}", self.stream, methods=["GET"]),
+        ]
 
     async def stream(self, request: Request) -> Response:
         page = request.path_params["page"]
@@ -44,15 +49,27 @@ class Live:
         events = self._replication(request) if page == "replication" else self._rounds(request)
         return EventSourceResponse(self._until_stopped(request, events), ping=15)
 
+    async def tail(self, request: Request) -> Response:
+        """Messages of a topic as they come, as rows of a table."""
+        if self._streams >= STREAMS_MAX:
+            return Response("too many pages are open\n", 503)
+        events = self._rows(request, request.path_params["topic"])
+        return EventSourceResponse(self._until_stopped(request, events, "row"), ping=15)
+
+    async def _rows(self, request: Request, topic: str) -> AsyncIterator[str]:
+        async for batch in tail_topic(self._shell.context.admin, topic):
+            rows = [row_of(message) for message in batch]
+            yield self._shell.render(request, "live/tail.html", {"rows": rows, "topic": topic})
+
     async def _until_stopped(
-        self, request: Request, events: AsyncIterator[str]
+        self, request: Request, events: AsyncIterator[str], name: str = "part"
     ) -> AsyncIterator[dict[str, str]]:
         self._streams += 1
         try:
             async for text in events:
                 if self.stopped.is_set() or not self._may_go_on(request):
                     return
-                yield {"event": "part", "data": text}
+                yield {"event": name, "data": text}
         finally:
             self._streams -= 1
 

@@ -7,6 +7,7 @@ API cannot, and who may do what is said once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,6 +59,7 @@ class Context:
     watcher: Watcher
     clock: Clock
     lab: Lab | None = None
+    audit_lines: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=1_000))
 
 
 class Nothing(Struct, frozen=True):

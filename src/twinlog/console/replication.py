@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
+from twinlog.admin.failover_status import ControlledGroup
 from twinlog.admin.ha import ReplicaState
 from twinlog.admin.replicas import ReplicaFacts, slave_of
 from twinlog.remoting.bodies.route import MASTER_ID
@@ -47,6 +49,9 @@ class ReplicaView(Struct, frozen=True, kw_only=True):
     bytes_per_second: int | None = None
     reason: str = ""
     since_ms: int | None = None
+    replica_id: int | None = None
+    """The controller's number of it, where one decides."""
+    is_learner: bool = False
 
 
 class FindingView(Struct, frozen=True, kw_only=True):
@@ -83,6 +88,10 @@ class GroupView(Struct, frozen=True, kw_only=True):
     findings: list[FindingView]
     in_sync: list[str]
     epoch: int | None = None
+    state: str = ""
+    """With a controller: healthy, DEGRADED, READ ONLY, NO MASTER or FROZEN."""
+    state_reason: str = ""
+    is_controlled: bool = False
 
     @property
     def is_healthy(self) -> bool:
@@ -339,3 +348,28 @@ def _with_error(facts: ReplicaFacts, error: str, address: str) -> ReplicaFacts:
         flushed=facts.flushed, confirmed=facts.confirmed, dispatched=facts.dispatched,
         is_twinlog=facts.is_twinlog,
     )  # fmt: skip
+
+
+def with_controller(view: GroupView, control: ControlledGroup) -> GroupView:
+    """The group with what its controller decided: epoch, set, numbers of the replicas."""
+    lines = {line.address: line for line in control.replicas}
+    replicas = [
+        msgspec.structs.replace(
+            replica,
+            replica_id=lines[replica.address].broker_id,
+            is_learner=lines[replica.address].role == "LEARNER",
+        )
+        if replica.address in lines
+        else replica
+        for replica in view.replicas
+    ]
+    members = [line.address for line in control.replicas if line.is_in_sync]
+    return msgspec.structs.replace(
+        view,
+        replicas=replicas,
+        in_sync=[r.name for r in replicas if r.address in members],
+        epoch=control.epoch,
+        state=control.state.value,
+        state_reason=control.reason,
+        is_controlled=True,
+    )

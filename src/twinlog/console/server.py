@@ -117,7 +117,7 @@ class Console:
         admin = Admin(settings.name_server, **settings.client)
         await admin.start()
         self._admin = admin
-        watcher = Watcher(admin, self._clock, settings.name_server)
+        watcher = Watcher(admin, self._clock, settings.name_server, self._tasks)
         context = Context(
             admin, settings.name_server, settings.client, watcher, self._clock, self._lab
         )
@@ -137,7 +137,7 @@ class Console:
         self._server = _Server(config)
         server = self._server
         self._tasks.vital("http", lambda: server.serve(sockets=[listener]))
-        watcher.start(self._tasks)
+        watcher.start()
 
     async def stop(self) -> None:
         if self._app is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import jinja2
 from starlette.requests import Request
@@ -48,10 +48,12 @@ class Shell:
     templates: jinja2.Environment = field(default_factory=lambda: _environment())
 
     async def call(self, name: str, values: Mapping[str, Any] | None = None) -> Any:
-        """An operation that only looks, with values as a query string has them."""
+        """An operation that only looks. What a query holds besides is the page's own."""
         operation = self.table.rows[name]
         assert not operation.is_change
-        return await operation.run(self.context, read_params(operation.params, values or {}))
+        known = operation.params.__struct_fields__
+        given = {key: value for key, value in (values or {}).items() if key in known}
+        return await operation.run(self.context, read_params(operation.params, given))
 
     async def change(self, operation: Operation, params: Any, caller: Caller) -> Any:
         """An operation that changes something: who may, and a line in the audit log."""
@@ -140,10 +142,16 @@ def _environment() -> jinja2.Environment:
         "lag_chart": picture.lag_chart,
         "event_places": picture.event_places,
         "languages": wording.LANGUAGES,
+        "page_link": page_link,
         "chart_width": picture.WIDTH,
         "chart_height": picture.HEIGHT,
     }
     return environment
+
+
+def page_link(given: Mapping[str, Any], page: int) -> str:
+    """The same list at another page."""
+    return "?" + urlencode({**given, "page": page})
 
 
 async def read_body(request: Request, limit: int = FORM_SIZE_MAX) -> bytes:

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+from twinlog.admin import failover
 from twinlog.admin.client import Admin, ClusterInfo
+from twinlog.admin.failover_status import ControlledGroup, controlled_group
 from twinlog.admin.replicas import ReplicaFacts, all_replicas
 from twinlog.client.errors import ClientError
 from twinlog.console.findings import findings
-from twinlog.console.replication import GroupView, Memory, Snapshot, group_view
+from twinlog.console.replication import GroupView, Memory, Snapshot, group_view, with_controller
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.tasks import TaskOwner
 
 WATCHED_MS = 500
 UNWATCHED_MS = 5_000
 ANSWER_MS = 700
+CONTROLLERS_MS = 5_000
+EVENTS_MAX = 500
 
 
 class Watcher:
     """The newest snapshot, and a way to wait for the next one."""
 
-    def __init__(self, admin: Admin, clock: Clock, name_server: str) -> None:
+    def __init__(self, admin: Admin, clock: Clock, name_server: str, tasks: TaskOwner) -> None:
+        self._tasks = tasks
         self._admin = admin
         self._clock = clock
         self._name_server = name_server
@@ -33,12 +39,16 @@ class Watcher:
         self._changed = asyncio.Condition()
         self._wanted = asyncio.Event()
         self._count = 0
+        self._controllers: failover.Controllers | None = None
+        self._controllers_ms = -CONTROLLERS_MS
+        self._control: dict[str, ControlledGroup] = {}
+        self._events: list[dict[str, Any]] = []
         self._watchers = 0
         self.memory = Memory()
         self.snapshot = Snapshot(time_ms=0, groups=[], name_server=name_server, error="")
 
-    def start(self, tasks: TaskOwner) -> None:
-        tasks.contained("replication", self._run)
+    def start(self) -> None:
+        self._tasks.contained("replication", self._run)
 
     async def _run(self) -> None:
         while True:
@@ -56,7 +66,9 @@ class Watcher:
     async def look(self) -> Snapshot:
         """Ask everybody once."""
         error = await self._ask_name_server()
-        facts = await all_replicas(self._admin, self._info, timeout_ms=ANSWER_MS)
+        facts, _ = await asyncio.gather(
+            all_replicas(self._admin, self._info, timeout_ms=ANSWER_MS), self._ask_controller()
+        )
         now_ms = self._clock.now_ms()
         groups = self._groups(facts, now_ms)
         self.snapshot = Snapshot(
@@ -76,6 +88,35 @@ class Watcher:
             return str(error) or f"no answer within {ANSWER_MS / 1000:g} s"
         return ""
 
+    async def _ask_controller(self) -> None:
+        """Who decides is looked for now and then; what it decided is asked each time."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._controllers_ms > CONTROLLERS_MS:
+            self._controllers_ms = now_ms
+            self._tasks.job("controllers", self._find_controllers())
+        if self._controllers is None:
+            return
+        try:
+            async with asyncio.timeout(ANSWER_MS / 1000):
+                groups = await self._controllers.groups()
+        except (ClientError, TimeoutError):
+            self._control = {}
+            self._controllers_ms = 0  # Another one may lead now.
+            return
+        self._control = {g.broker_name: controlled_group(g, self._events) for g in groups}
+
+    async def _find_controllers(self) -> None:
+        try:
+            addresses = await failover.find_controllers(self._admin)
+            if not addresses:
+                self._controllers = None
+                return
+            leading = await failover.leader(self._admin, addresses)
+            self._controllers = failover.Controllers(self._admin, addresses, leading)
+            self._events = await self._controllers.events(limit=EVENTS_MAX)
+        except ClientError:
+            return
+
     def _groups(self, facts: list[ReplicaFacts], now_ms: int) -> list[GroupView]:
         memory = self.memory
         memory.take(facts, now_ms)
@@ -89,7 +130,10 @@ class Watcher:
         broker = self._info.brokers.get(name)
         cluster = broker.cluster if broker is not None else ""
         view = group_view(name, cluster, members, self.memory.gone(name, members, now_ms))
-        view.findings[:] = self.memory.since(name, findings(view), now_ms)
+        control = self._control.get(name)
+        if control is not None:
+            view = with_controller(view, control)
+        view.findings[:] = self.memory.since(name, findings(view, members), now_ms)
         self.memory.watch(view, now_ms)
         return view
 

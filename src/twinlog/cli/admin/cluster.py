@@ -128,34 +128,15 @@ def clients(session: Session) -> int:
 
 
 async def _clients(admin: Admin) -> Report:
-    from twinlog.admin import brokers, groups
-    from twinlog.admin.client import gather
-    from twinlog.remoting.codes import version_description
+    from dataclasses import asdict
 
-    info = await admin.cluster()
-    addresses = info.readable_addresses()
-    producers = await gather(addresses, lambda address: brokers.producers(admin, address))
-    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for found in producers.values.values():
-        for entry in found:
-            rows["producer", entry.group, entry.client_id] = {
-                "kind": "producer", "group": entry.group, "client_id": entry.client_id,
-                "address": entry.address, "language": entry.language,
-                "version": version_description(entry.version),
-            }  # fmt: skip
-    configs = await groups.list_groups(admin)
-    names = sorted({name for table in configs.values.values() for name in table})
-    for name, members in (await groups.members_of_many(admin, names)).items():
-        for member in members.members:
-            rows["consumer", name, member.client_id] = {
-                "kind": "consumer", "group": name, "client_id": member.client_id,
-                "address": member.address, "language": member.language,
-                "version": version_description(member.version),
-            }  # fmt: skip
+    from twinlog.admin.clients import connections
+
+    found = await connections(admin)
+    rows: list[dict[str, Any]] = [asdict(entry) for entry in found.values[""]]
     columns = [
         Column("kind"), Column("group"), Column("client_id"), Column("address"),
         Column("language"), Column("version"),
     ]  # fmt: skip
-    ordered = [rows[key] for key in sorted(rows)]
-    return Report([Table(columns, ordered, empty="nobody is connected")],
-                  missing=missing_of(producers))  # fmt: skip
+    return Report([Table(columns, rows, empty="nobody is connected")],
+                  missing=missing_of(found))  # fmt: skip

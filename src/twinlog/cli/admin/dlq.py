@@ -11,7 +11,7 @@ import click
 from twinlog.cli.admin.consume import message_row
 from twinlog.cli.admin.message import LIST_COLUMNS
 from twinlog.cli.admin.options import cluster_options, connection_options
-from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, run, show
+from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
 from twinlog.cli.exit_codes import NOT_FOUND, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_time
@@ -28,32 +28,19 @@ def dlq() -> None:
     """Dead letters: messages whose handling failed too often, by group."""
 
 
-async def _groups(admin: Admin) -> list[str]:
-    from twinlog.admin import topics
-    from twinlog.message.names import DLQ_PREFIX
-
-    names = await topics.list_topics(admin)
-    return [n.removeprefix(DLQ_PREFIX) for n in names if n.startswith(DLQ_PREFIX)]
-
-
 @dlq.command("list", epilog="Example: twinlog dlq list")
 @cluster_options
 def list_command(session: Session) -> int:
     """Groups that have dead letters."""
 
     async def action(admin: Admin) -> Report:
-        from twinlog.admin import topics
-        from twinlog.message.names import dlq_topic
+        from twinlog.admin import dead_letters
 
-        rows = []
+        rows: list[dict[str, Any]] = []
         missing: list[str] = []
-        for group in await _groups(admin):
-            stats = await topics.topic_stats(admin, dlq_topic(group))
-            missing += missing_of(stats)
-            entries = [entry for found in stats.values.values() for entry in found]
-            last = max((entry.last_update_ms for entry in entries), default=0)
-            count = sum(entry.count for entry in entries)
-            rows.append({"group": group, "messages": count, "last_ms": last})
+        for entry in await dead_letters.dead_letter_groups(admin):
+            missing += [f"incomplete: {a}: {error}" for a, error in entry.failures.items()]
+            rows.append({"group": entry.group, "messages": entry.count, "last_ms": entry.last_ms})
         columns = [
             Column("group"), Column("messages", is_right=True),
             Column("last_ms", "LAST", show_time),
@@ -64,27 +51,15 @@ def list_command(session: Session) -> int:
 
 
 async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
-    """All dead letters of a group, oldest first in each queue."""
-    from twinlog.admin import messages
-    from twinlog.client.net import calls
-    from twinlog.message.names import dlq_topic
+    """All dead letters of a group; a name without any is answered with the nearest."""
+    from twinlog.admin import dead_letters
 
-    known = await _groups(admin)
+    known = await dead_letters.groups_with_letters(admin)
     if group not in known:
         hint = not_found("dlq", group, known).hint if known else "no group has dead letters"
         raise CommandError(f"group {group!r} has no dead letters", NOT_FOUND, hint=hint)
-    topic = dlq_topic(group)
-    for queue in (await admin.instance.route(topic)).read_queues(topic):
-        offset = await calls.min_offset(admin.instance, queue)
-        end = await calls.max_offset(admin.instance, queue)
-        while offset < end:
-            batch = await messages.read_queue(admin, queue, offset)
-            for letter in batch:
-                letter.show_topic(letter.properties.get("RETRY_TOPIC"))
-                yield letter
-            if not batch:
-                break
-            offset = batch[-1].queue_offset + 1
+    async for letter in dead_letters.letters(admin, group):
+        yield letter
 
 
 @dlq.command("show", epilog="Example: twinlog dlq show billing -o json")

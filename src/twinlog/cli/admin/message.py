@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from twinlog.admin.client import Admin
     from twinlog.client.message import ReceivedMessage
 
-SCAN_MAX = 10_000  # Messages looked at by a search over time: shown, never silently cut.
-
 
 @click.group(cls=LazyGroup, short_help="Find messages; send them again.")
 def message() -> None:
@@ -49,35 +47,20 @@ LIST_COLUMNS = [
 
 
 async def find(admin: Admin, message_id: str, topic: str | None) -> ReceivedMessage:
-    """A message by the id of its receipt (needs the topic) or by its offset message id."""
+    """A message by its id, or an error that says what would help."""
     from twinlog.admin import messages
-    from twinlog.client.errors import ClientError, QueryNotFoundError, UsageError
-    from twinlog.message.ids import host_text, parse_offset_message_id
+    from twinlog.client.errors import QueryNotFoundError
 
     if topic is not None:
         await check_topic_exists(admin, topic)
-        try:
-            return await messages.query_by_unique_id(admin, topic, message_id)
-        except QueryNotFoundError:
-            pass
     try:
-        address = host_text(parse_offset_message_id(message_id).host)
-    except ValueError as error:
-        raise UsageError(f"{message_id!r} is no message id: {error}") from error
-    # The address in an id may be any: only brokers of this cluster are asked.
-    if address not in (await admin.cluster()).addresses():
-        if topic is None:
-            hint = "add --topic: then it is looked up in the topic's index"
-            raise CommandError(f"{message_id} names no broker of this cluster", NOT_FOUND,
-                               hint=hint)  # fmt: skip
-        raise CommandError(f"no message {message_id} in topic {topic!r}", NOT_FOUND)
-    try:
-        return await messages.query_by_offset_id(admin, message_id)
-    except ClientError as error:
-        if error.code == 1:
-            text = f"no message {message_id} at {address}"
-            raise CommandError(text, NOT_FOUND) from error
-        raise
+        return await messages.find(admin, message_id, topic)
+    except QueryNotFoundError as error:
+        if topic is not None or " at " in error.remark:
+            raise CommandError(error.remark, NOT_FOUND) from error
+        hint = "add --topic: then it is looked up in the topic's index"
+        text = f"{message_id} names no broker of this cluster"
+        raise CommandError(text, NOT_FOUND, hint=hint) from error
 
 
 @message.command(epilog="Example: twinlog message get 7F00000100002A9F0000000000000000")
@@ -166,27 +149,13 @@ async def _by_time(
 ) -> tuple[list[ReceivedMessage], list[str]]:
     from twinlog.admin import messages
 
-    found: list[ReceivedMessage] = []
-    looked_at = 0
-    for queue in (await admin.route(topic)).read_queues(topic):
-        offset = await messages.offset_for_time(admin, queue, begin)
-        taken = 0
-        while taken < limit and looked_at < SCAN_MAX:
-            batch = await messages.read_queue(admin, queue, offset)
-            looked_at += len(batch)
-            inside = [entry for entry in batch if entry.store_timestamp <= end]
-            found += inside
-            taken += len(inside)
-            if not batch or len(inside) < len(batch):
-                break
-            offset = batch[-1].queue_offset + 1
-    found.sort(key=lambda entry: entry.store_timestamp)
+    scan = await messages.query_by_time(admin, topic, begin, end, limit=limit)
     notes = []
-    if len(found) > limit:
+    if scan.has_more:
         notes.append(f"The first {limit} are shown; there are more: raise --limit.")
-    if looked_at >= SCAN_MAX:
-        notes.append(f"Stopped after {SCAN_MAX} messages: choose a shorter time.")
-    return found[:limit], notes
+    if scan.is_cut:
+        notes.append(f"Stopped after {messages.SCAN_MAX} messages: choose a shorter time.")
+    return scan.messages, notes
 
 
 @message.command(epilog="Example: twinlog message track 7F00...01 --topic orders")
@@ -251,19 +220,14 @@ async def _hand_over(
 
 
 async def _send_again(session: Session, found: ReceivedMessage, target: str) -> Report:
-    from twinlog.client.message import RESERVED_PROPERTIES, Message
+    from twinlog.admin import messages
     from twinlog.client.producer.producer import Producer
 
-    own = {k: v for k, v in found.properties.items() if k not in RESERVED_PROPERTIES}
-    again = Message(
-        target, found.body, tags=found.tags, keys=found.keys, properties=own or None,
-        flag=found.flag,
-    )  # fmt: skip
     producer = Producer(
         "TWINLOG_CLI_RESEND", name_server=session.namesrv, **session.client_settings
     )
     async with producer:
-        receipt = await producer.send(again)
+        receipt = await messages.send_again(producer, found, target)
     row = {
         "status": receipt.status.name, "message_id": receipt.message_id,
         "broker": receipt.queue.broker_name, "queue": receipt.queue.queue_id,

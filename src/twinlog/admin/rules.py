@@ -1,0 +1,72 @@
+"""Access rules of brokers with `aclEnable=true`: which version they have, and changing accounts.
+
+The rules themselves cannot be read: the request that shows them shows every secret, and our brokers
+do not answer it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinlog.admin.client import Admin, Gathered, gather
+from twinlog.client.errors import UsageError
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.command import Request
+from twinlog.remoting.headers.admin import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+)
+from twinlog.runtime.numbers import number_of
+
+
+@dataclass(frozen=True, slots=True)
+class RulesVersion:
+    """How often the rules of a broker were changed, and when last."""
+
+    counter: int
+    changed_ms: int
+
+
+async def rules_versions(admin: Admin) -> Gathered[RulesVersion]:
+    """By broker. One without access rules is among the failures, and says so."""
+
+    async def read(address: str) -> RulesVersion:
+        answer = await admin.ask(
+            address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, action="version of the access rules"
+        )
+        text = answer.header(GetBrokerAclConfigResponseHeader).version
+        data = fastjson.loads(text.encode())
+        return RulesVersion(number_of(data.get("counter", 0)), number_of(data.get("timestamp", 0)))
+
+    return await gather((await admin.cluster()).addresses(), read)
+
+
+async def update_account(
+    admin: Admin, account: CreateAccessConfigRequestHeader
+) -> Gathered[Request]:
+    """Create an account on every broker, or change what is given of it."""
+    if len(account.access_key) < 7:
+        raise UsageError("an access key is longer than 6 characters")
+
+    async def update(address: str) -> Request:
+        return await admin.ask(
+            address,
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+            account,
+            action="change of an account",
+        )
+
+    return await gather((await admin.cluster()).addresses(), update)
+
+
+async def delete_account(admin: Admin, access_key: str) -> Gathered[Request]:
+    header = DeleteAccessConfigRequestHeader(access_key)
+
+    async def delete(address: str) -> Request:
+        return await admin.ask(
+            address, RequestCode.DELETE_ACL_CONFIG, header, action="deletion of an account"
+        )
+
+    return await gather((await admin.cluster()).addresses(), delete)

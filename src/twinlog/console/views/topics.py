@@ -1,0 +1,225 @@
+"""Topics: list, one with its queues, create, change, delete, send a test message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from twinlog.admin import topics
+from twinlog.admin.client import gather
+from twinlog.admin.names import kind_of_topic
+from twinlog.admin.sending import send_one
+from twinlog.client.errors import ClientError
+from twinlog.client.message import Message
+from twinlog.console.access import Role
+from twinlog.console.operations import Context, Done, Operation, Preview
+from twinlog.console.views.lists import PAGE_SIZE, cut, missing_of
+
+QueueCount = Annotated[int, Meta(ge=1, le=1024)]
+SEND_GROUP = "TWINLOG_CONSOLE"
+
+
+class TopicsParams(Struct, frozen=True):
+    search: str = ""
+    kind: str = "user"
+    page: Annotated[int, Meta(ge=1)] = 1
+    size: Annotated[int, Meta(ge=1, le=10_000)] = PAGE_SIZE
+
+
+class TopicRow(Struct, frozen=True):
+    name: str
+    kind: str
+    read_queues: int | None
+    write_queues: int | None
+    perm: int | None
+    brokers: int
+
+
+class TopicList(Struct, frozen=True):
+    topics: list[TopicRow]
+    total: int
+    page: int
+    pages: int
+    missing: list[str]
+
+
+class TopicParams(Struct, frozen=True):
+    topic: str
+
+
+class QueueRow(Struct, frozen=True):
+    broker: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+    @property
+    def count(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+class TopicView(Struct, frozen=True):
+    name: str
+    kind: str
+    configs: list[TopicRow]
+    queues: list[QueueRow]
+    groups: list[str]
+    total: int
+    missing: list[str]
+
+
+class CreateTopic(Struct, frozen=True):
+    topic: str
+    read_queues: QueueCount = 8
+    write_queues: QueueCount = 8
+    perm: int = 6
+    order: bool = False
+
+
+class SendMessage(Struct, frozen=True):
+    topic: str
+    body: str
+    tags: str = ""
+    keys: str = ""
+    delay_level: Annotated[int, Meta(ge=0, le=18)] = 0
+
+
+async def list_topics(context: Context, params: TopicsParams) -> TopicList:
+    admin = context.admin
+    names, system, info = await asyncio.gather(
+        topics.list_topics(admin), topics.system_topics(admin), admin.cluster()
+    )
+    found = await gather(
+        info.readable_addresses(), lambda address: topics.all_topic_configs(admin, address)
+    )
+    tables = list(found.values.values())
+    wanted = params.search.lower()
+    chosen = [
+        (name, kind)
+        for name in names
+        if wanted in name.lower()
+        and (kind := kind_of_topic(name, system))
+        and params.kind in ("all", kind)
+    ]
+    page, number, pages = cut(chosen, params.page, params.size)
+    rows = [_row(name, kind, tables) for name, kind in page]
+    return TopicList(rows, len(chosen), number, pages, missing_of(found))
+
+
+def _row(name: str, kind: str, tables: list[dict[str, topics.TopicConfig]]) -> TopicRow:
+    configs = [table[name] for table in tables if name in table]
+    if not configs:
+        return TopicRow(name, kind, None, None, None, 0)
+    return TopicRow(
+        name, kind, sum(c.read_queues for c in configs), sum(c.write_queues for c in configs),
+        configs[0].perm, len(configs),
+    )  # fmt: skip
+
+
+async def show_topic(context: Context, params: TopicParams) -> TopicView:
+    admin, name = context.admin, params.topic
+    stats, configs, system = await asyncio.gather(
+        topics.topic_stats(admin, name), topics.topic_config(admin, name),
+        topics.system_topics(admin),
+    )  # fmt: skip
+    try:
+        groups = await topics.topic_groups(admin, name)
+    except ClientError:
+        groups = []
+    rows = [
+        QueueRow(
+            entry.queue.broker_name, entry.queue.queue_id, entry.min_offset, entry.max_offset,
+            entry.last_update_ms,
+        )
+        for answer in stats.values.values()
+        for entry in answer
+    ]  # fmt: skip
+    kind = kind_of_topic(name, system)
+    return TopicView(
+        name=name,
+        kind=kind,
+        configs=[
+            TopicRow(address, kind, c.read_queues, c.write_queues, c.perm, 1)
+            for address, c in configs.values.items()
+            if c is not None
+        ],
+        queues=rows,
+        groups=groups,
+        total=sum(row.count for row in rows),
+        missing=missing_of(stats),
+    )
+
+
+async def create(context: Context, params: CreateTopic) -> Done:
+    found = await topics.create_topic(
+        context.admin, params.topic, read_queues=params.read_queues,
+        write_queues=params.write_queues, perm=params.perm, order=params.order,
+    )  # fmt: skip
+    if not found.values:
+        found.all_or_raise()
+    text = f"topic {params.topic} is on {len(found.values)} broker(s)"
+    return Done(text, [{"missing": line} for line in missing_of(found)], found.is_complete)
+
+
+async def delete(context: Context, params: TopicParams) -> Done:
+    found = await topics.delete_topic(context.admin, params.topic)
+    if not found.values:
+        found.all_or_raise()
+    return Done(
+        f"topic {params.topic} is deleted", [{"missing": line} for line in missing_of(found)],
+        found.is_complete,
+    )  # fmt: skip
+
+
+async def preview_delete(context: Context, params: TopicParams) -> Preview:
+    view = await show_topic(context, params)
+    lines = [f"{view.total} messages in {len(view.queues)} queues can no longer be read."]
+    if view.groups:
+        lines.append(f"Groups that consume it: {', '.join(view.groups)}.")
+    if view.kind == "system":
+        return Preview(lines, refusal=f"{params.topic} belongs to RocketMQ itself")
+    return Preview(lines)
+
+
+async def send(context: Context, params: SendMessage) -> Done:
+    message = Message(
+        params.topic, params.body.encode(), tags=params.tags or None, keys=params.keys.split(),
+        delay_level=params.delay_level,
+    )  # fmt: skip
+    receipt = await send_one(context.name_server, context.settings, SEND_GROUP, message)
+    place = f"{receipt.queue.broker_name}/{receipt.queue.queue_id}@{receipt.queue_offset}"
+    details = {
+        "status": receipt.status.name, "message_id": receipt.message_id,
+        "broker": receipt.queue.broker_name, "queue": receipt.queue.queue_id,
+        "offset": receipt.queue_offset,
+    }  # fmt: skip
+    text = f"{receipt.status.name} {receipt.message_id} at {place}"
+    return Done(text, [details], receipt.is_acknowledged)
+
+
+OPERATIONS = [
+    Operation(
+        name="topics", method="GET", path="/topics", run=list_topics, params=TopicsParams,
+        result=TopicList, summary="Topics by name, a page at a time.",
+    ),
+    Operation(
+        name="topic", method="GET", path="/topics/{topic}", run=show_topic, params=TopicParams,
+        result=TopicView, summary="One topic: settings, queues and groups.",
+    ),
+    Operation(
+        name="topic.create", method="POST", path="/topics", run=create, params=CreateTopic,
+        role=Role.ADMIN, summary="Create a topic on every master, or change it.",
+    ),
+    Operation(
+        name="topic.delete", method="DELETE", path="/topics/{topic}", run=delete,
+        params=TopicParams, role=Role.ADMIN, preview=preview_delete, asks=True,
+        summary="Delete a topic on every master and in the name servers.",
+    ),
+    Operation(
+        name="topic.send", method="POST", path="/topics/{topic}/messages", run=send,
+        params=SendMessage, role=Role.ADMIN, summary="Send a message to a topic.",
+    ),
+]  # fmt: skip
