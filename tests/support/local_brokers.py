@@ -79,7 +79,7 @@ class Brokers:
         await until(lambda: len(master.ha.acks) == 1)
         return slave
 
-    async def send(self, broker: Broker, body: bytes = b"body", **more: str) -> Request:
+    async def send(self, broker: Broker, body: bytes = b"body", **more: Any) -> Request:
         return await self.client.invoke(broker.address, send_command(body, **more), 30_000)
 
     async def call(

@@ -632,6 +632,27 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
             UNUSED_BODY,
             _fields("broker_name", "broker_role"),
         ),
+        Row(
+            code.TWINLOG_LOG_DIGESTS,
+            twinlog_headers.TwinlogLogRangeRequestHeader,
+            broker.replica_ranges.log_digests,
+            ADMIN,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.TWINLOG_LOG_RANGE,
+            twinlog_headers.TwinlogLogRangeRequestHeader,
+            broker.replica_ranges.log_range,
+            ADMIN,
+            UNUSED_BODY,
+        ),
+        Row(
+            code.TWINLOG_SCRUB,
+            twinlog_headers.TwinlogScrubRequestHeader,
+            broker.replica_ranges.scrub,
+            ADMIN,
+            UNUSED_BODY,
+        ),
         Row(code.UPDATE_BROKER_CONFIG, NoHeader, admin.update, ADMIN, SMALL_BODY, _keys_of_body),
         Row(code.GET_BROKER_CONFIG, NoHeader, admin.get, ADMIN_UNLESS_APACHE, UNUSED_BODY),
         Row(

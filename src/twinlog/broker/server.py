@@ -27,6 +27,7 @@ from twinlog.broker.pair.identity import StoreIdentity
 from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter
 from twinlog.broker.pair.offset_moved import OffsetMovedEvents
 from twinlog.broker.pair.offset_return import OffsetReturn
+from twinlog.broker.pair.replica_ranges import ReplicaRanges
 from twinlog.broker.pair.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.pair.service import PairService
 from twinlog.broker.pair.shorter_log import ShorterLog
@@ -81,6 +82,7 @@ from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.saving import SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
+from twinlog.store.integrity.scrub import Scrubber
 from twinlog.store.message_store import MessageStore
 from twinlog.store.recovery.recover import RecoveryReport
 
@@ -123,6 +125,8 @@ class Broker:
     shorter_log: ShorterLog
     ha: HAService
     once: IdempotentSends
+    scrubber: Scrubber
+    replica_ranges: ReplicaRanges
     confirmed_file: ConfirmedFile
     saves: SaveService
 
@@ -247,6 +251,7 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
+        self.scrubber.start(self.tasks, has_point=self.recovery.has_point)
         self.saves.start(self.tasks)
         self.pair.load(was_master=self.identity.was_master)
         self.ha.prepare(is_log_accepted=is_granted)
@@ -269,6 +274,7 @@ class Broker:
             self.tasks.contained("tell-predecessor", self.succession.tell_predecessor)
         else:
             self.tasks.contained("learn-group", self.succession.learn)
+        self.tasks.contained("find-replicas", self.replica_ranges.look)
         _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
 
     async def _check_role(self) -> None:
@@ -520,6 +526,8 @@ def _build_store(broker: Broker, memory_size: int) -> None:
     )
     broker.shorter_log = ShorterLog(broker.store, broker.topics, broker.offsets, broker.skip_guard)
     root = config.store_path_root_dir
+    own = posixpath.join(root, "twinlog")
+    broker.scrubber = Scrubber(broker.store, broker.disk, broker.clock, own)
     broker.once = IdempotentSends(broker.store, broker.disk, broker.clock, root)
     broker.identity = StoreIdentity(config, broker.disk)
     broker.ha = HAService(
@@ -584,6 +592,7 @@ def _build_services(broker: Broker) -> None:
     )
     broker.pair = _build_pair(broker)
     broker.succession = _build_succession(broker)
+    broker.replica_ranges = _build_replica_ranges(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
     broker.store.on_queues_cut = broker._queues_cut
     if broker.ha.catch_up is not None:
@@ -605,6 +614,20 @@ def _build_services(broker: Broker) -> None:
             config, broker.store, broker.clock, store_host(config)
         ).record,
         failures=broker.failures,
+    )
+
+
+def _build_replica_ranges(broker: Broker) -> ReplicaRanges:
+    return ReplicaRanges(
+        client=broker.client,
+        identity=broker.identity,
+        succession=broker.succession,
+        log=broker.store.commit_log,
+        scrubber=broker.scrubber,
+        disk=broker.disk,
+        clock=broker.clock,
+        tasks=broker.tasks,
+        name_servers=lambda: broker.registration.addresses,
     )
 
 

@@ -114,6 +114,21 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         ),
     ] = 60_000
 
+    twinlog_scrub_enable: Annotated[
+        bool,
+        used("Walk over the whole store in the background, compare it with replicas and heal it."),
+    ] = True
+    twinlog_scrub_interval_hours: Annotated[
+        Positive, used("The walk sees the whole store once in this time, in hours.")
+    ] = 168
+    twinlog_scrub_rate_max: Annotated[
+        Positive, used("Most bytes of the log that the walk reads in a second.")
+    ] = 20_000_000
+    twinlog_scrub_cpu_percent: Annotated[
+        Annotated[int, Meta(ge=1, le=100)],
+        used("Most of one core that the walk takes, in percent; under load it takes less."),
+    ] = 5
+
     # Flushing.
     flush_disk_type: Annotated[
         FlushDiskType,

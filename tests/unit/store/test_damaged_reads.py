@@ -122,7 +122,7 @@ async def test_a_consumer_waits_at_a_damaged_message_while_it_may_be_healed(tmp_
         assert store.get_message("T", 0, 0, 32).next_begin_offset == 1
         waiting = store.get_message("T", 0, 1, 32)
         assert (waiting.next_begin_offset, waiting.is_retried) == (1, True)
-        assert f"at offset {results[1].physical_offset} of the log is damaged" in waiting.reason
+        assert f"at offset {results[1].physical_offset} of the log, is damaged" in waiting.reason
         (damage,) = store.damage.places.values()
         damage.is_lost = True
         gone_on = store.get_message("T", 0, 1, 32)

@@ -27,9 +27,11 @@ _MOVED_OF_OURS = (
     "promotion.json",
     "confirmed",
     "confirmed.mark",
+    "digests",
     "queues",
     "recovery",
     "replicas.json",
+    "scrub.json",
 )
 
 

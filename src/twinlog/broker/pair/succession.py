@@ -35,6 +35,8 @@ _LOG = logging.getLogger("twinlog.broker")
 _ASK_TIMEOUT_MS = 1_000
 _LEARN_MS = 5_000  # A slave asks its master so often what the group looks like.
 _LEARN_FIRST_MS = 500  # The same of a master that it has not heard yet.
+_HEARD_MAX = 16
+_SILENT_MS = 60_000
 _TELL_MS = 5_000  # A promoted master tells the one before it so often that it was replaced.
 
 
@@ -83,6 +85,8 @@ class Succession:
         self._fail = fail
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", "group.json")
         self.memory = GroupMemory()
+        self._heard_addresses: set[str] = set()
+        self._silent_until_ms: dict[str, int] = {}
 
     def load(self) -> None:
         """After the identity. A master that has become a slave knows nothing of its group: what it
@@ -211,6 +215,35 @@ class Succession:
         """Another broker is the master: this one ends, and leaves the other's route alone."""
         self._withdraw()
         self._fail(reason)
+
+    # Copies of the log
+
+    def greeted(self, cluster_name: str | None, broker_name: str | None, address: str) -> None:
+        """A broker of this group has asked, and said where it is."""
+        ours = (self._config.broker_cluster_name, self._config.broker_name)
+        if (cluster_name, broker_name) == ours and len(self._heard_addresses) < _HEARD_MAX:
+            self._heard_addresses.add(address)
+            self._silent_until_ms.pop(address, None)
+
+    async def copies(self, name_servers: list[str]) -> list[str]:
+        """Addresses of the brokers of this group that have the same store as this one."""
+        known = {*(await self._registered(name_servers)).values(), *self._heard_addresses}
+        master = self._master_address()
+        if master is not None:
+            known.add(master)
+        found = []
+        now_ms = self._clock.monotonic_ms()
+        for address in sorted(known - {self._address}):
+            if now_ms < self._silent_until_ms.get(address, 0):
+                continue  # It is no twinlog, or gone: once a minute is enough.
+            facts = await self._facts(address)
+            if facts is not None:
+                if facts["storeId"] == self._identity.store_id:
+                    found.append(address)
+            else:
+                self._heard_addresses.discard(address)
+                self._silent_until_ms[address] = now_ms + _SILENT_MS
+        return found
 
     # Questions
 

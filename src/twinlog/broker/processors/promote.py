@@ -80,6 +80,8 @@ class PromoteProcessor:
         """TWINLOG_REPLICA: who this replica is, how far it is, what it knows of its group."""
         header = request.header(TwinlogReplicaRequestHeader)
         self._note_peer(header)
+        if header.address:
+            self._succession.greeted(header.cluster_name, header.broker_name, header.address)
         if header.count_from is not None or header.digest_end is not None:
             if self._counts_waiting >= COUNTS_WAITING_MAX:
                 remark = "[REJECTREQUEST]system busy, others have their messages counted"

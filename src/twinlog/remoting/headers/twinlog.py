@@ -1,4 +1,4 @@
-"""Between twinlogs: 10001 to 10004. Who asks says who it is; a client that asks says nothing."""
+"""Between twinlogs: 10001 to 10004, 10020 to 10022. Who asks says who it is, a client nothing."""
 
 from __future__ import annotations
 
@@ -43,3 +43,17 @@ class TwinlogPromoteRequestHeader(Header):
     log_end: Long
     promotion: Long = 0
     compared_end: Long = 0
+
+
+class TwinlogLogRangeRequestHeader(Header):
+    """10020 and 10021. The store id says of which log."""
+
+    store_id: str
+    offset: Long
+    size: Long
+
+
+class TwinlogScrubRequestHeader(Header):
+    """10022. `begin` starts a pass now."""
+
+    begin: bool = False

@@ -36,10 +36,10 @@ class Damage(msgspec.Struct, rename="camel"):
     @property
     def text(self) -> str:
         """A sentence for an answer, the log and the status."""
-        where = f"at offset {self.physical_offset} of the log"
+        where = f"{self.size} bytes at offset {self.physical_offset} of the log"
         if self.topic:
-            where = f"number {self.queue_offset} of {self.topic}-{self.queue_id} {where}"
-        return f"the message {where} is damaged: {self.reason}"
+            where = f"message {self.queue_offset} of {self.topic}-{self.queue_id}, {where},"
+        return f"{where} is damaged: {self.reason}"
 
 
 def place_of(physical_offset: int, size: int, reason: str) -> Damage:
@@ -81,6 +81,11 @@ class DamageLog:
         if self.places.pop(damage.key, None) is not None:
             self.healed_count += 1
             _LOG.warning("damage healed: %s", damage.text)
+
+    def count_healed(self) -> None:
+        """Found by the scrub and healed at once: it never had a name."""
+        self.found_count += 1
+        self.healed_count += 1
 
     @property
     def lost_count(self) -> int:

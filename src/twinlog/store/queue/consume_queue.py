@@ -189,6 +189,10 @@ class ConsumeQueue:
                 self._min_log_offset = log_min_offset
         return self._min_offset
 
+    def forget_minimum(self) -> None:
+        """An entry was mended: the first one may be another."""
+        self._min_log_offset = -1
+
     def _first_at_or_after(self, pool: FilePool, physical_offset: int) -> int:
         """Binary search: pre-blank entries count as gone, physical offsets only grow.
 

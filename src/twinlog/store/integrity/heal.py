@@ -1,0 +1,256 @@
+"""Put right what is damaged: bytes of the log from a replica, entries of queues from the log.
+
+Bytes of a replica count when they are proved: a range by its digest, a record by its sizes, its own
+place and the CRC of its body. What is replaced is kept in `store/twinlog/damaged-OFFSET-TIME`.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, RECORD_SIZE_MIN
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk
+from twinlog.store.integrity.damage import Damage
+from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
+from twinlog.store.integrity.record_check import (
+    QueuePlace,
+    body_fault,
+    queue_place,
+    structure_fault,
+)
+from twinlog.store.integrity.walk import Run, differing, walk
+from twinlog.store.log.segment import segment_name
+from twinlog.store.queue.consume_queue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from twinlog.store.message_store import MessageStore
+
+_LOG = logging.getLogger("twinlog.store")
+_I32: Final = struct.Struct(">i")
+_SEARCH_SIZE_MAX: Final = 64 << 20  # Between two neighbours of a queue; more is for the scrub.
+_SEARCH_STEP: Final = 256 << 10
+
+
+class Replica(Protocol):
+    """Another copy of this log."""
+
+    name: str
+
+    async def digests(self, offset: int, count: int) -> list[bytes] | None:
+        """Of `count` ranges from `offset` on; None when it cannot say."""
+        ...
+
+    async def read(self, offset: int, size: int) -> bytes | None:
+        """Bytes of its log; None when it does not have them."""
+        ...
+
+
+class Healer:
+    """Repairs single places. Knows the store; the replicas are found by the broker."""
+
+    def __init__(
+        self, store: MessageStore, digests: RangeDigests, disk: Disk, clock: Clock, own: str
+    ) -> None:
+        self._store = store
+        self._digests = digests
+        self._disk = disk
+        self._clock = clock
+        self._own = own
+        self.replicas: Callable[[], list[Replica]] = list
+        self.healed_bytes = 0
+        self.healed_entries = 0
+        self.on_event: Callable[..., None] = lambda kind, **details: None
+
+    # The log
+
+    async def heal_range(self, offset: int, size: int) -> bool:
+        """A whole range by its digest."""
+        wanted = self._digests.find(offset)
+        if wanted is None:
+            return False
+        cut_count = self._store.commit_log.cut_count
+        for replica in self.replicas():
+            data = await replica.read(offset, size)
+            if data is not None and len(data) == size and digest_of(data) == wanted:
+                return await self._replace(offset, data, replica.name, cut_count)
+        return False
+
+    async def heal_record(
+        self, offset: int, *, place: QueuePlace | None = None, number: int = -1
+    ) -> bool:
+        """One record by its own checks; with a place only if it is that one."""
+        log = self._store.commit_log
+        cut_count = log.cut_count
+        for replica in self.replicas():
+            head = await replica.read(offset, _I32.size)
+            if head is None or len(head) < _I32.size:
+                continue
+            (size,) = _I32.unpack(head)
+            if not RECORD_SIZE_MIN <= size <= log.segment_size or offset + size > log.max_offset:
+                continue
+            data = await replica.read(offset, size)
+            if data is None or structure_fault(data, 0, size, offset, place=place, number=number):
+                continue
+            if not body_fault(data, 0, size):
+                return await self._replace(offset, data, replica.name, cut_count)
+        return False
+
+    async def _replace(self, offset: int, data: bytes, source: str, cut_count: int) -> bool:
+        """Write proved bytes over those that are there, which are kept."""
+        log = self._store.commit_log
+        segment = log.segments.find(offset)
+        if segment is None or log.cut_count != cut_count or offset + len(data) > log.max_offset:
+            return False  # The log was cut, or the segment expired, while we asked.
+        at = offset - segment.start
+        bad = segment.file.pread(len(data), at)
+        if bad == data:
+            return True
+        await self._disk.run(self._keep_aside, offset, bad)
+        if log.cut_count != cut_count or log.segments.find(offset) is not segment:
+            return False
+        segment.file.pwritev((data,), at)
+        await self._disk.run(segment.file.fdatasync)
+        changed = sum(mine != its for mine, its in zip(bad, data, strict=True))
+        self.healed_bytes += changed
+        _LOG.warning(
+            "log healed offset=%d size=%d bytes_changed=%d from=%s",
+            offset, len(data), changed, source,
+        )  # fmt: skip
+        self.on_event("store_healed", offset=offset, size=len(data), bytes=changed, source=source)
+        return True
+
+    def _keep_aside(self, offset: int, bad: bytes) -> None:
+        name = f"damaged-{segment_name(offset)}-{self._clock.now_ms()}"
+        file = self._disk.open(posixpath.join(self._own, name), create=True)
+        try:
+            file.pwritev((bad,), 0)
+            file.fdatasync()
+        finally:
+            file.close()
+        self._disk.fsync_directory(self._own)
+
+    # Queues
+
+    def mend_run(self, run: Run) -> int:
+        """Compare entries of a queue with those that the log says; the number that were mended.
+
+        An entry that is not the log's here but sound stays: a topic that was deleted and made
+        again numbers its messages anew.
+        """
+        queue = self._store.queue_table.get(run.topic, run.queue_id)
+        if queue is None:
+            return 0
+        mended = 0
+        first = max(run.first_number, queue.first_offset)
+        last = min(run.first_number + len(run.entries) // ENTRY_SIZE, queue.max_offset)
+        while first < last:
+            found = queue.read(self._store.queue_table.pool, first, last - first)
+            if not found:
+                break
+            at = (first - run.first_number) * ENTRY_SIZE
+            part = run._replace(first_number=first, entries=run.entries[at : at + len(found)])
+            for number in differing(part, found):
+                entry = part.entries[(number - first) * ENTRY_SIZE :][:ENTRY_SIZE]
+                mended += self._mend_entry(queue, number, entry)
+            first += len(found) // ENTRY_SIZE
+        return mended
+
+    def _mend_entry(self, queue: ConsumeQueue, number: int, entry: bytes) -> bool:
+        pool = self._store.queue_table.pool
+        now = queue.entry(pool, number)
+        wanted = ENTRY.unpack(entry)
+        if now is None or (now[:2] != wanted[:2] and self._is_sound(queue, number, now)):
+            return False
+        at = number * ENTRY_SIZE
+        if at >= queue.written_end:
+            return False  # Still in memory, where nothing decays.
+        start = at - at % queue.file_size
+        pool.get(queue.path_of(start)).pwritev((entry,), at - start)
+        queue.unsynced.add(start)
+        queue.forget_minimum()
+        self.healed_entries += 1
+        _LOG.warning(
+            "queue entry mended topic=%s queue=%d number=%d was=%s is=%s",
+            queue.topic, queue.queue_id, number, now, wanted,
+        )  # fmt: skip
+        self.on_event("queue_healed", topic=queue.topic, queue=queue.queue_id, number=number)
+        return True
+
+    def _is_sound(self, queue: ConsumeQueue, number: int, entry: tuple[int, int, int]) -> bool:
+        """Whether an entry leads to a record of its queue and number, or means none."""
+        offset, size, _ = entry
+        log = self._store.commit_log
+        if size == PRE_BLANK_SIZE or 0 <= offset < log.min_offset:
+            return True
+        if size < RECORD_SIZE_MIN or offset < 0 or offset + size > log.max_offset:
+            return False
+        data = log.read(offset, size)
+        place = queue_place(queue.topic, queue.queue_id)
+        return not structure_fault(data, 0, size, offset, place=place, number=number)
+
+    # What a reader met
+
+    async def heal(self, damage: Damage) -> bool:
+        """Whatever is wrong with one message: its record, or the entry that leads to it."""
+        queue = self._store.queue_table.get(damage.topic, damage.queue_id)
+        if queue is None:
+            return await self.heal_record(damage.physical_offset)
+        if self._is_readable(queue, damage.queue_offset):
+            return True
+        place = queue_place(damage.topic, damage.queue_id)
+        entry = queue.entry(self._store.queue_table.pool, damage.queue_offset)
+        if entry is not None and await self._heal_at(entry[0], place, damage.queue_offset):
+            return True
+        await self._search_entry(queue, damage.queue_offset)
+        if self._is_readable(queue, damage.queue_offset):
+            return True
+        entry = queue.entry(self._store.queue_table.pool, damage.queue_offset)
+        return entry is not None and await self._heal_at(entry[0], place, damage.queue_offset)
+
+    async def _heal_at(self, offset: int, place: QueuePlace, number: int) -> bool:
+        log = self._store.commit_log
+        if not log.min_offset <= offset < log.max_offset:
+            return False
+        return await self.heal_record(offset, place=place, number=number)
+
+    def _is_readable(self, queue: ConsumeQueue, number: int) -> bool:
+        entry = queue.entry(self._store.queue_table.pool, number)
+        if entry is None or not self._is_sound(queue, number, entry):
+            return False
+        offset, size, _ = entry
+        if size == PRE_BLANK_SIZE or offset < self._store.commit_log.min_offset:
+            return True
+        return not body_fault(self._store.commit_log.read(offset, size), 0, size)
+
+    async def _search_entry(self, queue: ConsumeQueue, number: int) -> None:
+        """Look for the record between those of the neighbours, and mend what leads to it."""
+        log, pool = self._store.commit_log, self._store.queue_table.pool
+        before, after = queue.entry(pool, number - 1), queue.entry(pool, number + 1)
+        at = log.min_offset
+        if before is not None and self._is_sound(queue, number - 1, before):
+            at = max(at, before[0] + before[1] if before[1] != PRE_BLANK_SIZE else at)
+        end = self._store.dispatched.value
+        if after is not None and self._is_sound(queue, number + 1, after):
+            end = after[0]
+        end = min(end, at + _SEARCH_SIZE_MAX)
+        while at < end:
+            data = await self._disk.run(log.read, at, _SEARCH_STEP)
+            found = walk(data, at, self._store.config.delay_levels)
+            for run in found.runs:
+                if (run.topic, run.queue_id) == queue.key:
+                    self.mend_run(run)
+            if found.end == at:
+                return  # A record that is larger than a step, or damage: the scrub sees it.
+            at = found.end
+
+
+def range_of(offset: int, segment_size: int) -> tuple[int, int]:
+    """Begin and size of the range that holds `offset`."""
+    start = offset - offset % segment_size
+    begin = start + (offset - start) // RANGE_SIZE * RANGE_SIZE
+    return begin, min(RANGE_SIZE, start + segment_size - begin)

@@ -1,0 +1,405 @@
+"""The walk over everything that is stored, again and again, slowly. Has no counterpart in RocketMQ.
+
+Goes over the log range by range: the digest of the range, each record in it, the entries that their
+queues must have, and the same range of a replica. What is wrong is healed (`heal.py`) or named
+(`damage.py`). `store/twinlog/scrub.json` says where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twinlog.message.record import ScanStop
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.tasks import TaskOwner
+from twinlog.store.errors import OffsetOutOfRangeError
+from twinlog.store.integrity.damage import Damage, place_of
+from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
+from twinlog.store.integrity.heal import Healer, range_of
+from twinlog.store.integrity.pace import Pace
+from twinlog.store.integrity.record_check import structure_fault
+from twinlog.store.integrity.walk import Walked, walk
+from twinlog.store.recovery.resync import find_record
+
+if TYPE_CHECKING:
+    from twinlog.store.message_store import MessageStore
+
+_LOG = logging.getLogger("twinlog.store")
+_STEP: Final = 128 << 10  # Walked in one turn of the loop, in about a millisecond.
+_IDLE_MS: Final = 1_000
+_SAVE_MS: Final = 10_000
+_RETRY_MS: Final = 5_000  # A place that could not be healed is tried again for its readers.
+_HOUR_MS: Final = 3_600_000
+_URGENT_MAX: Final = 1_000
+_SEALED_AT_ONCE: Final = 16
+
+
+class ScrubState(msgspec.Struct, rename="camel"):
+    """Where the walk is; the file of it."""
+
+    position: int = 0
+    started_ms: int = 0
+    finished_ms: int = 0
+    passes: int = 0
+    checked_bytes: int = 0
+    version: int = 1
+
+
+class Scrubber:
+    """One contained task."""
+
+    def __init__(self, store: MessageStore, disk: Disk, clock: Clock, own: str) -> None:
+        config = store.config
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._path = posixpath.join(own, "scrub.json")
+        self.digests = RangeDigests(disk, own, store.commit_log.segment_size)
+        self.healer = Healer(store, self.digests, disk, clock, own)
+        self._pace = Pace(
+            rate=config.twinlog_scrub_rate_max,
+            cpu=config.twinlog_scrub_cpu_percent,
+            interval_ms=config.twinlog_scrub_interval_hours * _HOUR_MS,
+        )
+        self.state = ScrubState()
+        self.is_hurried = False  # Somebody waits for the end of this pass.
+        self.differing_ranges = 0
+        self._range_begin = -1
+        self._is_range_sound = False
+        self._busy_ms = 0
+        self._saved_ms = 0
+        self._urgent: deque[Damage] = deque(maxlen=_URGENT_MAX)
+        self._wake = asyncio.Event()
+        self._healed_at = -1
+        self._seal_at = 0
+        store.damage.on_found = self._found
+        store.damage.may_heal = lambda: bool(self.healer.replicas())
+        self._after_cut = store.commit_log.on_truncate
+        store.commit_log.on_truncate = self._log_cut
+
+    # Life
+
+    def start(self, tasks: TaskOwner, *, has_point: bool) -> None:
+        """After the store has recovered. Without a point of recovery another broker may have
+        written since: what was digested before says nothing then."""
+        self._load()
+        end = self._store.commit_log.max_offset
+        self.truncated(end if has_point else 0)
+        self._seal_at = self._begin_behind(end)
+        tasks.contained("scrub", self.run)
+
+    def _begin_behind(self, offset: int) -> int:
+        """The first range that begins at or behind `offset`."""
+        begin, size = range_of(offset, self._store.commit_log.segment_size)
+        return begin if begin == offset else begin + size
+
+    def _load(self) -> None:
+        if not self._disk.exists(self._path):
+            return
+        try:
+            self.state = msgspec.json.decode(self._disk.read_bytes(self._path), type=ScrubState)
+        except msgspec.DecodeError as error:
+            _LOG.warning("place of the scrub not readable, begins again error=%s", error)
+
+    def _log_cut(self, offset: int) -> None:
+        if self._after_cut is not None:
+            self._after_cut(offset)
+        self.truncated(offset)
+
+    def truncated(self, offset: int) -> None:
+        """The log was cut back."""
+        self.state.position = min(self.state.position, offset)
+        self._range_begin = -1
+        self._seal_at = min(self._seal_at, self._begin_behind(offset))
+        try:
+            self.digests.truncate(offset)
+        except OSError as error:
+            _LOG.warning("digests not saved error=%s", error)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if not self._store.config.twinlog_scrub_enable:
+            await self._heal_only()
+        while True:
+            await self._heal_urgent()
+            await self._seal()
+            self._busy_ms = 0
+            size = await self.step()
+            await self._rest(_IDLE_MS if size == 0 else self._pause(size))
+
+    async def _heal_only(self) -> None:
+        while True:
+            await self._heal_urgent()
+            await self._rest(_IDLE_MS)
+
+    def _pause(self, size: int) -> float:
+        log = self._store.commit_log
+        store_size = log.max_offset - log.min_offset
+        return self._pace.pause_ms(size, self._busy_ms, store_size, is_hurried=self.is_hurried)
+
+    async def _seal(self) -> None:
+        """Digest ranges that were filled since the start, soon after: they are as they were put."""
+        for _ in range(_SEALED_AT_ONCE):
+            begin, size = range_of(self._seal_at, self._store.commit_log.segment_size)
+            if begin + size > self._limit:
+                return
+            if begin >= self._store.commit_log.min_offset and self.digests.find(begin) is None:
+                cut_count = self._store.commit_log.cut_count
+                digest = await self._digest(begin, size)
+                if self._store.commit_log.cut_count != cut_count:
+                    return
+                self.digests.add(begin, digest)
+            self._seal_at = begin + size
+
+    async def _rest(self, pause_ms: float) -> None:
+        """Pause; cut short by damage that a reader has met, or by somebody in a hurry."""
+        asked = self._clock.monotonic_ms()
+        timer = self._clock.call_later_ms(pause_ms, self._wake.set)
+        await self._wake.wait()
+        timer.cancel()
+        is_woken = self._clock.monotonic_ms() - asked < pause_ms - 1
+        self._wake.clear()
+        if not is_woken:
+            self._pace.paused(pause_ms, self._clock.monotonic_ms() - asked)
+
+    def hurry(self) -> None:
+        """Begin a pass now, from the start, as fast as the limits allow."""
+        self.state.position = self._store.commit_log.min_offset
+        self.state.started_ms = self._clock.now_ms()
+        self._range_begin = -1
+        self.is_hurried = True
+        self._wake.set()
+
+    # What readers met
+
+    def _found(self, damage: Damage) -> None:
+        self.healer.on_event("damage_found", text=damage.text)
+        self._urgent.append(damage)
+        self._wake.set()
+
+    async def _heal_urgent(self) -> None:
+        while self._urgent:
+            await self._heal_one(self._urgent.popleft())
+
+    async def _heal_one(self, damage: Damage) -> None:
+        damages = self._store.damage
+        if damage.key not in damages.places:
+            return
+        if await self.healer.heal(damage):
+            damages.healed(damage)
+        elif damages.is_waited_for(damage):
+            # Its replica may be away for a moment.
+            self._clock.call_later_ms(_RETRY_MS, self._again, damage)
+        else:
+            self._lose(damage)
+
+    def _again(self, damage: Damage) -> None:
+        self._urgent.append(damage)
+        self._wake.set()
+
+    def _lose(self, damage: Damage) -> None:
+        if not damage.is_lost:
+            damage.is_lost = True
+            _LOG.error("no good copy: %s", damage.text)
+            self.healer.on_event("damage_lost", text=damage.text)
+
+    # The walk
+
+    @property
+    def _limit(self) -> int:
+        """Up to here everything is written, synced and dispatched."""
+        return min(self._store.flushed.value, self._store.dispatched.value)
+
+    async def step(self) -> int:
+        """Look at the next piece; its size, 0 when the pass is over."""
+        log, state = self._store.commit_log, self.state
+        if state.position < log.min_offset:
+            state.position, self._range_begin = log.min_offset, -1
+        if state.position >= self._limit:
+            return await self._end_pass()
+        if state.position == log.min_offset and not state.started_ms:
+            state.started_ms = self._clock.now_ms()
+        try:
+            size = await self._step(state.position)
+        except OffsetOutOfRangeError:
+            return 0  # Cut or expired meanwhile.
+        state.checked_bytes += size
+        await self._save_sometimes()
+        return size
+
+    async def _end_pass(self) -> int:
+        """The end is reached; the next pass begins when its time has come."""
+        state, now = self.state, self._clock.now_ms()
+        if state.started_ms:
+            state.finished_ms, state.started_ms = now, 0
+            state.passes += 1
+            self.is_hurried = False
+            for damage in list(self._store.damage.places.values()):
+                await self._heal_one(damage)
+            await self._save()
+            _LOG.info("scrub finished pass=%d end=%d", state.passes, state.position)
+        interval = self._store.config.twinlog_scrub_interval_hours * _HOUR_MS
+        if now - state.finished_ms >= interval:
+            state.position, state.started_ms = self._store.commit_log.min_offset, now
+            self._range_begin = -1
+            return 1
+        return 0
+
+    async def _step(self, at: int) -> int:
+        log = self._store.commit_log
+        begin, size = range_of(at, log.segment_size)
+        if begin != self._range_begin:
+            await self._begin_range(begin, size)
+        limit = min(self._limit, log.segments.segments[-1].end)
+        data = await self._disk.run(log.read, at, min(_STEP, limit - at))
+        found = self._walk(data, at)
+        if found.end == at and found.stop is ScanStop.INCOMPLETE and found.size > len(data):
+            data = await self._disk.run(log.read, at, min(found.size, limit - at))
+            found = self._walk(data, at)
+        self._mend_queues(found)
+        next_at = found.end
+        if found.stop is ScanStop.BLANK:
+            next_at = at - at % log.segment_size + log.segment_size
+        elif found.stop in (ScanStop.DAMAGED, ScanStop.EMPTY) or found.end == at:
+            next_at = await self._damaged(found.end, found.reason, limit)
+        self.state.position = max(next_at, at)
+        while self._range_begin >= 0 and self.state.position >= self._range_begin + size and size:
+            await self._end_range(self._range_begin, size)
+            begin, size = range_of(self._range_begin + size, log.segment_size)
+            if begin >= limit or begin > self.state.position:
+                break
+            await self._begin_range(begin, size)
+        return max(self.state.position - at, 1)
+
+    def _walk(self, data: bytes, at: int) -> Walked:
+        began = self._clock.monotonic_ms()
+        found = walk(data, at, self._store.config.delay_levels)
+        self._busy_ms += self._clock.monotonic_ms() - began
+        return found
+
+    def _mend_queues(self, found: Walked) -> None:
+        began = self._clock.monotonic_ms()
+        for run in found.runs:
+            self.healer.mend_run(run)
+        self._busy_ms += self._clock.monotonic_ms() - began
+
+    async def _damaged(self, at: int, reason: str, limit: int) -> int:
+        """No sound record begins at `at`: heal it, or name it and find where to go on."""
+        log = self._store.commit_log
+        begin, size = range_of(at, log.segment_size)
+        self._is_range_sound = False
+        is_new, self._healed_at = at != self._healed_at, at
+        is_whole = begin + size <= limit
+        if is_new and (
+            (is_whole and await self.healer.heal_range(begin, size))
+            or await self.healer.heal_record(at)
+        ):
+            self._store.damage.count_healed()
+            self._range_begin = -1  # Begin the range again: it may be sound now.
+            return at
+        end = await self._behind(at)
+        damage = place_of(at, end - at, reason or "no record begins there")
+        self._store.damage.found(damage)
+        self._lose(self._store.damage.places.get(damage.key, damage))
+        return end
+
+    async def _behind(self, at: int) -> int:
+        """Where the walk goes on behind damage: the next record, or the next segment."""
+        log = self._store.commit_log
+        segment = log.segments.find(at)
+        assert segment is not None
+        head = segment.file.pread(4, at - segment.start)
+        size = int.from_bytes(head, "big", signed=True)
+        if 0 < size <= segment.end - at:
+            data = segment.file.pread(size, at - segment.start)
+            if not structure_fault(data, 0, size, at):
+                return at + size  # Only its body is damaged.
+        end = min(self._limit, segment.end)
+        position = at + 1 - segment.start
+        found = await self._disk.run(find_record, segment, position, end - segment.start)
+        return end if found is None else segment.start + found
+
+    # Ranges
+
+    async def _begin_range(self, begin: int, size: int) -> None:
+        """Compare a whole range with its digest before its records are believed."""
+        self._range_begin = begin
+        self._is_range_sound = True
+        wanted = self.digests.find(begin)
+        if wanted is None or begin + size > self._limit:
+            return
+        if await self._digest(begin, size) == wanted:
+            return
+        if await self.healer.heal_range(begin, size):
+            self._store.damage.count_healed()
+            return
+        self._is_range_sound = False
+        damage = place_of(begin, size, "the range is not what its digest says")
+        self._store.damage.found(damage)
+        self._lose(self._store.damage.places.get(damage.key, damage))
+
+    async def _end_range(self, begin: int, size: int) -> None:
+        """All records of the range are sound: it gets its digest, and a replica is asked."""
+        if begin + size > self._limit or not self._is_range_sound:
+            return
+        mine = await self._digest(begin, size)
+        if self.digests.find(begin) is None:
+            self.digests.add(begin, mine)
+        await self._compare(begin, mine)
+
+    async def _digest(self, begin: int, size: int) -> bytes:
+        data = await self._disk.run(self._store.commit_log.read, begin, size)
+        return await self._disk.run(digest_of, data)
+
+    async def _compare(self, begin: int, mine: bytes) -> None:
+        """Both are sound by themselves and differ: nobody can say which is right. Named."""
+        for replica in self.healer.replicas():
+            its = await replica.digests(begin, 1)
+            if its and its[0] != mine:
+                self.differing_ranges += 1
+                _LOG.error("range differs from replica offset=%d replica=%s", begin, replica.name)
+                self.healer.on_event("range_differs", offset=begin, replica=replica.name)
+
+    # Saving
+
+    async def _save_sometimes(self) -> None:
+        now = self._clock.monotonic_ms()
+        if now - self._saved_ms >= _SAVE_MS:
+            self._saved_ms = now
+            await self._save()
+
+    async def _save(self) -> None:
+        data = msgspec.json.encode(self.state)
+        try:
+            self.digests.remove_before(self._store.commit_log.min_offset)
+            self.digests.save()
+            await self._disk.run(write_atomically, self._disk, self._path, data)
+        except OSError as error:
+            _LOG.warning("place of the scrub not saved error=%s", error)
+
+    def status(self) -> dict[str, Any]:
+        """For whoever asks how far it is."""
+        log, damage = self._store.commit_log, self._store.damage
+        return {
+            "position": self.state.position,
+            "start": log.min_offset,
+            "end": self._limit,
+            "passes": self.state.passes,
+            "isRunning": bool(self.state.started_ms),
+            "checkedBytes": self.state.checked_bytes,
+            "rangeSize": RANGE_SIZE,
+            "differingRanges": self.differing_ranges,
+            "healedBytes": self.healer.healed_bytes,
+            "healedEntries": self.healer.healed_entries,
+            "damageFound": damage.found_count,
+            "damageHealed": damage.healed_count,
+            "damageLost": damage.lost_count,
+            "places": [place.text for place in list(damage.places.values())[:100]],
+        }

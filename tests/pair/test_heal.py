@@ -1,0 +1,194 @@
+"""A master and a slave whose files decay while they run: healed from each other, or named."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.damage import Flip, flip_bit, log_place, queue_place
+from support.local_brokers import Brokers, pull, until
+from twinlog.broker.server import Broker
+from twinlog.message.record import decode_record
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+
+pytestmark = pytest.mark.timeout(240)
+CONFIG: dict[str, Any] = {
+    "twinlog_ha_dialect": "auto",
+    "twinlog_scrub_cpu_percent": 100,
+    "twinlog_scrub_rate_max": 1 << 30,
+    "mapped_file_size_consume_queue": 2000,
+    "flush_interval_commit_log": 20,
+}
+MESSAGES = 400
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
+    brokers = Brokers(tmp_path)
+    yield brokers
+    await brokers.stop()
+
+
+async def running_pair(brokers: Brokers) -> tuple[Broker, Broker]:
+    server = await brokers.name_server()
+    CONFIG["namesrv_addr"] = f"127.0.0.1:{server.config.listen_port}"
+    master = await brokers.master(**CONFIG)
+    slave = await brokers.slave(master, **CONFIG)
+    await until(lambda: master.scrubber.healer.replicas() and slave.scrubber.healer.replicas())
+    return master, slave
+
+
+async def fill(brokers: Brokers, master: Broker, slave: Broker, rng: random.Random) -> list[bytes]:
+    bodies = [
+        b"%06d " % number + rng.randbytes(rng.choice((10, 900, 3000))) for number in range(MESSAGES)
+    ]
+    for start in range(0, MESSAGES, 50):
+        sent = [
+            brokers.send(master, body, topic="t", queue_id=number % 4, KEYS=f"k{number}", TAGS="a")
+            for number, body in enumerate(bodies[start : start + 50])
+        ]
+        assert {answer.code for answer in await asyncio.gather(*sent)} == {0}
+    end = master.store.commit_log.max_offset
+    for broker in (master, slave):
+        await until(lambda b=broker: min(b.store.flushed.value, b.store.dispatched.value) >= end)
+        broker.store.queue_table.write_all()
+    return bodies
+
+
+async def scrubbed(*brokers: Broker) -> None:
+    """A whole pass of each, from the first byte to the last."""
+    passes = [broker.scrubber.state.passes for broker in brokers]
+    for broker in brokers:
+        broker.scrubber.hurry()
+    for broker, before in zip(brokers, passes, strict=True):
+        await until(lambda b=broker, n=before: b.scrubber.state.passes > n, 120)
+
+
+def queue_ends(broker: Broker) -> dict[tuple[str, int], int]:
+    return {queue.key: queue.next_offset for queue in broker.store.queue_table}
+
+
+def flips_of(broker: Broker, ranges: list[int], rng: random.Random, count: int) -> list[Flip]:
+    """Anywhere in these ranges of the log, and in the queues."""
+    root, size = Path(broker.store.root), broker.store.commit_log.segment_size
+    end = broker.store.commit_log.max_offset
+    flips = []
+    for _ in range(count):
+        if rng.random() < 0.7:
+            start = rng.choice(ranges)
+            place = log_place(root, start, min(start + size, end), size, rng)
+        else:
+            ends = queue_ends(broker)
+            place = queue_place(root, ends, broker.store.queue_table.file_size, rng)
+        if all(flip.path != place[0] or flip.position != place[1] for flip in flips):
+            flips.append(flip_bit(*place, rng))
+    return flips
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_decays_on_either_side_is_healed_by_one_scrub(
+    brokers: Brokers, seed: int
+) -> None:
+    rng = random.Random(seed)
+    master, slave = await running_pair(brokers)
+    bodies = await fill(brokers, master, slave, rng)
+    await scrubbed(master, slave)
+    size = master.store.commit_log.segment_size
+    starts = [segment.start for segment in master.store.commit_log.segments.segments]
+    # Not the last one, whose ranges are not full: only bodies have a CRC there.
+    sealed = [start for start in starts if start + size <= master.store.flushed.value]
+    assert len(sealed) >= 2
+    rng.shuffle(sealed)
+    half = max(1, len(sealed) // 2)
+    flips = flips_of(master, sealed[:half], rng, 12) + flips_of(slave, sealed[half:], rng, 12)
+    assert not any(flip.is_healed for flip in flips)
+    served = await bodies_served(brokers, master)
+    assert served <= set(bodies)
+    await scrubbed(master, slave)
+    await scrubbed(master, slave)  # What readers met and waits for its next try.
+    assert [str(flip) for flip in flips if not flip.is_healed] == []
+    assert await bodies_served(brokers, master) == set(bodies)
+    healed = [broker.scrubber.healer for broker in (master, slave)]
+    assert sum(healer.healed_bytes for healer in healed) > 0
+    assert list((Path(master.store.root) / "twinlog").glob("damaged-*"))
+    assert not master.store.damage.places
+    assert not slave.store.damage.places
+
+
+async def bodies_served(brokers: Brokers, broker: Broker) -> set[bytes]:
+    """All that a consumer gets from every queue, going on behind what is answered with an error."""
+    found = set()
+    for topic, queue_id in broker.store.queues:
+        if topic != "t":
+            continue
+        offset = 0
+        while offset < broker.store.max_offset_in_queue(topic, queue_id):
+            answer = await pull(
+                brokers, broker, offset, topic=topic, queueId=queue_id, maxMsgNums=32
+            )
+            at, body = 0, bytes(answer.body)
+            while at < len(body):
+                record = decode_record(body, at, check_crc=False)
+                found.add(record.body)
+                at += record.total_size
+            offset = max(offset + 1, int(answer.ext().get("nextBeginOffset", 0)))
+    return found
+
+
+async def test_without_a_good_copy_the_place_is_named_and_the_rest_is_served(
+    brokers: Brokers,
+) -> None:
+    rng = random.Random(7)
+    master, slave = await running_pair(brokers)
+    bodies = await fill(brokers, master, slave, rng)
+    await scrubbed(master)
+    await brokers.end(slave)
+    path = Path(master.store.commit_log.segments.segments[0].path)
+    flip = flip_bit(path, path.read_bytes().index(bodies[20]) + 3, rng)
+    await scrubbed(master)
+    assert not flip.is_healed
+    answer = await brokers.call(master, RequestCode.TWINLOG_SCRUB)
+    status = fastjson.loads(bytes(answer.body))
+    assert status["damageLost"] >= 1
+    assert any("is damaged" in text or "digest" in text for text in status["places"])
+    assert await bodies_served(brokers, master) == set(bodies) - {bodies[20]}
+    slave = await brokers.slave(master, **CONFIG)
+    copies = master.scrubber.healer.replicas
+    await until(lambda: [copy.name for copy in copies()] == [slave.address])
+    await scrubbed(master)
+    assert flip.is_healed
+    assert await bodies_served(brokers, master) == set(bodies)
+
+
+async def test_a_reader_waits_until_its_message_is_healed(brokers: Brokers) -> None:
+    rng = random.Random(9)
+    master, slave = await running_pair(brokers)
+    bodies = await fill(brokers, master, slave, rng)
+    path = Path(master.store.commit_log.segments.segments[0].path)
+    flip = flip_bit(path, path.read_bytes().index(bodies[33]) + 1, rng)
+    queue = await met(brokers, master)
+    await until(lambda: flip.is_healed)
+    await until(lambda: not master.store.damage.places)
+    assert await bodies_served(brokers, master) == set(bodies)
+    assert queue
+
+
+async def met(brokers: Brokers, broker: Broker) -> str:
+    """Read all queues until one is answered with an error that asks to come again."""
+    for topic, queue_id in broker.store.queues:
+        offset = 0
+        while topic == "t" and offset < broker.store.max_offset_in_queue(topic, queue_id):
+            answer = await pull(
+                brokers, broker, offset, topic=topic, queueId=queue_id, maxMsgNums=32
+            )
+            if answer.code == 1:
+                assert "is damaged: body CRC" in answer.remark
+                return f"{topic}-{queue_id}"
+            offset = int(answer.ext()["nextBeginOffset"])
+    raise AssertionError("no damage was met")
