@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinlog.broker import acl_guard as rules
+from twinlog.broker.pair.replica_rows import replica_rows
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
 from twinlog.broker.processors.admin_config import AdminConfigProcessor
@@ -236,6 +237,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         *_stats_rows(broker),
         *_config_rows(broker, config_path),
         *_acl_rows(broker),
+        *replica_rows(broker.replica_ranges),
     ]
 
 
@@ -631,27 +633,6 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
             ADMIN,
             UNUSED_BODY,
             _fields("broker_name", "broker_role"),
-        ),
-        Row(
-            code.TWINLOG_LOG_DIGESTS,
-            twinlog_headers.TwinlogLogRangeRequestHeader,
-            broker.replica_ranges.log_digests,
-            ADMIN,
-            UNUSED_BODY,
-        ),
-        Row(
-            code.TWINLOG_LOG_RANGE,
-            twinlog_headers.TwinlogLogRangeRequestHeader,
-            broker.replica_ranges.log_range,
-            ADMIN,
-            UNUSED_BODY,
-        ),
-        Row(
-            code.TWINLOG_SCRUB,
-            twinlog_headers.TwinlogScrubRequestHeader,
-            broker.replica_ranges.scrub,
-            ADMIN,
-            UNUSED_BODY,
         ),
         Row(code.UPDATE_BROKER_CONFIG, NoHeader, admin.update, ADMIN, SMALL_BODY, _keys_of_body),
         Row(code.GET_BROKER_CONFIG, NoHeader, admin.get, ADMIN_UNLESS_APACHE, UNUSED_BODY),

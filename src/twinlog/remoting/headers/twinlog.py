@@ -48,9 +48,9 @@ class TwinlogPromoteRequestHeader(Header):
 class TwinlogLogRangeRequestHeader(Header):
     """10020 and 10021. The store id says of which log."""
 
-    store_id: str
-    offset: Long
-    size: Long
+    store_id: str = ""
+    offset: Long = -1
+    size: Long = 0
 
 
 class TwinlogScrubRequestHeader(Header):
