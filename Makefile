@@ -6,14 +6,14 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo dist setup bench bench-scale test test-pure coverage interop sim mutants chaos fuzz lint fmt clean
+.PHONY: demo dist setup bench bench-scale test test-pure coverage interop services sim mutants chaos fuzz lint fmt clean
 
 COMPILED := $(VENV)/.compiled
 PYX := $(shell find src -name '*.pyx' -o -name '*.pxd')
 
 setup: $(STAMP) $(COMPILED)
 
-$(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
+$(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh tools/packages.sh
 	PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh
 	@touch $(STAMP)
 
@@ -46,6 +46,11 @@ coverage: setup
 # Apache RocketMQ and foreign clients, fetched once into .cache/ by the first test that needs them.
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
+
+# Real services (etcd), installed by tools/services.sh where that is allowed.
+services: setup
+	bash tools/services.sh
+	$(BIN)/python -m pytest tests/services -n 2 -m services $(ARGS)
 
 # A local cluster in the background; ARGS="--brokers 3 --sync" as `twinlog up` takes them.
 up: setup

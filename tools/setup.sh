@@ -14,13 +14,7 @@ if [ ! -w . ]; then
     exit 1
 fi
 
-may_install() {
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null
-}
-
-install_package() {
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1"
-}
+. "$(dirname "$0")/packages.sh"
 
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     if may_install; then

@@ -126,8 +126,9 @@ async def test_what_was_answered_survives_sigkill(
     after = json.loads(answer.body)
     assert after["masterEpoch"] == before["masterEpoch"] == 1
     events = (controller.directory / "controller" / "events").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in events][:3] == [
+    assert [json.loads(line)["event"] for line in events][:4] == [
         "controller-started",
+        "leads",
         "registered",
         "elected",
     ]
@@ -207,7 +208,7 @@ def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, group: Proces
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("twinlogLeaseMs", "5"), ("twinlogControllerEtcd", "http://127.0.0.1:1")],
+    [("twinlogLeaseMs", "5"), ("twinlogControllerEtcd", "127.0.0.1:1")],
 )
 def test_bad_configuration_ends_with_2(
     tmp_path: Path, group: ProcessGroup, key: str, value: str

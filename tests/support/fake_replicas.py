@@ -113,6 +113,7 @@ class FakeReplica:
         if answer.code:
             return
         self._take(answer)
+        self.group.on_answer()
         if self.is_master:
             await self._propose()
 
@@ -167,6 +168,7 @@ class FakeGroup:
         self.cluster = "DefaultCluster"
         self.policy = {"brokerRole": "SYNC_MASTER", **policy}
         self.replicas: dict[int, FakeReplica] = {}
+        self.on_answer: Callable[[], None] = lambda: None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -7,13 +7,14 @@ would both be right.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import posixpath
 
 import msgspec
 
 from twinlog.controller.record import GroupRecord
-from twinlog.controller.store import RecordStoreError, StoreOutcome
+from twinlog.controller.store import Leader, RecordStoreError, StoreOutcome
 from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, write_atomically
 
 _LOG = logging.getLogger("twinlog.controller")
@@ -28,14 +29,30 @@ class _Groups(msgspec.Struct, kw_only=True):
 class FileRecordStore:
     """The only writer of its file while it holds the lock."""
 
+    problem = ""
+
     def __init__(self, disk: Disk, directory: str) -> None:
+        self.me = Leader("", "")
         self._disk = disk
         self._directory = directory
         self._path = posixpath.join(directory, "groups.json")
         self._lock: DiskLock | None = None
         self._records: dict[str, GroupRecord] = {}
 
-    async def load_all(self) -> list[GroupRecord]:
+    @property
+    def leader(self) -> Leader | None:
+        return self.me if self.is_leading else None
+
+    @property
+    def is_leading(self) -> bool:
+        return self._lock is not None
+
+    async def led(self) -> str:
+        """A lock is held until the process ends."""
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody ends this")
+
+    async def lead(self) -> list[GroupRecord]:
         """Take the directory and read it.
 
         Raises:
@@ -86,7 +103,7 @@ class FileRecordStore:
     def _write(self, data: bytes) -> None:
         write_atomically(self._disk, self._path, data, keep_backup=True)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -79,6 +79,7 @@ class Group:
         self._waiting_said: object = None
         self.waiting = ""
         self._is_adopted = False
+        self._strangers_said: set[tuple[int, str]] = set()
 
     # What is known of the replicas
 
@@ -106,6 +107,10 @@ class Group:
     def heartbeat(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
         if beat.broker_id not in self.record.replicas:
             return [self._refuse(beat.token, self._not_registered(beat.broker_id))]
+        stranger = self._stranger(beat)
+        if stranger:
+            refused = self._refuse(beat.token, Refusal(RefusalKind.INVALID, stranger))
+            return [*self._say_stranger(beat.broker_id, stranger), refused]
         if not self.liveness.note(now_ms, beat):
             return [self._refuse(beat.token, REPLACED)]
         effects = self._freeze_if_newer(beat)
@@ -141,6 +146,25 @@ class Group:
         )
 
     # Rules that a heartbeat brings about
+
+    def _stranger(self, beat: Heartbeat) -> str:
+        """Why a replica cannot be one of this group: it follows a controller with another record.
+        Its log may hold anything, and its epochs count something else."""
+        stored, record = beat.stored, self.record
+        if stored is None or not stored.lineage or not record.lineage:
+            return ""
+        if stored.lineage == record.lineage:
+            return ""
+        return (
+            f"replica {beat.broker_id} follows another controller (lineage {stored.lineage[:40]},"
+            f" here {record.lineage}): name the same controllers in all files of the group"
+        )
+
+    def _say_stranger(self, broker_id: int, reason: str) -> list[Effect]:
+        if (broker_id, reason) in self._strangers_said:
+            return []
+        self._strangers_said = {(broker_id, reason)}
+        return [self._happened("refused", replica=broker_id, reason=reason)]
 
     def _freeze_if_newer(self, beat: Heartbeat) -> list[Effect]:
         """R12: the record was restored from a backup. Deciding by it could elect a stale copy."""
@@ -198,12 +222,21 @@ class Group:
         if self.record.master_epoch == 0:
             return [*effects, *self._first_master(now_ms)]
         reason = self._why_replace(now_ms)
+        if reason and not self._has_settled(now_ms):
+            return effects
         if not reason:
             self._waiting_said, self.waiting = None, ""
             return effects
         if self.record.policy.needs_lease and not self._are_leases_over(now_ms):
             return effects
         return [*effects, *self._elect(now_ms, reason)]
+
+    def _has_settled(self, now_ms: int) -> bool:
+        """Whether everybody who lives has had time to speak since this controller began: one of
+        them may know of an epoch that this record does not (R12)."""
+        if now_ms - self._since_ms >= self._timing.settle_ms:
+            return True
+        return all(self.liveness.get(n) is not None for n in self.record.replicas)
 
     def _why_replace(self, now_ms: int) -> str:
         """Why the master of the record cannot go on; empty when it can, as far as is known."""
@@ -212,6 +245,10 @@ class Group:
         report = self.liveness.get(record.master_broker_id)
         if report is None:
             silent_ms = now_ms - self._since_ms
+            if silent_ms >= timing.settle_ms and self.liveness.is_master_lost_by_all(
+                record, now_ms
+            ):
+                return f"nobody hears master {record.master_broker_id}"
         elif report.heartbeat.incarnation != record.master_incarnation:
             return f"master {record.master_broker_id} started again"
         else:
@@ -280,6 +317,7 @@ class Group:
             admitted[winner.broker_id] = winner.incarnation  # Its log is the truth from now on.
         following = changed(
             record,
+            lineage=record.lineage or winner.incarnation,
             master_epoch=max(record.master_epoch, epoch) + 1,
             master_broker_id=winner.broker_id,
             master_incarnation=winner.incarnation,
@@ -342,8 +380,9 @@ class Group:
         ]
         epoch = max((self._beat(s).known_epoch for s in standings.values()), default=0)
         newest = max(stored, key=lambda r: (r.master_epoch, r.sync_state_set_epoch), default=None)
+        if newest is not None:
+            self._keep_stored(newest)
         if newest is not None and newest.master_epoch == epoch:
-            self._keep_set_epoch(newest.sync_state_set_epoch)
             ballot = elect(newest.sync_state_set, standings)
         else:
             masters = [s for s in standings.values() if s.is_alive and self._beat(s).was_master]
@@ -354,9 +393,12 @@ class Group:
             return self._say_waiting(ballot.waiting_for, "adoption")
         return self._install(now_ms, ballot, "the group was adopted", epoch)
 
-    def _keep_set_epoch(self, set_epoch: int) -> None:
-        if set_epoch > self.record.sync_state_set_epoch:
-            self.record = msgspec.structs.replace(self.record, sync_state_set_epoch=set_epoch)
+    def _keep_stored(self, newest: GroupRecord) -> None:
+        """An adopted group stays the group it was, and numbers of its set go on."""
+        set_epoch = max(self.record.sync_state_set_epoch, newest.sync_state_set_epoch)
+        self.record = msgspec.structs.replace(
+            self.record, sync_state_set_epoch=set_epoch, lineage=newest.lineage
+        )
 
     # Planned switches
 

@@ -44,6 +44,9 @@ _T = TypeVar("_T")
 class Decides(KnowsGroups, Protocol):
     """The shell that owns the core while this process leads."""
 
+    @property
+    def why_nobody_leads(self) -> str: ...
+
     def metadata(self) -> headers.ControllerMetadataResponseHeader: ...
 
     def config_text(self) -> str: ...
@@ -146,7 +149,10 @@ class ControllerProcessor:
         def checked(connection: ServerConnection, request: Request) -> None:
             if self._shell.core is None:
                 leader = self._shell.metadata().controller_leader_address
+                problem = self._shell.why_nobody_leads
                 remark = f"this controller is not the leader, {leader or 'nobody'} is"
+                if problem and not leader:
+                    remark += f": {problem}"
                 connection.reply(request, ResponseCode.CONTROLLER_NOT_LEADER, remark=remark)
             else:
                 answer(connection, request)

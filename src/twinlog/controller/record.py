@@ -62,11 +62,13 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is decided about a group. `admitted` holds, for each member, the incarnation that
-    was shown to be complete when it was admitted: until that process ends, it is."""
+    was shown to be complete when it was admitted: until that process ends, it is. `lineage` tells
+    this group from another one of the same name: the incarnation of its first master."""
 
     cluster: str
     group: str
     version: int = 0
+    lineage: str = ""
     master_epoch: int = 0
     master_broker_id: int | None = None
     master_incarnation: str = ""

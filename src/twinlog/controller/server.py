@@ -1,5 +1,9 @@
 """A controller as one object: the pure core, its store, its port, its journal. Wiring only.
 
+Of several controllers one leads: it has a core. The others answer who that is (1005) and refuse the
+rest with 2007. A leader whose time is over by its own clock has no core any more, whatever it was
+doing.
+
 Corresponds to RocketMQ 5's ControllerManager. Runs alone (`twinlog controller`) or inside a name
 server. Requests and timers become events of the core; its effects are carried out in order. One
 writer writes all commits, so their outcomes come back in the order in which they were asked for.
@@ -17,12 +21,13 @@ from typing import Any
 
 from twinlog.controller import events
 from twinlog.controller.core import Controller, Event
+from twinlog.controller.etcd_store import EtcdRecordStore
 from twinlog.controller.events import Effect, Timing
 from twinlog.controller.file_store import FileRecordStore
 from twinlog.controller.operators import EVENTS_MAX
 from twinlog.controller.processor import ControllerProcessor, connection_number
 from twinlog.controller.record import GroupRecord
-from twinlog.controller.store import RecordStore, StoreOutcome
+from twinlog.controller.store import Leader, RecordStore, RecordStoreError, StoreOutcome
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
@@ -55,19 +60,26 @@ IDLE_MS_MAX = 30_000
 
 
 class ControllerServer:
-    """Listens, decides, writes. `core` is None while another controller leads."""
+    """Listens, decides while it leads, writes."""
 
     def __init__(
-        self, config: ControllerConfig, *, disk: Disk, clock: Clock, tasks: TaskOwner
+        self,
+        config: ControllerConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        tasks: TaskOwner,
+        store: RecordStore | None = None,
     ) -> None:
         self.config = config
-        self.core: Controller | None = None
+        self._core: Controller | None = None
+        self._term = 0  # Grows with each change of who leads: what was begun before does not count.
         self.port = 0
         self.journal = EventJournal(disk, config.controller_store_path)
         self._clock = clock
         self._tasks = tasks
         self.failures = tasks.failures
-        self._store: RecordStore = FileRecordStore(disk, config.controller_store_path)
+        self._store = store or make_store(config, disk, clock)
         self._guard: AccessGuard | None = None
         if config.acl_enable:
             self._guard = AccessGuard(rule_files(disk, config.rocketmq_home))
@@ -80,12 +92,12 @@ class ControllerServer:
         self._remoting: RemotingServer | None = None
         self._client: RemotingClient | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
-        self._writes: asyncio.Queue[GroupRecord | str] = asyncio.Queue()
+        self._writes: asyncio.Queue[tuple[int, GroupRecord | str]] = asyncio.Queue()
 
     # Life
 
     async def start(self) -> None:
-        """Read the records and open the port.
+        """Open the port, and read the records if they are this controller's alone.
 
         Raises:
             RecordStoreError: the records cannot be read, or belong to a running controller.
@@ -94,10 +106,7 @@ class ControllerServer:
         """
         if self._guard is not None:
             self._guard.files.load()
-        records = await self._store.load_all()
         self._recent.extend(self.journal.read())
-        timing = Timing(lease_ms=self.config.twinlog_lease_ms)
-        self.core = Controller(records, self.now_ms, timing)
         self._client = RemotingClient(
             clock=self._clock, tls=self._client_tls(), tasks=self._tasks, name="controller"
         )
@@ -112,13 +121,38 @@ class ControllerServer:
         self._remoting.body_max = self._processor.table.body_max
         self._remoting.on_refused = self._audit.refused
         self.port = await self._remoting.listen(self.config.bind_address, self.config.service_port)
+        self._store.me = Leader(self.config.controller_d_leger_self_id, self.known_address)
+        where = self.config.twinlog_controller_etcd or self.config.controller_store_path
+        self._write_event("controller-started", {"records": where})
+        if isinstance(self._store, FileRecordStore):
+            self._begin(await self._store.lead())
         # Vital: decisions follow from state in memory, which is not to be trusted after an error.
+        self._tasks.vital("lead", self._keep_leading)
         self._tasks.vital("write-records", self._keep_writing)
         self._tasks.vital("tick", self._keep_ticking)
         if self._guard is not None:
             files = self._guard.files
             self._tasks.round("acl-reload", lambda: RELOAD_INTERVAL_MS, files.reload_if_changed)
-        self._write_event("controller-started", {"groups": sorted(self.core.groups)})
+
+    @property
+    def core(self) -> Controller | None:
+        """None while another controller leads, or this one cannot know that it does."""
+        return self._core if self._store.is_leading else None
+
+    async def _keep_leading(self) -> None:
+        while True:
+            if self._core is None:
+                self._begin(await self._store.lead())
+            reason = await self._store.led()
+            self._core = None
+            self._term += 1
+            self._write_event("leads-no-more", {"reason": reason})
+
+    def _begin(self, records: list[GroupRecord]) -> None:
+        timing = Timing(lease_ms=self.config.twinlog_lease_ms)
+        self._term += 1
+        self._core = Controller(records, self.now_ms, timing)
+        self._write_event("leads", {"groups": sorted(self._core.groups)})
 
     def reload(self) -> None:
         """SIGHUP: read certificates and access rules again. What cannot be read stays as it was."""
@@ -136,14 +170,14 @@ class ControllerServer:
 
     async def stop(self) -> None:
         """Nothing is decided any more; brokers go on by what they know."""
-        self.core = None
+        self._core = None
         await self._tasks.stop()
         if self._remoting is not None:
             await self._remoting.close()
         if self._client is not None:
             await self._client.close()
         self.journal.close()
-        self._store.close()
+        await self._store.close()
 
     @property
     def address(self) -> str:
@@ -169,17 +203,18 @@ class ControllerServer:
     # Events and effects
 
     def handle(self, event: Event) -> None:
-        if self.core is None:
+        core = self.core
+        if core is None:
             return
-        for effect in self.core.handle(self.now_ms, event):
+        for effect in core.handle(self.now_ms, event):
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case events.Commit():
-                self._writes.put_nowait(effect.record)
+                self._writes.put_nowait((self._term, effect.record))
             case events.Reload():
-                self._writes.put_nowait(effect.group)
+                self._writes.put_nowait((self._term, effect.group))
             case events.Reply():
                 if effect.token is not None:
                     effect.token(effect)
@@ -191,24 +226,26 @@ class ControllerServer:
     async def _keep_writing(self) -> None:
         """Commits and reads in the order in which the core asked for them."""
         while True:
-            item = await self._writes.get()
-            if isinstance(item, str):
-                self.handle(events.Loaded(item, await self._load(item)))
-                continue
+            term, item = await self._writes.get()
+            event = None if term != self._term else await self._written(term, item)
+            if event is not None and term == self._term:
+                self.handle(event)
+                self._flush()
+
+    async def _written(self, term: int, item: GroupRecord | str) -> Event | None:
+        """What became of it; None when this controller leads no more before that is known."""
+        if isinstance(item, GroupRecord):
             outcome = await self._store.commit(item)
             if outcome is StoreOutcome.DONE:
-                self.handle(events.CommitDone(item.group, item.version))
-            else:
-                self.handle(events.CommitUnknown(item.group, item.version))
-            self._flush()
-
-    async def _load(self, group: str) -> GroupRecord | None:
-        while True:
+                return events.CommitDone(item.group, item.version)
+            return events.CommitUnknown(item.group, item.version)
+        while term == self._term:
             try:
-                return await self._store.load(group)
-            except OSError as error:
-                _LOG.warning("record not read group=%s error=%s", group, error)
+                return events.Loaded(item, await self._store.load(item))
+            except (OSError, RecordStoreError) as error:
+                _LOG.warning("record not read group=%s error=%s", item, error)
                 await self._clock.sleep_ms(RELOAD_PAUSE_MS)
+        return None
 
     async def _keep_ticking(self) -> None:
         while True:
@@ -287,16 +324,22 @@ class ControllerServer:
     # What the processor asks besides
 
     def metadata(self) -> headers.ControllerMetadataResponseHeader:
-        config = self.config
+        """Who leads, as far as this controller knows."""
+        config, is_leader = self.config, self.core is not None
+        leader = self._store.leader if is_leader or not self._store.is_leading else None
         return headers.ControllerMetadataResponseHeader(
             group=config.controller_d_leger_group,
-            controller_leader_id=config.controller_d_leger_self_id,
-            controller_leader_address=self.known_address,
-            is_leader=self.core is not None,
+            controller_leader_id="" if leader is None else leader.id,
+            controller_leader_address="" if leader is None else leader.address,
+            is_leader=is_leader,
             peers=config.controller_d_leger_peers
             or f"{config.controller_d_leger_self_id}-{self.known_address}",
             twinlog="1",
         )
+
+    @property
+    def why_nobody_leads(self) -> str:
+        return self._store.problem
 
     def config_text(self) -> str:
         return self.config.to_properties()
@@ -317,12 +360,19 @@ class ControllerServer:
             raise CommandError(str(error)) from None
 
 
+def make_store(config: ControllerConfig, disk: Disk, clock: Clock) -> RecordStore:
+    if config.etcd_addresses:
+        return EtcdRecordStore(config.etcd_addresses, config.controller_d_leger_group, clock)
+    return FileRecordStore(disk, config.controller_store_path)
+
+
 def build_controller(
     config: ControllerConfig,
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
     on_failure: Callable[[str, BaseException], None] | None = None,
+    store: RecordStore | None = None,
 ) -> ControllerServer:
     """A controller, ready to be started."""
     return ControllerServer(
@@ -330,4 +380,5 @@ def build_controller(
         disk=disk or PosixDisk(),
         clock=clock or SystemClock(),
         tasks=TaskOwner("controller", on_failure, clock=clock),
+        store=store,
     )

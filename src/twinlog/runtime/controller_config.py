@@ -54,10 +54,9 @@ LeaseMs: TypeAlias = Annotated[
 ]
 Etcd: TypeAlias = Annotated[
     str,
-    refused(
+    used(
         "Addresses of an etcd in which several controllers share their records,"
-        " http://host:2379;http://host:2379. One of them leads at a time.",
-        "several controllers on etcd are not there yet; remove the key to start",
+        " http://host:2379;http://host:2379. One of them leads at a time."
     ),
 ]
 STORE_PATH = os.path.join(os.path.expanduser("~"), "DledgerController")

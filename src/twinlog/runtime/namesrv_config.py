@@ -187,6 +187,7 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
             controller_d_leger_self_id=self.controller_d_leger_self_id,
             notify_broker_role_changed=self.notify_broker_role_changed,
             twinlog_lease_ms=self.twinlog_lease_ms,
+            twinlog_controller_etcd=self.twinlog_controller_etcd,
         )
 
     def check(self) -> list[Finding]:

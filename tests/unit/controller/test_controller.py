@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from twinlog.controller import events
@@ -21,10 +22,11 @@ SILENCE = DEFAULT_TIMING.silence_ms
 class Bench:
     """A controller with a store that answers at once, unless told otherwise."""
 
-    def __init__(self, record: GroupRecord) -> None:
+    def __init__(self, record: GroupRecord, *, age_ms: int = DEFAULT_TIMING.settle_ms) -> None:
         self.stored = record
         self.now = 1_000_000
         self.core = Controller([record], self.now)
+        self.now += age_ms
         self.happened: list[Happened] = []
         self.replies: dict[Any, Reply] = {}
         self.answers_commits = True
@@ -189,7 +191,7 @@ class TestLease:
         assert bench.record.master_epoch == 5
 
     def test_a_controller_that_begins_counts_from_then(self) -> None:
-        bench = Bench(group({1, 2}, policy=ASYNC))
+        bench = Bench(group({1, 2}, policy=ASYNC), age_ms=0)
         bench.beat(2, link_ms=None)
         bench.beat(1, incarnation="later", connection=9)
         bench.wait(LEASE_WAIT - 1)
@@ -395,6 +397,70 @@ class TestAdoption:
         bench.beat(2, known_epoch=4, link_ms=None)
         assert bench.core.groups[GROUP].frozen
         assert bench.record.master_epoch == 4
+
+
+class TestBeginning:
+    """A controller that has just begun knows only its record, which may be old."""
+
+    def test_it_waits_for_everybody_before_it_elects(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2), age_ms=0)
+        bench.beat(1, incarnation="later")
+        assert bench.record.master_epoch == 4, "replica 2 may know a newer epoch"
+        bench.beat(2, known_epoch=6, last_epoch=6)
+        bench.wait(60_000)
+        assert bench.record.master_epoch == 4
+        assert "frozen" in bench.kinds
+
+    def test_it_elects_at_once_when_all_have_spoken(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2), age_ms=0)
+        bench.beat(1, incarnation="later")
+        bench.beat(2, link_ms=None)
+        assert bench.record.master_epoch == 5
+
+    def test_it_elects_after_a_second_when_nobody_hears_the_master(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2), age_ms=0)
+        bench.beat(2, link_ms=None)
+        bench.wait(DEFAULT_TIMING.settle_ms - 1)
+        assert bench.record.master_epoch == 4
+        bench.wait(1)
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (2, 5)
+
+    def test_it_does_not_while_a_member_hears_the_master(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2), age_ms=0)
+        for _ in range(6):
+            bench.beat(2, link_ms=100)
+            bench.wait(400)
+        assert bench.record.master_epoch == 4
+
+
+class TestStranger:
+    """A replica that follows a controller with another record is not counted."""
+
+    def test_it_is_refused_and_named_once(self) -> None:
+        record = group({1, 2}, replicas=2)
+        bench = Bench(msgspec.structs.replace(record, lineage="ours"))
+        theirs = msgspec.structs.replace(record, lineage="theirs", master_epoch=9)
+        for _ in range(3):
+            reply = bench.beat(2, known_epoch=9, stored=theirs)
+            assert "follows another controller" in reply.error
+        assert bench.kinds == ["refused"]
+        assert not bench.core.groups[GROUP].frozen, "it cannot stop a group that it is none of"
+        assert not bench.core.groups[GROUP].is_alive(2, bench.now)
+
+    def test_an_adopted_group_keeps_its_lineage(self) -> None:
+        empty = GroupRecord(
+            cluster="c", group=GROUP, policy=Policy(total_replicas=1),
+            replicas={1: Replica(broker_id=1)},
+        )  # fmt: skip
+        bench = Bench(empty)
+        stored = msgspec.structs.replace(group({1}, replicas=1), lineage="ours")
+        bench.beat(1, known_epoch=4, last_epoch=4, stored=stored)
+        assert (bench.record.lineage, bench.record.master_epoch) == ("ours", 5)
+
+    def test_a_new_group_is_named_after_its_first_master(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, replicas={1: Replica(broker_id=1)}))
+        bench.beat(1, known_epoch=0, last_epoch=0, end=0)
+        assert bench.record.lineage == "i1"
 
 
 class TestHandOver:
