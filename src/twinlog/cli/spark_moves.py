@@ -92,12 +92,15 @@ def decode_command(place: str, out: str, master: str, quiet: bool, **values: Any
 @click.option("--once/--continuous", default=True, help="End when all is copied, or go on.")
 @click.option("--trigger", default="5 seconds", show_default=True)
 @click.option("--exactly-once", is_flag=True, help="The target drops repeats (twinlog only).")
-@click.option("--verify", is_flag=True, help="Compare both sides afterwards.")
+@click.option("--verify", is_flag=True, help="Compare both sides afterwards, order too.")
+@click.option("--keep-queue/--spread", default=True, help="Each message to the queue it had.")
+@click.option("--group", "groups", multiple=True, help="Group whose offsets are carried over.")
 @with_session_options
 @with_source_options
 def mirror_command(
     store: str | None, target: str, to_topic: str | None, checkpoint: str, once: bool,
-    trigger: str, exactly_once: bool, verify: bool, master: str, quiet: bool, **values: Any,
+    trigger: str, exactly_once: bool, verify: bool, keep_queue: bool, groups: tuple[str, ...],
+    master: str, quiet: bool, **values: Any,
 ) -> None:  # fmt: skip
     """Copy topics of STORE (or of --name-server) to another cluster, at least or exactly once."""
     from twinlog.spark.jobs.mirror import mirror
@@ -108,7 +111,8 @@ def mirror_command(
     run(
         lambda: mirror(
             options, target, checkpoint, to_topic=to_topic, once=once, trigger=trigger,
-            exactly_once=exactly_once, verify=verify, spark_master=master, progress=show,
+            exactly_once=exactly_once, verify=verify, keep_queue=keep_queue, groups=groups,
+            spark_master=master, progress=show,
         )
     )  # fmt: skip
 

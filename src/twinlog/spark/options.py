@@ -26,7 +26,7 @@ READ_OPTIONS = (
     "batchRows", "batchBytes", "failOnDataLoss", "isolation", "tags", "decodeBody",
     "bodySchema", "bodySchemaPath", "decodeMode", "deadLetterPath", "decompress", "verifyCrc",
     "archive", "accessKey", "secretKey", "useTLS", "tlsCaFile", "filterPushdown",
-    "pollTimeoutMs", "fetchRetries", "fetchRetryMs", "outageTimeout",
+    "pollTimeoutMs", "fetchRetries", "fetchRetryMs", "outageTimeout", "keepOrder",
 )  # fmt: skip
 WRITE_OPTIONS = (
     "nameServer", "topic", "group", "exactlyOnce", "producerId", "sendTimeoutMs", "sendRetries",
@@ -187,6 +187,7 @@ class SourceOptions:
     max_trigger_delay_ms: int = 900_000
     outage_ms: int = 600_000
     filter_pushdown: bool = False
+    keep_order: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -264,6 +265,7 @@ def _plain(given: Mapping[str, str]) -> dict[str, Any]:
         "verify_crc": ("verifyCrc", "false"),
         "decompress": ("decompress", "true"),
         "filter_pushdown": ("filterPushdown", "false"),
+        "keep_order": ("keepOrder", "false"),
     }
     found: dict[str, Any] = {
         attribute: parse_bool(name, given.get(name, default))

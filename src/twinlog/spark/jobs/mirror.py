@@ -1,14 +1,16 @@
 """`twinlog spark mirror`: topics to another cluster, going on where it stopped, and the proof.
 
 The checkpoint of a Spark stream remembers how far it is. What a message was before travels with it
-(see `move`); by that the verification knows it again.
+(see `move`), its place too: by that the verification knows it again, and consumer offsets are
+translated. A message goes to the queue it had, and a queue is never cut within a batch, so each
+queue keeps its order.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,14 @@ from twinlog.spark.jobs.common import (
     follow_query,
     session_of,
     source_options,
+)
+from twinlog.spark.jobs.mirror_queues import (
+    PLACE,
+    check_order,
+    copies,
+    prepare_topics,
+    source_queues,
+    translate,
 )
 from twinlog.spark.jobs.move import SENT_COLUMNS
 from twinlog.spark.write.encode import ORIGIN_UNIQ_KEY
@@ -46,6 +56,8 @@ def mirror(
     exactly_once: bool = False,
     once: bool = True,
     verify: bool = False,
+    keep_queue: bool = True,
+    groups: Sequence[str] = (),
     trigger: str = "5 seconds",
     spark: SparkSession | None = None,
     spark_master: str = "local[2]",
@@ -61,6 +73,9 @@ def mirror(
         exactly_once: the target drops repeats (twinlog brokers only); else at least once.
         once: copy what is there now and end; else go on until stopped.
         verify: afterwards compare all that was copied so far with the target's topics.
+        keep_queue: send to the queue that the message had, in order; topics that the target does
+            not have are made with as many queues. Else rows are spread over the target's queues.
+        groups: consumer groups whose offsets are translated and committed in the target.
         trigger: how often a batch starts when it goes on.
         spark: a session to use.
         spark_master: Spark master of a session that this starts.
@@ -72,9 +87,13 @@ def mirror(
     target = {"nameServer": name_server, **({"topic": to_topic} if to_topic else {})}
     if exactly_once:
         target["exactlyOnce"] = "true"
+    if keep_queue:
+        source["keepOrder"] = "true"
+        prepare_topics(source_queues(source), name_server, to_topic)
+    columns = [*SENT_COLUMNS, *(["queue_id"] if keep_queue else []), PLACE]
     with session_of(spark, "mirror", master=spark_master) as session:
         rows = session.readStream.format("twinlog").options(**source).load()
-        writer = rows.select(*SENT_COLUMNS).writeStream.format("twinlog").options(**target)
+        writer = rows.selectExpr(*columns).writeStream.format("twinlog").options(**target)
         writer = writer.option("checkpointLocation", str(checkpoint))
         by: dict[str, Any] = {"availableNow": True} if once else {"processingTime": trigger}
         start = writer.trigger(**by).start
@@ -86,6 +105,13 @@ def mirror(
         if verify:
             show.show("mirror: comparing")
             findings = _compare(session, source, name_server, Path(checkpoint), to_topic, facts)
+            if keep_queue:
+                topics = to_topic or ",".join(sorted(source_queues(source)))
+                findings += check_order(copies(session, name_server, topics))
+        if groups:
+            topics = to_topic or ",".join(sorted(source_queues(source)))
+            places = copies(session, name_server, topics)
+            facts["groups"] = translate(places, source, name_server, groups, to_topic)
     show.end()
     return Summary("mirror", facts, findings, seconds=time.monotonic() - begin)
 

@@ -121,6 +121,14 @@ def _quantiles(positions: np.ndarray, weights: np.ndarray, count: int) -> list[i
     return [int(cut) for cut in np.unique(chosen)]
 
 
+def by_queue(ranges: Sequence[Range], count: int) -> list[tuple[Range, ...]]:
+    """Share whole queues among tasks: the rows of a queue stay in one, in their order."""
+    bins: list[list[Range]] = [[] for _ in range(min(count, len(ranges)))]
+    for r in sorted(ranges, key=lambda r: (-r.rows, r)):
+        min(bins, key=lambda own: sum(other.rows for other in own)).append(r)
+    return [tuple(sorted(own)) for own in bins if own]
+
+
 def split_rows(window: tuple[Range, ...], records_max: int | None) -> list[tuple[Range, ...]]:
     """Cut a window that has too many rows; within a queue the order is kept."""
     if not records_max or sum(r.rows for r in window) <= records_max:

@@ -29,10 +29,18 @@ from twinlog.spark.decode.vector import I64
 from twinlog.spark.errors import DataLossError, OptionError, RecordCorruptError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
-from twinlog.spark.plan.windows import Limits, Range, find_cuts, windows
+from twinlog.spark.plan.windows import Limits, Range, by_queue, find_cuts, windows
 from twinlog.spark.read import key_index
 from twinlog.spark.read.store_view import ENTRY, LogView, QueueView, StoreView
-from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window, select_queues
+from twinlog.spark.read.transport import (
+    ADVICE,
+    Heads,
+    LossPolicy,
+    Skip,
+    Window,
+    queue_tasks,
+    select_queues,
+)
 
 log = logging.getLogger("twinlog.spark")
 HEAL_SECONDS = 0.2  # a record that is being written looks torn; one retry after this tells
@@ -188,6 +196,8 @@ class StoreTransport:
     def cuts(self, ranges: Sequence[Range]) -> dict[str, Any]:
         """Cut into windows of the log."""
         options = self.options
+        if options.keep_order:
+            return {"queues": queue_tasks(ranges, options)}
         limits = Limits(
             options.min_partitions,
             options.max_partitions,
@@ -201,6 +211,8 @@ class StoreTransport:
 
     def plan(self, ranges: Sequence[Range], cuts: Mapping[str, Any]) -> list[Window]:
         """Cut ranges into windows of the log, or by rows as a batch of the network was."""
+        if "queues" in cuts:
+            return by_queue(ranges, int(cuts["queues"]))
         return windows(ranges, self._indexes(ranges), cuts.get("phys", ()), cuts.get("rows"))
 
     def _indexes(self, ranges: Sequence[Range]) -> list[QueueIndex]:

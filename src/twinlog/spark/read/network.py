@@ -69,10 +69,10 @@ from twinlog.spark.errors import (
 )
 from twinlog.spark.options import SourceOptions, parse_bool, parse_count
 from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
-from twinlog.spark.plan.windows import Range, split_rows
+from twinlog.spark.plan.windows import Range, by_queue, split_rows
 from twinlog.spark.read.store_view import HEADER_BYTES
 from twinlog.spark.read.survey import Survey
-from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window
+from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window, queue_tasks
 
 log = logging.getLogger("twinlog.spark")
 CHUNK = 256  # queue offsets asked for by one worker at a time
@@ -280,6 +280,8 @@ class BrokerTransport:
         """Cut by rows: over the network nothing is gained by physical windows."""
         total = sum(r.rows for r in ranges)
         options = self.options
+        if options.keep_order:
+            return {"queues": queue_tasks(ranges, options)}
         count = max(options.min_partitions, -(-total // ROWS_PER_TASK_MAX))
         count = min(count, max(1, total // ROWS_PER_TASK_MIN))
         if options.max_partitions:
@@ -291,6 +293,8 @@ class BrokerTransport:
 
     def plan(self, ranges: Sequence[Range], cuts: Mapping[str, Any]) -> list[Window]:
         """Cut by rows."""
+        if "queues" in cuts:
+            return by_queue(ranges, int(cuts["queues"]))
         if "phys" in cuts:
             raise OptionError(
                 "LAYOUT_CHANGED",

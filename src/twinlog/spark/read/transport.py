@@ -22,6 +22,7 @@ from twinlog.spark.plan.windows import Range
 
 log = logging.getLogger("twinlog.spark")
 Window = tuple[Range, ...]
+ROWS_PER_QUEUE_TASK = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,15 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+def queue_tasks(ranges: Sequence[Range], options: SourceOptions) -> int:
+    """Return how many tasks share the queues of a batch when no queue is cut."""
+    total = sum(r.rows for r in ranges)
+    count = max(options.min_partitions, -(-total // ROWS_PER_QUEUE_TASK))
+    if options.max_records_per_partition:
+        count = max(count, -(-total // options.max_records_per_partition))
+    return min(count, options.max_partitions or count, max(1, len(ranges)))
 
 
 def wants(options: SourceOptions, key: QueueKey) -> bool:

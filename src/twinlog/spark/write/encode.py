@@ -29,6 +29,8 @@ from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 
 ORIGIN_BORN_TIME: Final = "ORIGIN_BORN_TIME"  # ms; the broker's own field is the time of this send
 ORIGIN_UNIQ_KEY: Final = "ORIGIN_UNIQ_KEY"
+ORIGIN_PLACE: Final = "ORIGIN_PLACE"  # broker,queue,offset of the message that was copied
+ORIGINS = (("born_ts", ORIGIN_BORN_TIME), ("msg_id", ORIGIN_UNIQ_KEY), ("origin", ORIGIN_PLACE))
 BODY_SIZE_MAX: Final = 4096  # From here on the client compresses.
 _MARK_SIZE_MAX: Final = 400
 _NOTHING: Final = pa.scalar(b"", pa.binary())
@@ -204,6 +206,7 @@ def _properties(columns: dict[str, pa.Array]) -> list[pa.Array]:
         text = pa.array(milliseconds).cast(pa.string())
         pieces.append(_piece(ORIGIN_BORN_TIME, pc.if_else(born.is_valid(), text, None)))
     pieces.append(_piece(ORIGIN_UNIQ_KEY, columns.get("msg_id")))
+    pieces.append(_piece(ORIGIN_PLACE, columns.get("origin")))
     if columns.get("properties") is not None:
         pieces.append(_own_properties(columns["properties"], columns))
     return [piece for piece in pieces if piece is not None]
@@ -270,7 +273,7 @@ def _own_properties(column: pa.Array, columns: dict[str, pa.Array]) -> pa.Array:
     if not len(names):
         return pa.scalar(b"", pa.binary())
     dropped = set(RESERVED_PROPERTIES)
-    for own, name in (("born_ts", ORIGIN_BORN_TIME), ("msg_id", ORIGIN_UNIQ_KEY)):
+    for own, name in ORIGINS:
         if own in columns:
             if columns[own].null_count and pc.any(pc.equal(names, name)).as_py():
                 raise _Unfit  # Of some rows this is replaced, of others it is kept.

@@ -36,6 +36,7 @@ from twinlog.spark.options import bad
 from twinlog.spark.run import faults
 from twinlog.spark.write.encode import (
     ORIGIN_BORN_TIME,
+    ORIGIN_PLACE,
     ORIGIN_UNIQ_KEY,
     Chunk,
     Prepared,
@@ -83,6 +84,8 @@ def message_of(row: Mapping[str, Any], options: SinkOptions) -> Message:
         kept[ORIGIN_BORN_TIME] = str((microseconds + 500) // 1000)
     if row.get("msg_id") is not None:
         kept[ORIGIN_UNIQ_KEY] = row["msg_id"]
+    if row.get("origin") is not None:
+        kept[ORIGIN_PLACE] = row["origin"]
     keys = row.get("keys") or ()
     return Message(
         topic,

@@ -42,6 +42,7 @@ COLUMNS = {
     "flag": ("int", "bigint"),
     "born_ts": ("timestamp",),
     "msg_id": ("string",),
+    "origin": ("string",),
 }
 
 TIMEOUT_MS, ONCE_TIMEOUT_MS = "3000", "120000"

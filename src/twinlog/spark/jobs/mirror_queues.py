@@ -1,0 +1,170 @@
+"""Queues of a mirror: made in the target, kept in order, and the offsets of groups carried over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from twinlog.admin.client import Admin
+from twinlog.admin.topics import create_topic
+from twinlog.client.errors import TopicNotFoundError
+from twinlog.spark.errors import OptionError, UnreachableError
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.plan.offsets import Offsets, QueueKey
+from twinlog.spark.read.rows import open_transport
+from twinlog.spark.read.transport import select_queues
+from twinlog.spark.write.encode import ORIGIN_PLACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PLACE = "concat_ws(',', broker, queue_id, queue_offset) AS origin"
+FINDINGS_MAX = 100
+
+
+def source_queues(source: Mapping[str, str]) -> dict[str, int]:
+    """Return how many queues each topic of the source has (on the broker that has most)."""
+    options = SourceOptions.parse(source)
+    transport = open_transport(options)
+    try:
+        found: dict[str, int] = {}
+        for topic, _, queue in select_queues(options, transport.queues()):
+            found[topic] = max(found.get(topic, 0), queue + 1)
+        return found
+    finally:
+        transport.close()
+
+
+def prepare_topics(queues: Mapping[str, int], name_server: str, to_topic: str | None) -> None:
+    """Make the topics that the target does not have, with as many queues.
+
+    Raises:
+        OptionError: a topic of the target has fewer queues than its source.
+    """
+    if not queues:
+        return
+    wanted = {to_topic: max(queues.values())} if to_topic else dict(queues)
+    asyncio.run(_prepare(wanted, name_server))
+
+
+async def _prepare(wanted: Mapping[str, int], name_server: str) -> None:
+    async with Admin(name_server) as admin:
+        for topic, count in wanted.items():
+            try:
+                route = await admin.route(topic)
+            except TopicNotFoundError:
+                made = await create_topic(admin, topic, read_queues=count)
+                if not made.is_complete:
+                    raise UnreachableError(
+                        "BROKER_UNREACHABLE", f"topic {topic!r} was not made on every broker"
+                    ) from None
+                continue
+            there = {queue.queue_id for queue in route.write_queues(topic, with_master_only=False)}
+            if not set(range(count)) <= there:
+                raise OptionError(
+                    "BAD_OPTION",
+                    f"topic {topic!r} has {len(there)} queues in the target, its source {count}: "
+                    "add queues, or spread the messages (--spread)",
+                )
+
+
+def copies(session: SparkSession, name_server: str, topics: str) -> DataFrame:
+    """Return where the copies are, and of what."""
+    options = {"nameServer": name_server, "subscribe": topics}
+    rows = (
+        session.read.format("twinlog")
+        .options(**options)
+        .schema(
+            "topic STRING, broker STRING, queue_id INT, queue_offset BIGINT, "
+            "properties MAP<STRING,STRING>"
+        )
+    )
+    place = f"split(properties['{ORIGIN_PLACE}'], ',')"
+    return (
+        rows.load()
+        .where(f"properties['{ORIGIN_PLACE}'] IS NOT NULL")
+        .selectExpr(
+            "topic", "broker", "queue_id", "queue_offset", f"{place}[0] AS from_broker",
+            f"CAST({place}[1] AS INT) AS from_queue", f"CAST({place}[2] AS BIGINT) AS from_offset",
+        )
+    )  # fmt: skip
+
+
+def check_order(places: DataFrame) -> list[dict[str, Any]]:
+    """Demand that each queue's messages are in one queue of the target, in their order."""
+    places.createOrReplaceTempView("twinlog_copies")
+    session = places.sparkSession
+    order = session.sql(
+        "SELECT topic, from_broker, from_queue, from_offset, queue_id, queue_offset FROM "
+        "(SELECT *, max(from_offset) OVER (PARTITION BY topic, broker, queue_id, from_broker, "
+        "from_queue ORDER BY queue_offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS "
+        "before FROM twinlog_copies) WHERE before > from_offset"
+    )
+    split = session.sql(
+        "SELECT topic, from_broker, from_queue, count(DISTINCT broker, queue_id) AS queues FROM "
+        "twinlog_copies GROUP BY topic, from_broker, from_queue HAVING queues > 1"
+    )
+    found = [("OUT_OF_ORDER", row) for row in order.limit(FINDINGS_MAX).collect()]
+    found += [("QUEUE_SPREAD", row) for row in split.limit(FINDINGS_MAX).collect()]
+    session.catalog.dropTempView("twinlog_copies")
+    return [{"kind": kind, **row.asDict()} for kind, row in found]
+
+
+def translate(
+    places: DataFrame,
+    source: Mapping[str, str],
+    name_server: str,
+    groups: Sequence[str],
+    to_topic: str | None,
+) -> dict[str, int]:
+    """Commit in the target, for each group, the first message that it has not consumed.
+
+    Where two queues of the source share one of the target, the earlier place counts: a message may
+    be consumed twice, none is left out.
+    """
+    transport = open_transport(SourceOptions.parse(source))
+    try:
+        committed = {group: transport.group_offsets(group) for group in groups}
+    finally:
+        transport.close()
+    keys = sorted({key for offsets in committed.values() for key in offsets})
+    found: dict[str, Offsets] = {group: {} for group in groups}
+    rows = places.cache()
+    for group, offsets in committed.items():
+        for key in keys:
+            if key in offsets:
+                _merge(found[group], _target_of(rows, key, offsets[key], to_topic))
+    rows.unpersist()
+    target = open_transport(
+        SourceOptions.parse({"nameServer": name_server, "subscribePattern": ".*"})
+    )
+    try:
+        for group, offsets in found.items():
+            if offsets:
+                target.commit_group(group, offsets)
+    finally:
+        target.close()
+    return {group: len(offsets) for group, offsets in found.items()}
+
+
+def _merge(known: Offsets, more: Offsets) -> None:
+    for key, number in more.items():
+        known[key] = min(number, known.get(key, number))
+
+
+def _target_of(rows: DataFrame, key: QueueKey, offset: int, to_topic: str | None) -> Offsets:
+    from pyspark.sql.functions import col, expr
+
+    topic, broker, queue = key
+    own = rows.where(
+        (col("topic") == (to_topic or topic))
+        & (col("from_broker") == broker)
+        & (col("from_queue") == queue)
+    )
+    place = (
+        f"coalesce(min(CASE WHEN from_offset >= {int(offset)} THEN queue_offset END), "
+        "max(queue_offset) + 1) AS place"
+    )
+    found = own.groupBy("topic", "broker", "queue_id").agg(expr(place)).collect()
+    return {(r["topic"], r["broker"], r["queue_id"]): int(r["place"]) for r in found}
