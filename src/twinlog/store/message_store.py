@@ -54,6 +54,7 @@ from twinlog.store.status import (
     PutMessageStatus,
     QueryResult,
 )
+from twinlog.store.visibility import Visibility
 
 _LOG = logging.getLogger("twinlog.store")
 _PUT_OK: Final = PutMessageStatus.PUT_OK
@@ -125,7 +126,7 @@ class MessageStore:
             config, self.commit_log, self.queue_table, self.index, memory_size, self.damage
         )
         self.reput = ReputService(
-            self.commit_log, self.dispatcher, self.dispatched, self._listeners.tell, clock
+            self.commit_log, self.dispatcher, self.dispatched, self._reput_moved, clock
         )
         self.flush_service = FlushService(
             self.commit_log,
@@ -140,9 +141,10 @@ class MessageStore:
         self.cleaner = Cleaner(self, disk, clock)
         self._encode_body = body_encoder()
         self.last_store_timestamp = 0
-        self.is_master = config.is_master
+        self.is_master = config.is_master and not config.enable_controller_mode
         self.was_clean = True
         self._hold_reason = ""
+        self._closed_reason = ""
         self._state = "new"
         self._refusal: AppendResult | None = None
         self._update_refusal()
@@ -150,8 +152,7 @@ class MessageStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: TaskOwner | None = None
         self.on_queues_cut: Callable[[dict[tuple[str, int], int]], None] = lambda ends: None
-        self._limit: Watermark | None = None
-        self._held: list[tuple[int, list[tuple[ConsumeQueue, int]]]] = []
+        self._visibility = Visibility(self._dispatched_to)
         # (end of the log from now on, whether what is gone was written)
         self.on_cut: Callable[[int, bool], None] = lambda floor, was_written: None
         self.commit_log.on_truncating = self._forget_points
@@ -422,10 +423,10 @@ class MessageStore:
             self._append_failed(f"write to the commit log failed: {error}", queues)
             return
         self.last_store_timestamp = self.appender.timestamp
-        if self._limit is not None:
-            self._hold(end, queues)
+        if self._visibility.limit is not None:
+            self._visibility.hold(end, queues)
             self.appended.advance(end)
-            self._release_held()
+            self._visibility.release()
             return
         for queue in queues:
             queue.max_offset = queue.next_offset
@@ -438,7 +439,8 @@ class MessageStore:
                 self.housekeeping.write_queue(queue)
         if self.index is not None and self.index.is_due:
             self.housekeeping.drain_index()
-        self.dispatched.advance(end)
+        if end > self.dispatched.value:
+            self.dispatched.advance(end)
         self._listeners.tell(queues)
 
     def _append_failed(self, reason: str, queues: list[ConsumeQueue]) -> None:
@@ -454,30 +456,23 @@ class MessageStore:
         self.on_cut(floor, False)
         self.appended.fail_above(floor, reason)
 
-    # Controller mode: consumers see only what is confirmed
+    # Controlled groups
 
     def set_dispatch_limit(self, limit: Watermark | None) -> None:
         """Make messages visible only up to `limit` (confirmed); None: at once."""
-        self._limit = limit
-        self.reput.limit = limit
-        if limit is not None:
-            limit.subscribe(lambda _: self._limit_moved())
-        self._limit_moved()
+        self.dispatcher.shows_at_once = limit is None
+        self._visibility.follow(limit)
 
-    def _limit_moved(self) -> None:
-        self._release_held()
-        self.reput.wake()
+    def hide_unconfirmed(self) -> None:
+        """After recovery, which shows the whole log: hold back what is beyond the limit."""
+        self._visibility.hide(self.appended.value, self.queue_table, self.queue_table.pool)
 
-    def _hold(self, end: int, queues: list[ConsumeQueue]) -> None:
-        self._held.append((end, [(queue, queue.next_offset) for queue in queues]))
-
-    def _release_held(self) -> None:
-        limit = self._limit
-        while self._held and (limit is None or self._held[0][0] <= limit.value):
-            end, moves = self._held.pop(0)
-            for queue, max_offset in moves:
-                queue.max_offset = max_offset
-            self._dispatched_to(end, [queue for queue, _ in moves])
+    def _reput_moved(self, queues: Collection[ConsumeQueue]) -> None:
+        if self._visibility.limit is None:
+            self._listeners.tell(queues)
+        else:
+            self._visibility.hold(self.dispatched.value, queues)
+            self._visibility.release()
 
     # Dispatch
 
@@ -487,8 +482,8 @@ class MessageStore:
 
     def _log_truncated(self, offset: int) -> None:
         """The log was cut (slave, controller): queues and index follow."""
-        self._held.clear()
         shorter = self.queue_table.truncate(offset)
+        self._visibility.cut(offset)
         if self.index is not None:
             self.index.truncate(offset, self.reader.store_time_at)
         self.on_cut(offset, True)
@@ -498,21 +493,29 @@ class MessageStore:
         self.reput.truncated(offset)
 
     def change_role(self, *, is_master: bool) -> None:
-        """Controller mode: from now on puts (master) or raw bytes (slave).
-
-        A new master dispatches what it has first; a torn record at the end is cut off.
-        """
+        """From now on puts (master; a torn record at the end is cut off) or raw bytes (slave)."""
         self.write_pending()
         if is_master:
-            while self.reput.step():
+            while self.dispatch_step():
                 pass
             end = self.dispatched.value
-            if end < self.appended.value and self._limit is None:
+            if end < self.appended.value:
                 self.commit_log.truncate_to(end, reason="no whole record at the end of the log")
+        elif self.is_master and self.dispatched.value < self.appended.value:
+            self.dispatched.advance(self.appended.value)  # Queues have what was put here.
         self.is_master = is_master
         self.reput.is_active = not is_master
         self._update_refusal()
         self.reput.wake()
+
+    def dispatch_step(self) -> bool:
+        """Give some records of a slave's log their places; whether there are more."""
+        return not self.is_master and self.reput.step()
+
+    def close_for_puts(self, reason: str) -> None:
+        """Refuse messages with this reason, whatever else holds; empty: take them again."""
+        self._closed_reason = reason
+        self._update_refusal()
 
     def hold_puts(self, reason: str) -> None:
         """A master whose log lacks something takes raw bytes first, as a slave does."""
@@ -543,7 +546,7 @@ class MessageStore:
             self._state,
             broken_reason=self.commit_log.broken_reason,
             is_master=self.is_master,
-            hold_reason=self._hold_reason,
+            hold_reason=self._hold_reason or self._closed_reason,
             flags=self.running_flags,
         )
 
@@ -661,9 +664,8 @@ class MessageStore:
 
     def _destroy(self, queues: list[ConsumeQueue]) -> int:
         self.write_pending()
-        for queue in queues:
-            _LOG.info("queue removed topic=%s queue=%d", queue.topic, queue.queue_id)
         if queues:
+            _LOG.info("queues removed keys=%s", [queue.key for queue in queues])
             self.queue_manifest.forget()
         self.queue_table.destroy(queues)
         return len(queues)

@@ -240,6 +240,19 @@ class ConsumeQueue:
                 high = middle
         self.truncate_entries(disk, pool, low)
 
+    def entries_up_to(self, pool: FilePool, physical_end: int) -> int:
+        """Number behind the last entry whose record ends at or before `physical_end`."""
+        low, high = self.first_offset, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(pool, middle)
+            assert entry is not None
+            if entry[1] == PRE_BLANK_SIZE or entry[0] + entry[1] <= physical_end:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def truncate_entries(self, disk: Disk, pool: FilePool, next_offset: int) -> None:
         """Keep the entries below `next_offset`; a queue with nothing left starts again at 0."""
         assert next_offset <= self.next_offset

@@ -82,12 +82,14 @@ class Dispatcher:
         self._scan_plain: Any = None if compiled is None else compiled.scan_plain
         # Recovery asks for errors where later, on a slave, the gap is filled and reported.
         self.is_strict = False
+        # False in controlled groups: entries have their places at once, consumers see them later.
+        self.shows_at_once = True
         # Told about records whose properties contain `observed`, in the order of the log.
         self.observed = b""
         self.observer: Callable[[ScanEntry], None] | None = None
 
     def dispatch(self, entries: Iterable[ScanEntry]) -> set[ConsumeQueue]:
-        """Queues that moved. Their new entries are visible at once."""
+        """Queues that moved. Their new entries are visible at once, unless the store holds them."""
         by_key, index = self._queues.by_key, self._index
         now_ms = self._clock.monotonic_ms()
         pending = index.pending if index is not None else []
@@ -167,8 +169,9 @@ class Dispatcher:
 
     def _finish(self, moved: set[ConsumeQueue]) -> None:
         # First all of them: a full disk ends the second loop, and the next try finds them done.
-        for queue in moved:
-            queue.max_offset = queue.next_offset
+        if self.shows_at_once:
+            for queue in moved:
+                queue.max_offset = queue.next_offset
         for queue in moved:
             if len(queue.tail) > TAIL_SIZE_MAX:
                 self._queues.write(queue)

@@ -59,7 +59,6 @@ class ReputService:
         self._chunk_size = _CHUNK_SIZE_MIN
         self.is_active = False
         self.failures: Failures | None = None  # Set when the store starts.
-        self.limit: Watermark | None = None  # Controller mode: not beyond what is confirmed.
         self.damage_offset = -1
         self.damage_reason = ""
         self.on_damage: Callable[[int, str], None] | None = None
@@ -86,8 +85,7 @@ class ReputService:
         return self.damage_offset < 0 and self._dispatched.value < self._end()
 
     def _end(self) -> int:
-        end = self._log.appended.value
-        return end if self.limit is None else min(end, self.limit.value)
+        return self._log.appended.value
 
     def _run(self) -> None:
         self._is_scheduled = False
