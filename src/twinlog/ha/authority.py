@@ -129,6 +129,11 @@ class Authority:
     # Changes of the set (R2, R3)
 
     @property
+    def is_joining(self) -> bool:
+        """Whether a replica counts already that nobody was told of."""
+        return self._joining is not None
+
+    @property
     def is_changing(self) -> bool:
         return bool(self._sent) or self._joining is not None
 

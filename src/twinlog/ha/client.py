@@ -223,8 +223,12 @@ class HAClient:
         reseed_all: Callable[[str], None] | None = None,
         has_confirmed: Callable[[], bool] = lambda: False,
         tls: ssl.SSLContext | None = None,
+        redial: RedialPolicy | None = None,
+        on_link: Callable[[], None] = lambda: None,
     ) -> None:
-        """`has_confirmed`: whether this log has bytes that its replica knows as confirmed."""
+        """`has_confirmed`: whether this log has bytes that its replica knows as confirmed.
+        `on_link` is called when a connection has ended."""
+        self._on_link = on_link
         self.tls = tls
         self._has_confirmed = has_confirmed
         self._ask_dialect = ask_dialect
@@ -237,7 +241,7 @@ class HAClient:
         self._is_fixed = fixed_address is not None and len(fixed_address) >= _ADDRESS_LENGTH_MIN
         self._address = fixed_address if self._is_fixed else None
         self._wake = asyncio.Event()
-        self._policy = RedialPolicy()
+        self._policy = redial or RedialPolicy()
         self._guard = DamageGuard()
         self._damage_offset: int | None = None
         self._damage_reason = ""
@@ -260,6 +264,12 @@ class HAClient:
         if isinstance(link, TwinLink):
             return link.core.state is HAConnectionState.TRANSFER
         return link is not None
+
+    def heard_ms_ago(self) -> int | None:
+        """How long ago the master of a twin link was heard; None without one that replicates."""
+        if not isinstance(self.link, TwinLink) or not self.is_linked:
+            return None
+        return self._clock.monotonic_ms() - self.link.core.last_read_ms
 
     @property
     def master_end(self) -> int:
@@ -305,12 +315,12 @@ class HAClient:
         elif self.link is not None:
             self.link.configure(settings)
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "the broker is stopping") -> None:
         """Close the link and dial no more."""
         self._is_stopping = True
         self._wake.set()
         if self.link is not None:
-            self.link.close("the broker is stopping")
+            self.link.close(reason)
 
     def redial_now(self) -> None:
         """The master said that it is back: do not wait for the next attempt."""
@@ -403,6 +413,7 @@ class HAClient:
         self._note_marks(link)
         self.link = None
         self._disconnected(address, link.core.reason)
+        self._on_link()
         return link.stored_size > 0
 
     async def _dial(self, address: str) -> MasterLink | TwinLink | None:

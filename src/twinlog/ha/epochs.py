@@ -14,11 +14,13 @@ import msgspec
 
 
 class EpochEntry(msgspec.Struct, frozen=True, array_like=True):
-    """`previous_crc` is the checksum of the record before the epoch's first one."""
+    """`previous_crc` is the checksum of the bytes before the epoch's first record; `is_clean` is
+    False when the master was elected without all that may have been acknowledged."""
 
     epoch: int
     start: int
     previous_crc: int = 0
+    is_clean: bool = True
 
 
 class EpochHistory:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-_DELAYS_MS: Final = (1000, 2000, 4000, 5000)
+DELAYS_MS: Final = (1000, 2000, 4000, 5000)
+# In a controlled group: sends wait for a member that has not dialled its new master yet.
+GROUP_DELAYS_MS: Final = (20, 50, 100, 100, 200, 500)
 
 
 class RedialPolicy:
     """Counts attempts in a row that brought nothing."""
 
-    __slots__ = ("_failure_count",)
+    __slots__ = ("_delays_ms", "_failure_count")
 
-    def __init__(self) -> None:
+    def __init__(self, delays_ms: tuple[int, ...] = DELAYS_MS) -> None:
+        self._delays_ms = delays_ms
         self._failure_count = 0
 
     def next_delay_ms(self, *, brought_data: bool) -> int:
@@ -24,7 +27,7 @@ class RedialPolicy:
         if brought_data:
             self._failure_count = 0
             return 0
-        delay_ms = _DELAYS_MS[min(self._failure_count, len(_DELAYS_MS) - 1)]
+        delay_ms = self._delays_ms[min(self._failure_count, len(self._delays_ms) - 1)]
         self._failure_count += 1
         return delay_ms
 

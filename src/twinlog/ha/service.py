@@ -17,20 +17,24 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from twinlog.ha.acks import AckTable, ReplicaAck
+from twinlog.ha.acks import AckTable
+from twinlog.ha.authority import Authority
 from twinlog.ha.client import AskDialect, HAClient, tick_period_ms
 from twinlog.ha.connection import HAConnection
+from twinlog.ha.epoch_file import EpochFile
+from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.group_transfer import GroupTransferService
+from twinlog.ha.redial import GROUP_DELAYS_MS, RedialPolicy
 from twinlog.ha.replica_log import ReplicaStore
+from twinlog.ha.service_status import ack_of, status_of
 from twinlog.ha.settings import HASettings
-from twinlog.ha.status import DepartedStatus, HAStatus, ReplicaStatus
+from twinlog.ha.status import DepartedStatus, HAStatus
 from twinlog.ha.twin.catch_up import MasterCatchUp
 from twinlog.ha.twin.connection import TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.link import TwinLink
 from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
-from twinlog.observe.health import why_not_in_sync
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import error_text
 from twinlog.runtime.limits import (
@@ -67,7 +71,9 @@ class HAService:
         twin: TwinIdentity | None = None,
         ask_dialect: AskDialect | None = None,
         reseed_all: Callable[[str], None] | None = None,
+        epochs: EpochFile | None = None,
     ) -> None:
+        """`epochs`: this broker belongs to a controlled group."""
         self.settings = settings
         self.twin = twin
         self.acks = AckTable()
@@ -105,22 +111,75 @@ class HAService:
         self._is_stopping = False
         self._is_prepared = False
         self._began_in_doubt = False
-        if twin is not None and not settings.is_slave:
+        self._ask_dialect = ask_dialect
+        self._reseed_all = reseed_all
+        self.group: GroupReplication | None = None
+        """Of a controlled group: whoever leads or follows does so by its rules."""
+        if epochs is not None:
+            self.group = GroupReplication(store, self.confirmed, epochs)
+            self.group_transfer.ack_count = 0  # The group confirms, not a number of slaves.
+            self.confirmed.subscribe(self._confirmed_moved)
+        elif twin is not None and not settings.is_slave:
             self.catch_up = MasterCatchUp(self, twin.mark, store, clock, tasks)
             self.confirmed.subscribe(self._confirmed_moved)
-        if settings.is_slave:
-            self.client = HAClient(
-                self._log,
-                clock,
-                settings.receiver(self._log.segment_size),
-                fixed_address=settings.master_address,
-                ask_dialect=ask_dialect if twin is not None else None,
-                new_twin_link=self._new_twin_link,
-                master_refusal=twin.master_refusal if twin is not None else None,
-                reseed_all=reseed_all if twin is not None and twin.reseed == "all" else None,
-                has_confirmed=self._has_confirmed,
-                tls=settings.tls,
-            )
+        if settings.is_slave and self.group is None:
+            self.client = self._new_client(settings.master_address)
+
+    def _new_client(self, address: str | None) -> HAClient:
+        twin, settings, group = self.twin, self.settings, self.group
+        return HAClient(
+            self._log,
+            self._clock,
+            settings.receiver(self._log.segment_size),
+            fixed_address=address,
+            ask_dialect=self._ask_dialect if twin is not None else None,
+            new_twin_link=self._new_twin_link,
+            master_refusal=twin.master_refusal if twin is not None else None,
+            reseed_all=self._reseed_all if twin is not None and twin.reseed == "all" else None,
+            has_confirmed=self._has_confirmed,
+            tls=settings.dial_tls or settings.tls,
+            redial=RedialPolicy() if group is None else RedialPolicy(GROUP_DELAYS_MS),
+            on_link=lambda: None if group is None else group.on_links_changed(),
+        )
+
+    # Controlled groups.
+
+    def begin_confirmed(self) -> None:
+        """After `prepare`: confirmed begins with what is known of this log, in whole records."""
+        assert self.twin is not None
+        assert self.group is not None
+        self.group.load_epochs()
+        self.confirmed.advance(self.twin.confirmed_in(self._log))
+
+    def stand_down(self, reason: str) -> None:
+        """Neither lead nor follow: no acknowledgement of before counts any more."""
+        assert self.group is not None
+        self.group.stand_down()
+        self.settings = replace(self.settings, role="SLAVE")
+        client, self.client = self.client, None
+        if client is not None:
+            client.stop(reason)
+        for connection in tuple(self.connections):
+            connection.close(reason)
+
+    def lead(self, authority: Authority, role: str) -> None:
+        """Be the master of `authority.epoch`. Nobody else is connected: `stand_down` was before."""
+        assert self.group is not None
+        assert self.client is None
+        self.settings = replace(self.settings, role=role)
+        self.group.lead(authority)
+        self._follow_log()
+
+    def follow(self, address: str) -> None:
+        """Be the slave of the master at `address`, in the epoch that is known."""
+        assert self.group is not None
+        assert self.group.authority is None
+        if self.client is not None and self.client.master_address == address:
+            return
+        if self.client is not None:
+            self.client.stop("the master has another address")
+        self.client = self._new_client(address)
+        self._tasks.contained("ha-client", self.client.run)
 
     # Life.
 
@@ -150,6 +209,16 @@ class HAService:
             self.catch_up.when_complete(action)
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether this store may lack what it acknowledged before a power loss (R8)."""
+        return self.twin is not None and self.twin.mark.is_in_doubt
+
+    def admitted(self) -> None:
+        """The controller says that this process was seen to have what its group has."""
+        if self.twin is not None:
+            self.twin.mark.complete()
+
+    @property
     def began_in_doubt(self) -> bool:
         """Whether a power loss may have taken the end of the log before this start."""
         return self._began_in_doubt
@@ -164,8 +233,10 @@ class HAService:
         self.listen_port = self._server.sockets[0].getsockname()[1]
         self._follow_log()
         self._tick()
-        if self.client is not None:
+        if self.client is not None and self.group is None:
             self._tasks.contained("ha-client", self.client.run)
+        if self.group is not None:
+            self._store.flushed.subscribe(self._flush_moved)
         return self.listen_port
 
     async def stop(self) -> None:
@@ -195,6 +266,10 @@ class HAService:
             self._log_extended, is_first=self.settings.is_sync
         )
 
+    def _flush_moved(self, _: int) -> None:
+        if self.group is not None and self.group.is_durable:
+            self.group.own_end_moved()
+
     def configure(self, settings: HASettings) -> None:
         """Other limits and intervals while running; connections that are open follow too."""
         self.settings = settings
@@ -219,11 +294,11 @@ class HAService:
             self._follow_log()
             self._tick()
 
-    def reload_tls(self, context: ssl.SSLContext | None) -> None:
+    def reload_tls(self, fresh: HASettings) -> None:
         """New certificates, for connections from now on."""
-        self.settings = replace(self.settings, tls=context)
+        self.settings = replace(self.settings, tls=fresh.tls, dial_tls=fresh.dial_tls)
         if self.client is not None:
-            self.client.tls = context
+            self.client.tls = fresh.dial_tls or fresh.tls
 
     def update_master_address(self, address: str | None) -> None:
         """What the registration answered as haServerAddr."""
@@ -261,10 +336,19 @@ class HAService:
 
     def check_sync(self, end_offset: int) -> tuple[PutMessageStatus | None, str]:
         """Whether a put may wait for its replicas; see GroupTransferService."""
+        if self.group is not None:
+            return None, ""
         return self.group_transfer.check_sync(end_offset)
+
+    def may_answer_early(self) -> bool:
+        """R5: a reply may leave before its record is confirmed, by the clock of this moment."""
+        authority = None if self.group is None else self.group.authority
+        return authority is not None and authority.may_answer_early(self._clock.boot_ms())
 
     def timeout_reason(self, end_offset: int) -> str:
         """The remark of a FLUSH_SLAVE_TIMEOUT."""
+        if self.group is not None:
+            return self.group.timeout_reason(end_offset)
         return self.group_transfer.timeout_reason(end_offset)
 
     # What connections tell.
@@ -273,7 +357,7 @@ class HAService:
     def confirmed_offset(self) -> int:
         """What slaves are told: with SYNC_FLUSH it is on the master's disk as well."""
         confirmed = self.confirmed.value
-        if self.twin is None:
+        if self.twin is None or self.group is not None:
             return confirmed
         if self.twin.is_durable:
             confirmed = min(confirmed, self._store.flushed.value)
@@ -314,7 +398,7 @@ class HAService:
             self,
             self._log,
             self._clock,
-            self.twin.master_facts(self.settings, self._log.segment_size),
+            self.twin.master_facts(self.settings, self._log.segment_size, self.group),
             self.twin.new_nonce(),
             address=connection.address,
             host=connection.host,
@@ -348,6 +432,8 @@ class HAService:
         is_open = not (connection.is_tls or connection.is_local)
         if is_open and (reason := self.twin.open_refusal(connection.host)):
             return ErrorCode.NO_CREDENTIALS, reason
+        if self.group is not None and (refusal := self.group.hello_refusal(hello)) is not None:
+            return refusal
         for other in tuple(self.connections):
             if not isinstance(other, TwinConnection) or other is connection:
                 continue
@@ -386,6 +472,9 @@ class HAService:
         return sum(not other.core.is_proved for other in self.connections if other.host == host)
 
     def slave_is_longer(self, connection: TwinConnection, common: int) -> None:
+        if self.group is not None:
+            connection.core.truncate_slave(common)  # An elected master's log is the group's.
+            return
         assert self.catch_up is not None
         self.catch_up.slave_is_longer(connection, common)
 
@@ -396,13 +485,17 @@ class HAService:
     def slave_joined(self, connection: HAConnection | TwinConnection) -> None:
         core = connection.core
         self._doubt_others(connection)
-        if isinstance(connection, TwinConnection):
-            if connection.core.hello is not None:
-                self.joined_replica_ids.add(connection.core.hello.replica_id)
-            self.on_twin_joined()
-            assert self.catch_up is not None
-            self.catch_up.slave_joined(connection)
         self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
+        if isinstance(connection, TwinConnection):
+            hello = connection.core.hello
+            assert hello is not None
+            self.joined_replica_ids.add(hello.replica_id)
+            self.on_twin_joined()
+            if self.group is not None:
+                self.group.joined(hello, connection.number, core.ack_offset)
+            else:
+                assert self.catch_up is not None
+                self.catch_up.slave_joined(connection)
         self.group_transfer.acks_changed()
 
     def _doubt_others(self, connection: HAConnection | TwinConnection) -> None:
@@ -424,6 +517,9 @@ class HAService:
             now_ms=self._clock.monotonic_ms(),
         )
         self.group_transfer.acks_changed()
+        if self.group is not None and isinstance(connection, TwinConnection):
+            assert connection.core.hello is not None
+            self.group.acked(connection.core.hello, connection.number, core.ack_offset)
         if self._gathering is not None and self.settings.is_sync and not self._is_ack_awaited():
             self._wake_writers()
 
@@ -443,7 +539,9 @@ class HAService:
         self.connections.remove(connection)
         if self.catch_up is not None:
             self.catch_up.connection_closed(connection)
-        was_replica = self._ack_of(connection) is not None
+        if self.group is not None and isinstance(connection, TwinConnection):
+            self.group.left(connection.core.hello, connection.number)
+        was_replica = ack_of(self, connection) is not None
         self.acks.leave(connection.address)
         departed = DepartedStatus(
             address=connection.address,
@@ -470,60 +568,9 @@ class HAService:
         if not self._tasks.failures.contain("HA connection", connection.close, reason):
             self.connection_closed(connection)
 
-    # Status.
-
     def status(self) -> HAStatus:
         """The truth of this moment."""
-        replicas = tuple(self._replica_status(connection) for connection in self.connections)
-        return HAStatus(
-            is_master=not self.settings.is_slave,
-            role=self.settings.role,
-            max_offset=self._log.max_offset,
-            confirmed_offset=self.confirmed.value,
-            listen_port=self.listen_port,
-            replicas=replicas,
-            departed=tuple(self._departed),
-            client=self.client.status() if self.client is not None else None,
-            in_sync_count=sum(replica.is_in_sync for replica in replicas),
-            task_count=self._tasks.count,
-            incomplete=self.catch_up.reason if self.catch_up is not None else "",
-            known_confirmed=self.twin.mark.value if self.twin is not None else -1,
-            is_in_doubt=self.twin is not None and self.twin.mark.is_in_doubt,
-            needed_slaves=self.group_transfer.ack_count if self.settings.is_sync else 0,
-        )
-
-    def _replica_status(self, connection: HAConnection | TwinConnection) -> ReplicaStatus:
-        core = connection.core
-        now_ms = self._clock.monotonic_ms()
-        ack = self._ack_of(connection)
-        end_offset = self._log.max_offset
-        lag_bytes = max(0, end_offset - core.ack_offset) if ack else end_offset
-        silent_ms = now_ms - ack.moved_ms if ack else 0
-        why = why_not_in_sync(lag_bytes, silent_ms, self.settings.sync_limits) if ack else ""
-        return ReplicaStatus(
-            address=connection.address,
-            state=core.state.name,
-            ack_offset=core.ack_offset,
-            next_offset=core.next_offset,
-            lag_bytes=lag_bytes,
-            lag_ms=now_ms - ack.caught_up_ms if ack and lag_bytes else 0,
-            bytes_per_second=connection.flow.rate(now_ms),
-            since_ms=connection.since_ms,
-            is_in_sync=ack is not None and not why,
-            reason=core.reason or why,
-            is_slave=ack is not None,
-            ack_age_ms=now_ms - ack.acked_ms if ack else 0,
-            dialect="twin" if isinstance(connection, TwinConnection) else "classic",
-            received_offset=core.received_offset,
-            durable_offset=core.durable_offset,
-            wants_durable=core.is_durable,
-        )
-
-    def _ack_of(self, connection: HAConnection | TwinConnection) -> ReplicaAck | None:
-        for replica in self.acks.replicas:
-            if replica.name == connection.address:
-                return replica
-        return None
+        return status_of(self, self._log, self._clock, self._departed, self._tasks.count)
 
     # Work.
 
@@ -537,11 +584,12 @@ class HAService:
             self._log,
             self._store.flushed,
             self._clock,
-            self.twin.slave_facts(self.settings, self._log),
+            self.twin.slave_facts(self.settings, self._log, self.group),
             on_started=self._link_started,
             on_refused=on_refused,
             on_confirmed=self._told_confirmed,
             on_failure=on_failure,
+            on_epochs=None if self.group is None else self.group.follow_epochs,
         )
 
     def _link_started(self, store_id: str) -> None:
@@ -550,11 +598,17 @@ class HAService:
         self.client.started()
         self.twin.adopt_store_id(store_id)
         self.twin.mark.rebase(self._log.max_offset)
+        if self.group is not None:
+            self.group.log_cut()
+            self.group.on_links_changed()
 
     def _told_confirmed(self, confirmed: int) -> None:
         """A slave has what its master calls confirmed, up to here."""
         assert self.twin is not None
         self.twin.mark.note(confirmed)
+        if self.group is not None:
+            self.group.told_confirmed(confirmed)
+            return  # It is complete when the controller says that it was admitted (R8).
         link = self.client.link if self.client is not None else None
         has_all = isinstance(link, TwinLink) and link.core.log_end >= link.core.master_end
         if has_all and self.twin.mark.is_in_doubt:
@@ -565,6 +619,8 @@ class HAService:
 
     def _note_confirmed(self) -> None:
         """On a master: what is confirmed and on a slave that could give it back."""
+        if self.twin is not None and self.group is not None:
+            self.twin.mark.note(self.confirmed.value)
         if self.twin is None or self.catch_up is None:
             return
         twins = [c.core for c in self.connections if isinstance(c, TwinConnection)]
@@ -598,6 +654,8 @@ class HAService:
         While a synchronous replica has not acknowledged what it was sent, the sends that follow
         are gathered for the next frame, as a group commit does with the disk.
         """
+        if self.group is not None and not self.group.is_durable:
+            self.group.own_end_moved()
         if not self.connections:
             self._seen_end = end_offset
             return

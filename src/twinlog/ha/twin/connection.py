@@ -7,6 +7,7 @@ transport's buffer.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol, cast
@@ -36,6 +37,8 @@ from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
 LINGER_MS = 2000  # For the reason to arrive; a slave that reads nothing does not keep the rest.
+
+_numbers = itertools.count(1)
 
 _Question = DigestsWanted | RecordWanted | BoundariesWanted
 
@@ -96,6 +99,7 @@ class TwinConnection(asyncio.Protocol):
         self._writer: DirectWriter | TlsTransport | None = None
         self._is_pump_scheduled = False
         self.told_confirmed = 0
+        self.number = next(_numbers)
 
     @property
     def state(self) -> HAConnectionState:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import msgspec
+
+from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.settings import HASettings
 from twinlog.ha.twin import wire
@@ -35,8 +38,10 @@ class TwinIdentity:
     has_tls: bool = False
     classic_peers: AddressSet = field(default_factory=AddressSet)
 
-    def master_facts(self, settings: HASettings, segment_size: int) -> MasterFacts:
-        return MasterFacts(
+    def master_facts(
+        self, settings: HASettings, segment_size: int, group: GroupReplication | None = None
+    ) -> MasterFacts:
+        facts = MasterFacts(
             cluster=self.cluster,
             group=self.group,
             store_id=self.store_id,
@@ -45,8 +50,13 @@ class TwinIdentity:
             heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
             housekeeping_interval_ms=settings.housekeeping_interval_ms,
         )
+        if group is None:
+            return facts
+        return replace(facts, epochs=group.wire_epochs(), is_controlled=True)
 
-    def slave_facts(self, settings: HASettings, log: ReplicaLog) -> SlaveFacts:
+    def slave_facts(
+        self, settings: HASettings, log: ReplicaLog, group: GroupReplication | None = None
+    ) -> SlaveFacts:
         is_empty = log.max_offset == log.min_offset
         hello = wire.Hello(
             version=wire.VERSION,
@@ -63,9 +73,19 @@ class TwinIdentity:
             has_secret=bool(self.secret),
             is_durable=self.is_durable,
             wants_last_file_only=self.wants_last_file_only,
-            confirmed=self._confirmed_in(log),
+            confirmed=self.confirmed_in(log),
             is_in_doubt=self.mark.is_in_doubt,
         )
+        if group is not None:
+            hello = msgspec.structs.replace(
+                hello,
+                replica_id=group.own_id,
+                epoch=group.epoch,
+                epochs=list(group.wire_epochs()),
+                incarnation=group.incarnation,
+                is_learner=group.is_learner,
+                is_durable=group.is_durable,
+            )
         return SlaveFacts(
             hello=hello,
             secret=self.secret,
@@ -74,7 +94,7 @@ class TwinIdentity:
             housekeeping_interval_ms=settings.housekeeping_interval_ms,
         )
 
-    def _confirmed_in(self, log: ReplicaLog) -> int:
+    def confirmed_in(self, log: ReplicaLog) -> int:
         """What the log has of that which is confirmed, in whole records: a frame that carried a
         part of one may have moved the mark into it, and half a record is nobody's message."""
         confirmed = min(self.mark.value, log.max_offset)

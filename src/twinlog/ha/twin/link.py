@@ -22,7 +22,7 @@ from twinlog.ha.twin.receiver import (
     TruncateWanted,
     TwinReceiver,
 )
-from twinlog.ha.twin.wire import HEADER_SIZE, PAYLOAD_SIZE_MAX
+from twinlog.ha.twin.wire import HEADER_SIZE, PAYLOAD_SIZE_MAX, EpochEntry
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
@@ -49,6 +49,7 @@ class TwinLink(asyncio.BufferedProtocol):
         on_refused: Callable[[int, str, int], None],
         on_confirmed: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
+        on_epochs: Callable[[tuple[EpochEntry, ...]], None] | None = None,
     ) -> None:
         now_ms = clock.monotonic_ms()
         self.core = TwinReceiver(facts, now_ms)
@@ -66,6 +67,7 @@ class TwinLink(asyncio.BufferedProtocol):
         self._on_confirmed = on_confirmed
         self._confirmed = -1
         self._on_failure = on_failure
+        self._on_epochs = on_epochs
         self._transport: asyncio.Transport | None = None
         self._timer: TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -216,6 +218,12 @@ class TwinLink(asyncio.BufferedProtocol):
                 self._log.start_at(event.offset)
             except (StoreError, OSError) as error:
                 self.core.append_failed(f"the log cannot begin at {event.offset}: {error}")
+                return
+        if self._on_epochs is not None:
+            try:
+                self._on_epochs(event.epochs)
+            except OSError as error:
+                self.core.append_failed(f"the epochs of the log cannot be saved: {error}")
                 return
         # On its disk is what the store has flushed; an empty log has nothing to lose.
         self.core.flushed(self._flushed.value)

@@ -32,7 +32,8 @@ PROBE_SIZE_MAX = 8 * 1024 * 1024  # More than that no master asks for at once.
 
 @dataclass(frozen=True, slots=True)
 class SlaveFacts:
-    """Who this slave is. `reseed` is `twinlogReseed`: tail, all or manual."""
+    """Who this slave is. `reseed` is `twinlogReseed`: tail, all or manual. In a controlled group
+    only the master of `hello.epoch` is followed (R4)."""
 
     hello: Hello
     secret: str = ""
@@ -101,6 +102,8 @@ class TwinReceiver:
     master_end: int = 0
     epoch: int = 0
     damaged_count: int = 0
+    last_read_ms: int = 0
+    _master_epochs: tuple[wire.EpochEntry, ...] = ()
     _parser: FrameParser = field(default_factory=FrameParser)
     _outgoing: list[bytes] = field(default_factory=list)
     _events: list[TwinReceiverEvent] = field(default_factory=list)
@@ -110,13 +113,13 @@ class TwinReceiver:
     _is_probed: bool = False
     _resend_count: int = 0
     _acked: tuple[int, int] = (-1, -1)
-    _last_read_ms: int = 0
     _last_ack_ms: int = 0
 
     def __post_init__(self) -> None:
         hello = self.facts.hello
         self.log_end = self._expected = hello.log_end
-        self._last_read_ms = self._last_ack_ms = self.now_ms
+        self.last_read_ms = self._last_ack_ms = self.now_ms
+        self.epoch = hello.epoch
         frame, self._hello_bytes = encode_hello(hello)
         self._outgoing.append(wire.MAGIC + frame)
 
@@ -135,7 +138,7 @@ class TwinReceiver:
     def _receive_frames(self, frames: Iterator[Frame], now_ms: int) -> None:
         if self.state is HAConnectionState.SHUTDOWN:
             raise LocalProtocolError("data after the connection ended")
-        self._last_read_ms = now_ms
+        self.last_read_ms = now_ms
         try:
             for frame in frames:
                 if self.is_ended:
@@ -183,7 +186,7 @@ class TwinReceiver:
     def tick(self, now_ms: int) -> None:
         if self.state is HAConnectionState.SHUTDOWN:
             return
-        silence_ms = now_ms - self._last_read_ms
+        silence_ms = now_ms - self.last_read_ms
         if silence_ms > self.facts.housekeeping_interval_ms:
             self._end(f"housekeeping: nothing from the master for {silence_ms} ms")
         elif now_ms - self._last_ack_ms > self.facts.heartbeat_interval_ms:
@@ -271,6 +274,11 @@ class TwinReceiver:
             proof = prove(self.facts.secret, role="slave", nonce=hello.nonce,
                           peer_nonce=challenge.nonce, hello=self._hello_bytes)  # fmt: skip
             self._outgoing.append(wire.encode_json(FrameType.PROOF, wire.Proof(proof=proof)))
+        if hello.epoch and challenge.epoch != hello.epoch:
+            self.refuse(ErrorCode.STALE_EPOCH, f"the master is of epoch {challenge.epoch},"
+                        f" this replica of {hello.epoch}: the controller is asked")  # fmt: skip
+            return
+        self._master_epochs = tuple(challenge.epochs)
         self.state = HAConnectionState.HANDSHAKE
 
     def _receive_handshake(self, frame: Frame) -> None:
@@ -301,7 +309,7 @@ class TwinReceiver:
         hello = self.facts.hello
         if not hello.log_min < truncate.offset < hello.log_end:
             raise RemoteProtocolError(f"asked to cut to {truncate.offset}")
-        if truncate.offset < hello.confirmed:
+        if truncate.offset < hello.confirmed and not self._was_decided():
             self.refuse(
                 ErrorCode.CONFIRMED_DIFFERS,
                 f"{truncate.reason}; this replica knows its log as confirmed up to"
@@ -315,6 +323,12 @@ class TwinReceiver:
             return
         self._truncating_to = truncate.offset
         self._events.append(TruncateWanted(truncate.offset, truncate.reason))
+
+    def _was_decided(self) -> bool:
+        """R9: an epoch that this log has not says that confirmed records may be missing from it: an
+        operator's unclean election, or one after all members had lost power."""
+        last = self.facts.hello.epochs[-1].epoch if self.facts.hello.epochs else 0
+        return any(e.epoch > last and not e.is_clean for e in self._master_epochs)
 
     def _receive_fetch(self, fetch: wire.Fetch) -> None:
         hello = self.facts.hello
@@ -373,6 +387,8 @@ class TwinReceiver:
     def _note_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
             raise RemoteProtocolError(f"epoch {epoch} after {self.epoch}: an older master")
+        if epoch > self.epoch and self.facts.hello.epoch:
+            raise RemoteProtocolError(f"epoch {epoch} on a connection of epoch {self.epoch}")
         self.epoch = epoch
 
     def _end(self, reason: str) -> None:

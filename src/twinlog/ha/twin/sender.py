@@ -14,10 +14,13 @@ next_offset <= log end`; at most `window_size` bytes are unacknowledged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
+from twinlog.ha.epochs import EpochEntry, EpochHistory
 from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.common import CommonSearch, Range
@@ -43,6 +46,11 @@ class MasterFacts:
     heartbeat_interval_ms: int = 5000
     housekeeping_interval_ms: int = 20_000
     window_size: int = WINDOW_SIZE
+    is_controlled: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.epochs[-1].epoch if self.epochs else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +213,11 @@ class TwinSender:
             proof = prove(self.facts.secret, role="master", nonce=self.nonce,
                           peer_nonce=self.hello.nonce, hello=self._hello_bytes)  # fmt: skip
         challenge = wire.Challenge(
-            version=min(self.hello.version, wire.VERSION), nonce=self.nonce, proof=proof
+            version=min(self.hello.version, wire.VERSION),
+            nonce=self.nonce,
+            proof=proof,
+            epoch=self.facts.epoch,
+            epochs=list(self.facts.epochs) if self.facts.is_controlled else [],
         )
         self._outgoing.append(wire.encode_json(FrameType.CHALLENGE, challenge))
         if not self.facts.secret:
@@ -324,7 +336,7 @@ class TwinSender:
         bytes | memoryview
     ]:  # fmt: skip
         """The frame for a range that `next_range` gave."""
-        epoch = self.facts.epochs[-1].epoch
+        epoch = self.facts.epoch
         if not body:
             return [wire.encode_heartbeat(self.log_end, confirmed, epoch)]
         return wire.encode_data(offset, confirmed, epoch, body, round_number=self.resend_count)
@@ -382,6 +394,8 @@ class TwinSender:
                 f"the slave speaks versions {hello.version_min}..{hello.version} of the twin"
                 f" dialect, this master {wire.VERSION_MIN}..{wire.VERSION}"
             )
+        if facts.is_controlled and hello.version < wire.VERSION_GROUP:
+            return ErrorCode.VERSION, "a controlled group speaks version 3 of the twin dialect"
         if hello.cluster != facts.cluster:
             return ErrorCode.WRONG_CLUSTER, (
                 f"the slave is of cluster {hello.cluster!r}, this master of {facts.cluster!r}"
@@ -466,8 +480,18 @@ class TwinSender:
             )
         else:
             low, high = max(self.log_min, hello.log_min), min(self.log_end, hello.log_end)
-            self._search = CommonSearch(low, high)
+            bound = self._epoch_bound(hello)
+            self._search = CommonSearch(low, bound if low < bound < high else high)
             self._ask()
+
+    def _epoch_bound(self, hello: Hello) -> int:
+        """Above it the two logs cannot be equal: epochs say where to look, content decides."""
+        theirs = history_of(hello.epochs)
+        if not self.facts.is_controlled or theirs is None:
+            return self.log_end
+        mine = history_of(self.facts.epochs)
+        assert mine is not None
+        return mine.common_end(self.log_end, theirs, hello.log_end)
 
     def _is_own_copy(self, hello: Hello) -> bool:
         is_known = hello.store_id == self.facts.store_id and hello.confirmed > hello.log_min
@@ -606,6 +630,16 @@ def last_record_boundary(body: bytes, offset: int, *, is_file_end: bool) -> int:
             end = start + int.from_bytes(body[start : start + 4], "big")
             return end if end <= len(body) else start
     return 0
+
+
+def history_of(epochs: Sequence[wire.EpochEntry]) -> EpochHistory | None:
+    """The epochs of a peer; None when they are not in order."""
+    for before, after in pairwise(epochs):
+        if not (before.epoch < after.epoch and before.start_offset < after.start_offset):
+            return None
+    return EpochHistory(
+        EpochEntry(e.epoch, e.start_offset, e.previous_crc, e.is_clean) for e in epochs
+    )
 
 
 def encode_hello(hello: Hello) -> tuple[bytes, bytes]:

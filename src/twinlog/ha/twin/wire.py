@@ -36,9 +36,12 @@ from twinlog.ha.wire import RemoteProtocolError
 from twinlog.message.crc import crc32
 
 MAGIC = b"\xffTwinlog"
-VERSION = 2  # 2: HELLO says what the slave knows as confirmed, and FETCH asks for its tail.
+# 2: HELLO says what the slave knows as confirmed, and FETCH asks for its tail.
+# 3: epochs of controlled groups.
+VERSION = 3
 VERSION_MIN = 1
 VERSION_FETCH = 2
+VERSION_GROUP = 3
 BODY_SIZE_MAX = 1024 * 1024  # One large read, one large write: `cp` speed with little memory.
 DATA_PREFIX = struct.Struct(">qqI")
 PAYLOAD_SIZE_MAX = BODY_SIZE_MAX + DATA_PREFIX.size
@@ -90,15 +93,18 @@ class ErrorCode(IntEnum):
     MASTER_EMPTY = 15
     TLS_WANTED = 16
     NO_CREDENTIALS = 17
-    # 18 is kept for masters of an older epoch.
+    STALE_EPOCH = 18
     CONFIRMED_DIFFERS = 19
+    NOT_IN_GROUP = 20
 
 
 class EpochEntry(msgspec.Struct, frozen=True):
-    """Who wrote from where: one entry for now, several once masters change."""
+    """Who wrote from where: one entry in a fixed pair, one for each election in a group."""
 
     epoch: int
     start_offset: int
+    previous_crc: int = 0
+    is_clean: bool = True
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +127,9 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     wants_last_file_only: bool = False
     confirmed: int = -1  # what it has and knows as confirmed; -1: version 1 does not say
     is_in_doubt: bool = False  # a power loss may have taken what it had acknowledged
+    epoch: int = 0  # the newest that it knows; 0 in a fixed pair
+    incarnation: str = ""  # drawn when its process started
+    is_learner: bool = False
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +138,8 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     nonce: str = ""
     proof: str = ""
+    epoch: int = 0  # of a controlled group's master
+    epochs: list[EpochEntry] = []
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
