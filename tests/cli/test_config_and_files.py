@@ -73,7 +73,7 @@ def test_explain_says_what_is_declared_and_what_is_used() -> None:
     role = twinlog("config", "explain", "brokerRole", "-o", "json").ok().json
     assert role["values"] == "ASYNC_MASTER, SYNC_MASTER or SLAVE"
     assert (role["effect"], role["runtime"]) == ("used", "changes at once")
-    refused = twinlog("config", "explain", "enableControllerMode", "-o", "json").ok().json
+    refused = twinlog("config", "explain", "enableDLegerCommitLog", "-o", "json").ok().json
     assert refused["effect"].startswith("refused: ")
     assert refused["runtime"] == "cannot be changed"
     renamed = twinlog("config", "explain", "haMaxGapNotInSync").ok()

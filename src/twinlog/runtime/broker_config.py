@@ -40,16 +40,9 @@ __all__ = ["BrokerConfig", "BrokerRole", "FlushDiskType", "HADialect", "Reseed"]
 
 HA_PORT_FOLLOWS = -1  # `haListenPort` was not given: it is the service port plus one.
 _ABSENT = "twinlog does not have this; remove the key to start"
-# Started without it, every broker of a 5.x file would be a master.
-_NO_CONTROLLER = (
-    "twinlog's brokers do not follow a controller yet, nobody would elect a master: remove the key,"
-    " and set brokerRole and brokerId of each broker"
-)
-_NO_SYNC_STATE_SET = (
-    "belongs to the controller mode of 5.x, which twinlog does not have yet: remove the key and say"
-    " with inSyncReplicas how many replicas a SYNC_MASTER waits for"
-)
-_CONTROLLER_MODE = "it belongs to enableControllerMode, which is refused"
+_ALL_ACK = "a send of a controlled group waits for all replicas in sync, always; false is refused"
+_NOT_CONTROLLED = "twinlog knows it in controlled groups only (enableControllerMode=true)"
+_ONLY_APACHE = "twinlog's controller is told every 400 ms and answers at once"
 _DLEDGER = "it belongs to enableDLegerCommitLog, which is refused"
 _NO_WAITING = "requests do not wait in queues, so they do not grow old there; see the quotas"
 _NO_METRICS = "metrics are not exported yet, see metricsExporterType"
@@ -233,23 +226,36 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         ),
     ] = ""
 
-    # Controller mode: keys of 5.x.
+    # Controller mode: keys of 5.x, and ours.
     enable_controller_mode: Annotated[
-        bool, refused("Let a controller elect the master.", _NO_CONTROLLER)
+        bool,
+        used(
+            "A controller decides which broker of the group is the master. brokerRole is then how"
+            " the group answers sends, SYNC_MASTER by default, and brokerId is given out.",
+            is_important=True,
+        ),
     ] = False
     controller_addr: Annotated[
-        str, no_effect("Addresses of the controllers.", _CONTROLLER_MODE)
+        str, used("Controllers of a controlled group, as in a:9878;b:9878.", is_important=True)
     ] = ""
     all_ack_in_sync_state_set: Annotated[
-        bool, refused("Answer a send when all replicas in sync have it.", _NO_SYNC_STATE_SET)
+        bool, no_effect("Answer a send when all replicas in sync have it.", _ALL_ACK)
     ] = False
     min_in_sync_replicas: Annotated[
         Positive,
-        refused("Refuse sends while fewer replicas than this are in sync.", _NO_SYNC_STATE_SET),
+        used("Refuse sends of a controlled group while fewer replicas than this are in sync."),
     ] = 1
     total_replicas: Annotated[
-        Positive, no_effect("How many replicas a group has.", _CONTROLLER_MODE)
+        Positive,
+        used(
+            "How many replicas a controlled group has: a group that its controller does not know"
+            " is adopted when so many are there."
+        ),
     ] = 1
+    async_learner: Annotated[
+        bool,
+        used("Copy the log without ever being in sync or elected, in a controlled group."),
+    ] = False
     ha_max_time_slave_not_catchup: Annotated[
         PositiveLong,
         live(
@@ -257,6 +263,9 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
             " in ms. More than 1500 counts as 1500."
         ),
     ] = 15000
+    broker_election_priority: Annotated[
+        int, used("Of replicas with equal logs the one with the smallest number is elected.")
+    ] = 2147483647
     broker_heartbeat_interval: Annotated[
         PositiveLong,
         no_effect(
@@ -273,15 +282,16 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ] = 10000
     sync_broker_metadata_period: Annotated[
         PositiveLong,
-        no_effect("Time between two questions for the master, in ms.", _CONTROLLER_MODE),
+        no_effect("Time between two questions for the master, in ms.", _ONLY_APACHE),
     ] = 5000
+    controller_heart_beat_timeout_mills: Annotated[
+        PositiveLong,
+        no_effect("Silence after which a controller counts this broker as gone.", _ONLY_APACHE),
+    ] = 10000
     check_sync_state_set_period: Annotated[
         PositiveLong,
-        no_effect("Time between two looks at who is in sync, in ms.", _CONTROLLER_MODE),
+        no_effect("Time between two looks at who is in sync, in ms.", _ONLY_APACHE),
     ] = 5000
-    broker_election_priority: Annotated[
-        int, no_effect("Rank of this broker in an election.", _CONTROLLER_MODE)
-    ] = 2147483647
 
     # Reading.
     default_query_max_num: Annotated[
@@ -548,13 +558,43 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     def check(self) -> list[Finding]:
         """What no single value can show. The id of a master becomes 0."""
         return [
+            *self._check_group(),
             *self._check_role(),
             *self._check_accounts(),
             *self._check_small_languages(),
             *self._check_addresses(),
         ]
 
+    @property
+    def controller_addresses(self) -> list[str]:
+        return [part.strip() for part in self.controller_addr.split(";") if part.strip()]
+
+    def _check_group(self) -> Iterator[Finding]:
+        """Keys of controlled groups, and what of the others they replace."""
+        if not self.enable_controller_mode:
+            if self.all_ack_in_sync_state_set:
+                yield Finding("allAckInSyncStateSet", _NOT_CONTROLLED)
+            if self.min_in_sync_replicas > 1:
+                yield Finding("minInSyncReplicas", _NOT_CONTROLLED)
+            return
+        if not self.controller_addresses:
+            text = "twinlog needs controllerAddr to know who decides, as in host:9878"
+            yield Finding("enableControllerMode", text, about=("controllerAddr",))
+        for address in self.controller_addresses:
+            if not is_host_and_port(address):
+                reason = f"{address!r} is not host:port; semicolons go between several"
+                yield Finding("controllerAddr", reason)
+        if not self.is_master:
+            self.broker_role = BrokerRole.SYNC_MASTER
+            text = "SLAVE is no policy of a controlled group; it answers as SYNC_MASTER"
+            yield Finding("brokerRole", text, is_fault=False)
+        if self.twinlog_ha_dialect is HADialect.CLASSIC:
+            yield Finding("twinlogHADialect", "a controlled group replicates as twin only")
+
     def _check_role(self) -> Iterator[Finding]:
+        if self.enable_controller_mode:
+            self.broker_id = 0
+            return
         if not self.is_master and self.broker_id <= 0:
             yield Finding("brokerId", "Slave's brokerId must be > 0", about=("brokerRole",))
         if self.is_master and self.broker_id != 0:

@@ -114,7 +114,20 @@ def load_broker_config(
     loaded = _load(BrokerConfig, path, overrides or {}, variables)
     if loaded.config.namesrv_addr is None:
         loaded.config.namesrv_addr = variables.get("NAMESRV_ADDR") or None
+    if loaded.config.enable_controller_mode:
+        _settle_group(loaded, path)
     return loaded
+
+
+def _settle_group(loaded: LoadedConfig[BrokerConfig], path: str | None) -> None:
+    """What a controlled group takes from keys that were not given, or given for nothing."""
+    config = loaded.config
+    if "broker_role" not in loaded.given:
+        config.broker_role = BrokerRole.SYNC_MASTER
+    if "all_ack_in_sync_state_set" in loaded.given and not config.all_ack_in_sync_state_set:
+        reason = "with fewer acknowledgements an elected replica may lack what was acknowledged"
+        fault = Fault(path or _COMMAND_LINE, "allAckInSyncStateSet", "false", reason)
+        raise ConfigError([fault], loaded.warnings)
 
 
 def load_namesrv_config(

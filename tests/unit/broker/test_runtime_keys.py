@@ -72,7 +72,8 @@ async def test_every_other_key_is_refused_with_its_reason(stage: Stage) -> None:
     assert "did you mean haHousekeepingInterval?" in refusal("haHousekepingInterval")
     assert "has no effect here" in refusal("sendMessageThreadPoolNums")
     assert "restart" in refusal("listenPort")
-    assert "is refused" in refusal("enableControllerMode")
+    assert "is refused" in refusal("enableDLegerCommitLog")
+    assert "restart" in refusal("enableControllerMode")
 
 
 # Reading

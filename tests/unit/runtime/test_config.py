@@ -188,11 +188,35 @@ def test_role_and_id_as_apache_checks_them(tmp_path):
 @pytest.mark.parametrize(
     "line", ["enableControllerMode=true", "allAckInSyncStateSet=true", "minInSyncReplicas=2"]
 )
-def test_controller_mode_is_refused_while_there_is_no_controller(tmp_path, line):
+def test_keys_of_controlled_groups_are_refused_where_they_would_be_ignored(tmp_path, line):
     """Ignored, two brokers with one file of 5.x would be two masters."""
-    _fails(tmp_path, f"brokerRole=SLAVE\nbrokerId=0\n{line}\n", line, "twinlog")
+    _fails(tmp_path, f"brokerRole=SYNC_MASTER\n{line}\n", line, "twinlog")
     harmless = "enableControllerMode=false\nallAckInSyncStateSet=false\nminInSyncReplicas=1\n"
     assert _load(tmp_path, harmless).warnings == []
+
+
+def test_a_controlled_broker_answers_as_sync_master_unless_told_otherwise(tmp_path):
+    group = "enableControllerMode=true\ncontrollerAddr=a:9878;b:9878\n"
+    loaded = _load(tmp_path, group + "brokerId=-1\n")
+    assert loaded.config.broker_role == "SYNC_MASTER"
+    assert loaded.config.controller_addresses == ["a:9878", "b:9878"]
+    assert _load(tmp_path, group + "brokerRole=ASYNC_MASTER\n").config.broker_role == "ASYNC_MASTER"
+    slave = _load(tmp_path, group + "brokerRole=SLAVE\nbrokerId=2\n")
+    assert slave.config.broker_role == "SYNC_MASTER"
+    assert "no policy" in slave.warnings[0]
+
+
+def test_fewer_acknowledgements_than_the_whole_set_are_refused(tmp_path):
+    """k of n acknowledgements and "any member may be elected" together lose messages."""
+    group = "enableControllerMode=true\ncontrollerAddr=a:9878\n"
+    _fails(tmp_path, group + "allAckInSyncStateSet=false\n", "allAckInSyncStateSet=false")
+    assert _load(tmp_path, group + "allAckInSyncStateSet=true\nminInSyncReplicas=2\n").config
+
+
+@pytest.mark.parametrize("address", ["there", "a:many", "host:"])
+def test_addresses_of_controllers_are_checked(tmp_path, address):
+    text = f"enableControllerMode=true\ncontrollerAddr={address}\n"
+    _fails(tmp_path, text, f"controllerAddr={address}")
 
 
 def test_a_running_broker_cannot_be_told_to_use_a_controller():

@@ -118,13 +118,27 @@ async def test_brokers_that_start_read_the_used_keys_and_no_others(tmp_path: Pat
         ),
         rng=random.Random(2),
     )  # fmt: skip
-    await master.start()
-    await slave.start()
+    controller = build_controller(
+        ControllerConfig(controller_store_path=str(tmp_path / "records"), listen_port=0)
+    )
+    await controller.start()
+    member = build_broker(
+        config(
+            store_path_root_dir=str(tmp_path / "member"), listen_port=free_broker_port(),
+            enable_controller_mode=True, controller_addr=controller.address,
+            broker_role=BrokerRole.SYNC_MASTER, **common,
+        ),
+        rng=random.Random(3),
+    )  # fmt: skip
+    brokers = (master, slave, member)
+    for broker in brokers:
+        await broker.start()
     try:
         await _reads_what_it_starts_with("broker", seen)
     finally:
-        await slave.stop()
-        await master.stop()
+        for broker in reversed(brokers):
+            await broker.stop()
+        await controller.stop()
 
 
 async def test_a_name_server_that_starts_reads_the_used_keys(tmp_path: Path) -> None:
@@ -215,9 +229,8 @@ def test_a_key_that_is_missed_is_warned_about(
 def test_what_would_be_dangerous_in_silence_is_refused() -> None:
     """Each of these was accepted and read by nobody at some time."""
     assert {
-        "allAckInSyncStateSet", "duplicationEnable", "enableControllerMode",
-        "enableDLegerCommitLog", "enableLmq", "enableMultiDispatch", "messageStorePlugIn",
-        "metricsExporterType", "minInSyncReplicas",
+        "duplicationEnable", "enableDLegerCommitLog", "enableLmq", "enableMultiDispatch",
+        "messageStorePlugIn", "metricsExporterType",
     } == {d.key for role, d in REFUSED if role == "broker"}  # fmt: skip
 
 
