@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinlog.broker import acl_guard as rules
+from twinlog.broker.group.requests import group_rows
 from twinlog.broker.pair.replica_rows import replica_rows
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
@@ -98,6 +99,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
     config, code = broker.config, RequestCode
     send = SendMessageProcessor(
         config,
+        role=broker.role,
         store=broker.store,
         topics=broker.topics,
         groups=broker.groups,
@@ -116,6 +118,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         broker.server.lane = broker.vip_server.lane = send.lane(broker.pair.offset_return)
     send_back = SendBackProcessor(
         config,
+        role=broker.role,
         store=broker.store,
         topics=broker.topics,
         groups=broker.groups,
@@ -237,6 +240,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         *_stats_rows(broker),
         *_config_rows(broker, config_path),
         *_acl_rows(broker),
+        *(group_rows(broker) if broker.role.is_controlled else ()),
         *replica_rows(broker.replica_ranges),
     ]
 
@@ -246,7 +250,7 @@ def _transaction_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
     records = rules.RecordRules(broker.store)
     ends = EndTransactionProcessor(
-        broker.config, store=broker.store, transactions=broker.transactions
+        broker.config, store=broker.store, transactions=broker.transactions, role=broker.role
     )
     replies = ReplyMessageProcessor(
         broker.config,
@@ -385,6 +389,7 @@ def _topic_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
     admin = AdminTopicsProcessor(
         broker.config,
+        role=broker.role,
         store=broker.store,
         topics=broker.topics,
         groups=broker.groups,
@@ -599,6 +604,7 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
 
     admin = AdminConfigProcessor(
         broker.config,
+        role=broker.role,
         store=broker.store,
         topics=broker.topics,
         clock=broker.clock,
@@ -608,6 +614,7 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
     )
     promotion = PromoteProcessor(
         broker.config,
+        role=broker.role,
         log=broker.store.commit_log,
         ha=broker.ha,
         identity=broker.identity,

@@ -17,29 +17,27 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from twinlog.broker.build import build_services, build_store, build_tables
 from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.descriptors import check_descriptors
 from twinlog.broker.dispatch import Dispatch
 from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
-from twinlog.broker.handlers import request_table, store_host
+from twinlog.broker.group.replicas import ReplicasManager
+from twinlog.broker.handlers import request_table
 from twinlog.broker.pair.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
 from twinlog.broker.pair.identity import StoreIdentity
-from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter
-from twinlog.broker.pair.offset_moved import OffsetMovedEvents
-from twinlog.broker.pair.offset_return import OffsetReturn
 from twinlog.broker.pair.replica_ranges import ReplicaRanges
 from twinlog.broker.pair.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.pair.service import PairService
 from twinlog.broker.pair.shorter_log import ShorterLog
 from twinlog.broker.pair.skip_guard import SkipGuard
-from twinlog.broker.pair.slave_synchronize import SlaveSynchronize
 from twinlog.broker.pair.succession import NotTheMasterError, Succession
-from twinlog.broker.processors.client_manage import notify_members
 from twinlog.broker.processors.pull import PullMessageProcessor
 from twinlog.broker.pull.hold import CHECK_INTERVAL_MS
 from twinlog.broker.put.once_service import SWEEP_INTERVAL_MS, IdempotentSends
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.rng import Rng
+from twinlog.broker.role import Role
 from twinlog.broker.routes.registration import Registration
 from twinlog.broker.stats.broker_stats import (
     BROKER_PUT_NUMS,
@@ -50,11 +48,9 @@ from twinlog.broker.stats.facts import BrokerFacts
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.broker.tables.clients import (
     CLIENT_SCAN_INTERVAL_MS,
-    ConsumerGroupInfo,
     ConsumerManager,
     ProducerManager,
 )
-from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.creation_quota import CreationQuota
 from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
@@ -129,6 +125,7 @@ class Broker:
     replica_ranges: ReplicaRanges
     confirmed_file: ConfirmedFile
     saves: SaveService
+    replicas: ReplicasManager | None = None  # In a controlled group.
 
     def __init__(
         self,
@@ -140,6 +137,7 @@ class Broker:
         client: RemotingClient,
     ) -> None:
         self.config = config
+        self.role = Role(config)
         self.disk = disk
         self.clock = clock
         self.tasks = tasks
@@ -169,13 +167,19 @@ class Broker:
         return join_address(self.config.broker_ip1, self.config.listen_port)
 
     @property
+    def ha_address(self) -> str:
+        """Where other replicas dial this one."""
+        return join_address(self.config.broker_ip2, self.config.ha_listen_port)
+
+    @property
     def ready_line(self) -> str:
         config = self.config
         return (
             f"twinlog broker ready name={config.broker_name} "
             f"listen={join_address(config.bind_address, config.listen_port)} "
             f"ha={join_address(config.bind_address, config.ha_listen_port)} "
-            f"role={config.broker_role.value} code={code_tier()}"
+            f"role={'CONTROLLED' if self.role.is_controlled else config.broker_role.value} "
+            f"code={code_tier()}"
         )
 
     @property
@@ -226,7 +230,7 @@ class Broker:
     def _reload_tls(self) -> None:
         config = self.config
         tls, client = server_tls(config.tls), client_tls(config.tls, use_tls=config.use_tls)
-        self.ha.reload_tls(HASettings.from_config(config).tls)
+        self.ha.reload_tls(HASettings.from_config(config))
         self.server.tls = self.vip_server.tls = tls
         self.client.reload_tls(client)
 
@@ -242,20 +246,28 @@ class Broker:
         reseed_if_asked(self.disk, config.store_path_root_dir, config.commit_log_paths)
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
         self.once.load()
-        self.recovery = await self.store.load(was_copy=self.identity.was_copy())
+        was_copy = self.role.is_controlled or self.identity.was_copy()
+        self.recovery = await self.store.load(was_copy=was_copy)
         await self.once.recovered(self.recovery)
         self.identity.load()
         is_granted = self.identity.is_granted
-        await self._check_role()
+        if self.replicas is None:
+            await self._check_role()
+        else:
+            self.replicas.load()
+            self.identity.settle(self.clock.now_ms())
         self.confirmed_file.load(self.store.commit_log.max_offset)
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
         self.scrubber.start(self.tasks, has_point=self.recovery.has_point)
         self.saves.start(self.tasks)
+        if self.replicas is not None:
+            self.ha.prepare()
+            self._show_confirmed()
         self.pair.load(was_master=self.identity.was_master)
         self.ha.prepare(is_log_accepted=is_granted)
-        if config.is_master:
+        if self.role.is_master:
             self.ha.when_complete(self._log_is_complete)
         self.store.add_dispatch_listener(self._queues_moved)
         self.pair.close_gate()
@@ -265,17 +277,31 @@ class Broker:
             # Another process has the port: leave the store as clean as it was found.
             await self.stop()
             raise
-        if config.is_master:
+        if self.role.is_master:
             self.ha.when_complete(self._start_deliveries)
         self._start_timers()
         self.registration.start(self.tasks)
+        if self.replicas is not None:
+            self.pair.start_group()
+            self.replicas.start()
+        else:
+            self._start_fixed()
+        self.tasks.contained("find-replicas", self.replica_ranges.look)
+        _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
+
+    def _start_fixed(self) -> None:
+        """In a pair whose roles the files say."""
         self.pair.start(self.registration.addresses)
-        if config.is_master:
+        if self.role.is_master:
             self.tasks.contained("tell-predecessor", self.succession.tell_predecessor)
         else:
             self.tasks.contained("learn-group", self.succession.learn)
-        self.tasks.contained("find-replicas", self.replica_ranges.look)
-        _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
+
+    def _show_confirmed(self) -> None:
+        """In a controlled group: of a recovered log consumers see what is known as confirmed."""
+        self.ha.begin_confirmed()
+        self.store.set_dispatch_limit(self.ha.confirmed)
+        self.store.hide_unconfirmed()
 
     async def _check_role(self) -> None:
         """A master that was replaced must not serve, nor a copy that would lose messages."""
@@ -311,7 +337,7 @@ class Broker:
     def _queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The log was cut back, of a slave to its master's, of a master to a confirmed one."""
         self.pair.queues_cut(ends)
-        if self.config.is_master:
+        if self.role.is_master:
             self.shorter_log.cut()
 
     async def _start_ports(self) -> None:
@@ -325,6 +351,8 @@ class Broker:
         if self._is_stopped:
             return
         self._is_stopped = True
+        if self.replicas is not None:
+            self.replicas.stop()
         await self.registration.unregister_all()
         self.schedule.stop()
         self.transactions.stop()
@@ -404,14 +432,14 @@ class Broker:
         # Where the log's metadata is applied to now: while the tables are written it goes on.
         place = self.pair.mark()
         tables: list[Any] = [self.topics, self.groups, self.offsets]
-        if not self.config.is_master:
+        if not self.role.is_master:
             tables.append(self.schedule)
         problems = [await table.saver.save() for table in tables]
         if not any(problems):  # The place in the log says that they hold what is before it.
             await self.pair.save(place)
 
     async def _save_delays(self) -> None:
-        if self.config.is_master:
+        if self.role.is_master:
             await self.schedule.saver.save()
 
     def _check_hold(self) -> None:
@@ -463,9 +491,9 @@ def build_broker(
         clock=clock, tasks=tasks, tls=tls, hooks=_signers(config), name="broker-out"
     )
     broker = Broker(config, disk=disk, clock=clock, tasks=tasks, client=client)
-    _build_tables(broker)
-    _build_store(broker, memory_size)
-    _build_services(broker)
+    build_tables(broker)
+    build_store(broker, memory_size)
+    build_services(broker)
     broker.guard = _build_guard(broker)
     table = request_table(broker, rng=rng, memory_size=memory_size, config_path=config_path)
     broker.requests.serve(table, broker.guard, broker.pair)
@@ -486,210 +514,3 @@ def _build_guard(broker: Broker) -> AccessGuard | None:
         return None
     files = rule_files(broker.disk, broker.config.rocketmq_home)
     return AccessGuard(files, is_apache=broker.config.twinlog_acl_as_apache)
-
-
-def _build_tables(broker: Broker) -> None:
-    config, clock = broker.config, broker.clock
-    broker.topics = TopicConfigManager(config, _file(broker, "topics.json"), clock)
-    broker.groups = SubscriptionGroupManager(config, _file(broker, "subscriptionGroup.json"), clock)
-    broker.topics.before_creation = broker.groups.before_creation = broker.creations.take
-    broker.offsets = ConsumerOffsetManager(_file(broker, "consumerOffset.json"))
-    broker.skip_guard = SkipGuard(broker.disk, config.store_path_root_dir, clock)
-    broker.offsets.guard = broker.skip_guard
-    broker.producers = ProducerManager()
-    broker.filters = ConsumerFilterManager(config, _file(broker, "consumerFilter.json"), clock)
-
-    def members_changed(info: ConsumerGroupInfo) -> None:
-        if not info.channels:
-            broker.filters.group_gone(info.group)
-        notify_members(config, info)
-
-    broker.consumers = ConsumerManager(members_changed)
-    broker.locks = RebalanceLockManager()
-    broker.stats = BrokerStatsManager()
-    broker.store_stats = StoreStats(clock.now_ms())
-
-
-def _file(broker: Broker, name: str) -> ConfigFile:
-    directory = posixpath.join(broker.config.store_path_root_dir, "config")
-    return ConfigFile(broker.disk, posixpath.join(directory, name))
-
-
-def _build_store(broker: Broker, memory_size: int) -> None:
-    config = broker.config
-    broker.store = MessageStore(
-        config,
-        disk=broker.disk,
-        clock=broker.clock,
-        delay_levels=config.delay_levels,
-        memory_size=memory_size,
-    )
-    broker.shorter_log = ShorterLog(broker.store, broker.topics, broker.offsets, broker.skip_guard)
-    root = config.store_path_root_dir
-    own = posixpath.join(root, "twinlog")
-    broker.scrubber = Scrubber(broker.store, broker.disk, broker.clock, own)
-    broker.once = IdempotentSends(broker.store, broker.disk, broker.clock, root)
-    broker.identity = StoreIdentity(config, broker.disk)
-    broker.ha = HAService(
-        HASettings.from_config(config),
-        broker.store,
-        broker.clock,
-        broker.tasks,
-        twin=broker.identity.twin(),
-        ask_dialect=lambda address: broker.pair.ask_dialect(address),  # The pair is built later.
-        reseed_all=broker.reseed_all,
-    )
-    broker.confirmed_file = ConfirmedFile(config, broker.disk, lambda: broker.ha.confirmed_offset)
-    broker.store.reput.on_damage = broker.ha.damage_found
-    broker.replies = PutReplies(
-        config,
-        clock=broker.clock,
-        appended=broker.store.appended,
-        flushed=broker.store.flushed,
-        replication=broker.ha,
-        store_host=store_host(config),
-        stats=broker.store_stats,
-        flush_writes=broker.flush_writes,
-        failures=broker.failures,
-    )
-
-
-def _build_services(broker: Broker) -> None:
-    config = broker.config
-    broker.schedule = ScheduleMessageService(
-        store=broker.store,
-        replies=broker.replies,
-        levels=config.delay_levels,
-        stats=broker.stats,
-        file=_file(broker, "delayOffset.json"),
-        clock=broker.clock,
-        failures=broker.failures,
-    )
-    tables: tuple[Any, ...] = (
-        broker.topics, broker.groups, broker.offsets, broker.filters, broker.schedule
-    )  # fmt: skip
-    broker.saves = SaveService(broker.clock, [table.saver for table in tables])
-    broker.transactions = TransactionalMessageService(
-        config,
-        store=broker.store,
-        replies=broker.replies,
-        topics=broker.topics,
-        offsets=broker.offsets,
-        producers=broker.producers,
-        stats=broker.stats,
-        clock=broker.clock,
-        host=store_host(config),
-        failures=broker.failures,
-    )
-    broker.registration = Registration(
-        config,
-        client=broker.client,
-        topics=broker.topics,
-        clock=broker.clock,
-        broker_address=broker.address,
-        ha_address=join_address(config.broker_ip2, config.ha_listen_port),
-        on_master=lambda ha_address, address: broker.pair.master_registered(address, ha_address),
-    )
-    broker.pair = _build_pair(broker)
-    broker.succession = _build_succession(broker)
-    broker.replica_ranges = _build_replica_ranges(broker)
-    broker.ha.on_twin_joined = broker.pair.twin_slave_joined
-    broker.store.on_queues_cut = broker._queues_cut
-    if broker.ha.catch_up is not None:
-        broker.ha.catch_up.on_own_cut = lambda end, reason: broker.replies.give_up(reason)
-    broker.pulls = PullMessageProcessor(
-        config,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        filters=broker.filters,
-        stats=broker.stats,
-        store_stats=broker.store_stats,
-        clock=broker.clock,
-        flush_writes=broker.flush_writes,
-        skip_guard=broker.skip_guard,
-        offset_moved=OffsetMovedEvents(
-            config, broker.store, broker.clock, store_host(config)
-        ).record,
-        failures=broker.failures,
-    )
-
-
-def _build_replica_ranges(broker: Broker) -> ReplicaRanges:
-    return ReplicaRanges(
-        client=broker.client,
-        identity=broker.identity,
-        succession=broker.succession,
-        log=broker.store.commit_log,
-        scrubber=broker.scrubber,
-        disk=broker.disk,
-        clock=broker.clock,
-        tasks=broker.tasks,
-        name_servers=lambda: broker.registration.addresses,
-    )
-
-
-def _build_succession(broker: Broker) -> Succession:
-    return Succession(
-        broker.config,
-        disk=broker.disk,
-        clock=broker.clock,
-        client=broker.client,
-        identity=broker.identity,
-        address=broker.address,
-        log_end=lambda: broker.store.commit_log.max_offset,
-        master_address=lambda: broker.pair.synchronize.master_address,
-        is_linked=lambda: broker.ha.is_linked,
-        withdraw=broker.registration.withdraw,
-        fail=lambda reason: broker.on_failure(reason),
-    )
-
-
-def _build_pair(broker: Broker) -> PairService:
-    config = broker.config
-    tables: dict[str, Any] = {
-        "topics": broker.topics,
-        "groups": broker.groups,
-        "offsets": broker.offsets,
-        "schedule": broker.schedule,
-        "clock": broker.clock,
-    }
-    path = posixpath.join(config.store_path_root_dir, "twinlog", "metadata.json")
-    return PairService(
-        config,
-        disk=broker.disk,
-        clock=broker.clock,
-        tasks=broker.tasks,
-        client=broker.client,
-        writer=MetadataWriter(
-            store=broker.store, host=store_host(config), guard=broker.skip_guard, **tables
-        ),
-        reader=MetadataReader(
-            store=broker.store, disk=broker.disk, path=path, guard=broker.skip_guard, **tables
-        ),
-        synchronize=SlaveSynchronize(
-            config,
-            client=broker.client,
-            is_classic=lambda: broker.pair.is_master_classic,
-            is_twin=lambda: broker.pair.is_master_twin,
-            queue_end=broker.store.max_offset_in_queue,
-            **tables,
-        ),
-        offset_return=OffsetReturn(
-            config,
-            client=broker.client,
-            offsets=broker.offsets,
-            queue_end=broker.store.max_offset_in_queue,
-        ),
-        ask_registration=broker.registration.ask_master,
-        master_is_back=broker.ha.master_is_back,
-        master_is_at=broker.ha.update_master_address,
-        dialect_heard=lambda is_other: broker.ha.dialect_heard(is_other=is_other),
-        dialled=lambda: broker.ha.client.master_address if broker.ha.client is not None else None,
-        is_copy=lambda: broker.identity.is_copy and broker.store.commit_log.max_offset > 0,
-        is_replicating=lambda: broker.ha.client is None or broker.ha.client.link is not None,
-        ha_address=lambda: join_address(config.broker_ip2, config.ha_listen_port),
-        redispatch=broker.redispatch,
-    )

@@ -270,8 +270,9 @@ class ControllerProcessor:
             check_code=header.register_check_code,
             address=header.register_check_code.partition(";")[0],
         )
+        policy = _policy(header.twinlog_policy)  # The first of a name brings it.
         self._send_registration(
-            connection, request, header.cluster_name, header.broker_name, replica, Policy()
+            connection, request, header.cluster_name, header.broker_name, replica, policy
         )
 
     def _send_registration(

@@ -13,7 +13,8 @@ import logging
 import posixpath
 from collections.abc import Callable
 
-from twinlog.runtime.config import BrokerConfig, BrokerRole
+from twinlog.broker.role import Role
+from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, DiskFile
 
 _LOG = logging.getLogger(__name__)
@@ -25,8 +26,15 @@ _SIZE = 8
 class ConfirmedFile:
     """Keeps the file up with the watermark."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk, confirmed: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        confirmed: Callable[[], int],
+        role: Role | None = None,
+    ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._disk = disk
         self._confirmed = confirmed
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", FILE_NAME)
@@ -37,7 +45,7 @@ class ConfirmedFile:
         """Begin with what an earlier run has published, or remove it where it has no meaning."""
         if not self._disk.exists(self._path):
             return
-        if self._config.broker_role is not BrokerRole.SYNC_MASTER:
+        if not self._role.is_sync:
             self._disk.unlink(self._path)
             return
         known = int.from_bytes(self._disk.read_bytes(self._path)[:_SIZE], "big")
@@ -48,7 +56,7 @@ class ConfirmedFile:
     def publish(self) -> None:
         """Write the number if it has grown."""
         value = self._confirmed()
-        if self._config.broker_role is not BrokerRole.SYNC_MASTER or value <= self._written:
+        if not self._role.is_sync or value <= self._written:
             return
         try:
             self._write(value)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from twinlog.broker.role import Role
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.runtime.config import BrokerConfig
@@ -45,8 +46,15 @@ class _Saved(msgspec.Struct):
 class StoreIdentity:
     """The file and what is in it. Loaded after the store has its lock."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk, token: Token = random_token) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        token: Token = random_token,
+        role: Role | None = None,
+    ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._disk = disk
         self._token = token
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", "identity.json")
@@ -70,7 +78,7 @@ class StoreIdentity:
         self._twin = TwinIdentity(
             cluster=config.broker_cluster_name,
             group=config.broker_name,
-            replica_id=config.broker_id,
+            replica_id=self._role.broker_id,
             store_id="",
             replica_uid="",
             new_nonce=self._token,
@@ -90,10 +98,25 @@ class StoreIdentity:
         assert self._twin is not None
         return self._twin.store_id
 
+    def new_token(self) -> str:
+        return self._token()
+
+    @property
+    def replica_uid(self) -> str:
+        assert self._twin is not None
+        return self._twin.replica_uid
+
+    def be_origin(self) -> None:
+        """The first master of a controlled group names the lineage of its log."""
+        assert self._twin is not None
+        if not self._twin.store_id:
+            self._twin.store_id = self._token()
+            self._save()
+
     @property
     def is_promotion(self) -> bool:
         """Whether this start makes a copy the master."""
-        return self._config.is_master and bool(self._saved.replica_uid) and not self.was_master
+        return self._role.is_master and bool(self._saved.replica_uid) and not self.was_master
 
     def was_copy(self) -> bool:
         """Whether the last run was a slave. Before the store is loaded: its recovery asks."""
@@ -117,12 +140,12 @@ class StoreIdentity:
         self.is_copy = saved.is_copy or (
             saved.is_copy is None and bool(saved.store_id) and not saved.is_master
         )
-        if not saved.store_id and self._config.is_master:
+        if not saved.store_id and self._role.is_master:
             self._twin.store_id = self._token()
 
     def settle(self, now_ms: int) -> None:
         """The broker serves in its role: a copy that is the master now was promoted."""
-        if self.is_promotion:
+        if self.is_promotion and not self._role.is_controlled:
             self.promotion = max(self.promotion + 1, now_ms)
         self.is_granted, self.granted_end = False, 0
         if self._now() != self._saved or not self._has_both_files():
@@ -203,7 +226,7 @@ class StoreIdentity:
         return _Saved(
             self._twin.store_id,
             self._twin.replica_uid,
-            self._config.is_master,
+            self._role.is_master,
             self.promotion,
             self.is_granted,
             self.is_copy,

@@ -62,7 +62,18 @@ class AclChanged(msgspec.Struct, tag="acl", tag_field="kind"):
     text: str
 
 
-MetadataChange = TopicsChanged | GroupsChanged | OffsetsMoved | DelayMoved | AclChanged | Armed
+class EpochBegan(msgspec.Struct, tag="epoch", tag_field="kind", frozen=True):
+    """The first record of an epoch of a controlled group: who leads from here on."""
+
+    epoch: int
+    broker_id: int
+    previous_end: int
+    is_clean: bool = True
+
+
+MetadataChange = (
+    TopicsChanged | GroupsChanged | OffsetsMoved | DelayMoved | AclChanged | Armed | EpochBegan
+)
 
 _DECODER = msgspec.json.Decoder(MetadataChange)
 
@@ -86,7 +97,7 @@ def decode_change(body: bytes) -> MetadataChange:
 def split_change(change: MetadataChange, size_max: int = BODY_SIZE_MAX) -> Iterator[bytes]:
     """The bodies of one change: one, or several when a table is large."""
     body = encode_change(change)
-    if len(body) <= size_max or isinstance(change, (AclChanged, DelayMoved)):
+    if len(body) <= size_max or isinstance(change, (AclChanged, DelayMoved, EpochBegan)):
         yield body
         return
     if isinstance(change, OffsetsMoved) and not change.forward:

@@ -68,6 +68,7 @@ class MetadataWriter:
         self._clock = clock
         self._host = host
         self._is_enabled = False
+        self._is_subscribed = False
         self._needs_snapshot = False
         self._delay_written: dict[int, int] = {}
         self.record_count = 0
@@ -82,11 +83,19 @@ class MetadataWriter:
             return
         self._is_enabled = True
         self._offsets.journal = OffsetJournal()
-        self._topics.subscribe(self._topics_changed)
-        self._groups.subscribe(self._groups_changed)
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            self._topics.subscribe(self._topics_changed)
+            self._groups.subscribe(self._groups_changed)
         self._guard.on_armed = self._write
         self.write_snapshot()
         _LOG.info("metadata is written into the log from now on topic=%s", METADATA_TOPIC)
+
+    def disable(self) -> None:
+        """This broker is not the master any more; another one writes what changes."""
+        self._is_enabled = self._needs_snapshot = False
+        self._offsets.journal = None
+        self._guard.on_armed = None
 
     def write_snapshot(self) -> None:
         """Everything, so that a slave that reads from here on lacks nothing."""
@@ -138,6 +147,8 @@ class MetadataWriter:
             self._write(DelayMoved(offsets=moved))
 
     def _write(self, change: MetadataChange) -> None:
+        if not self._is_enabled:
+            return
         for body in split_change(change):
             message = PutMessage(
                 METADATA_TOPIC,
@@ -214,6 +225,22 @@ class MetadataReader:
         self._position.next_offset = min(
             self._position.next_offset, ends.get(_QUEUE, self._position.next_offset)
         )
+
+    def rewind(self) -> None:
+        """On a broker that was the master: what nobody has confirmed of its log is read again, as
+        the next master has it."""
+        self.queues_cut({_QUEUE: self._store.max_offset_in_queue(*_QUEUE)})
+
+    def take_all(self) -> None:
+        """On a broker that becomes the master: also what consumers do not see yet."""
+        queue = self._store.queue_table.get(*_QUEUE)
+        if queue is None:
+            return
+        shown, queue.max_offset = queue.max_offset, queue.next_offset
+        try:
+            self.catch_up()
+        finally:
+            queue.max_offset = shown
 
     def follow_master(self) -> None:
         """On a master: its own records are in its tables already, should it be a slave again."""

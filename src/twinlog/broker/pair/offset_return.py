@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.role import Role
 from twinlog.broker.tables import offset_json
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.remoting import fastjson
@@ -54,8 +55,10 @@ class OffsetReturn:
         client: RemotingClient,
         offsets: ConsumerOffsetManager,
         queue_end: Callable[[str, int], int],
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._client = client
         self._offsets = offsets
         self._queue_end = queue_end
@@ -82,7 +85,7 @@ class OffsetReturn:
         """TWINLOG_OFFSETS (10002): late commits, from a slave of this group."""
         config, header = self._config, request.header(TwinlogOffsetsRequestHeader)
         ours = (config.broker_cluster_name, config.broker_name)
-        if not config.is_master or (header.cluster_name, header.broker_name) != ours:
+        if not self._role.is_master or (header.cluster_name, header.broker_name) != ours:
             remark = "only the master of the group takes its slave's offsets"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         if len(request.body) > ON_LOOP_SIZE_MAX:

@@ -21,7 +21,8 @@ from twinlog.broker.pair.late_commits import CommitRelay
 from twinlog.broker.pair.metadata_service import WRITE_INTERVAL_MS, MetadataReader, MetadataWriter
 from twinlog.broker.pair.offset_return import OffsetReturn
 from twinlog.broker.pair.slave_synchronize import SlaveSynchronize
-from twinlog.ha.dialect import Heard, Verdict
+from twinlog.broker.role import Role
+from twinlog.ha.dialect import Dialect, Heard, Verdict
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address
 from twinlog.remoting.client import RemotingClient
@@ -62,8 +63,10 @@ class PairService:
         is_replicating: Callable[[], bool],
         ha_address: Callable[[], str],
         redispatch: Callable[[ServerConnection, Request], None],
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._disk = disk
         self._clock = clock
         self._tasks = tasks
@@ -107,7 +110,7 @@ class PairService:
         saved every few seconds, do not show yet. A master's own topics and groups are in its
         tables before they are in its log, so of its own log it takes only what moved forward.
         """
-        self.reader.load(only_offsets=self._config.is_master and was_master)
+        self.reader.load(only_offsets=self._role.is_master and was_master)
 
     def complete(self, *, was_master: bool) -> None:
         """On a master: its log has all that it should have; some of it came from a slave."""
@@ -116,11 +119,11 @@ class PairService:
 
     def close_gate(self) -> None:
         """Before the ports open: a master that had a twin slave answers no pull yet."""
-        if self._config.is_master and self._disk.exists(self._marker):
+        if self._role.is_master and self._disk.exists(self._marker):
             self.offset_return.close_gate()
 
     def start(self, name_servers: list[str]) -> None:
-        if not self._config.is_master:
+        if not self._role.is_master:
             self._tasks.contained("slave-sync", self.synchronize.run)
             self._tasks.contained("find-master", self._find_master)
             self._tasks.contained("late-commits", self._late_commits.run)
@@ -131,9 +134,29 @@ class PairService:
         if not self.offset_return.is_open:
             self._tasks.job("offset-return", self._fetch_offsets(name_servers))
 
+    # In a controlled group
+
+    def start_group(self) -> None:
+        """All tasks at once: each does something in one of the roles only."""
+        self._tasks.contained("slave-sync", self.synchronize.run)
+        self._tasks.contained("late-commits", self._late_commits.run)
+        self._tasks.round("metadata-log", lambda: WRITE_INTERVAL_MS, self.writer.tick)
+
+    def follow_group(self, address: str) -> None:
+        """This broker is a slave of the master that serves at `address`."""
+        self._is_complete = False
+        self.reader.rewind()
+        self.synchronize.master_address = address
+
+    def lead_group(self) -> None:
+        """This broker becomes the master: its tables are what its log says."""
+        self.synchronize.master_address = None
+        self.reader.take_all()
+        self._is_complete = True
+
     def mark(self) -> int:
         """How far the log's metadata is applied."""
-        if self._config.is_master and self._is_complete:
+        if self._role.is_master and self._is_complete:
             self.reader.follow_master()
         return self.reader.next_offset
 
@@ -148,7 +171,7 @@ class PairService:
 
     def flush(self) -> None:
         """At a clean stop: what moved since the last record goes with the log."""
-        if self._config.is_master:
+        if self._role.is_master:
             self.writer.tick()
 
     async def _fetch_offsets(self, name_servers: list[str]) -> None:
@@ -169,7 +192,7 @@ class PairService:
         self, group: str, topic: str, queue_id: int, offset: int, answer: Callable[[], None]
     ) -> None:
         """A client committed here: a twinlog master that is there knows before the answer."""
-        if self._config.is_master:
+        if self._role.is_master:
             answer()
         else:
             self._late_commits.add(group, topic, queue_id, offset, answer)
@@ -191,7 +214,7 @@ class PairService:
         is_news = address != self._master_address
         self._master_address = address
         self._question.registered(address, ha_address)
-        if is_news and not self._config.is_master:
+        if is_news and not self._role.is_master and not self._role.is_controlled:
             # At once: the slave may wait for this to dial.
             self._tasks.job("ask-master", self._ask_soon())
 
@@ -211,16 +234,18 @@ class PairService:
 
     async def ask_dialect(self, ha_address: str) -> Verdict:
         """What to speak to the master whose HA port is `ha_address`."""
+        if self._role.is_controlled:
+            return Verdict(Dialect.TWIN)
         return await self._question.ask(ha_address)
 
     @property
     def is_master_twin(self) -> bool:
-        return self._question.heard is Heard.TWIN
+        return self._role.is_controlled or self._question.heard is Heard.TWIN
 
     @property
     def is_master_classic(self) -> bool:
         """Known not to be twinlog; not the same as not known to be."""
-        return self._question.heard is Heard.NOT_TWINLOG
+        return not self._role.is_controlled and self._question.heard is Heard.NOT_TWINLOG
 
     # Requests
 
@@ -229,7 +254,7 @@ class PairService:
         return {
             "clusterName": config.broker_cluster_name,
             "brokerName": config.broker_name,
-            "brokerId": str(config.broker_id),
+            "brokerId": str(self._role.broker_id),
             "twinlog": __version__,
         }
 
@@ -242,7 +267,7 @@ class PairService:
             self._peer_asked(header)
         body: dict[str, Any] = {
             **self._identity(),
-            "brokerRole": config.broker_role.value,
+            "brokerRole": self._role.broker_role.value,
             "haAddress": self._ha_address(),
             "idempotentSends": True,
             **self.synchronize.facts(),
@@ -251,7 +276,9 @@ class PairService:
 
     def _peer_asked(self, header: TwinlogInfoRequestHeader) -> None:
         is_master_asking = header.broker_id == "0"
-        if not self._config.is_master and is_master_asking and header.ha_address:
+        if self._role.is_controlled:
+            return  # Who the master is, its controller says.
+        if not self._role.is_master and is_master_asking and header.ha_address:
             _LOG.info("the master is back ha=%s", header.ha_address)
             if header.address:
                 # Where it registers in a moment: the dialect question goes there.
@@ -276,7 +303,7 @@ class PairService:
         return self.offset_return.hold(connection, request)
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
-        if not self._config.is_master:
+        if not self._role.is_master:
             self.reader.queues_moved(keys)
 
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
@@ -289,7 +316,7 @@ class PairService:
 
     def status(self) -> dict[str, str]:
         """Keys for the broker's runtime information: metadata beside data."""
-        if self._config.is_master:
+        if self._role.is_master:
             return {
                 "metadataInLog": str(self.writer.is_enabled).lower(),
                 "metadataRecordsWritten": str(self.writer.record_count),

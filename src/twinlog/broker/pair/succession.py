@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from twinlog.broker.pair.identity import StoreIdentity
+from twinlog.broker.role import Role
 from twinlog.remoting import fastjson
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -71,8 +72,10 @@ class Succession:
         is_linked: Callable[[], bool],
         withdraw: Callable[[], None],
         fail: Callable[[str], None],
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._disk = disk
         self._clock = clock
         self._client = client
@@ -93,7 +96,7 @@ class Succession:
         heard when it was a slave before is older than its own time as the master."""
         if not self._disk.exists(self._path):
             return
-        if self._identity.was_master and not self._config.is_master:
+        if self._identity.was_master and not self._role.is_master:
             self._disk.unlink(self._path)
         else:
             try:
@@ -113,7 +116,7 @@ class Succession:
             NotTheMasterError: another broker was promoted since; or this copy was made the master
                 by hand while its master lives, or while another copy has more.
         """
-        if not self._config.is_master:
+        if not self._role.is_master:
             return
         group = await self._registered(name_servers)
         other = group.pop(0, None)
@@ -202,7 +205,7 @@ class Succession:
         """A broker says that it was promoted: if that is true, this master ends."""
         facts = await self._facts(address)
         is_successor = (
-            self._config.is_master
+            self._role.is_master
             and facts is not None
             and facts["brokerRole"] != "SLAVE"
             and facts["storeId"] == self._identity.store_id
@@ -253,7 +256,7 @@ class Succession:
         return {
             "clusterName": config.broker_cluster_name,
             "brokerName": config.broker_name,
-            "brokerId": str(config.broker_id),
+            "brokerId": str(self._role.broker_id),
             "promotion": str(self._identity.promotion),
             "address": self._address,
         }

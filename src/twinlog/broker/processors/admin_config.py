@@ -11,6 +11,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.role import Role
 from twinlog.broker.tables.data_version import DataVersion
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
@@ -40,8 +41,10 @@ class AdminConfigProcessor:
         disk: Disk,
         config_path: str | None,
         changed: Callable[[list[str]], None],
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._store = store
         self._topics = topics
         self._clock = clock
@@ -89,7 +92,7 @@ class AdminConfigProcessor:
 
     def _check_role(self, role: str | None) -> None:
         """SYNC and ASYNC may be exchanged; master and slave are not a matter of a key."""
-        if role is not None and (role == "SLAVE" or not self._config.is_master):
+        if role is not None and (role == "SLAVE" or not self._role.is_master):
             remark = "brokerRole: only ASYNC_MASTER and SYNC_MASTER may be exchanged"
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
 

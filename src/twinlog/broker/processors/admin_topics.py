@@ -12,6 +12,7 @@ import msgspec
 
 from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.role import Role
 from twinlog.broker.routes.registration import Registration
 from twinlog.broker.stats.broker_stats import BrokerStatsManager
 from twinlog.broker.tables.clients import ConsumerManager
@@ -55,8 +56,10 @@ class AdminTopicsProcessor:
         stats: BrokerStatsManager,
         registration: Registration,
         tasks: TaskOwner,
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -208,7 +211,7 @@ class AdminTopicsProcessor:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
 
     def _refuse_on_slave(self) -> None:
-        if not self._config.is_master:
+        if not self._role.is_master:
             remark = (
                 "Can't modify topic or subscription group from slave broker, "
                 "please execute it from master broker."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
 from twinlog.broker.put.replies import RESPONSE_CODES, PutCallback
+from twinlog.broker.role import Role
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.message import sysflag
 from twinlog.message.ids import parse_offset_message_id
@@ -31,15 +32,17 @@ class EndTransactionProcessor:
         *,
         store: MessageStore,
         transactions: TransactionalMessageService,
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._store = store
         self._transactions = transactions
 
     def end(self, connection: ServerConnection, request: Request) -> None:
         """END_TRANSACTION (37), mostly one-way. "Unknown" is not answered, as in Apache."""
         header = request.header(EndTransactionRequestHeader)
-        if not self._config.is_master:
+        if not self._role.is_master:
             connection.reply(request, ResponseCode.SLAVE_NOT_AVAILABLE, remark=UNSET_REMARK)
             return
         if header.commit_or_rollback == sysflag.TRANSACTION_COMMIT_TYPE:

@@ -16,6 +16,7 @@ from twinlog.broker.errors import BrokerError
 from twinlog.broker.pair.identity import StoreIdentity
 from twinlog.broker.pair.succession import Succession
 from twinlog.broker.processors.admin_config import write_values
+from twinlog.broker.role import Role
 from twinlog.ha.service import HAService
 from twinlog.message.crc import crc32
 from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, SIZE_MAGIC
@@ -60,8 +61,10 @@ class PromoteProcessor:
         config_path: str | None,
         restart: Callable[[str], None],
         flush_writes: Callable[[], None],
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._log = log
         self._ha = ha
         self._identity = identity
@@ -100,7 +103,7 @@ class PromoteProcessor:
         ours = (config.broker_cluster_name, config.broker_name, "0")
         if (header.cluster_name, header.broker_name, header.broker_id) != ours:
             return
-        if config.is_master and header.promotion > self._identity.promotion and header.address:
+        if self._role.is_master and header.promotion > self._identity.promotion and header.address:
             self._tasks.job(
                 "hear-successor", self._succession.hear_successor(header.address),
                 about=header.address,
@@ -111,8 +114,8 @@ class PromoteProcessor:
         facts: dict[str, Any] = {
             "clusterName": config.broker_cluster_name,
             "brokerName": config.broker_name,
-            "brokerId": config.broker_id,
-            "brokerRole": config.broker_role.value,
+            "brokerId": self._role.broker_id,
+            "brokerRole": self._role.broker_role.value,
             "storeId": self._identity.store_id,
             "promotion": self._identity.promotion,
             "logMin": self._log.min_offset,
@@ -126,7 +129,7 @@ class PromoteProcessor:
             "masterAddress": memory.master_address,
             "heardMs": memory.heard_ms,
         }
-        if config.is_master:
+        if self._role.is_master:
             facts["replicaIds"] = sorted(self._ha.joined_replica_ids)
             facts["inSyncReplicas"] = config.in_sync_replicas
         return facts
@@ -166,7 +169,7 @@ class PromoteProcessor:
         role, log_end = header.broker_role, header.log_end
         if header.broker_name != config.broker_name:
             _refuse(f"this is a broker of {config.broker_name}, not of {header.broker_name}")
-        if config.is_master:
+        if self._role.is_master:
             _refuse(f"this broker is the master of {config.broker_name} already")
         if role not in _MASTER_ROLES:
             _refuse(f"brokerRole={role}: {' or '.join(_MASTER_ROLES)} is wanted")

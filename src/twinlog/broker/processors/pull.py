@@ -24,6 +24,7 @@ from twinlog.broker.filter.subscription import (
 )
 from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.pull.hold import HeldPull, PullRequestHold, QueueKey
+from twinlog.broker.role import Role
 from twinlog.broker.stats.broker_stats import (
     BROKER_GET_NUMS,
     GROUP_GET_NUMS,
@@ -110,8 +111,10 @@ class PullMessageProcessor:
         skip_guard: SkipGuard,
         offset_moved: OffsetMovedListener,
         failures: Failures,
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -153,7 +156,7 @@ class PullMessageProcessor:
         self._commit(header)
 
     def _commit(self, header: PullMessageRequestHeader) -> None:
-        if header.sys_flag & FLAG_COMMIT_OFFSET and self._config.broker_role != "SLAVE":
+        if header.sys_flag & FLAG_COMMIT_OFFSET and self._role.is_master:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -323,7 +326,7 @@ class PullMessageProcessor:
 
     @property
     def _corrects_offsets(self) -> bool:
-        return self._config.broker_role != "SLAVE" or self._config.offset_check_in_slave
+        return self._role.is_master or self._config.offset_check_in_slave
 
     # Answering
 

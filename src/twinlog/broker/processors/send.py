@@ -20,6 +20,7 @@ from twinlog.broker.put.idempotence import Place
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.put.send_properties import scan_properties
 from twinlog.broker.rng import Rng
+from twinlog.broker.role import Role
 from twinlog.broker.stats.broker_stats import (
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
@@ -111,8 +112,10 @@ class SendMessageProcessor:
         once: SendOnce,
         remember_half: HalfListener,
         answer_when_routed: Callable[[ServerConnection], ServerConnection],
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._store = store
         self._put = store.put
         self._topics = topics
@@ -496,7 +499,7 @@ class SendMessageProcessor:
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
 
     def _create_topic(self, header: _Header) -> TopicConfig | None:
-        if self._config.broker_role == "SLAVE":
+        if self._role.is_slave:
             raise self._unavailable()
         is_retry = header.topic.startswith(names.RETRY_PREFIX)
         sys_flag = 0

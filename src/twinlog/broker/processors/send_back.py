@@ -10,6 +10,7 @@ from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.processors.send import VERSION_MAX_RECONSUME_TIMES
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.rng import Rng
+from twinlog.broker.role import Role
 from twinlog.broker.stats.broker_stats import SNDBCK_PUT_NUMS, BrokerStatsManager
 from twinlog.broker.tables.subscription_group import (
     SubscriptionGroupConfig,
@@ -54,8 +55,10 @@ class SendBackProcessor:
         stats: BrokerStatsManager,
         delay_levels: DelayLevels,
         rng: Rng,
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -92,7 +95,7 @@ class SendBackProcessor:
         self._put(connection, request, header.group, record, message)
 
     def _check(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
-        if self._config.broker_role == "SLAVE":
+        if self._role.is_slave:
             remark = "messages cannot be sent back to a slave, send them to the master"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         group = self._groups.find(header.group)

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twinlog.broker.put.durability import Demand, DurabilityQueue
+from twinlog.broker.role import Role
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.remoting.codec import SendResponseTemplate, encode_response
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.compiled import load
-from twinlog.runtime.config import BrokerConfig, BrokerRole, FlushDiskType
+from twinlog.runtime.config import BrokerConfig, FlushDiskType
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.status import AppendResult, PutMessageStatus
@@ -56,6 +57,10 @@ class Replication(Protocol):
         """A status that is certain already (no usable slave) and why, or None: wait."""
         ...
 
+    def may_answer_early(self) -> bool:
+        """Asked in controlled groups only: whether a put may be answered unconfirmed, now."""
+        ...
+
     def timeout_reason(self, end_offset: int) -> str:
         """Why the slaves have not acknowledged the log up to `end_offset`."""
         ...
@@ -76,9 +81,11 @@ class PutReplies:
         stats: StoreStats,
         flush_writes: Callable[[], None],
         failures: Failures | None = None,
+        role: Role | None = None,
     ) -> None:
         self._failures = failures if failures is not None else Failures()
         self._config = config
+        self._role = role or Role(config)
         self._clock = clock
         self._appended_mark = appended
         self._flushed_mark = flushed
@@ -140,8 +147,14 @@ class PutReplies:
         config = self._config
         return (
             config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-            or config.broker_role is BrokerRole.SYNC_MASTER
+            or self._role.is_sync
+            or self._must_be_confirmed
         )
+
+    @property
+    def _must_be_confirmed(self) -> bool:
+        """R5: without a lease nothing is answered before the group has it."""
+        return self._role.is_controlled and not self._replication.may_answer_early()
 
     def _begin(self, end_offset: int) -> None:
         """The first put of a turn ends at `end_offset`; unless there was one already."""
@@ -166,7 +179,7 @@ class PutReplies:
         if self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             demand = Demand.FLUSH
         is_awaited = end_offset > self._replication.confirmed.value  # Not so: a repeat.
-        if self._config.broker_role is BrokerRole.SYNC_MASTER and is_awaited:
+        if is_awaited and (self._role.is_sync or self._must_be_confirmed):
             status, reason = self._replication.check_sync(end_offset)
             if status is None:
                 demand = Demand.BOTH if demand is Demand.FLUSH else Demand.REPLICATE
@@ -204,6 +217,8 @@ class PutReplies:
             plain = self._fail_plain(plain, reached, reason)
             safe = self._fail_safe(safe, reached, reason)
             turn = self._fail_turn(turn, reached, reason)
+        if plain and self._must_be_confirmed:
+            plain, safe = [], [*safe, *((reached, send) for send in plain)]
         # One write puts the whole turn into the log: who waits for its first record has it all.
         assert not plain or plain[-1][5] < reached  # type: ignore[operator]
         assert not safe or safe[-1][0] <= reached
@@ -255,7 +270,9 @@ class PutReplies:
     def _release_turn(self, turn: list[_Entry], now: int) -> None:
         """What comes seldom: each for itself."""
         must_advance = False
-        for end_offset, waiting, must_wait in turn:
+        is_held = self._must_be_confirmed
+        for end_offset, waiting, wanted in turn:
+            must_wait = wanted or (is_held and type(waiting) is tuple)
             demand, reason = self._demand(end_offset) if must_wait else (Demand.NONE, "")
             if demand:
                 self._wait_durable(end_offset, waiting, demand, now)

@@ -18,6 +18,7 @@ from functools import partial
 
 import msgspec
 
+from twinlog.broker.role import Role
 from twinlog.broker.routes.namesrv_view import NamesrvView, Plan, TopicChanges
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import perm
@@ -78,8 +79,10 @@ class Registration:
         broker_address: str,
         ha_address: str,
         on_master: MasterListener | None = None,
+        role: Role | None = None,
     ) -> None:
         self._config = config
+        self._role = role or Role(config)
         self._client = client
         self._topics = topics
         self._clock = clock
@@ -92,6 +95,7 @@ class Registration:
         self._told = asyncio.Event()  # Set, and replaced, whenever a name server has answered.
         self._rivals_logged_ms: dict[str, int] = {}
         self._is_enabled = True
+        self._is_paused = self._role.is_controlled
         self._is_registered = False
         topics.subscribe(self.topics_changed)
 
@@ -210,7 +214,7 @@ class Registration:
         if view.is_twinlog or view.failure:
             return
         await self._look_for_rival(view)
-        if self._config.broker_id == MASTER_ID and await self._lacks_topics(view):
+        if self._role.broker_id == MASTER_ID and await self._lacks_topics(view):
             # The same version would be taken for known.
             self._topics.bump_version()
             view.forget()
@@ -245,9 +249,7 @@ class Registration:
         holders = data.get("brokerAddrs") if isinstance(data, dict) else None
         if not isinstance(holders, dict):
             return
-        holder = {str(key): value for key, value in holders.items()}.get(
-            str(self._config.broker_id)
-        )
+        holder = {str(key): value for key, value in holders.items()}.get(str(self._role.broker_id))
         is_other = isinstance(holder, str) and holder != self._broker_address
         self._note_rival(view, holder if is_other else None, is_in_route=True)
 
@@ -257,7 +259,7 @@ class Registration:
             broker_name=self._config.broker_name,
             broker_addr=self._broker_address,
             cluster_name=self._config.broker_cluster_name,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
         )
         body = fastjson.dumps(self._topics.data_version.to_json())
         answer = await self._ask(view, RequestCode.QUERY_DATA_VERSION, header, body)
@@ -270,9 +272,20 @@ class Registration:
         server takes a goodbye for that of whoever has the id."""
         self._is_enabled = self._is_registered = False
 
+    def pause(self) -> None:
+        """In a controlled group: say nothing until this broker knows again what it is."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """This broker has a role, perhaps another one than before: tell everybody at once."""
+        self._is_paused = False
+        if self._role.is_master:
+            self._topics.bump_version()  # The same version would be taken for known.
+        self.wake()
+
     async def _register(self, view: NamesrvView) -> bool:
         """One registration. True: it was taken."""
-        if not self._is_enabled:
+        if not self._is_enabled or self._is_paused:
             return False
         self._is_registered = True
         before = self._client.connection(view.address)
@@ -283,7 +296,7 @@ class Registration:
             broker_addr=self._broker_address,
             cluster_name=self._config.broker_cluster_name,
             ha_server_addr=self._ha_address,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
             compressed=self._config.compressed_register,
             body_crc32=body_crc(body),
             twinlog_topics=plan.scope,
@@ -339,7 +352,9 @@ class Registration:
             )
             self._compare(view, plan, header.twinlog_digest)
         good = [v for v in self._current_views() if v.is_answering]
-        if good and self._on_master is not None and self._config.broker_role == "SLAVE":
+        is_asked = self._on_master is not None and not self._role.is_controlled
+        if good and is_asked and self._role.is_slave:
+            assert self._on_master is not None
             # One name server may not know yet what another does: the first that knows counts.
             self._on_master(*next((v.master for v in good if any(v.master)), good[0].master))
         if good and good[0] is view:
@@ -347,7 +362,7 @@ class Registration:
 
     def _compare(self, view: NamesrvView, plan: Plan, digest: str | None) -> None:
         """Whether it has exactly our topics. Only those of a master in the route count."""
-        if self._config.broker_id != MASTER_ID or not view.is_in_route or digest is None:
+        if self._role.broker_id != MASTER_ID or not view.is_in_route or digest is None:
             return
         if not view.compare(plan, digest) and not view.is_repaired:
             _LOG.warning("name server has other topics than we told it address=%s", view.address)
@@ -365,7 +380,7 @@ class Registration:
         _LOG.error(
             "another broker has our name and id name=%s id=%d ours=%s other=%s in_route=%s "
             "namesrv=%s: stop one of the two, or give it another brokerName or brokerId",
-            self._config.broker_name, self._config.broker_id, self._broker_address, rival,
+            self._config.broker_name, self._role.broker_id, self._broker_address, rival,
             "ours" if is_in_route else "the other", view.address,
         )  # fmt: skip
 
@@ -391,7 +406,7 @@ class Registration:
             broker_name=self._config.broker_name,
             broker_addr=self._broker_address,
             cluster_name=self._config.broker_cluster_name,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
         )
         views = [NamesrvView(address) for address in self.addresses]
         await asyncio.gather(
@@ -457,7 +472,7 @@ class Registration:
         """904 every second to those that understand it: they notice at once when we stop."""
         while True:
             await self._clock.sleep_ms(_HEARTBEAT_MS)
-            for view in self._current_views():
+            for view in () if self._is_paused else self._current_views():
                 if view.is_answering:
                     self._heartbeat(view)
 
@@ -474,7 +489,7 @@ class Registration:
             cluster_name=self._config.broker_cluster_name,
             broker_addr=self._broker_address,
             broker_name=self._config.broker_name,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
         )
         connection.oneway(RemotingCommand.request(RequestCode.BROKER_HEARTBEAT, header))
 

@@ -132,6 +132,7 @@ class ApplyBrokerIdRequestHeader(Header):
     applied_broker_id: Long
     register_check_code: str
     twinlog_uid: str | None = None
+    twinlog_policy: str | None = None
 
 
 class SetLearnerRequestHeader(Header):

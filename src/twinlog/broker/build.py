@@ -1,0 +1,280 @@
+"""How the parts of a broker are put together: each gets what it needs through its constructor."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+from twinlog.broker.delay.schedule import ScheduleMessageService
+from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
+from twinlog.broker.group.controller_link import ControllerLink
+from twinlog.broker.group.replicas import ReplicasManager
+from twinlog.broker.group.stored import StoredGroup
+from twinlog.broker.handlers import store_host
+from twinlog.broker.pair.confirmed_file import ConfirmedFile
+from twinlog.broker.pair.identity import StoreIdentity
+from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter
+from twinlog.broker.pair.offset_moved import OffsetMovedEvents
+from twinlog.broker.pair.offset_return import OffsetReturn
+from twinlog.broker.pair.replica_ranges import ReplicaRanges
+from twinlog.broker.pair.service import PairService
+from twinlog.broker.pair.shorter_log import ShorterLog
+from twinlog.broker.pair.skip_guard import SkipGuard
+from twinlog.broker.pair.slave_synchronize import SlaveSynchronize
+from twinlog.broker.pair.succession import Succession
+from twinlog.broker.processors.client_manage import notify_members
+from twinlog.broker.processors.pull import PullMessageProcessor
+from twinlog.broker.put.once_service import IdempotentSends
+from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.routes.registration import Registration
+from twinlog.broker.stats.broker_stats import (
+    BrokerStatsManager,
+)
+from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.tables.clients import (
+    ConsumerGroupInfo,
+    ConsumerManager,
+    ProducerManager,
+)
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.topic_config import TopicConfigManager
+from twinlog.broker.transaction.service import TransactionalMessageService
+from twinlog.ha.epoch_file import EpochFile
+from twinlog.ha.service import HAService
+from twinlog.ha.settings import HASettings
+from twinlog.runtime.saving import SaveService
+from twinlog.store.integrity.scrub import Scrubber
+from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
+
+
+def build_tables(broker: Broker) -> None:
+    config, clock = broker.config, broker.clock
+    broker.topics = TopicConfigManager(config, _file(broker, "topics.json"), clock)
+    broker.groups = SubscriptionGroupManager(config, _file(broker, "subscriptionGroup.json"), clock)
+    broker.topics.before_creation = broker.groups.before_creation = broker.creations.take
+    broker.offsets = ConsumerOffsetManager(_file(broker, "consumerOffset.json"))
+    broker.skip_guard = SkipGuard(broker.disk, config.store_path_root_dir, clock)
+    broker.offsets.guard = broker.skip_guard
+    broker.producers = ProducerManager()
+    broker.filters = ConsumerFilterManager(config, _file(broker, "consumerFilter.json"), clock)
+
+    def members_changed(info: ConsumerGroupInfo) -> None:
+        if not info.channels:
+            broker.filters.group_gone(info.group)
+        notify_members(config, info)
+
+    broker.consumers = ConsumerManager(members_changed)
+    broker.locks = RebalanceLockManager()
+    broker.stats = BrokerStatsManager()
+    broker.store_stats = StoreStats(clock.now_ms())
+
+
+def _file(broker: Broker, name: str) -> ConfigFile:
+    directory = posixpath.join(broker.config.store_path_root_dir, "config")
+    return ConfigFile(broker.disk, posixpath.join(directory, name))
+
+
+def build_store(broker: Broker, memory_size: int) -> None:
+    config = broker.config
+    broker.store = MessageStore(
+        config,
+        disk=broker.disk,
+        clock=broker.clock,
+        delay_levels=config.delay_levels,
+        memory_size=memory_size,
+    )
+    broker.shorter_log = ShorterLog(broker.store, broker.topics, broker.offsets, broker.skip_guard)
+    root = config.store_path_root_dir
+    own = posixpath.join(root, "twinlog")
+    broker.scrubber = Scrubber(broker.store, broker.disk, broker.clock, own)
+    broker.once = IdempotentSends(broker.store, broker.disk, broker.clock, root)
+    broker.identity = StoreIdentity(config, broker.disk, role=broker.role)
+    broker.ha = HAService(
+        HASettings.from_config(config),
+        broker.store,
+        broker.clock,
+        broker.tasks,
+        twin=broker.identity.twin(),
+        ask_dialect=lambda address: broker.pair.ask_dialect(address),  # The pair is built later.
+        reseed_all=broker.reseed_all,
+        epochs=EpochFile(broker.disk, root) if broker.role.is_controlled else None,
+    )
+    broker.confirmed_file = ConfirmedFile(
+        config, broker.disk, lambda: broker.ha.confirmed_offset, role=broker.role
+    )
+    broker.store.reput.on_damage = broker.ha.damage_found
+    broker.replies = PutReplies(
+        config,
+        clock=broker.clock,
+        appended=broker.store.appended,
+        flushed=broker.store.flushed,
+        replication=broker.ha,
+        store_host=store_host(config),
+        stats=broker.store_stats,
+        flush_writes=broker.flush_writes,
+        failures=broker.failures,
+        role=broker.role,
+    )
+
+
+def build_services(broker: Broker) -> None:
+    config = broker.config
+    broker.schedule = ScheduleMessageService(
+        store=broker.store,
+        replies=broker.replies,
+        levels=config.delay_levels,
+        stats=broker.stats,
+        file=_file(broker, "delayOffset.json"),
+        clock=broker.clock,
+        failures=broker.failures,
+    )
+    tables: tuple[Any, ...] = (
+        broker.topics, broker.groups, broker.offsets, broker.filters, broker.schedule
+    )  # fmt: skip
+    broker.saves = SaveService(broker.clock, [table.saver for table in tables])
+    broker.transactions = TransactionalMessageService(
+        config,
+        store=broker.store,
+        replies=broker.replies,
+        topics=broker.topics,
+        offsets=broker.offsets,
+        producers=broker.producers,
+        stats=broker.stats,
+        clock=broker.clock,
+        host=store_host(config),
+        failures=broker.failures,
+    )
+    broker.registration = Registration(
+        config,
+        client=broker.client,
+        topics=broker.topics,
+        clock=broker.clock,
+        broker_address=broker.address,
+        ha_address=broker.ha_address,
+        on_master=lambda ha_address, address: broker.pair.master_registered(address, ha_address),
+        role=broker.role,
+    )
+    broker.pair = _build_pair(broker)
+    broker.succession = _build_succession(broker)
+    broker.replica_ranges = _build_replica_ranges(broker)
+    broker.ha.on_twin_joined = broker.pair.twin_slave_joined
+    broker.store.on_queues_cut = broker._queues_cut
+    if broker.ha.catch_up is not None:
+        broker.ha.catch_up.on_own_cut = lambda end, reason: broker.replies.give_up(reason)
+    broker.pulls = PullMessageProcessor(
+        config,
+        store=broker.store,
+        topics=broker.topics,
+        groups=broker.groups,
+        offsets=broker.offsets,
+        consumers=broker.consumers,
+        filters=broker.filters,
+        stats=broker.stats,
+        store_stats=broker.store_stats,
+        clock=broker.clock,
+        flush_writes=broker.flush_writes,
+        skip_guard=broker.skip_guard,
+        offset_moved=OffsetMovedEvents(
+            config, broker.store, broker.clock, store_host(config)
+        ).record,
+        failures=broker.failures,
+        role=broker.role,
+    )
+    if broker.role.is_controlled:
+        broker.replicas = _build_replicas(broker)
+
+
+def _build_replica_ranges(broker: Broker) -> ReplicaRanges:
+    return ReplicaRanges(
+        client=broker.client,
+        identity=broker.identity,
+        succession=broker.succession,
+        log=broker.store.commit_log,
+        scrubber=broker.scrubber,
+        disk=broker.disk,
+        clock=broker.clock,
+        tasks=broker.tasks,
+        name_servers=lambda: broker.registration.addresses,
+    )
+
+
+def _build_succession(broker: Broker) -> Succession:
+    return Succession(
+        broker.config,
+        disk=broker.disk,
+        clock=broker.clock,
+        client=broker.client,
+        identity=broker.identity,
+        address=broker.address,
+        log_end=lambda: broker.store.commit_log.max_offset,
+        master_address=lambda: broker.pair.synchronize.master_address,
+        is_linked=lambda: broker.ha.is_linked,
+        withdraw=broker.registration.withdraw,
+        fail=lambda reason: broker.on_failure(reason),
+        role=broker.role,
+    )
+
+
+def _build_replicas(broker: Broker) -> ReplicasManager:
+    config = broker.config
+    stored = StoredGroup(
+        broker.disk, config.store_path_root_dir, config.broker_cluster_name, config.broker_name
+    )
+    link = ControllerLink(broker.client, config.controller_addresses)
+    return ReplicasManager(broker, stored, link, broker.identity.new_token)
+
+
+def _build_pair(broker: Broker) -> PairService:
+    config = broker.config
+    tables: dict[str, Any] = {
+        "topics": broker.topics,
+        "groups": broker.groups,
+        "offsets": broker.offsets,
+        "schedule": broker.schedule,
+        "clock": broker.clock,
+    }
+    path = posixpath.join(config.store_path_root_dir, "twinlog", "metadata.json")
+    return PairService(
+        config,
+        disk=broker.disk,
+        clock=broker.clock,
+        tasks=broker.tasks,
+        client=broker.client,
+        writer=MetadataWriter(
+            store=broker.store, host=store_host(config), guard=broker.skip_guard, **tables
+        ),
+        reader=MetadataReader(
+            store=broker.store, disk=broker.disk, path=path, guard=broker.skip_guard, **tables
+        ),
+        synchronize=SlaveSynchronize(
+            config,
+            client=broker.client,
+            is_classic=lambda: broker.pair.is_master_classic,
+            is_twin=lambda: broker.pair.is_master_twin,
+            queue_end=broker.store.max_offset_in_queue,
+            **tables,
+        ),
+        offset_return=OffsetReturn(
+            config,
+            client=broker.client,
+            offsets=broker.offsets,
+            queue_end=broker.store.max_offset_in_queue,
+            role=broker.role,
+        ),
+        ask_registration=broker.registration.ask_master,
+        master_is_back=broker.ha.master_is_back,
+        master_is_at=broker.ha.update_master_address,
+        dialect_heard=lambda is_other: broker.ha.dialect_heard(is_other=is_other),
+        dialled=lambda: broker.ha.client.master_address if broker.ha.client is not None else None,
+        is_copy=lambda: broker.identity.is_copy and broker.store.commit_log.max_offset > 0,
+        is_replicating=lambda: broker.ha.client is None or broker.ha.client.link is not None,
+        ha_address=lambda: broker.ha_address,
+        redispatch=broker.redispatch,
+        role=broker.role,
+    )

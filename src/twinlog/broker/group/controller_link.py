@@ -1,0 +1,167 @@
+"""A broker's words with its controller: 904, 1001, 1003, 1005, 1012, 1013.
+
+Corresponds to the controller's part of RocketMQ 5's BrokerOuterAPI. One connection, to the
+controller that leads; whichever answers at all says who that is. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from twinlog.controller.record import GroupRecord
+from twinlog.ha.authority import SetProposal
+from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.controller import SyncStateSet
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.errors import DECODE_ERRORS, RemotingError
+from twinlog.remoting.headers import controller as headers
+from twinlog.remoting.headers.base import Header
+
+_LOG = logging.getLogger("twinlog.broker")
+_TIMEOUT_MS = 1_000
+
+
+class ControllerError(RemotingError):
+    """No controller answered, or not with what was asked for."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat that left at `sent_ms` (boot clock)."""
+
+    sent_ms: int
+    record: GroupRecord | None
+    lease_ms: int = 0
+    is_admitted: bool = False
+    hand_over_to: int | None = None
+    frozen: str = ""
+
+
+class ControllerLink:
+    """Requests to whoever leads."""
+
+    def __init__(self, client: RemotingClient, addresses: list[str]) -> None:
+        self._client = client
+        self._addresses = addresses
+        self._next = 0
+        self.leader: str | None = None
+
+    async def find(self) -> str:
+        """The address of the leading controller; asks the next one each time it is not known."""
+        if self.leader is not None:
+            return self.leader
+        address = self._addresses[self._next % len(self._addresses)]
+        self._next += 1
+        answer = await self._invoke(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+        header = answer.header(headers.ControllerMetadataResponseHeader)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ControllerError(f"{address}: code {answer.code} {answer.remark or ''}")
+        if header.twinlog is None:
+            raise ControllerError(f"{address} is not a controller of twinlog")
+        leader = address if header.is_leader else header.controller_leader_address
+        if not leader:
+            raise ControllerError(f"{address}: no controller leads at the moment")
+        _LOG.info("controller found leader=%s", leader)
+        self.leader = leader
+        return leader
+
+    def lost(self) -> None:
+        """It does not answer, or does not lead any more: look for the leader again."""
+        if self.leader is not None:
+            self._client.close_connection(self.leader, "another controller is looked for")
+        self.leader = None
+
+    async def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> Request:
+        """
+        Raises:
+            ControllerError: the answer is a refusal, with its code.
+            RemotingError: there is no answer.
+        """
+        address = await self.find()
+        answer = await self._invoke(address, code, header, body)
+        if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            self.lost()
+        if answer.code != ResponseCode.SUCCESS:
+            text = f"{address}: code {answer.code} {answer.remark or ''}"
+            raise ControllerError(text, answer.code)
+        return answer
+
+    async def _invoke(
+        self, address: str, code: RequestCode, header: Header | None = None, body: bytes = b""
+    ) -> Request:
+        command = RemotingCommand.request(code, header, body)
+        try:
+            return await self._client.invoke(address, command, _TIMEOUT_MS)
+        except OSError as error:
+            raise ControllerError(f"{address}: {error}") from error
+
+    # What is asked
+
+    async def heartbeat(
+        self,
+        header: headers.ControllerHeartbeatRequestHeader,
+        stored: GroupRecord | None,
+        sent_ms: int,
+    ) -> Beat:
+        body = b"" if stored is None else msgspec.json.encode(stored)
+        answer = await self.ask(RequestCode.BROKER_HEARTBEAT, header, body)
+        says = answer.header(headers.ControllerHeartbeatResponseHeader)
+        return Beat(
+            sent_ms,
+            decode_record(answer.body) if answer.body else None,
+            says.twinlog_lease_ms or 0,
+            bool(says.twinlog_admitted),
+            says.twinlog_hand_over,
+            says.twinlog_frozen or "",
+        )
+
+    async def propose(
+        self, name: str, own_id: int, incarnation: str, proposal: SetProposal
+    ) -> None:
+        """Ask for a set; it counts when the next heartbeat brings it."""
+        told = ";".join(f"{n}={token}" for n, token in sorted(proposal.incarnations.items()))
+        header = headers.AlterSyncStateSetRequestHeader(
+            broker_name=name,
+            master_broker_id=own_id,
+            master_epoch=proposal.epoch,
+            twinlog_incarnation=incarnation,
+            twinlog_incarnations=told,
+        )
+        body = SyncStateSet(sorted(proposal.members), proposal.set_epoch)
+        code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        await self.ask(code, header, fastjson.dumps(body))
+
+    async def next_id(self, cluster: str, name: str) -> int:
+        header = headers.BrokerSetRequestHeader(cluster, name)
+        answer = await self.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+        return answer.header(headers.NextBrokerIdResponseHeader).next_broker_id
+
+    async def register(self, code: RequestCode, **fields: Any) -> None:
+        """1013 and 1003."""
+        kind: Any = headers.RegisterBrokerToControllerRequestHeader
+        if code == RequestCode.CONTROLLER_APPLY_BROKER_ID:
+            kind = headers.ApplyBrokerIdRequestHeader
+        await self.ask(code, kind(**fields))
+
+
+def decode_record(body: bytes) -> GroupRecord:
+    """
+    Raises:
+        ControllerError: it is no record.
+    """
+    try:
+        record = msgspec.json.decode(body, type=GroupRecord)
+        record.check()
+    except (*DECODE_ERRORS, AssertionError) as error:
+        raise ControllerError(f"the controller's record cannot be read: {error}") from error
+    return record

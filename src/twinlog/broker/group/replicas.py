@@ -1,0 +1,448 @@
+"""Follows the controller: heartbeats, what they bring, and what the broker does about it.
+
+Corresponds to RocketMQ 5's ReplicasManager. The rules are elsewhere and pure: `ha/group_view.py`
+(R4, R11), `ha/authority.py`, `ha/in_sync.py`; the steps of a change are in `role_change.py`. Here
+is the order in which things happen:
+
+    heartbeat answered -> the view learns -> an epoch that is over ends at once
+                       -> the record is stored -> the change is carried out
+
+A record that is learnt while an older one is being carried out interrupts it: the change that is
+wanted is asked for anew after each wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from twinlog.broker.group.controller_link import Beat, ControllerError, ControllerLink
+from twinlog.broker.group.role_change import RoleChange
+from twinlog.broker.group.stored import Application, StoredGroup
+from twinlog.controller.record import Election, GroupRecord, Policy
+from twinlog.ha.authority import Authority, SetProposal
+from twinlog.ha.group_view import GroupState, GroupView, ReplicaRole
+from twinlog.ha.in_sync import InSync
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.errors import RemotingError
+from twinlog.remoting.headers.controller import ControllerHeartbeatRequestHeader
+from twinlog.runtime.failures import error_text
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
+
+_LOG = logging.getLogger("twinlog.broker")
+HEARTBEAT_MS = 400
+_HEARTBEAT_MS_MIN = 5  # However often something asks for one.
+_TICK_MS = 100
+_NOT_CAUGHT_UP_MS_MAX = 1_500
+_JOINING_MS_MAX = 3_000  # One that has not caught up by then holds back everybody's sends.
+_RETRY_MS = 200
+_BUSY = (ResponseCode.SYSTEM_BUSY,)
+
+
+def state_of(record: GroupRecord) -> GroupState:
+    """The part of a record that a replica acts by."""
+    master = record.replicas.get(record.master_broker_id or 0)
+    return GroupState(
+        epoch=record.master_epoch,
+        set_epoch=record.sync_state_set_epoch,
+        master_id=record.master_broker_id,
+        master_incarnation=record.master_incarnation,
+        master_ha_address="" if master is None else master.ha_address,
+        members=record.sync_state_set,
+        is_clean=record.election is Election.CLEAN,
+    )
+
+
+class ReplicasManager:
+    """One broker of a controlled group."""
+
+    def __init__(
+        self, broker: Broker, stored: StoredGroup, link: ControllerLink, token: Callable[[], str]
+    ) -> None:
+        self._broker = broker
+        self._clock = broker.clock
+        self._stored = stored
+        self._link = link
+        self._token = token
+        self.incarnation = token()
+        self.change = RoleChange(broker)
+        self._view: GroupView | None = None
+        self._record: GroupRecord | None = None
+        self._in_sync = InSync()
+        self._joining_since_ms = 0
+        self._is_registered = False
+        self._is_proposing = False
+        self._is_stopping = False
+        self._wake = asyncio.Event()
+        self._settling = asyncio.Event()
+        self._said = ""
+        self.frozen = ""
+
+    # Life
+
+    def load(self) -> None:
+        """After the store has its lock. Raises StoreError."""
+        self._stored.load()
+
+    def start(self) -> None:
+        """Ports are open: ask who leads."""
+        broker = self._broker
+        group = broker.ha.group
+        assert group is not None
+        group.incarnation = self.incarnation
+        group.is_learner = broker.config.async_learner
+        group.on_newer_epoch = self.met
+        group.on_links_changed = self._links_changed
+        if self._stored.broker_id is not None:
+            self._known_id(self._stored.broker_id)
+        broker.tasks.contained("controller", self._follow_controller)
+        broker.tasks.contained("role", self._keep_settled)
+        broker.tasks.round("in-sync", lambda: _TICK_MS, self._tick)
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    def _known_id(self, broker_id: int) -> None:
+        stored, group = self._stored, self._broker.ha.group
+        assert group is not None
+        group.own_id = broker_id
+        group.epoch = stored.known_epoch
+        state = GroupState() if stored.record is None else state_of(stored.record)
+        self._view = GroupView(broker_id, self.incarnation, state, stored.known_epoch)
+        self._record = stored.record
+
+    # What others ask
+
+    def hint(self) -> None:
+        """Somebody says that there is news: only the controller's answer counts (R11)."""
+        self._wake.set()
+
+    def met(self, epoch: int) -> None:
+        """A peer or a name server knows this epoch; a newer one ends what ours allows (R4)."""
+        view = self._view
+        if view is None or epoch <= view.known_epoch:
+            return
+        _LOG.warning("a newer epoch was met epoch=%d known=%d", epoch, view.known_epoch)
+        if view.met(epoch):
+            self.change.stand_down(f"epoch {epoch} has begun")
+            self._settling.set()
+        self._wake.set()
+
+    @property
+    def authority(self) -> Authority | None:
+        group = self._broker.ha.group
+        return None if group is None else group.authority
+
+    @property
+    def record(self) -> GroupRecord | None:
+        return self._record
+
+    def _links_changed(self) -> None:
+        """A link came or went: the controller wants to know, and perhaps the set changes."""
+        self._wake.set()
+        if self.authority is not None:
+            asyncio.get_running_loop().call_soon(self._tick_safely)
+        elif self._broker.ha.is_linked:
+            self._broker.registration.resume()
+
+    # The controller
+
+    async def _follow_controller(self) -> None:
+        while True:
+            started_ms = self._clock.monotonic_ms()
+            self._wake.clear()
+            try:
+                if not self._is_registered:
+                    await self._register()
+                await self._beat()
+            except RemotingError as error:
+                self._not_answered(error)
+            except OSError as error:
+                self._say(f"the identity cannot be written: {error}")
+            await self._pause(started_ms)
+
+    async def _pause(self, started_ms: int) -> None:
+        await self._clock.sleep_ms(_HEARTBEAT_MS_MIN)
+        left_ms = started_ms + HEARTBEAT_MS - self._clock.monotonic_ms()
+        if left_ms <= 0 or self._wake.is_set():
+            return
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _not_answered(self, error: RemotingError) -> None:
+        code = error.code if isinstance(error, ControllerError) else None
+        if code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            self._is_registered = False
+        elif code is None:
+            self._link.lost()
+        self._say(error_text(error))
+
+    def _say(self, problem: str) -> None:
+        """Once for each change."""
+        if problem != self._said:
+            if problem:
+                _LOG.warning("controller: %s", problem)
+            elif self._said:
+                _LOG.info("the controller answers again")
+            self._said = problem
+
+    async def _register(self) -> None:
+        """Have an id, and say where this broker is."""
+        broker, config = self._broker, self._broker.config
+        if self._stored.broker_id is None:
+            await self._apply_for_id()
+        number = self._stored.broker_id
+        assert number is not None
+        fields = {
+            "cluster_name": config.broker_cluster_name,
+            "broker_name": config.broker_name,
+            "broker_id": number,
+            "broker_address": broker.address,
+            "twinlog_ha_addr": broker.ha_address,
+            "twinlog_uid": broker.identity.replica_uid,
+            "twinlog_learner": config.async_learner,
+            "twinlog_priority": config.broker_election_priority,
+            "twinlog_policy": self._policy_text(),
+        }
+        try:
+            await self._link.register(RequestCode.CONTROLLER_REGISTER_BROKER, **fields)
+        except ControllerError as error:
+            if error.code != ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+                raise
+            # It lost its state, or an operator cleaned this replica: the same id again.
+            await self._apply(number, f"{broker.address};{self._token()}")
+            await self._link.register(RequestCode.CONTROLLER_REGISTER_BROKER, **fields)
+        self._is_registered = True
+        _LOG.info("registered with the controller id=%d", number)
+
+    async def _apply_for_id(self) -> None:
+        stored, config = self._stored, self._broker.config
+        if stored.application is None:
+            number = await self._link.next_id(config.broker_cluster_name, config.broker_name)
+            stored.apply(Application(number, f"{self._broker.address};{self._token()}"))
+        application = stored.application
+        assert application is not None
+        try:
+            await self._apply(application.broker_id, application.check_code)
+        except ControllerError as error:
+            if error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                stored.withdraw()  # Another replica was faster: ask for the next one.
+            raise
+        stored.applied()
+        assert stored.broker_id is not None
+        self._known_id(stored.broker_id)
+
+    async def _apply(self, number: int, check_code: str) -> None:
+        config = self._broker.config
+        await self._link.register(
+            RequestCode.CONTROLLER_APPLY_BROKER_ID,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            applied_broker_id=number,
+            register_check_code=check_code,
+            twinlog_uid=self._broker.identity.replica_uid,
+            twinlog_policy=self._policy_text(),
+        )
+
+    def _policy_text(self) -> str:
+        config = self._broker.config
+        policy = Policy(
+            broker_role=config.broker_role.value,
+            flush_disk_type=config.flush_disk_type.value,
+            min_in_sync_replicas=config.min_in_sync_replicas,
+            total_replicas=config.total_replicas,
+        )
+        return msgspec.json.encode(policy).decode()
+
+    async def _beat(self) -> None:
+        broker, view = self._broker, self._view
+        group = broker.ha.group
+        assert view is not None
+        assert group is not None
+        config = broker.config
+        sent_ms = self._clock.boot_ms()
+        client = broker.ha.client
+        link_ms = None if client is None else client.heard_ms_ago()
+        header = ControllerHeartbeatRequestHeader(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=broker.address,
+            broker_name=config.broker_name,
+            broker_id=view.own_id,
+            epoch=group.last_epoch,
+            max_offset=broker.store.commit_log.max_offset,
+            confirm_offset=broker.ha.confirmed.value,
+            election_priority=config.broker_election_priority,
+            twinlog_incarnation=self.incarnation,
+            twinlog_known_epoch=self._stored.known_epoch,
+            twinlog_complete=not broker.ha.is_in_doubt,
+            twinlog_writable=broker.store.is_writeable and not self._is_stopping,
+            twinlog_link=link_ms,
+            twinlog_was_master=broker.identity.was_master,
+        )
+        beat = await self._link.heartbeat(header, self._stored.record, sent_ms)
+        self._say("")
+        self._answered(beat)
+
+    def _answered(self, beat: Beat) -> None:
+        if beat.frozen != self.frozen:
+            self.frozen = beat.frozen
+            _LOG.error("the controller decides nothing: %s", beat.frozen or "it does again")
+        if beat.is_admitted:
+            self._broker.ha.admitted()
+        if beat.record is not None and not beat.frozen:
+            self._learn(beat.record)
+        record, authority = beat.record, self.authority
+        if authority is not None and record is not None:
+            authority.granted(
+                beat.sent_ms, beat.lease_ms, record.master_epoch, record.master_incarnation
+            )
+
+    def _learn(self, record: GroupRecord) -> None:
+        view = self._view
+        assert view is not None
+        before = (view.role, view.state.epoch)
+        steps = view.learn(state_of(record))
+        if not steps and (self._record is None or record.version <= self._record.version):
+            return
+        if (record.master_epoch, record.sync_state_set_epoch) < (
+            view.state.epoch, view.state.set_epoch,
+        ):  # fmt: skip
+            return
+        self._record = record
+        if before != (view.role, view.state.epoch):
+            self.change.stand_down(f"epoch {view.state.epoch} has begun, {_who(record)} leads")
+        self._settling.set()
+
+    # Carrying out
+
+    async def _keep_settled(self) -> None:
+        if self._record is not None:
+            self._settling.set()  # After an error this begins again: nothing is forgotten.
+        while True:
+            await self._settling.wait()
+            self._settling.clear()
+            try:
+                await self._settle()
+            except OSError as error:
+                _LOG.error("a change of role waits error=%s", error)
+                self._settling.set()
+                await self._clock.sleep_ms(_RETRY_MS)
+
+    async def _settle(self) -> None:
+        """Store what is known, then be what it says."""
+        view, record, group = self._view, self._record, self._broker.ha.group
+        assert view is not None
+        assert group is not None
+        known_epoch, stored = view.known_epoch, self._stored
+        if stored.record != record or stored.known_epoch != known_epoch:
+            await stored.save(record, known_epoch)
+            if self._settling.is_set():
+                return  # Something newer: it is stored before anything is done.
+        group.epoch = known_epoch
+        if record is None or view.state.epoch != known_epoch:
+            return  # Of the epoch that was met nothing else is known yet.
+        group.uids = {n: replica.uid for n, replica in record.replicas.items()}
+        state = view.state
+        if view.role is ReplicaRole.MASTER:
+            await self._lead(state, record)
+        elif view.role is ReplicaRole.SLAVE:
+            master = record.replicas[record.master_broker_id or 0]
+            self.change.follow(state, master.address)
+
+    async def _lead(self, state: GroupState, record: GroupRecord) -> None:
+        if self.change.leading_epoch != state.epoch:
+            self._in_sync = InSync(
+                not_caught_up_ms=min(
+                    _NOT_CAUGHT_UP_MS_MAX, self._broker.config.ha_max_time_slave_not_catchup
+                )
+            )
+            is_done = await self.change.promote(
+                state, record.policy, lambda: not self._settling.is_set()
+            )
+            if not is_done:
+                return
+            self._wake.set()
+        authority = self.authority
+        assert authority is not None
+        authority.committed(state.set_epoch, state.members)
+        group = self._broker.ha.group
+        assert group is not None
+        group.confirm()
+        self._check_set_size(record.policy)
+        self._tick()
+
+    # The sync-state set
+
+    def _check_set_size(self, policy: Policy) -> None:
+        """`minInSyncReplicas`, looked at before the append."""
+        authority = self.authority
+        if authority is None or not self.change.leading_epoch:
+            return
+        size, least = len(authority.members), policy.min_in_sync_replicas
+        reason = "" if size >= least else f"in-sync replicas {size} of {least}"
+        self._broker.store.close_for_puts(reason)
+
+    def _tick_safely(self) -> None:
+        self._broker.failures.contain("sync-state set", self._tick)
+
+    def _tick(self) -> None:
+        authority, record = self.authority, self._record
+        if authority is None or record is None or not self.change.leading_epoch:
+            return
+        now_ms = self._clock.monotonic_ms()
+        end = self._broker.store.commit_log.max_offset
+        for number in record.replicas.keys() - {authority.own_id}:
+            self._in_sync.observe(now_ms, number, authority.acked_by(number), end)
+        if not authority.is_changing:
+            self._wish(now_ms, authority, record)
+        elif authority.is_joining and now_ms - self._joining_since_ms > _JOINING_MS_MAX:
+            authority.give_up_joining()
+        proposal = authority.proposal()
+        if proposal is not None and not self._is_proposing:
+            self._is_proposing = True
+            self._broker.tasks.job("sync-state-set", self._propose(authority, proposal))
+
+    def _wish(self, now_ms: int, authority: Authority, record: GroupRecord) -> None:
+        learners = frozenset(record.replicas) - record.voters
+        wish = self._in_sync.wish(now_ms, authority.members, authority.own_id, learners)
+        if wish is None:
+            return
+        verb = "joins" if wish.is_admission else "leaves"
+        _LOG.info("replica %d %s the sync-state set: %s", wish.replica_id, verb, wish.reason)
+        if wish.is_admission:
+            self._joining_since_ms = now_ms
+            authority.join(wish.replica_id)
+        else:
+            self._in_sync.fell(now_ms, wish.replica_id)
+            authority.shrink(wish.replica_id)
+
+    async def _propose(self, authority: Authority, proposal: SetProposal) -> None:
+        """One at a time; what became of it the next heartbeat says (R2)."""
+        config = self._broker.config
+        try:
+            await self._link.propose(
+                config.broker_name, authority.own_id, self.incarnation, proposal
+            )
+        except ControllerError as error:
+            if error.code is not None and error.code not in _BUSY:
+                _LOG.warning("sync-state set refused reason=%s", error)
+                authority.rejected(proposal.set_epoch)
+        except RemotingError as error:
+            _LOG.info("sync-state set not answered reason=%s", error)
+        finally:
+            self._is_proposing = False
+            self._wake.set()
+
+
+def _who(record: GroupRecord) -> str:
+    number = record.master_broker_id
+    return "nobody" if number is None else f"replica {number}"
