@@ -10,7 +10,7 @@ from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
 from twinlog.broker.group.controller_link import ControllerLink
 from twinlog.broker.group.replicas import ReplicasManager
 from twinlog.broker.group.stored import StoredGroup
-from twinlog.broker.handlers import store_host
+from twinlog.broker.host import store_host
 from twinlog.broker.pair.confirmed_file import ConfirmedFile
 from twinlog.broker.pair.identity import StoreIdentity
 from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.broker import acl_guard as rules
 from twinlog.broker.group.requests import group_rows
+from twinlog.broker.host import store_host
 from twinlog.broker.pair.replica_rows import replica_rows
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
@@ -32,7 +33,6 @@ from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.pull.held_answers import answer_when_routed
 from twinlog.broker.rng import Rng
 from twinlog.broker.stats.runtime_info import RuntimeInfo
-from twinlog.message.ids import pack_host
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers import admin as admin_headers
@@ -57,17 +57,10 @@ from twinlog.remoting.request_table import (
     RequestTable,
     Row,
 )
-from twinlog.runtime.addresses import resolve
-from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.config_format import parse_properties
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
-
-
-def store_host(config: BrokerConfig) -> bytes:
-    """The address that records and message ids carry, packed."""
-    return pack_host(resolve(config.broker_ip1), config.listen_port)
 
 
 def request_table(

@@ -146,11 +146,13 @@ class GroupReplication:
         if confirmed > self._confirmed.value:
             self._confirmed.advance(confirmed)
 
-    def log_cut(self) -> None:
-        """What was confirmed may only be gone when an unclean election decided so (R9)."""
+    def link_started(self) -> None:
+        """On a slave: its log is a prefix of its master's. What was confirmed may only be gone
+        when an unclean election decided so (R9)."""
         end = self._store.commit_log.max_offset
         if self._confirmed.value > end:
             self._confirmed.reset(end, "the log was cut after an unclean election")
+        self.on_links_changed()
 
     def timeout_reason(self, end_offset: int) -> str:
         """Why a put that ended at `end_offset` was not confirmed in time."""

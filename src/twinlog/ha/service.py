@@ -29,6 +29,7 @@ from twinlog.ha.replica_log import ReplicaStore
 from twinlog.ha.service_status import ack_of, status_of
 from twinlog.ha.settings import HASettings
 from twinlog.ha.status import DepartedStatus, HAStatus
+from twinlog.ha.twin.admission import hello_refusal
 from twinlog.ha.twin.catch_up import MasterCatchUp
 from twinlog.ha.twin.connection import TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
@@ -174,9 +175,9 @@ class HAService:
         """Be the slave of the master at `address`, in the epoch that is known."""
         assert self.group is not None
         assert self.group.authority is None
-        if self.client is not None and self.client.master_address == address:
-            return
         if self.client is not None:
+            if self.client.master_address == address:
+                return
             self.client.stop("the master has another address")
         self.client = self._new_client(address)
         self._tasks.contained("ha-client", self.client.run)
@@ -422,17 +423,8 @@ class HAService:
         """Whether this slave may join: one connection for each replica."""
         hello = connection.core.hello
         assert hello is not None
-        if self.settings.is_slave:
-            return ErrorCode.NOT_A_MASTER, "this broker is a slave: replicate from its master"
-        if self.settings.tls is not None and not connection.is_tls:
-            return ErrorCode.TLS_WANTED, (
-                "this master takes twinlog slaves over TLS only: set twinlogHATLS=true there"
-            )
         assert self.twin is not None
-        is_open = not (connection.is_tls or connection.is_local)
-        if is_open and (reason := self.twin.open_refusal(connection.host)):
-            return ErrorCode.NO_CREDENTIALS, reason
-        if self.group is not None and (refusal := self.group.hello_refusal(hello)) is not None:
+        if refusal := hello_refusal(connection, self.settings, self.twin, self.group):
             return refusal
         for other in tuple(self.connections):
             if not isinstance(other, TwinConnection) or other is connection:
@@ -599,8 +591,7 @@ class HAService:
         self.twin.adopt_store_id(store_id)
         self.twin.mark.rebase(self._log.max_offset)
         if self.group is not None:
-            self.group.log_cut()
-            self.group.on_links_changed()
+            self.group.link_started()
 
     def _told_confirmed(self, confirmed: int) -> None:
         """A slave has what its master calls confirmed, up to here."""

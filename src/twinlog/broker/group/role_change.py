@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from twinlog.broker.handlers import store_host
+from twinlog.broker.host import store_host
 from twinlog.broker.pair.metadata_log import EpochBegan, encode_change
 from twinlog.broker.role import MASTER_ID, RoleState
 from twinlog.ha.authority import Authority

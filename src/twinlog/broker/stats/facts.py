@@ -39,7 +39,7 @@ class BrokerFacts:
         config = broker.config
         return ServerFacts(
             kind="broker",
-            name=f"{config.broker_name}:{config.broker_id}",
+            name=f"{config.broker_name}:{self._broker.role.broker_id}",
             address=broker.address,
             refusal=self._refusal(),
             disks=self.disks(),
@@ -50,7 +50,7 @@ class BrokerFacts:
     def _refusal(self) -> str:
         """A slave takes no sends by design; what its disk refuses is told all the same."""
         store = self._broker.store
-        if self._broker.config.is_master:
+        if self._broker.role.is_master:
             return store.refusal_reason
         return store.commit_log.broken_reason or store.running_flags.reason
 
