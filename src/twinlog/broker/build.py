@@ -164,7 +164,7 @@ def build_services(broker: Broker) -> None:
     broker.succession = _build_succession(broker)
     broker.replica_ranges = _build_replica_ranges(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
-    broker.store.on_queues_cut = broker._queues_cut
+    broker.store.on_queues_cut = broker.queues_were_cut
     if broker.ha.catch_up is not None:
         broker.ha.catch_up.on_own_cut = lambda end, reason: broker.replies.give_up(reason)
     broker.pulls = PullMessageProcessor(

@@ -334,7 +334,7 @@ class Broker:
         self.schedule.start(after_crash=is_doubtful)
         self.transactions.start(after_crash=is_doubtful)
 
-    def _queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+    def queues_were_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The log was cut back, of a slave to its master's, of a master to a confirmed one."""
         self.pair.queues_cut(ends)
         if self.role.is_master:
