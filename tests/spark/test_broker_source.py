@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import pytest
 
 from support.processes import Process
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from twinlog.admin.client import Admin
+from twinlog.admin.topics import create_topic
 from twinlog.client import Message, blocking
 from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import DataLossError, NotFoundError, UnreachableError
@@ -153,3 +156,24 @@ def test_no_such_topic_and_no_name_server_are_clear_errors(pair: Pair) -> None:
         rows_of(pair.options(subscribe="nothing"))
     with pytest.raises(UnreachableError, match="BROKER_UNREACHABLE"):
         rows_of(pair.options(nameServer="127.0.0.1:9"))
+
+
+def test_an_empty_topic_and_a_missing_one_are_the_same_in_files(pair: Pair) -> None:
+    send(pair, 1)
+
+    async def make() -> None:
+        async with Admin(pair.namesrv.address) as admin:
+            await create_topic(admin, "empty", read_queues=3)
+
+    asyncio.run(make())
+    wait_until(lambda: "empty" in StoreView(pair.master.store).topics(), "the table is saved")
+    files = {"path": str(pair.master.store), "brokerName": "broker-a"}
+    for place in (files, {"nameServer": pair.namesrv.address}):
+        options = SourceOptions.parse({**place, "subscribe": "empty"})
+        transport = open_transport(options)
+        bounds = transport.heads({}).bounds
+        transport.close()
+        assert bounds == {("empty", "broker-a", queue): (0, 0) for queue in range(3)}
+        assert rows_of(options) == []
+        with pytest.raises(NotFoundError, match=r"TOPIC_NOT_FOUND. there is no topic 'nothing'"):
+            rows_of(SourceOptions.parse({**place, "subscribe": "nothing"}))

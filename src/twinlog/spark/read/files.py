@@ -79,14 +79,14 @@ class StoreTransport:
 
     def queues(self) -> list[QueueKey]:
         """Return every queue of the store."""
-        found = self.store.queues().items()
+        found = self.store.readable_queues().items()
         return [(topic, self.broker, queue_id) for topic, ids in found for queue_id in ids]
 
     def bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return first and end offset of queues."""
         self.store.log.refresh()
         confirmed = self.store.confirmed() if self.options.isolation == "confirmed" else None
-        present = self.store.queues()
+        present = self.store.readable_queues()
         found = {}
         for key in keys:
             topic, broker, queue_id = key

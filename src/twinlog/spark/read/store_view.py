@@ -49,6 +49,7 @@ from twinlog.message.layout import (
     picked,
 )
 from twinlog.message.names import LMQ_PREFIX
+from twinlog.message.perm import PERM_READ
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.numbers import is_number
 from twinlog.spark.decode.records import LogSlice
@@ -347,6 +348,18 @@ class StoreView:
             if (top / topic).is_dir():
                 found[topic] = sorted(int(q) for q in os.listdir(top / topic) if is_number(q))
         return found
+
+    def readable_queues(self) -> dict[str, list[int]]:
+        """Return the queues that a consumer may read, as a broker's route names them.
+
+        Queues of the topic table that have no message yet are among them.
+        """
+        found = {topic: set(ids) for topic, ids in self.queues().items()}
+        for topic, config in self.topics().items():
+            if isinstance(config, dict) and int(config.get("perm", 0)) & PERM_READ:
+                known = found.setdefault(topic, set())
+                known.update(range(int(config.get("readQueueNums", 0))))
+        return {topic: sorted(ids) for topic, ids in found.items()}
 
     def queue(self, topic: str, queue_id: int) -> QueueView:
         """Open one consume queue (it may be empty)."""
