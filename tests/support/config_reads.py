@@ -13,11 +13,11 @@ import msgspec
 import twinlog
 
 SOURCE = Path(twinlog.__file__).parent
-# What belongs to a server; log lines are set up for each of them.
+# What belongs to a server; log lines and the HTTP port are set up for each of them.
 PLACES = {
-    "broker": ("broker", "store", "ha", "cli/broker.py", "runtime/log_config.py"),
-    "namesrv": ("namesrv", "cli/namesrv.py", "runtime/log_config.py"),
-    "controller": ("controller", "cli/controller.py", "runtime/log_config.py"),
+    "broker": ("broker", "store", "ha", "observe", "cli/broker.py", "runtime/log_config.py"),
+    "namesrv": ("namesrv", "observe", "cli/namesrv.py", "runtime/log_config.py"),
+    "controller": ("controller", "observe", "cli/controller.py", "runtime/log_config.py"),
     "tls": ("runtime/tls.py",),
 }
 HOLDERS = {"config", "_config", "settings"}  # What the code calls a configuration.

@@ -7,14 +7,23 @@ broker.kill(); broker = broker.restart()
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
-from support.processes import Process, free_broker_port, free_port
+from support.processes import Process, free_broker_port, free_port, wait_until
 from support.properties import write_properties
 
 TWINLOG = Path(sys.executable).parent / "twinlog"
 READY_DEADLINE_S = 60.0
+ANY_HTTP_PORT = {"metricsPromExporterPort": 0}
+_HTTP_LINE = re.compile(r"HTTP port for metrics and health address=(\S+)")
+
+
+def http_address(server: Process) -> str:
+    """Where /metrics and /health of a server are."""
+    found = wait_until(lambda: _HTTP_LINE.findall(server.output()), "the HTTP port is open")
+    return str(found[-1])
 
 
 class TwinlogNamesrv(Process):
@@ -23,7 +32,7 @@ class TwinlogNamesrv(Process):
         self.config = config
         self.port = int(str(config["listenPort"]))
         self.address = f"127.0.0.1:{self.port}"
-        file = write_properties(directory / "namesrv.conf", config)
+        file = write_properties(directory / "namesrv.conf", {**ANY_HTTP_PORT, **config})
         argv = [str(TWINLOG), "namesrv", "-c", str(file)]
         super().__init__("twinlog namesrv", argv, log=directory / "namesrv.log", cwd=directory)
 
@@ -56,7 +65,7 @@ class TwinlogBroker(Process):
         self.store = Path(str(config["storePathRootDir"]))
         file = directory / "broker.conf"
         if writes_file:
-            write_properties(file, config)
+            write_properties(file, {**ANY_HTTP_PORT, **config})
         argv = [str(TWINLOG), "broker", "-c", str(file)]
         super().__init__("twinlog broker", argv, log=directory / "broker.log", cwd=directory)
 
@@ -132,7 +141,7 @@ class TwinlogController(Process):
         self.config = config
         self.port = int(str(config["listenPort"]))
         self.address = f"127.0.0.1:{self.port}"
-        file = write_properties(directory / "controller.conf", config)
+        file = write_properties(directory / "controller.conf", {**ANY_HTTP_PORT, **config})
         argv = [str(TWINLOG), "controller", "-c", str(file)]
         super().__init__("twinlog controller", argv, log=directory / "c.log", cwd=directory)
 

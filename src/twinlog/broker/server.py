@@ -45,6 +45,7 @@ from twinlog.broker.stats.broker_stats import (
     BrokerStatsManager,
 )
 from twinlog.broker.stats.facts import BrokerFacts
+from twinlog.broker.stats.metrics import observed_broker
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.broker.tables.clients import (
     CLIENT_SCAN_INTERVAL_MS,
@@ -59,6 +60,7 @@ from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.ha.service import HAService
 from twinlog.ha.settings import HASettings
+from twinlog.observe.observer import Observed
 from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.acl_guard import AccessGuard
@@ -185,6 +187,9 @@ class Broker:
     @property
     def hold(self) -> Any:
         return self.pulls.hold
+
+    def observed(self) -> Observed:
+        return observed_broker(self)
 
     # Requests
 

@@ -27,6 +27,7 @@ from twinlog.runtime.config_format import parse_properties
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
 CONSOLE_PORT = 8082
+HTTP_PORT = 5557  # Of the first process; the others follow.
 BROKER_PORT_STEP = 10  # VIP is port - 2 and HA is port + 1: ten keeps the groups apart.
 
 
@@ -46,6 +47,7 @@ class Node(msgspec.Struct):
     broker_id: int = 0
     pid: int = 0
     started: float = 0.0  # process creation time: tells a reused process id from ours
+    http_port: int = 0  # metrics and health
 
     @property
     def address(self) -> str:
@@ -262,6 +264,9 @@ def _plan_nodes(plan: ClusterPlan, directory: Path) -> list[Node]:
             role = "SLAVE" if broker_id else master
             port = next(ports)
             nodes.append(Node(name, "broker", port, str(directory / name), role, group, broker_id))
+    http_ports = free_ports(len(nodes)) if plan.uses_free_ports else None
+    for index, node in enumerate(nodes):
+        node.http_port = HTTP_PORT + index if http_ports is None else http_ports[index]
     if plan.has_console:
         nodes.append(Node("console", "console", _console_port(plan), str(directory / "console")))
     return nodes
@@ -323,6 +328,7 @@ def _write_configuration(cluster: LocalCluster, node: Node, plan: ClusterPlan) -
     if node.kind == "console":
         return
     values = {"listenPort": str(node.port), "bindAddress": "127.0.0.1"}
+    values["metricsPromExporterPort"] = str(node.http_port)
     if node.kind == "namesrv":
         values["kvConfigPath"] = str(Path(node.directory) / "kvConfig.json")
     else:

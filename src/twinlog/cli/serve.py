@@ -13,12 +13,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import click
 
+from twinlog.observe.observer import Observed, Observer
 from twinlog.runtime import log_config
 from twinlog.runtime.audit_file import finish_audit
+from twinlog.runtime.clock import SystemClock
 from twinlog.runtime.config import LoadedConfig
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.runtime.config_key import by_reason
@@ -26,6 +28,7 @@ from twinlog.runtime.descriptors import raise_descriptor_limit
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.log_config import LogSettings
 from twinlog.runtime.memory import give_back, return_large_buffers
+from twinlog.runtime.server_config import ServerConfig
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
@@ -47,6 +50,15 @@ class Service(Protocol):
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class VisibleService(Service, Protocol):
+    """A service that has metrics and health of its own."""
+
+    config: ServerConfig
+
+    def observed(self) -> Observed: ...
 
 
 class Lifetime:
@@ -167,6 +179,7 @@ async def _serve(
     make: Callable[[Lifetime], Service], known_errors: tuple[type[Exception], ...]
 ) -> int:
     lifetime = Lifetime()
+    observer: Observer | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lifetime.stop)
@@ -175,6 +188,11 @@ async def _serve(
     try:
         service = make(lifetime)
         loop.set_exception_handler(_contain_callbacks(service.failures))
+        if isinstance(service, VisibleService):
+            observer = Observer(
+                service.config, service.observed(), clock=SystemClock(), failures=service.failures
+            )
+            await observer.start()
         await service.start()
     except ConfigValueError as error:
         click.echo(f"twinlog: cannot start: {error}", err=True)
@@ -187,9 +205,15 @@ async def _serve(
     return_large_buffers()
     give_back()
     click.echo(service.ready_line, err=True)
+    if observer is not None:
+        observer.serving()
     notify_ready()
     await lifetime.ended()
+    if observer is not None:
+        observer.stopping()
     await service.stop()
+    if observer is not None:
+        await observer.stop()
     if lifetime.failure is not None:
         click.echo(f"twinlog: stopped: {lifetime.failure}", err=True)
         return EXIT_FAILED

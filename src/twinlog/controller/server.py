@@ -24,10 +24,13 @@ from twinlog.controller.core import Controller, Event
 from twinlog.controller.etcd_store import EtcdRecordStore
 from twinlog.controller.events import Effect, Timing
 from twinlog.controller.file_store import FileRecordStore
+from twinlog.controller.metrics import ControllerMetrics
 from twinlog.controller.operators import EVENTS_MAX
 from twinlog.controller.processor import ControllerProcessor, connection_number
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.store import Leader, RecordStore, RecordStoreError, StoreOutcome
+from twinlog.observe.health import Facts, ServerFacts
+from twinlog.observe.observer import Observed
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
@@ -36,7 +39,7 @@ from twinlog.remoting.addresses import join_address
 from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.bodies.controller import SyncStateSet
 from twinlog.remoting.client import RemotingClient
-from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.codes import RequestCode, ResponseCode, refusal_labels
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import CommandError, RemotingError
 from twinlog.remoting.headers import controller as headers
@@ -199,6 +202,20 @@ class ControllerServer:
     @property
     def now_ms(self) -> int:
         return self._clock.boot_ms()
+
+    def observed(self) -> Observed:
+        """For whoever makes this controller visible."""
+        return Observed(
+            facts=lambda: Facts(
+                servers=(ServerFacts(kind="controller", name=self.address, address=self.address),)
+            ),
+            metrics=ControllerMetrics(self),
+            labels=lambda: {"node_type": "controller", "node_id": self.known_address},
+            connections=lambda: {
+                "service": 0 if self._remoting is None else len(self._remoting.connections)
+            },
+            refusal_labels=refusal_labels,
+        )
 
     # Events and effects
 

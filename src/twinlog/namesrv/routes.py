@@ -106,6 +106,16 @@ class RegisterBrokerResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteCounts:
+    """How many brokers, topics and groups without a master are in the route."""
+
+    masters: int
+    slaves: int
+    topics: int
+    groups_without_master: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rival:
     """An address that is not in the route because another one has its place."""
 
@@ -397,6 +407,17 @@ class RouteInfoManager:
             if address in self._filter_servers
         }
         return TopicRouteData(list(queues.values()), brokers, filters)
+
+    def counts(self) -> RouteCounts:
+        """How much there is, for metrics."""
+        ids = [data.broker_addrs.keys() for data in self._brokers.values()]
+        masters = sum(MASTER_ID in group for group in ids)
+        return RouteCounts(
+            masters=masters,
+            slaves=sum(len(group) for group in ids) - masters,
+            topics=len(self._topics),
+            groups_without_master=sum(bool(group) and MASTER_ID not in group for group in ids),
+        )
 
     def cluster_info(self) -> ClusterInfo:
         clusters = {name: sorted(brokers) for name, brokers in self._clusters.items()}

@@ -9,15 +9,21 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from twinlog.controller.metrics import ControllerMetrics
 from twinlog.controller.server import ControllerServer, build_controller
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import KVConfigManager
+from twinlog.namesrv.metrics import NamesrvMetrics
 from twinlog.namesrv.processor import NamesrvProcessor
 from twinlog.namesrv.routes import RouteInfoManager
+from twinlog.observe.collect import Source, Sources
+from twinlog.observe.health import Facts, ServerFacts
+from twinlog.observe.observer import Observed
 from twinlog.remoting.acl import RELOAD_INTERVAL_MS
 from twinlog.remoting.acl_file import rule_files
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.addresses import join_address
+from twinlog.remoting.codes import refusal_labels
 from twinlog.remoting.command import Request
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.server import RemotingServer, ServerConnection
@@ -110,6 +116,28 @@ class Namesrv:
 
     def _controller_address(self) -> str:
         return "" if self.controller is None else self.controller.known_address
+
+    def observed(self) -> Observed:
+        """For whoever makes this name server visible."""
+        sources: list[Source] = [NamesrvMetrics(self.routes)]
+        if self.controller is not None:
+            sources.append(ControllerMetrics(self.controller))
+        return Observed(
+            facts=self._facts,
+            metrics=Sources(sources),
+            labels=lambda: {"node_type": "nameserver", "node_id": self.address},
+            connections=lambda: {
+                "service": 0 if self._remoting is None else len(self._remoting.connections)
+            },
+            refusal_labels=refusal_labels,
+        )
+
+    def _facts(self) -> Facts:
+        unsaved = tuple(f"{name}: {why}" for name, why in self._saves.problems.items())
+        server = ServerFacts(
+            kind="name server", name=self.address, address=self.address, unsaved=unsaved
+        )
+        return Facts(servers=(server,))
 
     async def stop(self) -> None:
         if self.controller is not None:

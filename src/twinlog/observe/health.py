@@ -225,6 +225,18 @@ def judge(facts: Facts) -> Health:
     return Health(tuple(found))
 
 
+_NOT_READY = frozenset({Code.SENDS_REFUSED, Code.SLAVE_STOPPED, Code.LOG_INCOMPLETE})
+
+
+def why_not_ready(health: Health) -> str:
+    """Why a server cannot do what it is for; empty when it can.
+
+    A pair whose slave is gone is not healthy, but its master serves: taking it away helps nobody.
+    """
+    texts = (finding.text for finding in health.findings if finding.code in _NOT_READY)
+    return "; ".join(dict.fromkeys(texts))
+
+
 def judge_group(group: GroupFacts) -> Health:
     return judge(Facts(groups=(group,)))
 

@@ -202,6 +202,9 @@ class RequestCode(IntEnum):
     TWINLOG_EVENTS = 10023  # What changed and why, from the journal of events.
 
 
+_REQUEST_NAMES = {code.value: code.name for code in RequestCode}
+
+
 class ResponseCode(IntEnum):
     """What a response says. 10, 11 and 12 mean stored on the master, the rest unknown."""
 
@@ -291,3 +294,12 @@ def version_description(version: int) -> str:
     if suffix:
         rest += 1
     return f"V{major}_{rest // 20}_{rest % 20 // 2}{suffix}"
+
+
+_RESPONSE_NAMES = {code.value: code.name for code in ResponseCode}
+
+
+def refusal_labels(request_code: int, response_code: int) -> tuple[str, str, str]:
+    """Names of a request and of the answer that refused it, for metrics and events."""
+    request = _REQUEST_NAMES.get(request_code, "OTHER")
+    return request, str(response_code), _RESPONSE_NAMES.get(response_code, "OTHER")

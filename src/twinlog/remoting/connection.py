@@ -422,6 +422,7 @@ class Connection(asyncio.Protocol):
     def _failed(self, request: Request, error: Exception) -> None:
         """A bug of ours costs this request its answer, not the others their server."""
         if isinstance(error, CommandError):
+            self._failures.refused(request.code, error.code)
             self.reply(request, error.code, remark=error.remark)
             return
         self._failures.note(f"request {request.code}", error, self.remote_text)

@@ -45,7 +45,6 @@ _NOT_CONTROLLED = "twinlog knows it in controlled groups only (enableControllerM
 _ONLY_APACHE = "twinlog's controller is told every 400 ms and answers at once"
 _DLEDGER = "it belongs to enableDLegerCommitLog, which is refused"
 _NO_WAITING = "requests do not wait in queues, so they do not grow old there; see the quotas"
-_NO_METRICS = "metrics are not exported yet, see metricsExporterType"
 _NO_BIT_MAPS = "it belongs to enableConsumeQueueExt, which has no effect here"
 
 
@@ -65,13 +64,6 @@ class Reseed(StrEnum):
     TAIL = "tail"
     ALL = "all"
     MANUAL = "manual"
-
-
-class MetricsExporterType(StrEnum):
-    DISABLE = "DISABLE"
-    OTLP_GRPC = "OTLP_GRPC"
-    PROM = "PROM"
-    LOG = "LOG"
 
 
 class BrokerConfig(MessageStoreConfig, kw_only=True):
@@ -471,22 +463,10 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         ),
     ] = False
 
-    # Metrics: keys of 5.x.
-    metrics_exporter_type: Annotated[
-        MetricsExporterType,
-        refused(
-            "How metrics are exported.",
-            "twinlog does not export metrics yet, an alarm that relies on them would stay silent;"
-            " remove the key to start",
-        ),
-    ] = MetricsExporterType.DISABLE
-    metrics_prom_exporter_port: Annotated[
-        Port, no_effect("Port on which Prometheus reads metrics.", _NO_METRICS)
-    ] = 5557
-    metrics_prom_exporter_host: Annotated[
-        str, no_effect("Address on which Prometheus reads metrics.", _NO_METRICS)
-    ] = ""
-    metrics_label: Annotated[str, no_effect("Labels added to all metrics.", _NO_METRICS)] = ""
+    twinlog_metrics_per_queue: Annotated[
+        bool,
+        used("Show the lag of each queue of each group, too: as many series as there are queues."),
+    ] = False
     enable_detail_stat: Annotated[
         bool, no_effect("Keep statistics of each topic.", "they are always kept")
     ] = True
@@ -558,6 +538,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     def check(self) -> list[Finding]:
         """What no single value can show. The id of a master becomes 0."""
         return [
+            *super().check(),
             *self._check_group(),
             *self._check_role(),
             *self._check_accounts(),

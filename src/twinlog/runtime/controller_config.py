@@ -126,13 +126,14 @@ class ControllerConfig(ServerConfig, kw_only=True):
 
     def check(self) -> list[Finding]:
         """What no single value can show."""
-        return list(
-            controller_findings(
+        return [
+            *super().check(),
+            *controller_findings(
                 self.controller_d_leger_peers,
                 self.controller_d_leger_self_id,
                 self.twinlog_controller_etcd,
-            )
-        )
+            ),
+        ]
 
 
 def peers_by_id(peers: str | None) -> dict[str, str]:

@@ -42,6 +42,8 @@ class Failures:
         self._now_ms = now_ms or SystemClock().now_ms
         self._table: dict[str, Failure] = {}
         self._kinds: dict[tuple[str, str, str], int] = {}
+        self.refusals: dict[tuple[int, int], int] = {}
+        """Requests that were answered with an error, by request and response code."""
         self.listener: Callable[[str, BaseException], None] | None = None
         """For whoever wants to know of each: the simulation takes every one for a fault."""
 
@@ -68,6 +70,13 @@ class Failures:
         self._log(failure, error)
         if self.listener is not None:
             self.listener(what, error)
+
+    def refused(self, request_code: int, response_code: int) -> None:
+        """A request was refused as it should be: no failure, but worth a number."""
+        key = (request_code, response_code)
+        if key not in self.refusals and len(self.refusals) >= KINDS_MAX:
+            key = (0, response_code)
+        self.refusals[key] = self.refusals.get(key, 0) + 1
 
     def contain(self, what: str, function: Callable[..., object], *arguments: Any) -> bool:
         """Call `function`; an exception of it is noted and goes no further. Whether all is well."""

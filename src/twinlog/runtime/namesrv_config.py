@@ -192,7 +192,7 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
 
     def check(self) -> list[Finding]:
         """What no single value can show."""
-        return [*self._check_controller(), *self._check_tls()]
+        return [*super().check(), *self._check_controller(), *self._check_tls()]
 
     def _check_controller(self) -> Iterator[Finding]:
         if not self.enable_controller_in_namesrv:

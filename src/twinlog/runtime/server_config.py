@@ -7,6 +7,8 @@ RemotingConfig, JvmConfig, MessageStoreConfig, BrokerConfig.
 
 from __future__ import annotations
 
+import re
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -16,6 +18,7 @@ from twinlog.runtime.config_key import (
     Finding,
     Natural,
     NaturalLong,
+    Port,
     Positive,
     PositiveLong,
     no_effect,
@@ -27,6 +30,27 @@ from twinlog.runtime.tls import TlsConfig
 NO_THREADS = "a twinlog server works in one event loop and has no thread pools or their queues"
 NO_NETTY = "this is a setting of Apache's network library, which twinlog does not use"
 SYSTEM_BUFFERS = "the operating system sizes the buffers of sockets"
+
+
+_LABEL = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*):([^:,]*)")
+
+
+class MetricsExporterType(StrEnum):
+    DISABLE = "DISABLE"
+    OTLP_GRPC = "OTLP_GRPC"
+    PROM = "PROM"
+    LOG = "LOG"
+
+
+def labels_of(text: str) -> dict[str, str] | None:
+    """The labels of metricsLabel; None when it cannot be read."""
+    found: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        match = _LABEL.fullmatch(item.strip())
+        if match is None:
+            return None
+        found[match[1]] = match[2]
+    return found
 
 
 class ServerConfig(msgspec.Struct, kw_only=True):
@@ -73,13 +97,48 @@ class ServerConfig(msgspec.Struct, kw_only=True):
         Natural, used("How many log files that were put aside are kept.")
     ] = 10
 
+    # The HTTP port: keys of 5.x, and how much a scrape may hold.
+    metrics_exporter_type: Annotated[
+        MetricsExporterType,
+        used(
+            "PROM serves /metrics on the HTTP port; DISABLE does not. Health is served in both"
+            " cases. The other exporters of Apache's are refused."
+        ),
+    ] = MetricsExporterType.PROM
+    metrics_prom_exporter_port: Annotated[
+        Port,
+        used(
+            "The HTTP port: /metrics, /health/live and /health/ready. 0 takes any that is free. A"
+            " port that is taken is a warning in the log."
+        ),
+    ] = 5557
+    metrics_prom_exporter_host: Annotated[
+        str, used("Address of the HTTP port, which asks nobody who they are.", default="127.0.0.1")
+    ] = ""
+    metrics_label: Annotated[
+        str, used("Labels of all series of this server: name:value,name:value.")
+    ] = ""
+    twinlog_metrics_series_max: Annotated[
+        Positive,
+        used(
+            "How many series a metric may have; those beyond are left out, and"
+            " twinlog_series_left_out says how many."
+        ),
+    ] = 2_000
+
     def to_properties(self) -> str:
         """Apache's `key=value` form, for `-p` and for requests that read a configuration."""
         return properties_text(self)
 
     def check(self) -> list[Finding]:
         """What no single value can show."""
-        return []
+        found = []
+        if self.metrics_exporter_type in (MetricsExporterType.OTLP_GRPC, MetricsExporterType.LOG):
+            reason = "twinlog exports metrics over HTTP only; set PROM or DISABLE"
+            found.append(Finding("metricsExporterType", reason))
+        if labels_of(self.metrics_label) is None:
+            found.append(Finding("metricsLabel", "labels look like name:value,name:value"))
+        return found
 
 
 class RemotingConfig(ServerConfig, kw_only=True):

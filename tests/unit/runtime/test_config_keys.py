@@ -73,12 +73,15 @@ def test_the_code_reads_no_other_key(role: str) -> None:
     assert idle & keys_read(role, STRUCTS[role]) == set()
 
 
-# Used, but not by a start: by the command that sets up logging, by a request, when a file expires.
+# Used, but not by a start: by the command that sets up logging and the HTTP port (its tests are in
+# tests/integration/test_http_port.py), by a request, when a file expires.
 LATER = {
     "twinlog_log_level", "twinlog_log_format", "twinlog_log_file", "twinlog_log_file_size",
     "twinlog_log_file_count", "config_black_list", "config_store_path", "controller_d_leger_group",
     "controller_d_leger_peers", "controller_d_leger_self_id", "delete_commit_log_files_interval",
-    "delete_consume_queue_files_interval",
+    "delete_consume_queue_files_interval", "metrics_exporter_type", "metrics_prom_exporter_port",
+    "metrics_prom_exporter_host", "metrics_label", "twinlog_metrics_series_max",
+    "twinlog_metrics_per_queue",
 }  # fmt: skip
 
 
@@ -230,7 +233,7 @@ def test_what_would_be_dangerous_in_silence_is_refused() -> None:
     """Each of these was accepted and read by nobody at some time."""
     assert {
         "duplicationEnable", "enableDLegerCommitLog", "enableLmq", "enableMultiDispatch",
-        "messageStorePlugIn", "metricsExporterType",
+        "messageStorePlugIn",
     } == {d.key for role, d in REFUSED if role == "broker"}  # fmt: skip
 
 

@@ -11,7 +11,11 @@ from twinlog.broker.processors.send import VERSION_MAX_RECONSUME_TIMES
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.rng import Rng
 from twinlog.broker.role import Role
-from twinlog.broker.stats.broker_stats import SNDBCK_PUT_NUMS, BrokerStatsManager
+from twinlog.broker.stats.broker_stats import (
+    DLQ_PUT_NUMS,
+    SNDBCK_PUT_NUMS,
+    BrokerStatsManager,
+)
 from twinlog.broker.tables.subscription_group import (
     SubscriptionGroupConfig,
     SubscriptionGroupManager,
@@ -169,6 +173,8 @@ class SendBackProcessor:
             if status is PutMessageStatus.PUT_OK:
                 origin = record.property_map.get(PROPERTY_RETRY_TOPIC, record.topic)
                 self._stats.item(SNDBCK_PUT_NUMS, f"{origin}@{group}").add(1)
+                if message.topic.startswith(names.DLQ_PREFIX):
+                    self._stats.item(DLQ_PUT_NUMS, f"{origin}@{group}").add(1)
                 connection.reply(request)
             else:
                 connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=status.name)

@@ -374,6 +374,9 @@ class PutReplies:
         if is_plain and isinstance(where, int):
             connection.write(self._encode(opaque, queue_id, queue_offset, where))
             return
+        if status is not PutMessageStatus.PUT_OK:
+            not_ok = self._stats.not_ok
+            not_ok[status.name] = not_ok.get(status.name, 0) + 1
         code = RESPONSE_CODES.get(status)
         if code is None:
             header: dict[str, Any] = self.trace_header

@@ -15,6 +15,7 @@ GROUP_GET_NUMS = "GROUP_GET_NUMS"
 GROUP_GET_SIZE = "GROUP_GET_SIZE"
 GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
 SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+DLQ_PUT_NUMS = "DLQ_PUT_NUMS"
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 STATS_NAMES = (
@@ -24,9 +25,13 @@ STATS_NAMES = (
     GROUP_GET_SIZE,
     GROUP_GET_LATENCY,
     SNDBCK_PUT_NUMS,
+    DLQ_PUT_NUMS,
     BROKER_PUT_NUMS,
     BROKER_GET_NUMS,
 )
+
+# Keys of these are `topic@group`.
+_OF_GROUPS = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS, DLQ_PUT_NUMS)
 
 SAMPLE_INTERVAL_MS = 10_000  # The minute's samples; the hour's and the day's are multiples.
 _TICKS_PER_HOUR_SAMPLE = 60  # Every 10 minutes.
@@ -108,6 +113,10 @@ class BrokerStatsManager:
             found = items[key] = StatsItem()
         return found
 
+    def values(self, name: str) -> list[tuple[str, int]]:
+        """Keys and totals of one kind, in the order in which they came."""
+        return [(key, item.value) for key, item in self._items[name].items()]
+
     def find(self, name: str, key: str) -> StatsItem | None:
         return self._items.get(name, {}).get(key)
 
@@ -119,12 +128,24 @@ class BrokerStatsManager:
         for index, name in enumerate((TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)):
             item = self._items[name].pop(topic, None)
             self._deleted_puts[index] += 0 if item is None else item.value
-        for name in (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS):
+        for name in (
+            GROUP_GET_NUMS,
+            GROUP_GET_SIZE,
+            GROUP_GET_LATENCY,
+            SNDBCK_PUT_NUMS,
+            DLQ_PUT_NUMS,
+        ):
             for key in [k for k in self._items[name] if k.startswith(topic + "@")]:
                 del self._items[name][key]
 
     def group_deleted(self, group: str) -> None:
-        for name in (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS):
+        for name in (
+            GROUP_GET_NUMS,
+            GROUP_GET_SIZE,
+            GROUP_GET_LATENCY,
+            SNDBCK_PUT_NUMS,
+            DLQ_PUT_NUMS,
+        ):
             for key in [k for k in self._items[name] if k.endswith("@" + group)]:
                 del self._items[name][key]
 

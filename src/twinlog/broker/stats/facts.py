@@ -27,8 +27,11 @@ class BrokerFacts:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.loop_lag_ms: Callable[[], int] = lambda: 0
-        """The longest recent pause of the loop; set by whoever measures it."""
+        self._loop_lag_ms: Callable[[], int] = lambda: 0
+
+    def measure_loop(self, measure: Callable[[], int]) -> None:
+        """`measure` says how long the longest recent pause of the loop was."""
+        self._loop_lag_ms = measure
 
     def all(self) -> Facts:
         """For the broker's own judgement."""
@@ -44,7 +47,7 @@ class BrokerFacts:
             refusal=self._refusal(),
             disks=self.disks(),
             unsaved=tuple(f"{name}: {why}" for name, why in broker.saves.problems.items()),
-            loop_lag_ms=self.loop_lag_ms(),
+            loop_lag_ms=self._loop_lag_ms(),
         )
 
     def _refusal(self) -> str:

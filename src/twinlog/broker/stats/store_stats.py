@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from twinlog.observe.histogram import Histogram
+
 _WINDOWS_S = (10, 60, 600)
 _SAMPLES_MAX = 601
 _BUCKETS = (
@@ -39,6 +41,9 @@ class StoreStats:
         self.get_transferred = 0
         self.put_time_max_ms = 0
         self.get_time_max_ms = 0
+        self.put_histogram = Histogram()
+        self.not_ok: dict[str, int] = {}
+        """Puts that were answered with another status than PUT_OK, by its name."""
         self._distribution = [0] * len(_BUCKETS)
         # (time, puts, found, missed, transferred), once a second.
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_SAMPLES_MAX)
@@ -48,6 +53,7 @@ class StoreStats:
         """`count` puts took `elapsed_ms` each. Called once per released batch."""
         if elapsed_ms > self.put_time_max_ms:
             self.put_time_max_ms = elapsed_ms
+        self.put_histogram.observe(elapsed_ms, count)
         for index, (limit, _) in enumerate(_BUCKETS):
             if limit is None or elapsed_ms <= limit:
                 self._distribution[index] += count

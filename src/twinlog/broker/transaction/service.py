@@ -84,6 +84,8 @@ class TransactionalMessageService:
         self._pending = PendingHalves()
         self._recent = RecentHalves()
         self._is_running = False
+        self.commit_count = 0
+        self.rollback_count = 0
 
     @property
     def pending_count(self) -> int:
@@ -245,6 +247,7 @@ class TransactionalMessageService:
         if result.status is not PutMessageStatus.PUT_OK:
             raise _refused(result)
         self._note_done(offset)
+        self.commit_count += 1
         self._stats.count_put(message.topic, 1, result.end_offset - result.physical_offset)
         if answered is not None:
             self._replies.add(result, answered, must_wait)
@@ -253,6 +256,7 @@ class TransactionalMessageService:
         """Drop the half message. Raises BrokerError that says why not."""
         half = self._find_recent(header)
         self._note_done(half.half_offset if half is not None else self._find(header)[0])
+        self.rollback_count += 1
 
     def _find_recent(self, header: EndTransactionRequestHeader) -> RecentHalf | None:
         """The half message that ends, if it is at hand and the end is right in every respect."""

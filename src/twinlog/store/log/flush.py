@@ -11,6 +11,7 @@ import asyncio
 import errno
 from typing import Final
 
+from twinlog.observe.histogram import Histogram
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk
 from twinlog.store.errors import StoreBrokenError
@@ -40,6 +41,8 @@ class FlushService:
         self._interval_ms = interval_ms
         self._least_pages = least_pages
         self._thorough_interval_ms = thorough_interval_ms
+        self.histogram = Histogram()
+        """Times of single syncs."""
         self._wake = asyncio.Event()
         self._in_flight = asyncio.Lock()
 
@@ -98,7 +101,9 @@ class FlushService:
                 for segment in segments:
                     if cut_count != log.cut_count:
                         break
+                    began_ms = self._clock.monotonic_ms()
                     await segment.file.fdatasync_async()
+                    self.histogram.observe(self._clock.monotonic_ms() - began_ms)
             except OSError as error:
                 if error.errno == errno.EBADF and cut_count != log.cut_count:
                     return log.flushed.value  # The cut closed the file: there is nothing to sync.

@@ -1,0 +1,69 @@
+"""Writes docs/METRICS.md out of the declarations of the metrics; a test holds the two together.
+
+python tools/metrics_reference.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from twinlog.observe.families import ALL, FAMILIES, Family, Kind
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "METRICS.md"
+HEAD = """\
+# Metrics
+
+Every metric of broker, name server and controller, as `/metrics` of their HTTP port has it
+(`metricsPromExporterPort`, 5557 on loopback unless told otherwise). How to scrape, what to alert
+on and what to do then: `docs/MONITORING.md`.
+
+All series of a broker have the labels `cluster`, `node_type`, `node_id` (the broker's name) and
+`broker_id`; those of name servers and controllers have `node_type` and `node_id` (their address).
+`metricsLabel` adds more. A metric has at most `twinlogMetricsSeriesMax` series;
+`twinlog_series_left_out` says how many are not shown. The metrics of the process itself
+(`process_*`) are those of every Prometheus client.
+
+This page is written by `tools/metrics_reference.py`.
+"""
+ABSENT = """\
+## What RocketMQ 5 has and twinlog does not
+
+- `rocketmq_consumer_inflight_messages`, `rocketmq_consumer_ready_messages`,
+  `rocketmq_consumer_queueing_latency` and `rocketmq_pop_*` count messages that were handed out
+  and not acknowledged. Remoting clients of 4.9 acknowledge by committing offsets, so there is no
+  such number.
+- `rocketmq_message_size` and `rocketmq_rpc_latency` would cost each message a measurement. The
+  mean size is `rocketmq_throughput_in_total` over `rocketmq_messages_in_total`;
+  `twinlog_put_seconds` and `twinlog_fsync_seconds` say where time goes.
+- `rocketmq_timer_*` belong to the timer wheel of 5.x; delayed messages are in
+  `twinlog_delay_messages`.
+"""
+
+
+def page() -> str:
+    own = [family for family in FAMILIES if family.name.startswith("twinlog_")]
+    theirs = [family for family in FAMILIES if not family.name.startswith("twinlog_")]
+    assert len(own) + len(theirs) == len({family.name for family in FAMILIES})
+    parts = [HEAD, _section("RocketMQ 5's names", theirs), ABSENT, _section("twinlog's own", own)]
+    return "\n".join(parts)
+
+
+def _section(title: str, families: list[Family]) -> str:
+    rows = "\n".join(_rows(families))
+    head = "| metric | kind | labels | servers | what it says |\n|---|---|---|---|---|"
+    return f"## {title}\n\n{head}\n{rows}\n"
+
+
+def _rows(families: list[Family]) -> Iterator[str]:
+    for family in families:
+        labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
+        servers = "all" if family.servers == ALL else ", ".join(family.servers)
+        name = family.exposed_name
+        if family.kind is Kind.HISTOGRAM:
+            name = f"{name}_bucket"
+        yield f"| `{name}` | {family.kind} | {labels} | {servers} | {family.text} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
