@@ -20,7 +20,6 @@ from twinlog.client import (
     PullConsumer,
     PushConsumer,
     TransactionProducer,
-    calls,
 )
 from twinlog.client.consumer.subscription import parse_subscription
 from twinlog.client.errors import (
@@ -36,6 +35,7 @@ from twinlog.client.errors import (
     UnreadableAnswerError,
     UsageError,
 )
+from twinlog.client.net import calls
 from twinlog.client.net.routes import BrokerData
 from twinlog.remoting.codec import decode_header, encode_response
 from twinlog.remoting.framing import FrameSplitter

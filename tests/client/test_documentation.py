@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 import twinlog.client
+from twinlog.client import errors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "CLIENT.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
@@ -67,6 +70,30 @@ def test_with_and_without_uvloop(cluster: Any, way: str, loop: str) -> None:
     command = [sys.executable, "-W", "error", "-c", BOTH_WAYS, cluster.name_server, way]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, loop), done.stderr
+
+
+def test_the_table_of_errors_is_that_of_the_code() -> None:
+    text = PAGE.read_text()
+    for name, found in vars(errors).items():
+        if isinstance(found, type) and issubclass(found, errors.ClientError):
+            first = (inspect.getdoc(found) or "").splitlines()[0]
+            retriable = "yes" if found.retriable else "no"
+            assert f"| `{name}` | {found.outcome} | {retriable} | {first} |" in text
+
+
+def test_every_program_is_typed(tmp_path: Path) -> None:
+    """What a user copies passes the strictest check that users run."""
+    for number, program in enumerate(PROGRAMS):
+        (tmp_path / f"sample_{number}.py").write_text(program)
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nstrict = true\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir",
+         str(tmp_path / "cache"), *map(str, sorted(tmp_path.glob("sample_*.py")))],
+        capture_output=True, text=True, timeout=300, cwd=PAGE.parents[1],
+        env={**os.environ, "MYPYPATH": str(PAGE.parents[1] / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_public_name_is_explained() -> None:

@@ -27,7 +27,8 @@ from support.pair_story import (
     until,
 )
 from twinlog.admin import Admin, groups
-from twinlog.client import TransactionState, route_table
+from twinlog.client import TransactionState
+from twinlog.client.net import route_table
 
 TOPICS = ["plain", "ordered", "delayed", "tx"]
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK

@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from typing_extensions import Unpack
 
 from twinlog.client.consumer import pull_consumer as _pull
 from twinlog.client.consumer import push_consumer as _push
 from twinlog.client.consumer.consumer_core import ConsumeFrom
+from twinlog.client.consumer.positions import ConsumerHealth
 from twinlog.client.consumer.push_consumer import RetryLater
 from twinlog.client.errors import (
     ClientClosedError,
@@ -30,6 +35,7 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
 from twinlog.client.net.calls import PullResult
+from twinlog.client.options import ProducerOptions, PullOptions, PushOptions, TransactionOptions
 from twinlog.client.producer import producer as _producer
 from twinlog.client.producer import transaction as _transaction
 from twinlog.client.producer.transaction import TransactionReceipt, TransactionState
@@ -55,6 +61,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+PlainHandler = TypeVar("PlainHandler", bound=Callable[..., None])
 _END_S = 0.5  # For calls that have their outcome already: two turns of the loop.
 
 
@@ -147,6 +154,7 @@ class _Blocking:
         self._closed = threading.Event()
 
     def start(self) -> Self:
+        """Connect; the `with` block does it."""
         self._thread.start()
         try:
             self._thread.run(self._client.start())
@@ -156,6 +164,7 @@ class _Blocking:
         return self
 
     def close(self) -> None:
+        """End cleanly; the `with` block does it."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -181,6 +190,7 @@ class _Blocking:
 
     @property
     def client_id(self) -> str:
+        """The name under which brokers list this client."""
         return str(self._client.client_id)
 
 
@@ -191,15 +201,19 @@ class Producer(_Blocking):
 
     @property
     def producer_id(self) -> str | None:
+        """Of an idempotent producer: the name under which brokers drop its repeats."""
         return self._client.producer_id
 
-    def __init__(self, group: str, *, name_server: str | Sequence[str], **options: Any) -> None:
+    def __init__(
+        self, group: str, *, name_server: str | Sequence[str], **options: Unpack[ProducerOptions]
+    ) -> None:
         super().__init__(f"producer-{group}")
         self._client = _producer.Producer(group, name_server=name_server, **options)
 
     def send(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendReceipt:
+        """Send a message and wait for the broker's answer."""
         return self._thread.run(self._client.send(message, queue=queue, timeout_ms=timeout_ms))
 
     def send_nowait(
@@ -208,9 +222,28 @@ class Producer(_Blocking):
         """Send without waiting; `result()` of the future is the receipt."""
         return self._thread.submit(self._client.send(message, queue=queue))
 
+    def send_value(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+    ) -> SendReceipt:
+        """Send what the producer's serializer makes of a value."""
+        return self._thread.run(
+            self._client.send_value(
+                topic, value, tags=tags, keys=keys, properties=properties,
+                sharding_key=sharding_key,
+            )
+        )  # fmt: skip
+
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None
     ) -> list[SendReceipt]:
+        """Send messages of one topic as one batch request: all are stored or none."""
         return self._thread.run(self._client.send_batch(list(messages), queue=queue))
 
     def send_many(self, messages: Iterable[Message]) -> list[SendReceipt]:
@@ -218,18 +251,23 @@ class Producer(_Blocking):
         return self._thread.run(self._client.send_many(list(messages)))
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send without an answer: nobody knows whether it was stored."""
         self._thread.run(self._client.send_oneway(message, queue=queue))
 
     def request(self, message: Message, *, timeout_ms: int = 3000) -> ReceivedMessage:
+        """Send a request and wait for the reply of whoever consumes it."""
         return self._thread.run(self._client.request(message, timeout_ms=timeout_ms))
 
     def reply(self, request: ReceivedMessage, body: bytes) -> SendReceipt:
+        """Answer a request that a handler got."""
         return self._thread.run(self._client.reply(request, body))
 
     def queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic."""
         return self._thread.run(self._client.queues(topic))
 
     def flush(self) -> None:
+        """Return when everything that was taken has its outcome."""
         self._thread.run(self._client.flush())
 
 
@@ -244,7 +282,7 @@ class TransactionProducer(Producer):
         *,
         check: Callable[[ReceivedMessage], TransactionState],
         name_server: str | Sequence[str],
-        **options: Any,
+        **options: Unpack[TransactionOptions],
     ) -> None:
         _Blocking.__init__(self, f"transactions-{group}")
         self._client = _transaction.TransactionProducer(
@@ -254,23 +292,29 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self, message: Message, execute: Callable[[Message, str], TransactionState]
     ) -> TransactionReceipt:
+        """Send a message that appears only if `execute` says so."""
         return self._thread.run(self._client.send_in_transaction(message, _in_thread(execute)))
 
     def transaction(self, message: Message) -> _BlockingTransaction:
+        """A `with` block that commits when it ends and rolls back when it raises."""
         return _BlockingTransaction(self._thread, self._client.transaction(message))
 
 
 class _BlockingTransaction:
+    """One transaction of a blocking producer."""
+
     def __init__(self, thread: _LoopThread, transaction: _transaction.Transaction) -> None:
         self._thread = thread
         self._transaction = transaction
 
     @property
     def id(self) -> str:
+        """The id of the transaction."""
         return self._transaction.id
 
     @property
     def receipt(self) -> SendReceipt:
+        """Of the stored, still hidden message."""
         return self._transaction.receipt
 
     def __enter__(self) -> Self:
@@ -286,7 +330,74 @@ class _BlockingTransaction:
         self._thread.run(self._transaction.__aexit__(kind, error, traceback))
 
 
-class PushConsumer(_Blocking):
+class _Consumer(_Blocking):
+    """What both consumers can be asked and told about positions."""
+
+    _client: _pull.PullConsumer | _push.PushConsumer
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this member has now."""
+        return self._thread.call(lambda: self._client.assignment)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Give the queues of a topic back to the group."""
+        self._thread.run(self._client.unsubscribe(topic))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull no more of these queues, of all without arguments."""
+        self._thread.call(self._client.pause, *queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Pull these queues, or all, again."""
+        self._thread.call(self._client.resume, *queues)
+
+    def drain(self) -> None:
+        """Pull no more, let what was handed out end, and commit."""
+        self._thread.run(self._client.drain())
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """How many messages of each assigned queue are not done yet."""
+        return self._thread.run(self._client.lag())
+
+    def health(self) -> ConsumerHealth:
+        """How this consumer is, without asking anybody."""
+        return self._thread.call(self._client.health)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset; None when there is none."""
+        return self._thread.run(self._client.committed(queue))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset` of an assigned queue."""
+        self._thread.call(self._client.seek, queue, offset)
+
+    def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Go on at the oldest message of these queues, or of all."""
+        self._thread.run(self._client.seek_to_begin(*queues))
+
+    def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on with what comes from now on."""
+        self._thread.run(self._client.seek_to_end(*queues))
+
+    def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Go on at the first message stored at or after the time."""
+        self._thread.run(self._client.seek_to_time(timestamp_ms, *queues))
+
+    def begin_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that is still there."""
+        return self._thread.run(self._client.begin_offset(queue))
+
+    def end_offset(self, queue: MessageQueue) -> int:
+        """One above the newest offset."""
+        return self._thread.run(self._client.end_offset(queue))
+
+    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after the time, else the end."""
+        return self._thread.run(self._client.offset_for_time(queue, timestamp_ms))
+
+
+class PushConsumer(_Consumer):
     """See `twinlog.client.PushConsumer`; handlers are plain functions, run in threads."""
 
     _client: _push.PushConsumer
@@ -297,7 +408,7 @@ class PushConsumer(_Blocking):
         *,
         name_server: str | Sequence[str],
         concurrency: int = 20,
-        **options: Any,
+        **options: Unpack[PushOptions],
     ) -> None:
         super().__init__(f"push-{group}")
         self._pool = concurrent.futures.ThreadPoolExecutor(concurrency, f"twinlog-{group}")
@@ -313,37 +424,64 @@ class PushConsumer(_Blocking):
         *,
         sql: bool = False,
     ) -> None:
+        """Call `handler` for the messages of a topic."""
         wrapped = _in_thread(handler, self._pool)
         self._thread.run(self._client.subscribe(topic, expression, wrapped, sql=sql))
 
-    def unsubscribe(self, topic: str) -> None:
-        self._thread.run(self._client.unsubscribe(topic))
+    def subscribe_batch(
+        self,
+        topic: str,
+        expression: str | None,
+        handler: Callable[[list[ReceivedMessage]], None],
+        *,
+        max_count: int = 32,
+        sql: bool = False,
+    ) -> None:
+        """Call `handler` with lists of up to `max_count` messages."""
+        wrapped = _in_thread(handler, self._pool)
+        self._thread.run(
+            self._client.subscribe_batch(topic, expression, wrapped, max_count=max_count, sql=sql)
+        )
 
-    def pause(self) -> None:
-        self._thread.call(self._client.pause)
+    def on(
+        self,
+        topic: str,
+        expression: str | None = "*",
+        *,
+        batch_max: int | None = None,
+        sql: bool = False,
+    ) -> Callable[[PlainHandler], PlainHandler]:
+        """Register a handler before the start, as a decorator."""
+        register = self._client.on(topic, expression, batch_max=batch_max, sql=sql)
 
-    def resume(self) -> None:
-        self._thread.call(self._client.resume)
+        def decorate(handler: PlainHandler) -> PlainHandler:
+            register(_in_thread(handler, self._pool))
+            return handler
 
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        return self._thread.call(lambda: self._client.assignment)
+        return decorate
+
+    def commit(self) -> None:
+        """Commit what is done by now and wait for the brokers."""
+        self._thread.run(self._client.commit())
 
     def run_forever(self) -> None:
         """Wait until another thread closes the consumer, or for Ctrl-C."""
         self._closed.wait()
 
     def close(self) -> None:
+        """Pull no more, let running handlers end, commit, leave the group."""
         super().close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class PullConsumer(_Blocking):
+class PullConsumer(_Consumer):
     """See `twinlog.client.PullConsumer`."""
 
     _client: _pull.PullConsumer
 
-    def __init__(self, group: str, *, name_server: str | Sequence[str], **options: Any) -> None:
+    def __init__(
+        self, group: str, *, name_server: str | Sequence[str], **options: Unpack[PullOptions]
+    ) -> None:
         super().__init__(f"pull-{group}")
         self._client = _pull.PullConsumer(group, name_server=name_server, **options)
 
@@ -359,22 +497,19 @@ class PullConsumer(_Blocking):
         self.close()
 
     def subscribe(self, topic: str, expression: str | None = "*", *, sql: bool = False) -> None:
+        """Share the queues of a topic with the other members of the group."""
         self._thread.run(self._client.subscribe(topic, expression, sql=sql))
 
-    def unsubscribe(self, topic: str) -> None:
-        self._thread.run(self._client.unsubscribe(topic))
-
     def assign(self, queues: Iterable[MessageQueue], *, expression: str = "*") -> None:
+        """Read exactly these queues, whatever others do."""
         self._thread.run(self._client.assign(list(queues), expression=expression))
 
     def queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic."""
         return self._thread.run(self._client.queues(topic))
 
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        return self._thread.call(lambda: self._client.assignment)
-
     def poll(self, timeout_ms: float = 5000, max_count: int = 32) -> list[ReceivedMessage]:
+        """Up to `max_count` messages; an empty list when none came in time."""
         return self._thread.run(self._client.poll(timeout_ms, max_count))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -383,40 +518,26 @@ class PullConsumer(_Blocking):
             yield from self.poll(1000, 1)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit what was handed out so far, or these offsets."""
         self._thread.run(self._client.commit(offsets))
 
-    def committed(self, queue: MessageQueue) -> int | None:
-        return self._thread.run(self._client.committed(queue))
+    @contextlib.contextmanager
+    def batch(
+        self, timeout_ms: float = 5000, max_count: int = 32
+    ) -> Iterator[list[ReceivedMessage]]:
+        """Messages that are committed when the block ends without an exception."""
+        batch = self._client.batch(timeout_ms, max_count)
+        messages = self._thread.run(_enter(batch))
+        try:
+            yield messages
+        except BaseException as error:
+            self._thread.run(_leave(batch, error))
+            raise
+        self._thread.run(_leave(batch, None))
 
     def position(self, queue: MessageQueue) -> int:
+        """The next offset that will be handed out."""
         return self._thread.call(self._client.position, queue)
-
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        self._thread.call(self._client.seek, queue, offset)
-
-    def seek_to_begin(self, *queues: MessageQueue) -> None:
-        self._thread.run(self._client.seek_to_begin(*queues))
-
-    def seek_to_end(self, *queues: MessageQueue) -> None:
-        self._thread.run(self._client.seek_to_end(*queues))
-
-    def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        self._thread.run(self._client.seek_to_time(timestamp_ms, *queues))
-
-    def begin_offset(self, queue: MessageQueue) -> int:
-        return self._thread.run(self._client.begin_offset(queue))
-
-    def end_offset(self, queue: MessageQueue) -> int:
-        return self._thread.run(self._client.end_offset(queue))
-
-    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        return self._thread.run(self._client.offset_for_time(queue, timestamp_ms))
-
-    def pause(self, *queues: MessageQueue) -> None:
-        self._thread.call(self._client.pause, *queues)
-
-    def resume(self, *queues: MessageQueue) -> None:
-        self._thread.call(self._client.resume, *queues)
 
     def pull(
         self,
@@ -427,11 +548,26 @@ class PullConsumer(_Blocking):
         suspend_ms: int = 0,
         expression: str = "*",
     ) -> PullResult:
+        """One request to the broker, for those who keep offsets themselves."""
         return self._thread.run(
             self._client.pull(
                 queue, offset, max_count=max_count, suspend_ms=suspend_ms, expression=expression
             )
         )
+
+
+async def _enter(context: AbstractAsyncContextManager[T]) -> T:
+    return await context.__aenter__()
+
+
+async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException | None) -> None:
+    """As `async with` does; the error itself goes on in the thread that raised it."""
+    kind = None if error is None else type(error)
+    try:
+        await context.__aexit__(kind, error, None if error is None else error.__traceback__)
+    except BaseException as raised:
+        if raised is not error:
+            raise
 
 
 def _in_thread(

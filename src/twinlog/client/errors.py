@@ -47,6 +47,9 @@ class SendOutcome(enum.Enum):
     #: A master said that it has stored it. How durable it is there is not known.
     STORED = "stored"
 
+    def __str__(self) -> str:
+        return self.name
+
     def combined_with(self, other: SendOutcome) -> SendOutcome:
         """The outcome of two attempts to send the same message: the stronger claim of storage."""
         return self if _STRENGTH[self] >= _STRENGTH[other] else other
@@ -76,6 +79,7 @@ class ClientError(Exception):
 
     @property
     def text(self) -> str:
+        """What happened, and where it helps what to do."""
         return str(self)
 
 

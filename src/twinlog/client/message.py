@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinlog.client.errors import InvalidMessageError, SendOutcome
 from twinlog.client.queues import MessageQueue
@@ -23,6 +23,9 @@ from twinlog.message.names import (
 from twinlog.message.once import ONCE_PROPERTY
 from twinlog.message.properties import encode_properties
 from twinlog.runtime.limits import TOPIC_LENGTH_MAX
+
+if TYPE_CHECKING:
+    from twinlog.client.serializers import Serializer
 
 _SEPARATORS = ("\x01", "\x02")
 # Set through arguments of Message or by client and broker; as user properties they would be lost
@@ -57,6 +60,9 @@ class SendStatus(enum.Enum):
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12
 
+    def __str__(self) -> str:
+        return self.name
+
 
 class SendReceipt(NamedTuple):
     """The broker's answer to a send."""
@@ -70,6 +76,7 @@ class SendReceipt(NamedTuple):
 
     @property
     def is_acknowledged(self) -> bool:
+        """Whether it is as safe as the broker's mode promises."""
         return self.status is SendStatus.SEND_OK
 
     @property
@@ -128,7 +135,10 @@ class Message:
 class ReceivedMessage:
     """A message from a broker. `body` is as the producer gave it: inflated if it was compressed."""
 
-    __slots__ = ("_body", "_topic", "body_size", "queue", "queue_offset", "record")
+    __slots__ = ("_body", "_topic", "body_size", "queue", "queue_offset", "record", "serializer")
+
+    serializer: Serializer
+    """What `value` is read with; set where the consumer has one."""
 
     def __init__(self, record: Record, broker_name: str, topic: str | None = None) -> None:
         self.record = record
@@ -149,12 +159,23 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
+        """The body, inflated if it was compressed."""
         if self._body is None:
             self._body = inflate_body(self.record.body, self.record.sys_flag)
         return self._body
 
     @property
+    def value(self) -> Any:
+        """The body as the consumer's serializer reads it; the body itself where there is none.
+
+        Raises whatever the serializer raises for a body that it cannot read.
+        """
+        serializer = getattr(self, "serializer", None)
+        return self.body if serializer is None else serializer.loads(self.body)
+
+    @property
     def properties(self) -> dict[str, str]:
+        """Every property of the message, RocketMQ's own included."""
         return self.record.property_map
 
     @property
@@ -171,38 +192,47 @@ class ReceivedMessage:
 
     @property
     def tags(self) -> str | None:
+        """The tag that it was sent with."""
         return self.properties.get(names.PROPERTY_TAGS)
 
     @property
     def keys(self) -> list[str]:
+        """The keys under which it can be found."""
         return self.properties.get(names.PROPERTY_KEYS, "").split()
 
     @property
     def flag(self) -> int:
+        """The producer's own number."""
         return self.record.flag
 
     @property
     def sys_flag(self) -> int:
+        """RocketMQ's bits: compression, transactions, addresses."""
         return self.record.sys_flag
 
     @property
     def physical_offset(self) -> int:
+        """Where it begins in the broker's commit log."""
         return self.record.physical_offset
 
     @property
     def born_timestamp(self) -> int:
+        """When the producer made it, in milliseconds since 1970, by its clock."""
         return self.record.born_timestamp
 
     @property
     def store_timestamp(self) -> int:
+        """When the broker stored it, in milliseconds since 1970, by its clock."""
         return self.record.store_timestamp
 
     @property
     def born_host(self) -> str:
+        """The address of the producer."""
         return self.record.born_host_text
 
     @property
     def store_host(self) -> str:
+        """The address of the broker that stored it."""
         return self.record.store_host_text
 
     @property
@@ -212,6 +242,7 @@ class ReceivedMessage:
 
     @property
     def transaction_id(self) -> str | None:
+        """Of a transactional message: the id that its transaction had."""
         return self.properties.get(names.PROPERTY_TRANSACTION_ID) or (
             self.properties.get(names.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
             if self.properties.get(names.PROPERTY_TRANSACTION_PREPARED) == "true"

@@ -10,13 +10,15 @@ from typing_extensions import Unpack
 
 from twinlog.client.errors import UsageError
 from twinlog.client.hooks import ClientHooks
+from twinlog.client.tls import TlsSettings
 
 
 class ClientSettings(TypedDict, total=False):
     """Keyword arguments that all clients share.
 
     access_key, secret_key, security_token: an account of a broker with `aclEnable=true`.
-    tls: True (certificates are verified against the system's) or a context of your own.
+    tls: True (certificates are verified against the system's), `TlsSettings` for files and names
+        of your own, or a context.
     client_id: the name under which brokers list this client; unique by default.
     request_timeout_ms: for everything but sends and pulls.
     hooks: called around sends and handlers, see `twinlog.client.hooks`.
@@ -25,7 +27,7 @@ class ClientSettings(TypedDict, total=False):
     access_key: str | None
     secret_key: str | None
     security_token: str | None
-    tls: bool | ssl.SSLContext
+    tls: bool | ssl.SSLContext | TlsSettings
     client_id: str | None
     request_timeout_ms: int
     connect_timeout_ms: int
@@ -42,6 +44,7 @@ class ResolvedSettings:
     secret_key: str | None = None
     security_token: str | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    tls_server_name: str | None = None
     client_id: str | None = None
     request_timeout_ms: int = 3000
     connect_timeout_ms: int = 3000
@@ -58,14 +61,16 @@ def resolve(**settings: Unpack[ClientSettings]) -> ResolvedSettings:
         value = settings.get(name)
         if value is not None and (not isinstance(value, int) or value <= 0):
             raise UsageError(f"{name} must be a number of milliseconds above 0, not {value!r}")
-    known = set(ResolvedSettings.__dataclass_fields__)
+    known = set(ClientSettings.__annotations__)
     unknown = sorted(set(settings) - known)
     if unknown:
         raise UsageError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
     values: dict[str, Any] = dict(settings)
     tls = values.pop("tls", False)
     if tls is True:
-        values["tls"] = ssl.create_default_context()
+        tls = TlsSettings()
+    if isinstance(tls, TlsSettings):
+        values["tls"], values["tls_server_name"] = tls.context(), tls.server_name
     elif tls:
         values["tls"] = tls
     return ResolvedSettings(**values)

@@ -82,6 +82,7 @@ class RemotingClient:
         *,
         clock: Clock,
         tls: ssl.SSLContext | None = None,
+        tls_server_name: str | None = None,
         request_handler: Callable[[ClientConnection, Request], None] | None = None,
         hooks: Sequence[RequestHook] = (),
         limits: RemotingLimits = DEFAULT_LIMITS,
@@ -91,6 +92,7 @@ class RemotingClient:
     ) -> None:
         self._clock = clock
         self._tls = tls
+        self._tls_server_name = tls_server_name
         self._handler = request_handler or refuse_request
         self._hooks = tuple(hooks)
         self._limits = limits
@@ -163,7 +165,7 @@ class RemotingClient:
         except ValueError as error:
             raise ConnectError(address, str(error)) from None
         loop = asyncio.get_running_loop()
-        server_name = host if self._tls is not None else None
+        server_name = (self._tls_server_name or host) if self._tls is not None else None
         try:
             async with asyncio.timeout(self._limits.connect_timeout_ms / 1000):
                 _, connection = await loop.create_connection(

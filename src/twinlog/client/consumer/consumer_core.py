@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from twinlog.client.consumer.listener import RebalanceListener
 from twinlog.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from twinlog.client.consumer.queue_reader import QueueReader, ReadLimits
 from twinlog.client.consumer.rebalance import (
@@ -52,6 +53,9 @@ class ConsumeFrom(enum.Enum):
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
@@ -66,6 +70,8 @@ class ConsumerSettings:
     limits: ReadLimits = field(default_factory=ReadLimits)
     commit_ms: int = 5000
     commits_by_timer: bool = True
+    listener: RebalanceListener | None = None
+    revoke_timeout_ms: int = 5000
 
 
 class ConsumerCore:
@@ -310,27 +316,48 @@ class ConsumerCore:
         return []
 
     async def _take(self, queues: Collection[MessageQueue]) -> bool:
-        results = await asyncio.gather(*(self._take_one(queue) for queue in queues))
-        return all(results)
+        found = await asyncio.gather(*(self._prepare(queue) for queue in queues))
+        offsets = {queue: offset for queue, offset in found if offset is not None}
+        await self._tell("on_assigned", list(offsets))
+        for queue, offset in offsets.items():
+            self._begin(queue, offset)
+        return len(offsets) == len(queues)
 
-    async def _take_one(self, queue: MessageQueue) -> bool:
+    async def _tell(self, what: str, queues: list[MessageQueue]) -> None:
+        """The user's listener, in its time; what it raises is the user's to read in the log."""
+        listener = self.settings.listener
+        if listener is None or not queues:
+            return
+        try:
+            async with asyncio.timeout(self.settings.revoke_timeout_ms / 1000):
+                await getattr(listener, what)(sorted(queues))
+        except Exception as error:
+            # The listener's own error, or its time is up: queues must change hands all the same.
+            _LOG.warning(
+                "%s of the listener failed group=%s error=%r", what, self.group, error,
+                exc_info=error,
+            )  # fmt: skip
+
+    async def _prepare(self, queue: MessageQueue) -> tuple[MessageQueue, int | None]:
+        """Where to begin in a queue that is ours now; None when that is not known yet."""
         try:
             if not await self._locked(queue):
-                return False
-            offset = await self._start_offset(queue)
+                return queue, None
+            return queue, await self._start_offset(queue)
         except ClientError as error:
             _LOG.warning("queue not taken yet queue=%s reason=%s", queue, error)
-            return False
+            return queue, None
+
+    def _begin(self, queue: MessageQueue, offset: int) -> None:
         subscription = self.subscriptions.get(queue.topic)
         if self._is_stopping or subscription is None or queue in self.readers:
-            return True
+            return
         reader = self.make_reader(queue, subscription, offset)
         if self.settings.is_ordered:
             reader.locked_until_ms = self.instance.clock.monotonic_ms() + LOCK_VALID_MS
         self.offsets.update(queue, offset)
         reader.start()
         _LOG.info("queue taken group=%s queue=%s offset=%d", self.group, queue, offset)
-        return True
 
     def make_reader(
         self, queue: MessageQueue, subscription: SubscriptionData, offset: int
@@ -366,6 +393,7 @@ class ConsumerCore:
         await asyncio.gather(*(reader.wait_idle(wait_ms) for reader in readers))
         for reader in readers:
             self._released(reader)
+        await self._tell("on_revoked", [reader.queue for reader in readers])
         try:
             await self.offsets.commit([reader.queue for reader in readers], wait=True)
         except ClientError as error:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,8 @@ from typing_extensions import Unpack
 
 from twinlog.client.consumer.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
 from twinlog.client.consumer.consumer_requests import ConsumerRequests
+from twinlog.client.consumer.listener import RebalanceListener
+from twinlog.client.consumer.positions import Positions
 from twinlog.client.consumer.process_queue import ProcessQueue
 from twinlog.client.consumer.push_consumer import choose_strategy
 from twinlog.client.consumer.queue_reader import QueueReader, ReadLimits
@@ -30,11 +33,12 @@ from twinlog.client.lifetime import Lifetime
 from twinlog.client.message import ReceivedMessage, check_group
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance
-from twinlog.client.queues import MessageQueue, sorted_queues
+from twinlog.client.queues import MessageQueue
+from twinlog.client.serializers import Serializer
 from twinlog.client.settings import ClientSettings, resolve
 
 
-class PullConsumer(Lifetime):
+class PullConsumer(Positions, Lifetime):
     """Consumes topics by iteration or polling.
 
     Args:
@@ -45,6 +49,9 @@ class PullConsumer(Lifetime):
         strategy: As for PushConsumer.
         pull_count: Messages asked for at a time.
         queue_count_max, queue_size_max: How much of one queue is read ahead.
+        serializer: Reads bodies: `message.value`.
+        listener: Is told which queues come and go.
+        revoke_timeout_ms: How long the listener may take.
     """
 
     def __init__(
@@ -60,6 +67,9 @@ class PullConsumer(Lifetime):
         pull_count: int = 32,
         queue_count_max: int = 1000,
         queue_size_max: int = 32 * 1024 * 1024,
+        serializer: Serializer | None = None,
+        listener: RebalanceListener | None = None,
+        revoke_timeout_ms: int = 5000,
         **settings: Unpack[ClientSettings],
     ) -> None:
         self.group = check_group(group)
@@ -69,7 +79,7 @@ class PullConsumer(Lifetime):
         self._auto_commit = auto_commit
         limits = ReadLimits(
             pull_count=pull_count, count_max=queue_count_max, size_max=queue_size_max,
-            span_max=1 << 40,
+            span_max=1 << 40, serializer=serializer,
         )  # fmt: skip
         self._core = ConsumerCore(
             group,
@@ -78,6 +88,7 @@ class PullConsumer(Lifetime):
                 is_push=False, consume_from=consume_from, commit_ms=commit_ms,
                 consume_timestamp_ms=consume_timestamp_ms, strategy=choose_strategy(strategy),
                 limits=limits, commits_by_timer=auto_commit,
+                listener=listener, revoke_timeout_ms=revoke_timeout_ms,
             ),
             deliver=self._deliver, released=self._queue_released,
         )  # fmt: skip
@@ -91,6 +102,7 @@ class PullConsumer(Lifetime):
     # Life
 
     async def start(self) -> Self:
+        """Connect; the `async with` block does it."""
         await self._core.start()
         return self
 
@@ -121,11 +133,8 @@ class PullConsumer(Lifetime):
 
     @property
     def client_id(self) -> str:
+        """The name under which brokers list this member."""
         return self._instance.client_id
-
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        return sorted_queues(self._core.readers)
 
     # What to consume
 
@@ -138,6 +147,7 @@ class PullConsumer(Lifetime):
         await self._core.subscribe(topic, expression, sql=sql)
 
     async def unsubscribe(self, topic: str) -> None:
+        """Give the queues of a topic back to the group."""
         await self._core.unsubscribe(topic)
 
     async def assign(self, queues: Iterable[MessageQueue], *, expression: str = "*") -> None:
@@ -225,6 +235,42 @@ class PullConsumer(Lifetime):
     def _queue_released(self, reader: QueueReader) -> None:
         """Its messages in the buffer are skipped: their process queue is dropped."""
 
+    @asynccontextmanager
+    async def batch(
+        self, timeout_ms: float = 5000, max_count: int = 32
+    ) -> AsyncIterator[list[ReceivedMessage]]:
+        """Up to `max_count` messages that are committed when the block ends.
+
+        An exception in the block commits nothing: the same messages are handed out again.
+
+            async with consumer.batch() as messages:
+                await store(messages)
+        """
+        messages = await self.poll(timeout_ms, max_count)
+        taken = list(self._in_hand)
+        try:
+            yield messages
+        except BaseException:
+            self._hand_back(taken)
+            raise
+        if messages:
+            await self.commit()
+
+    def _hand_back(self, taken: list[tuple[QueueReader, ProcessQueue, ReceivedMessage]]) -> None:
+        """Go back to the first message of each queue that was in hand."""
+        self.forget_in_hand()
+        first: dict[QueueReader, int] = {}
+        for reader, process, message in taken:
+            if reader.process is process and not process.is_dropped:
+                first[reader] = min(first.get(reader, message.queue_offset), message.queue_offset)
+        for reader, offset in first.items():
+            reader.seek(offset)
+
+    async def drain(self) -> None:
+        """Pull no more and commit what was handed out; what was only read ahead comes again."""
+        self.pause()
+        await self.commit()
+
     # Positions
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
@@ -238,11 +284,6 @@ class PullConsumer(Lifetime):
         self._finish_in_hand()
         await self._core.offsets.commit(wait=True)
 
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset; None when there is none."""
-        await self._instance.route(queue.topic)
-        return await calls.query_consumer_offset(self._instance, self.group, queue)
-
     def position(self, queue: MessageQueue) -> int:
         """The next offset that will be handed out."""
         reader = self._reader(queue)
@@ -250,43 +291,6 @@ class PullConsumer(Lifetime):
             if other is reader and not process.is_dropped:
                 return message.queue_offset
         return reader.next_offset
-
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset` of an assigned queue."""
-        if offset < 0:
-            raise UsageError(f"offset {offset} is negative")
-        reader = self._reader(queue)
-        reader.seek(offset)
-        self._core.offsets.update(queue, offset)
-
-    async def seek_to_begin(self, *queues: MessageQueue) -> None:
-        for queue in queues or self.assignment:
-            self.seek(queue, await calls.min_offset(self._instance, queue))
-
-    async def seek_to_end(self, *queues: MessageQueue) -> None:
-        for queue in queues or self.assignment:
-            self.seek(queue, await calls.max_offset(self._instance, queue))
-
-    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        """Go on at the first message stored at or after the time."""
-        for queue in queues or self.assignment:
-            offset = await calls.offset_for_time(self._instance, queue, timestamp_ms)
-            self.seek(queue, offset)
-
-    async def begin_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset that is still there."""
-        await self._instance.route(queue.topic)
-        return await calls.min_offset(self._instance, queue)
-
-    async def end_offset(self, queue: MessageQueue) -> int:
-        """One above the newest offset."""
-        await self._instance.route(queue.topic)
-        return await calls.max_offset(self._instance, queue)
-
-    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after the time, else the end."""
-        await self._instance.route(queue.topic)
-        return await calls.offset_for_time(self._instance, queue, timestamp_ms)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Hand out no more messages of these queues (of all without arguments)."""
@@ -296,14 +300,9 @@ class PullConsumer(Lifetime):
             reader.seek(self.position(queue))
 
     def resume(self, *queues: MessageQueue) -> None:
+        """Hand out messages of these queues (of all without arguments) again."""
         for queue in queues or self.assignment:
             self._reader(queue).resume()
-
-    def _reader(self, queue: MessageQueue) -> QueueReader:
-        reader = self._core.readers.get(queue)
-        if reader is None:
-            raise UsageError(f"{queue} is not assigned to this consumer")
-        return reader
 
     # One pull, without assignment
 

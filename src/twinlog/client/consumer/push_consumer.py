@@ -18,13 +18,17 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Self, TypeVar
 
 from typing_extensions import Unpack
 
 from twinlog.client.consumer.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
 from twinlog.client.consumer.consumer_requests import ConsumerRequests
+from twinlog.client.consumer.listener import RebalanceListener
 from twinlog.client.consumer.offset_store import LocalOffsetStore, OffsetStore
+from twinlog.client.consumer.positions import Positions
 from twinlog.client.consumer.process_queue import ProcessQueue
 from twinlog.client.consumer.queue_reader import QueueReader, ReadLimits
 from twinlog.client.consumer.rebalance import STRATEGIES, AllocateStrategy
@@ -35,13 +39,17 @@ from twinlog.client.lifetime import Lifetime
 from twinlog.client.message import ReceivedMessage, check_group
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
+from twinlog.client.serializers import Serializer
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.runtime.disk import PosixDisk
 from twinlog.runtime.process import home_directory
 
 _LOG = logging.getLogger("twinlog.client")
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
+BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[None]]
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Awaitable[None]])
 UNLIMITED = -1
+DRAIN_CHECK_MS = 10
 ORDERED_TURN = 16  # Messages of one queue before another queue gets the worker.
 YIELD_EVERY = 16  # Handlers that never wait must not keep the loop from reading.
 
@@ -59,7 +67,7 @@ class RetryLater(Exception):
         self.delay_level = delay_level
 
 
-def check_handler(handler: object) -> Handler:
+def check_handler(handler: object) -> Callable[..., Awaitable[None]]:
     """An async function of one argument, or an error that says what was given instead."""
     if not callable(handler):
         raise InvalidHandlerError(f"the handler must be an async function, not {handler!r}")
@@ -72,6 +80,26 @@ def check_handler(handler: object) -> Handler:
     return handler
 
 
+_Item = tuple[QueueReader, ProcessQueue, ReceivedMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class _Handling:
+    """What is called for the messages of a topic: with one of them, or with up to `count`."""
+
+    handler: Callable[..., Awaitable[None]]
+    count: int | None = None
+
+    def call(self, messages: list[ReceivedMessage]) -> Awaitable[None]:
+        return self.handler(messages[0] if self.count is None else messages)
+
+
+def _batch_count(count: int) -> int:
+    if count < 1:
+        raise UsageError(f"a batch of {count} messages is none: at least 1")
+    return count
+
+
 def choose_strategy(strategy: str | AllocateStrategy) -> AllocateStrategy:
     if callable(strategy):
         return strategy
@@ -80,7 +108,7 @@ def choose_strategy(strategy: str | AllocateStrategy) -> AllocateStrategy:
     return STRATEGIES[strategy]
 
 
-class PushConsumer(Lifetime):
+class PushConsumer(Positions, Lifetime):
     """Consumes topics by calling handlers.
 
     Args:
@@ -99,6 +127,9 @@ class PushConsumer(Lifetime):
         strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or a function; alike in the whole group.
         pull_count: Messages asked for at a time.
         queue_count_max, queue_size_max: How much of one queue is held before pulling pauses.
+        serializer: Reads bodies: `message.value`.
+        listener: Is told which queues come and go.
+        revoke_timeout_ms: How long the listener may take.
     """
 
     def __init__(
@@ -121,6 +152,9 @@ class PushConsumer(Lifetime):
         queue_size_max: int = 100 * 1024 * 1024,
         commit_ms: int = 5000,
         offset_file: str | None = None,
+        serializer: Serializer | None = None,
+        listener: RebalanceListener | None = None,
+        revoke_timeout_ms: int = 5000,
         **settings: Unpack[ClientSettings],
     ) -> None:
         self.group = check_group(group)
@@ -134,7 +168,8 @@ class PushConsumer(Lifetime):
         self._suspend_ms = suspend_ms
         self._shutdown_timeout_ms = shutdown_timeout_ms
         self._hooks = self._instance.settings.hooks
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, _Handling] = {}
+        self._waiting: list[tuple[str, str | None, bool, _Handling]] = []  # Until the start.
         self._core = ConsumerCore(
             group,
             self._instance,
@@ -142,9 +177,10 @@ class PushConsumer(Lifetime):
                 is_broadcast=broadcast, is_ordered=ordered, consume_from=consume_from,
                 consume_timestamp_ms=consume_timestamp_ms, strategy=choose_strategy(strategy),
                 limits=ReadLimits(
-                    pull_count=pull_count, count_max=queue_count_max, size_max=queue_size_max
+                    pull_count=pull_count, count_max=queue_count_max, size_max=queue_size_max,
+                    serializer=serializer,
                 ),
-                commit_ms=commit_ms,
+                commit_ms=commit_ms, listener=listener, revoke_timeout_ms=revoke_timeout_ms,
             ),
             deliver=self._deliver, released=self._queue_released,
             offsets=self._local_offsets(offset_file) if broadcast else None,
@@ -171,11 +207,15 @@ class PushConsumer(Lifetime):
     # Life
 
     async def start(self) -> Self:
+        """Connect and begin with what `on` has registered; the `async with` block does it."""
         await self._core.start()
         for index, worker in enumerate(self._workers):
             # Vital: the message that it had in hand would never be handled nor committed.
             worker.task = self._instance.tasks.vital(f"worker {index}", worker.run)
         self._instance.tasks.contained("watch handlers", self._watch_handlers)
+        waiting, self._waiting = self._waiting, []
+        for topic, expression, sql, handling in waiting:
+            await self._subscribe(topic, expression, sql, handling)
         return self
 
     async def close(self) -> None:
@@ -196,12 +236,8 @@ class PushConsumer(Lifetime):
 
     @property
     def client_id(self) -> str:
+        """The name under which brokers list this member."""
         return self._instance.client_id
-
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that this member has now."""
-        return sorted(self._core.readers)
 
     # Subscriptions
 
@@ -218,9 +254,61 @@ class PushConsumer(Lifetime):
 
         All members of a group must subscribe alike: RocketMQ keeps one list for each group.
         """
-        checked = check_handler(handler)
+        await self._subscribe(topic, expression, sql, _Handling(check_handler(handler)))
+
+    async def subscribe_batch(
+        self,
+        topic: str,
+        expression: str | None,
+        handler: BatchHandler,
+        *,
+        max_count: int = 32,
+        sql: bool = False,
+    ) -> None:
+        """Call `handler` with a list of messages: as many as are there, up to `max_count`.
+
+        Args:
+            topic, expression, sql: As for `subscribe`.
+            handler: `async def handler(messages) -> None`; raise to have all of them delivered
+                again. In ordered mode the list has consecutive messages of one queue.
+            max_count: The longest list.
+        """
+        handling = _Handling(check_handler(handler), _batch_count(max_count))
+        await self._subscribe(topic, expression, sql, handling)
+
+    def on(
+        self,
+        topic: str,
+        expression: str | None = "*",
+        *,
+        batch_max: int | None = None,
+        sql: bool = False,
+    ) -> Callable[[AnyHandler], AnyHandler]:
+        """Register a handler before the start, as a decorator.
+
+            @consumer.on("orders", "paid || shipped")
+            async def handle(message): ...
+
+        Args:
+            topic, expression, sql: As for `subscribe`.
+            batch_max: The handler takes lists of up to so many messages.
+        """
+        if self._instance.is_running:
+            raise UsageError("on() registers handlers before the start: await subscribe() instead")
+
+        def register(handler: AnyHandler) -> AnyHandler:
+            count = None if batch_max is None else _batch_count(batch_max)
+            handling = _Handling(check_handler(handler), count)
+            self._waiting.append((topic, expression, sql, handling))
+            return handler
+
+        return register
+
+    async def _subscribe(
+        self, topic: str, expression: str | None, sql: bool, handling: _Handling
+    ) -> None:
         before = self._handlers.get(topic)
-        self._handlers[topic] = checked
+        self._handlers[topic] = handling
         try:
             await self._core.subscribe(topic, expression, sql=sql)
         except BaseException:
@@ -231,17 +319,38 @@ class PushConsumer(Lifetime):
             raise
 
     async def unsubscribe(self, topic: str) -> None:
+        """Give the queues of a topic back to the group."""
         await self._core.unsubscribe(topic)
         self._handlers.pop(topic, None)
 
-    def pause(self) -> None:
-        """Pull no more; what was pulled is still handled."""
-        for reader in self._core.readers.values():
-            reader.pause()
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull no more of these queues (of all without arguments); what was pulled is handled."""
+        for queue in queues or self.assignment:
+            self._reader(queue).pause()
 
-    def resume(self) -> None:
-        for reader in self._core.readers.values():
-            reader.resume()
+    def resume(self, *queues: MessageQueue) -> None:
+        """Pull these queues (all without arguments) again."""
+        for queue in queues or self.assignment:
+            self._reader(queue).resume()
+
+    async def commit(self) -> None:
+        """Commit what is done by now and wait for the brokers, instead of for the timer."""
+        self._instance.check_usable()
+        await self._core.commit(wait=True)
+
+    async def drain(self) -> None:
+        """Pull no more, wait until everything that was pulled is done, and commit.
+
+        Messages that a broker holds for another attempt do not count. `resume` goes on.
+        """
+        self.pause()
+        while any(reader.process.count for reader in self._core.readers.values()):
+            self._instance.check_usable()
+            await self._instance.clock.sleep_ms(DRAIN_CHECK_MS)
+        await self.commit()
+
+    def _sought(self, reader: QueueReader) -> None:
+        self._queue_released(reader)
 
     # From readers to workers
 
@@ -271,6 +380,7 @@ class PushConsumer(Lifetime):
                 count -= 1
 
     async def wait_for_work(self) -> None:
+        """Return when a worker may have something to do."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)
         await waiter
@@ -280,6 +390,7 @@ class PushConsumer(Lifetime):
         self._scheduled.discard(reader)
 
     def now_ms(self) -> int:
+        """The clock by which handlers are timed."""
         return self._instance.clock.monotonic_ms()
 
     # Work
@@ -287,40 +398,59 @@ class PushConsumer(Lifetime):
     async def work(self, worker: _Worker) -> bool:
         """Handle one message, or one turn of an ordered queue. False when there is nothing."""
         if self._ready:
-            reader, process, message = self._ready.popleft()
-            if not process.is_dropped:
-                await self._handle_concurrent(worker, reader, process, message)
+            batch = self._next_batch()
+            if batch:
+                await self._handle_concurrent(worker, batch)
             return True
         if self._ready_queues:
             await self._handle_ordered(worker, self._ready_queues.popleft())
             return True
         return False
 
-    async def _handle_concurrent(
-        self, worker: _Worker, reader: QueueReader, process: ProcessQueue, message: ReceivedMessage
-    ) -> None:
-        reader.handler_started()
-        try:
-            error = await self._call(worker, message)
-            if error is not None and not await self._give_back(message, error):
-                # Neither handled nor taken back: it must not count as done.
-                self._retry_here(reader, process, message)
-                return
-            self._finish(reader, process, message)
-        finally:
-            reader.handler_ended()
+    def _next_batch(self) -> list[_Item]:
+        """The next message, and where its handler takes lists those of its topic behind it."""
+        ready = self._ready
+        first = ready.popleft()
+        if first[1].is_dropped:
+            return []
+        handling = self._handlers.get(first[2].topic)
+        batch = [first]
+        if handling is None or handling.count is None:
+            return batch
+        while ready and len(batch) < handling.count and ready[0][2].topic == first[2].topic:
+            item = ready.popleft()
+            if not item[1].is_dropped:
+                batch.append(item)
+        return batch
 
-    async def _call(self, worker: _Worker, message: ReceivedMessage) -> BaseException | None:
-        """Run the handler. Returns what it raised, None when it is done."""
-        handler = self._handlers.get(message.topic)
-        if handler is None:
-            return UsageError(f"no handler for topic {message.topic!r}")
-        hooks = self._hooks
-        context = None if hooks is None else guarded(hooks.before_consume, message, self.group)
-        error: BaseException | None = None
-        worker.begin(message)
+    async def _handle_concurrent(self, worker: _Worker, batch: list[_Item]) -> None:
+        for reader, _, _ in batch:
+            reader.handler_started()
         try:
-            await handler(message)
+            error = await self._call(worker, [message for _, _, message in batch])
+            for reader, process, message in batch:
+                if error is not None and not await self._give_back(message, error):
+                    # Neither handled nor taken back: it must not count as done.
+                    self._retry_here(reader, process, message)
+                else:
+                    self._finish(reader, process, message)
+        finally:
+            for reader, _, _ in batch:
+                reader.handler_ended()
+
+    async def _call(self, worker: _Worker, messages: list[ReceivedMessage]) -> BaseException | None:
+        """Run the handler. Returns what it raised, None when it is done."""
+        handling = self._handlers.get(messages[0].topic)
+        if handling is None:
+            return UsageError(f"no handler for topic {messages[0].topic!r}")
+        hooks = self._hooks
+        contexts = []
+        if hooks is not None:
+            contexts = [guarded(hooks.before_consume, m, self.group) for m in messages]
+        error: BaseException | None = None
+        worker.begin(messages[0])
+        try:
+            await handling.call(messages)
         except asyncio.CancelledError:
             if not worker.take_timeout():
                 raise
@@ -331,16 +461,17 @@ class PushConsumer(Lifetime):
         finally:
             worker.end()
         if hooks is not None:
-            guarded(hooks.after_consume, context, error)
+            for context in contexts:
+                guarded(hooks.after_consume, context, error)
         return error
 
     async def _call_now(self, message: ReceivedMessage) -> BaseException | None:
         """Handle a message that an administrator sent us, outside of its queue."""
-        handler = self._handlers.get(message.topic)
-        if handler is None:
+        handling = self._handlers.get(message.topic)
+        if handling is None:
             return UsageError(f"no handler for topic {message.topic!r}")
         try:
-            await handler(message)
+            await handling.call([message])
         except Exception as error:
             # The handler's own error, shown to whoever asked.
             return error
@@ -393,14 +524,15 @@ class PushConsumer(Lifetime):
                 process = reader.process
                 if not backlog or process.is_dropped or not self._core.is_locked(reader):
                     break
-                message = backlog[0]
-                error = await self._call(worker, message)
-                if error is not None and not await self._give_up_ordered(message, error):
+                messages = self._ordered_batch(backlog)
+                error = await self._call(worker, messages)
+                if error is not None and not await self._give_up_ordered(messages, error):
                     pause_ms = self._suspend_ms
                     break
-                if backlog and backlog[0] is message:
-                    backlog.popleft()
-                self._finish(reader, process, message)
+                for message in messages:
+                    if backlog and backlog[0] is message:
+                        backlog.popleft()
+                    self._finish(reader, process, message)
         finally:
             reader.handler_ended()
             self._scheduled.discard(reader)
@@ -409,22 +541,30 @@ class PushConsumer(Lifetime):
         elif self._core.is_locked(reader) and not reader.process.is_dropped:
             self._schedule(reader)
 
-    async def _give_up_ordered(self, message: ReceivedMessage, error: BaseException) -> bool:
-        """Whether to go on past a message: its attempts are used up and it is a dead letter."""
-        message.record.reconsume_times += 1
+    def _ordered_batch(self, backlog: deque[ReceivedMessage]) -> list[ReceivedMessage]:
+        handling = self._handlers.get(backlog[0].topic)
+        count = 1 if handling is None else handling.count or 1
+        return list(islice(backlog, count))
+
+    async def _give_up_ordered(self, messages: list[ReceivedMessage], error: BaseException) -> bool:
+        """Whether to go on past them: their attempts are used up and they are dead letters."""
+        first = messages[0]
+        for message in messages:
+            message.record.reconsume_times += 1
         _LOG.warning(
             "handler failed, queue waits group=%s queue=%s offset=%d attempts=%d error=%r",
-            self.group, message.queue, message.queue_offset, message.reconsume_times, error,
+            self.group, first.queue, first.queue_offset, first.reconsume_times, error,
             exc_info=error,
         )  # fmt: skip
-        if self._max_attempts == UNLIMITED or message.reconsume_times < self._max_attempts:
+        if self._max_attempts == UNLIMITED or first.reconsume_times < self._max_attempts:
             return False
         if self._is_broadcast:
             return True
         try:
-            await self._returns.to_dead_letters(message, self._max_attempts)
+            for message in messages:
+                await self._returns.to_dead_letters(message, self._max_attempts)
         except ClientError as failure:
-            _LOG.warning("dead letter not sent queue=%s reason=%s", message.queue, failure)
+            _LOG.warning("dead letter not sent queue=%s reason=%s", first.queue, failure)
             return False
         return True
 

@@ -23,6 +23,7 @@ from twinlog.client.message import ReceivedMessage
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
+from twinlog.client.serializers import Serializer
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC
 from twinlog.remoting.bodies.route import MASTER_ID
@@ -37,13 +38,14 @@ EMPTY_PAUSE_MS = 200  # Nothing to read and nothing held: a slave that lags.
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How far ahead a queue is read."""
+    """How far ahead a queue is read, and how bodies are."""
 
     pull_count: int = 32
     suspend_ms: int = 15_000
     count_max: int = 1000  # pullThresholdForQueue
     size_max: int = 100 * 1024 * 1024  # pullThresholdSizeForQueue
     span_max: int = 2000  # consumeConcurrentlyMaxSpan
+    serializer: Serializer | None = None
 
 
 class QueueReader:
@@ -131,6 +133,11 @@ class QueueReader:
             return False
         return True
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last pull failed, and the one before."""
+        return self._failures > 1
+
     # Called by whoever consumes
 
     def handler_started(self) -> None:
@@ -214,6 +221,10 @@ class QueueReader:
         self.process.add(messages)
         self.next_offset = result.next_offset
         self.process.skip_to(result.next_offset)
+        serializer = self._limits.serializer
+        if serializer is not None:
+            for message in messages:
+                message.serializer = serializer
         if messages:
             self._deliver(self, messages)
         else:

@@ -157,6 +157,7 @@ class ClientInstance:
         return RemotingClient(
             clock=self.clock,
             tls=settings.tls,
+            tls_server_name=settings.tls_server_name,
             request_handler=self._handle_request,
             hooks=hooks,
             limits=replace(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Self
 
@@ -41,6 +41,7 @@ from twinlog.client.message import (
 from twinlog.client.net.instance import ClientInstance, MemberRole
 from twinlog.client.producer.accumulator import Accumulator, LaneKey
 from twinlog.client.producer.batching import Batching
+from twinlog.client.producer.bodies import Bodies
 from twinlog.client.producer.fault_strategy import FaultStrategy
 from twinlog.client.producer.idempotent import IdempotentLanes
 from twinlog.client.producer.outgoing import SendRequest, all_receipts, batch_element, send_command
@@ -50,19 +51,10 @@ from twinlog.client.producer.selector import choose_by_key
 from twinlog.client.producer.sender import Sender
 from twinlog.client.producer.waiting_room import Guest, WaitingRoom, find_queues_until
 from twinlog.client.queues import MessageQueue
+from twinlog.client.serializers import Serializer
 from twinlog.client.settings import ClientSettings, resolve
-from twinlog.message import sysflag
-from twinlog.message.compression import compress
-from twinlog.message.sysflag import CompressionType
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.limits import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
-
-_COMPRESSION = {
-    "zlib": CompressionType.ZLIB,
-    "lz4": CompressionType.LZ4,
-    "zstd": CompressionType.ZSTD,
-    None: None,
-}
 
 YIELD_EVERY = 256  # Messages between two looks at what the brokers answered.
 
@@ -95,6 +87,7 @@ class Producer(Lifetime):
         producer_id, epoch: For an idempotent producer that must survive its process: opened again
             with the same id (and epoch), it may send everything again in the same order, and what
             the broker has is not stored twice. A higher epoch begins to count anew.
+        serializer: Makes bodies of values, for `send_value`.
     """
 
     def __init__(
@@ -117,11 +110,10 @@ class Producer(Lifetime):
         idempotent: bool = False,
         producer_id: str | None = None,
         epoch: int = 0,
+        serializer: Serializer | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
         self.group = check_group(group)
-        if compression not in _COMPRESSION:
-            raise UsageError(f"compression {compression!r}: zlib, lz4, zstd or None are known")
         if send_timeout_ms <= 0 or retry_count < 0:
             raise UsageError("send_timeout_ms must be above 0 and retry_count not negative")
         if batch_size_max > message_size_max:
@@ -130,12 +122,11 @@ class Producer(Lifetime):
         self._send_timeout_ms = send_timeout_ms
         self._buffer_size_max = buffer_size_max
         self._in_flight_max = in_flight_max
-        self._compress_over = compress_over if _COMPRESSION[compression] else None
-        self._compression = _COMPRESSION[compression] or CompressionType.ZLIB
         self._message_size_max = message_size_max
-        self._run_body_size_max = message_size_max
-        if self._compress_over is not None:
-            self._run_body_size_max = min(message_size_max, self._compress_over - 1)
+        self._bodies = Bodies(
+            compress_over=compress_over, compression=compression, size_max=message_size_max,
+            serializer=serializer,
+        )  # fmt: skip
         self._hooks = self._instance.settings.hooks
         self._has_linger = linger_ms is not None
         self._room_waiters: deque[asyncio.Future[None]] = deque()
@@ -175,6 +166,7 @@ class Producer(Lifetime):
     # Life
 
     async def start(self) -> Self:
+        """Connect; the `async with` block does it."""
         self._loop = asyncio.get_running_loop()
         self._request_reply.start()
         await self._instance.start()
@@ -214,6 +206,7 @@ class Producer(Lifetime):
 
     @property
     def client_id(self) -> str:
+        """The name under which brokers list this producer."""
         return self._instance.client_id
 
     # Sending
@@ -236,6 +229,29 @@ class Producer(Lifetime):
         if self._is_over_limit():
             await self._wait_for_room()
         return await self._enqueue(message, queue, timeout_ms)
+
+    async def send_value(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+    ) -> SendReceipt:
+        """Send a value: its body is what the producer's serializer makes of it.
+
+        Raises:
+            InvalidMessageError: the serializer cannot write the value; nothing was sent.
+        """
+        body = self._bodies.of_value(value)
+        return await self.send(
+            Message(
+                topic, body, tags=tags, keys=keys, properties=properties,
+                sharding_key=sharding_key,
+            )
+        )  # fmt: skip
 
     def send_nowait(
         self, message: Message, *, queue: MessageQueue | None = None
@@ -320,7 +336,7 @@ class Producer(Lifetime):
         ticket[0].cancel()
         if queue is not None:
             check_queue(queue, message.topic)
-        sys_flag, body = self._compressed(body)
+        sys_flag, body = self._bodies.compressed(body)
         request = self._request(message, body, properties.decode(), [ticket], queue, sys_flag)
         queues = await find_queues_until(self._instance, message.topic, request.deadline_ms)
         if queue is None and message.sharding_key is not None:
@@ -381,7 +397,7 @@ class Producer(Lifetime):
         size_room, count_room = self._batching.room(key)
         run = pack_run(
             messages, start, self._instance.unique_ids,
-            size_room=size_room, count_room=count_room, body_size_max=self._run_body_size_max,
+            size_room=size_room, count_room=count_room, body_size_max=self._bodies.plain_size_max,
         )  # fmt: skip
         if run is None:
             return None
@@ -417,8 +433,8 @@ class Producer(Lifetime):
         body, properties, ticket = self._prepare(message)
         pinned = queue or self._queue_of_key(message)
         sys_flag = 0
-        if self._compress_over is not None and len(body) >= self._compress_over:
-            sys_flag, body = self._compressed(body)
+        if len(body) > self._bodies.plain_size_max:
+            sys_flag, body = self._bodies.compressed(body)
         is_lone = bool(sys_flag or message.delay_level)
         if message.sharding_key is not None and pinned is None:
             self._enqueue_when_routed(message, body, properties, ticket, sys_flag, timeout_ms)
@@ -436,7 +452,7 @@ class Producer(Lifetime):
         self, once: IdempotentLanes, message: Message, queue: MessageQueue | None
     ) -> asyncio.Future[SendReceipt]:
         body, properties, ticket = self._prepare(message)
-        sys_flag, body = self._compressed(body)
+        sys_flag, body = self._bodies.compressed(body)
         once.add(message, body, properties, ticket, sys_flag=sys_flag, queue=queue)
         return ticket[0]
 
@@ -456,7 +472,7 @@ class Producer(Lifetime):
             and type(message.body) is bytes
             and message.sharding_key is None
             and not message.delay_level
-            and (self._compress_over is None or len(message.body) < self._compress_over)
+            and len(message.body) <= self._bodies.plain_size_max
         )
 
     def _enqueue_free(self, message: Message) -> asyncio.Future[SendReceipt]:
@@ -529,14 +545,6 @@ class Producer(Lifetime):
             )
         return body, properties, (loop.create_future(), unique_id, context)
 
-    def _compressed(self, body: bytes) -> tuple[int, bytes]:
-        if self._compress_over is None or len(body) < self._compress_over:
-            return 0, body
-        smaller = compress(body, self._compression)
-        if len(smaller) >= len(body):
-            return 0, body
-        return sysflag.with_compression_type(0, self._compression), smaller
-
     def _request(
         self,
         message: Message,
@@ -566,7 +574,7 @@ class Producer(Lifetime):
         """A message with properties of RocketMQ's own: transactions, requests, replies."""
         self._check_open()
         body, encoded, ticket = self._prepare(message)
-        flag, body = self._compressed(body)
+        flag, body = self._bodies.compressed(body)
         extra = "".join(f"\x02{name}\x01{value}" for name, value in properties.items())
         request = self._request(
             message, body, encoded.decode() + extra, [ticket], self._queue_of_key(message),
@@ -680,9 +688,11 @@ class Producer(Lifetime):
 
     @property
     def role(self) -> MemberRole:
+        """As what brokers list it."""
         return MemberRole.PRODUCER
 
     def heartbeat_data(self) -> dict[str, Any]:
+        """What brokers are told of it."""
         return {"groupName": self.group}
 
     def routes_changed(self) -> None:

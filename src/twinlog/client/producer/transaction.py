@@ -47,6 +47,9 @@ class TransactionState(enum.IntEnum):
     COMMIT = sysflag.TRANSACTION_COMMIT_TYPE
     ROLLBACK = sysflag.TRANSACTION_ROLLBACK_TYPE
 
+    def __str__(self) -> str:
+        return self.name
+
 
 Check = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 Execute = Callable[[Message, str], Awaitable[TransactionState]]
