@@ -60,7 +60,7 @@ def _json(body: bytes) -> dict[str, Any]:
         return {}
     try:
         values = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadParameters(f"the body is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise BadParameters("the body is not a JSON object")

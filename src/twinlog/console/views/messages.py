@@ -128,9 +128,18 @@ class ResendLetters(Struct, frozen=True):
     all: bool = False
 
 
+def short_text(body: bytes) -> str:
+    """The beginning of a body in one line; of what is no text the first bytes."""
+    start = body[: 4 * SHORT_MAX]
+    text = start.decode("utf-8", "replace")
+    broken = text[:-3].count("\ufffd")  # The cut may have hit a character; more is no text.
+    if broken or "\x00" in text:
+        return start[:32].hex(" ") + (" …" if len(body) > 32 else "")
+    short = " ".join(text.rstrip("\ufffd").split())
+    return short if len(short) <= SHORT_MAX else short[: SHORT_MAX - 1] + "…"
+
+
 def row_of(message: ReceivedMessage) -> MessageRow:
-    text = message.body[: 4 * SHORT_MAX].decode("utf-8", "replace")
-    short = " ".join(text.split())
     return MessageRow(
         topic=message.topic,
         broker=message.queue.broker_name,
@@ -142,7 +151,7 @@ def row_of(message: ReceivedMessage) -> MessageRow:
         keys=message.keys,
         store_ms=message.store_timestamp,
         size=len(message.body),
-        short=short if len(short) <= SHORT_MAX else short[: SHORT_MAX - 1] + "…",
+        short=short_text(message.body),
         reconsume_times=message.reconsume_times,
     )
 
