@@ -1,4 +1,4 @@
-"""Every request code of broker and name server, by everyone who may not send it.
+"""Every request code of broker, name server and controller, by everyone who may not send it.
 
 Made from the servers' own tables: a new code is walked the day it is served. Real processes, real
 sockets. Each code is sent without an account, with a wrong signature, by an account without rights,
@@ -13,7 +13,7 @@ import random
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -22,11 +22,14 @@ from support.processes import process_group, wait_until
 from support.raw_peer import RawPeer
 from support.twinlog_servers import (
     TwinlogBroker,
+    TwinlogController,
     TwinlogNamesrv,
     start_twinlog_broker,
+    start_twinlog_controller,
     start_twinlog_namesrv,
 )
 from twinlog.broker.server import build_broker
+from twinlog.controller.processor import ControllerProcessor
 from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting import codec, fastjson
 from twinlog.remoting.bodies.registration import (
@@ -77,6 +80,8 @@ FOR_EVERY_ACCOUNT = {
     Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
     Code.GET_UNIT_TOPIC_LIST, Code.GET_HAS_UNIT_SUB_TOPIC_LIST,
     Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Code.TWINLOG_INFO,
+    Code.CONTROLLER_GET_REPLICA_INFO, Code.CONTROLLER_GET_METADATA_INFO,
+    Code.CONTROLLER_GET_SYNC_STATE_DATA, Code.TWINLOG_GROUPS, Code.TWINLOG_EVENTS,
 }  # fmt: skip
 # What ends an account, a topic or a group comes last.
 DESTRUCTIVE = (
@@ -104,6 +109,10 @@ BODIES: dict[int, bytes] = {
     Code.TWINLOG_OFFSETS: b'{"offsetTable":{"mine@mine":{"0":77}}}',
     Code.QUERY_DATA_VERSION: b"{}",
     Code.REGISTER_BROKER: b"{}",
+    Code.CONTROLLER_ALTER_SYNC_STATE_SET: b'{"syncStateSet":[1],"syncStateSetEpoch":1}',
+    Code.CONTROLLER_GET_SYNC_STATE_DATA: b'["broker-walk"]',
+    Code.UPDATE_CONTROLLER_CONFIG: b"notifyBrokerRoleChanged=false\n",
+    Code.BROKER_HEARTBEAT: b"",
 }
 
 
@@ -112,6 +121,7 @@ class World:
 
     namesrv: TwinlogNamesrv
     broker: TwinlogBroker
+    controller: TwinlogController
     record = 0  # Where a message of topic `mine` is.
     half = 0
 
@@ -148,6 +158,10 @@ class World:
             "statsName": "TOPIC_PUT_NUMS", "statsKey": "mine", "batch": "false", "m": "false",
             "tranStateTableOffset": "0", "suspendTimeoutMillis": "0",
             "defaultTopicPerm": "PUB|SUB", "endTimestamp": "9999999999999",
+            "appliedBrokerId": "3", "registerCheckCode": "127.0.0.1:9;x", "masterBrokerId": "1",
+            "brokerAddress": "127.0.0.1:9", "learner": "true", "twinlogGroup": "broker-walk",
+            "twinlogUnclean": "broker-walk", "brokerControllerIdsToClean": "1",
+            "twinlogIncarnation": "walk", "twinlogPolicy": "{}", "limit": "5",
         }  # fmt: skip
 
     def ext(self, row: Row[Any]) -> dict[str, str]:
@@ -180,6 +194,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             mappedFileSizeCommitLog=1 << 20, maxHashSlotNum=1000, deleteWhen="00",
         )  # fmt: skip
         group.add(world.broker)
+        path = home(directory, "controller")
+        world.controller = start_twinlog_controller(path, aclEnable=True, rocketmqHome=path)
+        group.add(world.controller)
         world.namesrv.wait_registered(world.broker.address)
         prepare(world)
         yield world
@@ -203,6 +220,10 @@ def prepare(world: World) -> None:
     world.half = send(world, "mine", "TRAN_MSG\x01true\x02PGROUP\x01pg\x02")
     offset = {"consumerGroup": "mine", "topic": "mine", "queueId": 0, "commitOffset": 1}
     assert world.ask(port, Code.UPDATE_CONSUMER_OFFSET, offset).code == 0
+
+    known = {"clusterName": "walk", "brokerName": "broker-walk", "appliedBrokerId": 1,
+             "registerCheckCode": "127.0.0.1:1;x"}  # fmt: skip
+    assert world.ask(world.controller.port, Code.CONTROLLER_APPLY_BROKER_ID, known).code == 0
 
 
 def send_ext(topic: str, properties: str = "") -> dict[str, str]:
@@ -230,6 +251,21 @@ async def broker_rows() -> list[Row[Any]]:
 def namesrv_rows() -> list[Row[Any]]:
     config = NamesrvConfig(listen_port=0, kv_config_path="/kv", config_store_path="/properties")
     return list(build_namesrv(config, disk=SimDisk()).processor.table)
+
+
+def controller_rows() -> list[Row[Any]]:
+    return list(ControllerProcessor(cast(Any, None)).table)
+
+
+def controller_state(world: World) -> dict[str, Any]:
+    """What it has written and what it shows; nobody sends heartbeats, so nothing moves."""
+    directory = world.controller.directory / "controller"
+    return {
+        "records": (directory / "groups.json").read_bytes(),
+        "events": (directory / "events").read_bytes(),
+        "facts": world.ask(world.controller.port, Code.TWINLOG_GROUPS, {}).body,
+        "config": world.ask(world.controller.port, Code.GET_CONTROLLER_CONFIG, {}).body,
+    }
 
 
 def broker_state(world: World) -> dict[str, Any]:
@@ -328,6 +364,19 @@ async def test_every_code_of_the_name_server(world: World) -> None:
     assert namesrv_state(world) == before
     assert walk_entitled(world, world.namesrv.port, rows) == []
     assert "Traceback" not in world.namesrv.output()
+
+
+async def test_every_code_of_the_controller(world: World) -> None:
+    rows = controller_rows()
+    assert len(rows) > 14
+    before = controller_state(world)
+    tried, passed = walk_refusals(world, world.controller.port, rows)
+    assert passed == []
+    assert tried > 60
+    assert controller_state(world) == before
+    assert walk_entitled(world, world.controller.port, rows) == []
+    assert controller_state(world) != before, "who may, does"
+    assert "Traceback" not in world.controller.output()
 
 
 def test_who_says_to_be_the_master_that_is_back_must_be_an_admin(world: World) -> None:

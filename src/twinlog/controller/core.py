@@ -14,6 +14,8 @@ from twinlog.controller.group import Group
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.refusals import RefusalKind
 
+GROUPS_MAX = 10_000
+
 Event = (
     events.Heartbeat
     | events.ConnectionClosed
@@ -84,10 +86,13 @@ class Controller:
     def _register(self, now_ms: int, event: events.RegisterReplica) -> list[Effect]:
         """The first replica of a name makes the group, with its policy."""
         group = self.groups.get(event.group)
+        if group is None and len(self.groups) >= GROUPS_MAX:
+            error = f"this controller has {GROUPS_MAX} groups"
+            return [Reply(event.token, None, error=error, kind=RefusalKind.INVALID)]
         if group is None:
             record = GroupRecord(cluster=event.cluster, group=event.group, policy=event.policy)
             group = self.groups[event.group] = Group(record, self._timing, now_ms)
         if group.record.cluster != event.cluster:
-            error = f"group {event.group} belongs to cluster {group.record.cluster}"
+            error = f"{event.group} belongs to cluster {group.record.cluster}"
             return [Reply(event.token, group.record, error=error, kind=RefusalKind.INVALID)]
-        return group.register(event)
+        return group.register(now_ms, event)

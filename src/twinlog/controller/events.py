@@ -51,6 +51,8 @@ class Heartbeat:
     broker_id: int
     connection: int
     incarnation: str
+    cluster: str = ""
+    address: str = ""
     known_epoch: int
     last_epoch: int
     end: int

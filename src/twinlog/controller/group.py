@@ -35,9 +35,10 @@ from twinlog.controller.events import (
     Token,
 )
 from twinlog.controller.liveness import Liveness
-from twinlog.controller.record import Election, GroupRecord, changed
+from twinlog.controller.record import Election, GroupRecord, Replica, changed
 from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 
+REPLICAS_MAX = 100
 BUSY = Refusal(RefusalKind.BUSY, "another change of this group is being written, ask again")
 REPLACED = Refusal(RefusalKind.INVALID, "a newer connection of this replica has taken over")
 NOT_WRITTEN = Refusal(RefusalKind.BUSY, "the change was not written, ask again")
@@ -107,7 +108,7 @@ class Group:
     def heartbeat(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
         if beat.broker_id not in self.record.replicas:
             return [self._refuse(beat.token, self._not_registered(beat.broker_id))]
-        stranger = self._stranger(beat)
+        stranger = self._stranger(now_ms, beat)
         if stranger:
             refused = self._refuse(beat.token, Refusal(RefusalKind.INVALID, stranger))
             return [*self._say_stranger(beat.broker_id, stranger), refused]
@@ -147,10 +148,15 @@ class Group:
 
     # Rules that a heartbeat brings about
 
-    def _stranger(self, beat: Heartbeat) -> str:
-        """Why a replica cannot be one of this group: it follows a controller with another record.
-        Its log may hold anything, and its epochs count something else."""
+    def _stranger(self, now_ms: int, beat: Heartbeat) -> str:
+        """Why a replica cannot be one of this group: it is of another cluster, or another process
+        has its id, or it follows a controller with another record. Its log may hold anything."""
         stored, record = beat.stored, self.record
+        if beat.cluster and beat.cluster != record.cluster:
+            return f"{record.group} belongs to cluster {record.cluster}, not to {beat.cluster[:80]}"
+        holder = self._holder(now_ms, beat.broker_id, beat.address)
+        if holder:
+            return holder
         if stored is None or not stored.lineage or not record.lineage:
             return ""
         if stored.lineage == record.lineage:
@@ -159,6 +165,17 @@ class Group:
             f"replica {beat.broker_id} follows another controller (lineage {stored.lineage[:40]},"
             f" here {record.lineage}): name the same controllers in all files of the group"
         )
+
+    def _holder(self, now_ms: int, broker_id: int, address: str) -> str:
+        """Why an id cannot be taken: who has it lives at another address. A copy of a store would
+        otherwise replace the process that it was copied from."""
+        report = self.liveness.get(broker_id)
+        if report is None or not self.is_alive(broker_id, now_ms):
+            return ""
+        known = report.heartbeat.address
+        if not known or not address or known == address:
+            return ""
+        return f"id {broker_id} of {self.record.group} is taken: {known} has it and is alive"
 
     def _say_stranger(self, broker_id: int, reason: str) -> list[Effect]:
         if (broker_id, reason) in self._strangers_said:
@@ -509,15 +526,17 @@ class Group:
         ]
         return self._commit(following, *said, Reply(request.token, following))
 
-    def register(self, request: RegisterReplica) -> list[Effect]:
+    def register(self, now_ms: int, request: RegisterReplica) -> list[Effect]:
         record, replica = self.record, request.replica
         known = record.replicas.get(replica.broker_id)
+        if known is None and len(record.replicas) >= REPLICAS_MAX:
+            text = f"{record.group} has {REPLICAS_MAX} replicas: remove those that are gone"
+            return [self._refuse(request.token, Refusal(RefusalKind.INVALID, text))]
         if known is not None:
-            error = _identity_refusal(known.check_code, replica.check_code, "check code")
-            error = error or _identity_refusal(known.uid, replica.uid, "store")
+            error = _identity_refusal(known, replica)
+            error = error or self._holder(now_ms, replica.broker_id, replica.address)
             if error:
-                text = f"id {replica.broker_id} is taken: {error}"
-                return [self._refuse(request.token, Refusal(RefusalKind.ID_TAKEN, text))]
+                return [self._refuse(request.token, Refusal(RefusalKind.ID_TAKEN, error))]
             replica = msgspec.structs.replace(
                 replica,
                 learner=known.learner or replica.learner,
@@ -670,7 +689,10 @@ class Group:
         return Happened(kind, self.record.group, details)
 
 
-def _identity_refusal(known: str, given: str, what: str) -> str:
-    if known and given and known != given:
-        return f"it belongs to another {what}"
+def _identity_refusal(known: Replica, given: Replica) -> str:
+    """Whether an id belongs to another check code or another store."""
+    pairs = ((known.check_code, given.check_code, "check code"), (known.uid, given.uid, "store"))
+    for before, now, what in pairs:
+        if before and now and before != now:
+            return f"id {given.broker_id} is taken: it belongs to another {what}"
     return ""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from twinlog.controller.record import GroupRecord, changed
 from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 
+SHOWN_MAX = 10  # A proposal may name thousands; an answer need not.
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -38,7 +40,8 @@ def refusal(record: GroupRecord, proposal: Proposal, living: Mapping[int, str]) 
         return Refusal(RefusalKind.INVALID, "the master is not in its own sync-state set")
     strangers = proposal.members - record.voters
     if strangers:
-        text = f"replicas {sorted(strangers)} are not registered or are learners"
+        some = sorted(strangers)[:SHOWN_MAX]
+        text = f"replicas {some} are not registered or are learners"
         return Refusal(RefusalKind.REPLICAS, text)
     return _admission_refusal(record, proposal, living)
 

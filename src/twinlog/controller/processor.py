@@ -38,6 +38,7 @@ from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.numbers import number_or_none
 
 _ID_MAX = 2**31 - 1
+TEXT_MAX = 255
 _T = TypeVar("_T")
 
 
@@ -195,6 +196,8 @@ class ControllerProcessor:
                 broker_id=header.broker_id,
                 connection=connection_number(connection),
                 incarnation=header.twinlog_incarnation or "",
+                cluster=header.cluster_name,
+                address=header.broker_addr,
                 known_epoch=known,
                 last_epoch=header.epoch or 0,
                 end=header.max_offset or 0,
@@ -257,6 +260,7 @@ class ControllerProcessor:
             learner=header.twinlog_learner,
             priority=2**31 - 1 if priority is None else priority,
         )
+        _check_texts(header.cluster_name, header.broker_name, replica)
         self._send_registration(connection, request, header.cluster_name, header.broker_name,
                                 replica, _policy(header.twinlog_policy))  # fmt: skip
 
@@ -271,6 +275,7 @@ class ControllerProcessor:
             address=header.register_check_code.partition(";")[0],
         )
         policy = _policy(header.twinlog_policy)  # The first of a name brings it.
+        _check_texts(header.cluster_name, header.broker_name, replica)
         self._send_registration(
             connection, request, header.cluster_name, header.broker_name, replica, policy
         )
@@ -421,6 +426,19 @@ class ControllerProcessor:
         if record.master_broker_id is None:
             code = ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
         connection.reply(request, code, header=master_header(record), body=fastjson.dumps(body))
+
+
+def _check_texts(cluster: str, name: str, replica: Replica) -> None:
+    """What is written for good has a length that is sane.
+
+    Raises:
+        CommandError: it has not.
+    """
+    if not cluster or not name:
+        raise CommandError("clusterName and brokerName must not be empty")
+    texts = (cluster, name, replica.uid, replica.check_code, replica.address, replica.ha_address)
+    if any(len(text) > TEXT_MAX for text in texts):
+        raise CommandError(f"a name, address or code is longer than {TEXT_MAX} characters")
 
 
 def _body(request: Request, wanted: type[_T]) -> _T:

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from twinlog.controller import events
-from twinlog.controller.core import Controller
+from twinlog.controller.core import GROUPS_MAX, Controller
 from twinlog.controller.events import DEFAULT_TIMING, Commit, Happened, Reload, Reply
+from twinlog.controller.group import REPLICAS_MAX
 from twinlog.controller.membership import Proposal
 from twinlog.controller.record import Election, GroupRecord, Policy, Replica, changed
+from twinlog.controller.refusals import RefusalKind
 
 GROUP = "broker-a"
 ASYNC = Policy(broker_role="ASYNC_MASTER", total_replicas=2)
@@ -434,7 +436,58 @@ class TestBeginning:
 
 
 class TestStranger:
-    """A replica that follows a controller with another record is not counted."""
+    """Who cannot be a replica of the group is not counted, and cannot replace one that is."""
+
+    def test_a_broker_of_another_cluster(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2))
+        bench.beat(1)
+        reply = bench.beat(2, cluster="other", known_epoch=99)
+        assert "belongs to cluster c, not to other" in reply.error
+        assert not bench.core.groups[GROUP].frozen
+        assert not bench.core.groups[GROUP].is_alive(2, bench.now)
+
+    def test_a_copy_of_a_store_does_not_replace_the_process_it_was_copied_from(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2))
+        bench.beat(1, address="a:1")
+        reply = bench.beat(1, address="b:1", incarnation="copy", connection=99)
+        assert "is taken: a:1 has it and is alive" in reply.error
+        assert bench.record.master_epoch == 4
+        copy = Replica(broker_id=1, address="b:1")
+        asked = bench.ask(events.RegisterReplica("c", GROUP, copy, token="register"))
+        assert asked.kind is RefusalKind.ID_TAKEN
+        bench.tell(events.ConnectionClosed(1))
+        bench.beat(1, address="b:1", incarnation="moved", connection=99)
+        assert bench.record.master_incarnation == "moved", "a broker may move"
+
+    def test_nobody_fills_the_record_with_replicas_or_groups(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2))
+        for n in range(3, REPLICAS_MAX + 1):
+            new = Replica(broker_id=n)
+            assert not bench.ask(events.RegisterReplica("c", GROUP, new, token=n)).error
+        new = Replica(broker_id=REPLICAS_MAX + 1)
+        assert "remove those" in bench.ask(events.RegisterReplica("c", GROUP, new, token=0)).error
+        bench.core.groups |= {str(n): bench.core.groups[GROUP] for n in range(GROUPS_MAX)}
+        asked = bench.ask(events.RegisterReplica("c", "one more", new, token="group"))
+        assert asked.kind is RefusalKind.INVALID
+
+    def test_a_set_of_thousands_is_refused_in_a_line(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2))
+        bench.beat(1)
+        wanted = proposal(bench.record, set(range(1, 10_000)))
+        asked = bench.ask(events.AlterSyncStateSet(GROUP, wanted, "alter"))
+        assert asked.kind is RefusalKind.REPLICAS
+        assert len(asked.error) < 200
+
+    def test_an_alter_that_is_sent_again_finds_another_set_epoch(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2))
+        bench.beat(1)
+        alone = proposal(bench.record, {1})
+        assert not bench.ask(events.AlterSyncStateSet(GROUP, alone, "first")).error
+        before = bench.record
+        for _ in range(5):
+            asked = bench.ask(events.AlterSyncStateSet(GROUP, alone, "again"))
+            assert asked.kind is RefusalKind.SET_EPOCH
+        assert bench.record == before
 
     def test_it_is_refused_and_named_once(self) -> None:
         record = group({1, 2}, replicas=2)
