@@ -192,6 +192,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             path, namesrv=world.namesrv.address, aclEnable=True, rocketmqHome=path,
             twinlogAccessKey="administrator", twinlogSecretKey="admin-secret",
             mappedFileSizeCommitLog=1 << 20, maxHashSlotNum=1000, deleteWhen="00",
+            transactionCheckInterval=3_600_000,  # Nothing moves by itself while this walks.
         )  # fmt: skip
         group.add(world.broker)
         path = home(directory, "controller")
