@@ -329,6 +329,7 @@ class NamesrvProcessor:
                 twinlog_digest=f"{result.topics_digest:x}" if is_twinlog else None,
                 twinlog_rival=result.rival if is_twinlog else None,
                 twinlog_in_route=result.is_in_route if is_twinlog and result.rival else None,
+                twinlog_epoch=result.newer_epoch if is_twinlog else None,
             ),
             body=b"" if orders is None else fastjson.dumps(KVTable(orders)),
         )

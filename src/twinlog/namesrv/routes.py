@@ -103,6 +103,7 @@ class RegisterBrokerResult:
     rival: str | None = None
     is_in_route: bool = True
     topics_digest: int = 0
+    newer_epoch: int | None = None  # Of the master that has replaced the one that registers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,8 @@ class RouteInfoManager:
         self._filter_servers: dict[str, list[str]] = {}
         # Of the topics of each broker name; see `topic_digest`.
         self._digests: dict[str, int] = {}
+        # The newest epoch of each controlled group: a master of an older one is refused.
+        self._epochs: dict[str, int] = {}
 
     # Registration
 
@@ -151,6 +154,14 @@ class RouteInfoManager:
         scope: TopicScope = TopicScope.BY_VERSION,
     ) -> RegisterBrokerResult:
         """Take or refresh a broker; of a master in the route also its topics."""
+        epoch, known = data_version.state_version or 0, self._epochs.get(broker.broker_name, 0)
+        is_elected = broker.broker_id == MASTER_ID and epoch > 0
+        if is_elected and epoch < known:
+            holder = self._holder(broker.broker_name, MASTER_ID)
+            return RegisterBrokerResult(rival=holder, is_in_route=False, newer_epoch=known)
+        if is_elected and epoch > known:
+            self._epochs[broker.broker_name] = epoch
+            self._depose(broker)
         is_new_holder = self._place(broker, now_ms)
         previous = self._live.get(broker.address)
         is_changed = previous is None or previous.data_version != data_version
@@ -180,6 +191,14 @@ class RouteInfoManager:
             self._filter_servers.pop(broker.address, None)
         self.check()
         return self._result(broker, is_in_route=is_in_route)
+
+    def _depose(self, successor: BrokerIdentity) -> None:
+        """A master of a newer epoch has the place of the one before, whether that lives or not:
+        a process that stands still sends nothing, and is in the way of all clients."""
+        holder = self._holder(successor.broker_name, MASTER_ID)
+        if holder is not None and holder != successor.address:
+            del self._brokers[successor.broker_name].broker_addrs[MASTER_ID]
+            self._live.pop(holder, None)
 
     def _place(self, broker: BrokerIdentity, now_ms: int) -> bool:
         """Put the address in its place, unless another one has it. True: it is there anew."""

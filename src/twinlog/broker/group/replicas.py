@@ -97,7 +97,7 @@ class ReplicasManager:
         assert group is not None
         group.incarnation = self.incarnation
         group.is_learner = broker.config.async_learner
-        group.on_newer_epoch = self.met
+        group.on_newer_epoch = broker.registration.on_newer_epoch = self.met
         group.on_links_changed = self._links_changed
         if self._stored.broker_id is not None:
             self._known_id(self._stored.broker_id)

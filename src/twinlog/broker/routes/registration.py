@@ -97,6 +97,7 @@ class Registration:
         self._is_enabled = True
         self._is_paused = self._role.is_controlled
         self._is_registered = False
+        self.on_newer_epoch: Callable[[int], None] = lambda epoch: None
         topics.subscribe(self.topics_changed)
 
     @property
@@ -261,7 +262,10 @@ class Registration:
             cluster_name=self._config.broker_cluster_name,
             broker_id=self._role.broker_id,
         )
-        body = fastjson.dumps(self._topics.data_version.to_json())
+        version = self._topics.data_version.to_json()
+        if self._role.epoch:
+            version["stateVersion"] = self._role.epoch
+        body = fastjson.dumps(version)
         answer = await self._ask(view, RequestCode.QUERY_DATA_VERSION, header, body)
         return answer is None or answer.ext().get("changed", "true").lower() == "true"
 
@@ -325,7 +329,7 @@ class Registration:
         topics = {name: self._advertised(topic) for name, topic in table.items()}
         version = self._topics.data_version
         wrapper = TopicConfigSerializeWrapper(
-            DataVersion(version.counter, version.timestamp), topics
+            DataVersion(version.counter, version.timestamp, self._role.epoch or None), topics
         )
         return encode_registration(
             RegisterBrokerBody(wrapper), compressed=self._config.compressed_register
@@ -346,6 +350,8 @@ class Registration:
             return
         view.is_twinlog = header.twinlog is not None
         view.master = (header.ha_server_addr, header.master_addr)
+        if header.twinlog_epoch is not None:
+            self.on_newer_epoch(header.twinlog_epoch)
         if view.is_twinlog:
             self._note_rival(
                 view, header.twinlog_rival, is_in_route=header.twinlog_in_route is not False

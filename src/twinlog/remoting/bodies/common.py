@@ -15,10 +15,12 @@ class Body(msgspec.Struct, rename="camel"):
 
 
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
-    """Version of a table of a broker. Equal when both numbers are."""
+    """Version of a table of a broker. Equal when the numbers are. `state_version` is 5.x's: the
+    epoch of a controlled group's master."""
 
     counter: int = 0
     timestamp: int = 0
+    state_version: int | None = None
 
 
 class MessageQueue(NamedTuple):

@@ -29,6 +29,7 @@ class RegisterBrokerResponseHeader(Header):
     The rest is said to twinlog brokers only. `twinlog`: this name server takes heartbeats (904).
     `twinlog_digest`: of the topics that it has of the broker's name. `twinlog_rival`: another
     living address with the same name and id; `twinlog_in_route`: whether the place is ours.
+    `twinlog_epoch`: a master of this newer epoch has it.
     """
 
     ha_server_addr: str | None = None
@@ -37,6 +38,7 @@ class RegisterBrokerResponseHeader(Header):
     twinlog_digest: str | None = None
     twinlog_rival: str | None = None
     twinlog_in_route: bool | None = None
+    twinlog_epoch: Long | None = None
 
 
 class UnregisterBrokerRequestHeader(Header):
