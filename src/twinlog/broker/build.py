@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
 from twinlog.broker.group.controller_link import ControllerLink
+from twinlog.broker.group.relay import Relay
 from twinlog.broker.group.replicas import ReplicasManager
 from twinlog.broker.group.stored import StoredGroup
 from twinlog.broker.host import store_host
@@ -187,6 +188,7 @@ def build_services(broker: Broker) -> None:
         role=broker.role,
     )
     if broker.role.is_controlled:
+        broker.relay = broker.requests.relay = Relay(broker)
         broker.replicas = _build_replicas(broker)
 
 

@@ -17,6 +17,7 @@ from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.saving import HeldForSave
 
 if TYPE_CHECKING:
+    from twinlog.broker.group.relay import Relay
     from twinlog.broker.pair.service import PairService
     from twinlog.remoting.acl_guard import AccessGuard
 
@@ -32,6 +33,7 @@ class Dispatch:
         self._handlers: dict[int, tuple[Handler, int]] = {}
         self._guard: AccessGuard | None = None
         self._pair: PairService
+        self.relay: Relay | None = None  # In a controlled group.
         self.table = RequestTable(())
 
     def serve(self, table: RequestTable, guard: AccessGuard | None, pair: PairService) -> None:
@@ -52,6 +54,8 @@ class Dispatch:
             refusal = BodyTooLargeError(request.code, len(request.body), body_max)
             self._audit.refused(connection, request.code, refusal.remark)
             raise refusal
+        if self.relay is not None and self._is_relayed(self.relay, connection, request):
+            return
         if self._pair.is_open or not self._hold(connection, request):
             quota = self._creations
             quota.client = connection
@@ -72,12 +76,23 @@ class Dispatch:
 
     def _hold(self, connection: ServerConnection, request: Request) -> bool:
         """Keep a request until the gate is open. Strangers are not kept: they would fill it."""
+        return self._may_wait(connection, request) and self._pair.hold(connection, request)
+
+    def _is_relayed(self, relay: Relay, connection: ServerConnection, request: Request) -> bool:
+        """Whether another broker of the group answers it."""
+        return (
+            relay.wants(request)
+            and self._may_wait(connection, request)
+            and relay.takes(connection, request)
+        )
+
+    def _may_wait(self, connection: ServerConnection, request: Request) -> bool:
         if self._guard is not None:
             try:
                 self._guard.check(connection, request, self.table.rows[request.code])
             except CommandError:
                 return False  # Behind the door it is refused again, and audited.
-        return self._pair.hold(connection, request)
+        return True
 
 
 def _unknown(connection: ServerConnection, request: Request) -> None:

@@ -22,6 +22,7 @@ from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.descriptors import check_descriptors
 from twinlog.broker.dispatch import Dispatch
 from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
+from twinlog.broker.group.relay import Relay
 from twinlog.broker.group.replicas import ReplicasManager
 from twinlog.broker.handlers import request_table
 from twinlog.broker.pair.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
@@ -128,6 +129,7 @@ class Broker:
     confirmed_file: ConfirmedFile
     saves: SaveService
     replicas: ReplicasManager | None = None  # In a controlled group.
+    relay: Relay | None = None
 
     def __init__(
         self,
@@ -357,7 +359,7 @@ class Broker:
             return
         self._is_stopped = True
         if self.replicas is not None:
-            self.replicas.stop()
+            await self.replicas.resign()
         await self.registration.unregister_all()
         self.schedule.stop()
         self.transactions.stop()

@@ -193,6 +193,7 @@ class RequestCode(IntEnum):
     TWINLOG_OFFSETS = 10002  # A slave to its master: offsets that clients committed to it.
     TWINLOG_REPLICA = 10003  # How far is this replica, and what does it know of its group?
     TWINLOG_PROMOTE = 10004  # To a slave: become the master.
+    TWINLOG_RELAY = 10005  # To the master of a group: a client's request that came to another one.
     TWINLOG_LOG_DIGESTS = 10020  # A replica to another: digests of ranges of the log.
     TWINLOG_LOG_RANGE = 10021  # A replica to another: bytes of the log, to heal its own.
     TWINLOG_SCRUB = 10022  # How far is the walk over the store, or begin it now.

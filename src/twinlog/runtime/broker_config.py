@@ -258,6 +258,13 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     broker_election_priority: Annotated[
         int, used("Of replicas with equal logs the one with the smallest number is elected.")
     ] = 2147483647
+    twinlog_relay_ms: Annotated[
+        int,
+        used(
+            "How long a broker that is not the master any more passes sends of clients with old"
+            " routes to the one that is, in ms; 0: not at all."
+        ),
+    ] = 60_000
     broker_heartbeat_interval: Annotated[
         PositiveLong,
         no_effect(

@@ -22,9 +22,11 @@ from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import DECODE_ERRORS, RemotingError
 from twinlog.remoting.headers import controller as headers
 from twinlog.remoting.headers.base import Header
+from twinlog.runtime.config import BrokerConfig
 
 _LOG = logging.getLogger("twinlog.broker")
 _TIMEOUT_MS = 1_000
+_SWITCH_MS = 3_000
 
 
 class ControllerError(RemotingError):
@@ -81,14 +83,21 @@ class ControllerLink:
             self._client.close_connection(self.leader, "another controller is looked for")
         self.leader = None
 
-    async def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> Request:
+    async def ask(
+        self,
+        code: RequestCode,
+        header: Header,
+        body: bytes = b"",
+        *,
+        timeout_ms: int = _TIMEOUT_MS,
+    ) -> Request:
         """
         Raises:
             ControllerError: the answer is a refusal, with its code.
             RemotingError: there is no answer.
         """
         address = await self.find()
-        answer = await self._invoke(address, code, header, body)
+        answer = await self._invoke(address, code, header, body, timeout_ms)
         if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
             self.lost()
         if answer.code != ResponseCode.SUCCESS:
@@ -97,11 +106,16 @@ class ControllerLink:
         return answer
 
     async def _invoke(
-        self, address: str, code: RequestCode, header: Header | None = None, body: bytes = b""
+        self,
+        address: str,
+        code: RequestCode,
+        header: Header | None = None,
+        body: bytes = b"",
+        timeout_ms: int = _TIMEOUT_MS,
     ) -> Request:
         command = RemotingCommand.request(code, header, body)
         try:
-            return await self._client.invoke(address, command, _TIMEOUT_MS)
+            return await self._client.invoke(address, command, timeout_ms)
         except OSError as error:
             raise ControllerError(f"{address}: {error}") from error
 
@@ -145,6 +159,16 @@ class ControllerLink:
         header = headers.BrokerSetRequestHeader(cluster, name)
         answer = await self.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
         return answer.header(headers.NextBrokerIdResponseHeader).next_broker_id
+
+    async def elect(self, config: BrokerConfig, target: int) -> None:
+        """A planned switch to `target`; returns when it is decided."""
+        header = headers.ElectMasterRequestHeader(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=target,
+            designate_elect=True,
+        )
+        await self.ask(RequestCode.CONTROLLER_ELECT_MASTER, header, timeout_ms=_SWITCH_MS)
 
     async def register(self, code: RequestCode, **fields: Any) -> None:
         """1013 and 1003."""

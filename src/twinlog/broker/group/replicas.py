@@ -42,6 +42,10 @@ _TICK_MS = 100
 _NOT_CAUGHT_UP_MS_MAX = 1_500
 _JOINING_MS_MAX = 3_000  # One that has not caught up by then holds back everybody's sends.
 _RETRY_MS = 200
+_SUSPECT_MS = 1_500
+_RESIGN_MS_MAX = 3_000
+_HAND_OVER_MS_MAX = 2_000  # The controller gives up after one second.
+_NEVER_MS = 1 << 62
 _BUSY = (ResponseCode.SYSTEM_BUSY,)
 
 
@@ -78,7 +82,9 @@ class ReplicasManager:
         self._joining_since_ms = 0
         self._is_registered = False
         self._is_proposing = False
-        self._is_stopping = False
+        self._hand_over_to: int | None = None
+        self._hand_over_ms = 0
+        self._suspect = ""
         self._wake = asyncio.Event()
         self._settling = asyncio.Event()
         self._said = ""
@@ -105,8 +111,28 @@ class ReplicasManager:
         broker.tasks.contained("role", self._keep_settled)
         broker.tasks.round("in-sync", lambda: _TICK_MS, self._tick)
 
-    def stop(self) -> None:
-        self._is_stopping = True
+    async def resign(self) -> None:
+        """Before a clean stop: a master lets another member take over, and passes on what it held
+        back. Nobody there, or no controller: it stops as it is."""
+        authority, relay = self.authority, self._broker.relay
+        if authority is None or not self.change.leading_epoch:
+            return
+        others = [(authority.acked_by(n), n) for n in authority.members - {authority.own_id}]
+        living = sorted((acked, n) for acked, n in others if acked is not None)
+        if not living:
+            return
+        try:
+            await self._link.elect(self._broker.config, living[-1][1])
+        except RemotingError as error:
+            _LOG.warning("no switch before the stop: %s", error)
+            return
+        self._wake.set()
+        deadline_ms = self._clock.monotonic_ms() + _RESIGN_MS_MAX
+        while self._clock.monotonic_ms() < deadline_ms:
+            assert relay is not None
+            if not self.change.leading_epoch and not relay.count:
+                return
+            await self._clock.sleep_ms(10)
 
     def _known_id(self, broker_id: int) -> None:
         stored, group = self._stored, self._broker.ha.group
@@ -130,9 +156,16 @@ class ReplicasManager:
             return
         _LOG.warning("a newer epoch was met epoch=%d known=%d", epoch, view.known_epoch)
         if view.met(epoch):
-            self.change.stand_down(f"epoch {epoch} has begun")
+            self._stand_down(f"epoch {epoch} has begun")
             self._settling.set()
         self._wake.set()
+
+    def _stand_down(self, reason: str) -> None:
+        assert self._broker.relay is not None
+        self._suspect = ""
+        self.change.stand_down(reason)
+        self._hand_over_to = None
+        self._broker.relay.is_holding = False  # Whoever leads now gets what was held.
 
     @property
     def authority(self) -> Authority | None:
@@ -284,8 +317,9 @@ class ReplicasManager:
             twinlog_incarnation=self.incarnation,
             twinlog_known_epoch=self._stored.known_epoch,
             twinlog_complete=not broker.ha.is_in_doubt,
-            twinlog_writable=broker.store.is_writeable and not self._is_stopping,
+            twinlog_writable=broker.store.is_writeable,
             twinlog_link=link_ms,
+            twinlog_drained=self._drained_end(),
             twinlog_was_master=broker.identity.was_master,
         )
         beat = await self._link.heartbeat(header, self._stored.record, sent_ms)
@@ -300,8 +334,9 @@ class ReplicasManager:
             self._broker.ha.admitted()
         if beat.record is not None and not beat.frozen:
             self._learn(beat.record)
+        self._switch_asked(beat)
         record, authority = beat.record, self.authority
-        if authority is not None and record is not None:
+        if authority is not None and record is not None and self._hand_over_to is None:
             authority.granted(
                 beat.sent_ms, beat.lease_ms, record.master_epoch, record.master_incarnation
             )
@@ -319,8 +354,52 @@ class ReplicasManager:
             return
         self._record = record
         if before != (view.role, view.state.epoch):
-            self.change.stand_down(f"epoch {view.state.epoch} has begun, {_who(record)} leads")
+            self._stand_down(f"epoch {view.state.epoch} has begun, {_who(record)} leads")
         self._settling.set()
+
+    # Planned switches
+
+    def _switch_asked(self, beat: Beat) -> None:
+        """What a heartbeat's answer says of a switch. Without a word of it and without a lease the
+        election is being written: then the answer is on its way."""
+        target = beat.hand_over_to
+        if self.authority is None or not self.change.leading_epoch:
+            return
+        if target is not None and self._hand_over_to is None:
+            self._hand_over(target, self.authority)
+        elif target is None and self._hand_over_to is not None and beat.lease_ms:
+            self._end_hand_over("the controller has given it up")
+
+    def _hand_over(self, target: int, authority: Authority) -> None:
+        """The controller wants `target` to lead: hold new sends, let the set have the log."""
+        broker = self._broker
+        assert broker.relay is not None
+        _LOG.info("handing over to replica %d", target)
+        broker.pair.writer.tick()
+        broker.store.write_pending()
+        self._hand_over_to, self._hand_over_ms = target, self._clock.monotonic_ms()
+        broker.relay.is_holding = True
+        authority.surrender()
+        self._update_door()
+        end = broker.store.commit_log.max_offset
+        broker.ha.confirmed.wait(end, _NEVER_MS, lambda *_: self._wake.set())
+
+    def _end_hand_over(self, reason: str) -> None:
+        """This broker leads on, and answers what it held back. Safe at any time: what it takes is
+        confirmed by the set, or not at all."""
+        relay = self._broker.relay
+        assert relay is not None
+        _LOG.warning("no switch to replica %s: %s", self._hand_over_to, reason)
+        self._hand_over_to = None
+        relay.is_holding = False
+        self._update_door()
+        relay.release()
+
+    def _drained_end(self) -> int | None:
+        """Where the log ends, once all of it is confirmed and nothing more is taken."""
+        end = self._broker.store.commit_log.max_offset
+        is_drained = self._hand_over_to is not None and self._broker.ha.confirmed.value >= end
+        return end if is_drained else None
 
     # Carrying out
 
@@ -377,19 +456,45 @@ class ReplicasManager:
         group = self._broker.ha.group
         assert group is not None
         group.confirm()
-        self._check_set_size(record.policy)
+        self._update_door()
         self._tick()
 
     # The sync-state set
 
-    def _check_set_size(self, policy: Policy) -> None:
-        """`minInSyncReplicas`, looked at before the append."""
-        authority = self.authority
-        if authority is None or not self.change.leading_epoch:
+    def _update_door(self) -> None:
+        """Why a master takes no sends, if it does not: looked at before the append."""
+        if self.authority is not None and self.change.leading_epoch:
+            self._broker.store.close_for_puts(self._closed_reason(self.authority))
+
+    def _closed_reason(self, authority: Authority) -> str:
+        assert self._record is not None
+        if self._hand_over_to is not None:
+            return f"replica {self._hand_over_to} becomes the master of this group"
+        size, least = len(authority.members), self._record.policy.min_in_sync_replicas
+        if size < least:
+            return f"in-sync replicas {size} of {least}"
+        return self._suspect
+
+    def _look_around(self, authority: Authority) -> None:
+        """A master that neither its controller nor its slaves answer may have been replaced: it
+        takes no more sends, and says nothing to name servers, until one of them is back."""
+        waited_ms = self._broker.replies.waits_for_replicas_ms()
+        has_lease = authority.may_answer_early(self._clock.boot_ms())
+        end = self._broker.store.commit_log.max_offset
+        if not self._suspect and not has_lease and waited_ms >= _SUSPECT_MS:
+            self._suspect = (
+                f"no word from the controller, and nothing confirmed for {waited_ms} ms: this"
+                " broker may not be the master any more"
+            )
+            _LOG.error("suspect: %s", self._suspect)
+            self._broker.registration.pause()
+        elif self._suspect and (has_lease or authority.confirmed >= end):
+            _LOG.warning("not suspect any more")
+            self._suspect = ""
+            self._broker.registration.resume()
+        else:
             return
-        size, least = len(authority.members), policy.min_in_sync_replicas
-        reason = "" if size >= least else f"in-sync replicas {size} of {least}"
-        self._broker.store.close_for_puts(reason)
+        self._update_door()
 
     def _tick_safely(self) -> None:
         self._broker.failures.contain("sync-state set", self._tick)
@@ -398,7 +503,10 @@ class ReplicasManager:
         authority, record = self.authority, self._record
         if authority is None or record is None or not self.change.leading_epoch:
             return
+        self._look_around(authority)
         now_ms = self._clock.monotonic_ms()
+        if self._hand_over_to is not None and now_ms - self._hand_over_ms > _HAND_OVER_MS_MAX:
+            self._end_hand_over("the controller did not decide")
         end = self._broker.store.commit_log.max_offset
         for number in record.replicas.keys() - {authority.own_id}:
             self._in_sync.observe(now_ms, number, authority.acked_by(number), end)

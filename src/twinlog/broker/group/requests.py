@@ -9,7 +9,8 @@ from twinlog.remoting.bodies.controller import EpochEntry, EpochEntryCache
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.controller import NotifyBrokerRoleChangedRequestHeader
-from twinlog.remoting.request_table import ADMIN, ANY_ACCOUNT, SMALL_BODY, NoHeader, Row
+from twinlog.remoting.headers.twinlog import TwinlogRelayRequestHeader
+from twinlog.remoting.request_table import ADMIN, ANY_ACCOUNT, MESSAGES, SMALL_BODY, NoHeader, Row
 from twinlog.remoting.server import ServerConnection
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class GroupProcessor:
 
 def group_rows(broker: Broker) -> list[Row[Any]]:
     code, group = RequestCode, GroupProcessor(broker)
+    assert broker.relay is not None
     return [
         Row(code.GET_BROKER_EPOCH_CACHE, NoHeader, group.epochs, ANY_ACCOUNT, SMALL_BODY),
         Row(
@@ -57,4 +59,5 @@ def group_rows(broker: Broker) -> list[Row[Any]]:
             ADMIN,
             SMALL_BODY,
         ),
+        Row(code.TWINLOG_RELAY, TwinlogRelayRequestHeader, broker.relay.serve, ADMIN, MESSAGES),
     ]

@@ -50,8 +50,9 @@ class RoleChange:
         """End what the last epoch allowed, at once: safe at any time, and done before anything
         else is. Sends that wait may be in the next master's log, or not: 12, never 14."""
         broker = self._broker
-        store, group = broker.store, broker.ha.group
+        store, group, relay = broker.store, broker.ha.group, broker.relay
         assert group is not None
+        assert relay is not None
         was_master = broker.role.is_master
         store.close_for_puts(NO_MASTER)
         store.write_pending()
@@ -65,6 +66,7 @@ class RoleChange:
             broker.role.change(RoleState(BrokerRole.SLAVE, group.own_id, broker.role.epoch))
             broker.replies.give_up(reason)
             broker.registration.pause()
+            relay.lost_mastership()
         if store.is_master:
             store.change_role(is_master=False)
 
@@ -78,6 +80,8 @@ class RoleChange:
         broker.role.change(RoleState(BrokerRole.SLAVE, group.own_id, state.epoch))
         broker.pair.follow_group(address)
         broker.ha.follow(state.master_ha_address)
+        assert broker.relay is not None
+        broker.relay.master_is(address)
 
     # Master
 
@@ -159,6 +163,8 @@ class RoleChange:
         self.leading_epoch = state.epoch
         store.close_for_puts("")
         broker.registration.resume()
+        assert broker.relay is not None
+        broker.relay.release()
         _LOG.warning(
             "this broker is the master now epoch=%d log end=%d members=%s",
             state.epoch, store.commit_log.max_offset, sorted(state.members),

@@ -143,6 +143,12 @@ class DurabilityQueue(Generic[ReplyT]):
             line.extend(kept)
         return decided
 
+    @property
+    def slave_deadline_ms(self) -> int | None:
+        """The first deadline of those that wait for other replicas; None when nobody does."""
+        heads = [line[0] for line in self._lines[Demand.REPLICATE :] if line]
+        return min((entry.slave_deadline_ms for entry in heads), default=None)
+
     def fail_all(self) -> list[ReplyT]:
         """Empty the queue because what waits can no longer be promised (shutdown, broken log)."""
         replies = [entry.reply for line in self._lines for entry in line]

@@ -188,6 +188,13 @@ class PutReplies:
                 return Demand.NONE, reason or status.name
         return demand, ""
 
+    def waits_for_replicas_ms(self) -> int:
+        """How long the first put has waited for other replicas; 0 when none does."""
+        deadline_ms = self._durable.slave_deadline_ms
+        if deadline_ms is None:
+            return 0
+        return self._clock.monotonic_ms() - (deadline_ms - self._config.slave_timeout)
+
     def stop(self) -> None:
         """Tell those who still wait that nothing more can be promised."""
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""Between twinlogs: 10001 to 10004, 10020 to 10022. Who asks says who it is, a client nothing."""
+"""Between twinlogs: 10001 to 10005, 10020 to 10022. Who asks says who it is, a client nothing."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ class TwinlogPromoteRequestHeader(Header):
     log_end: Long
     promotion: Long = 0
     compared_end: Long = 0
+
+
+class TwinlogRelayRequestHeader(Header):
+    """10005. The body is a frame as a client sent it to another broker of the group."""
+
+    client_address: str = ""
 
 
 class TwinlogLogRangeRequestHeader(Header):
