@@ -121,6 +121,8 @@ OF_VERSION_5 = {
     "CONTROLLER_GET_NEXT_BROKER_ID", "CONTROLLER_APPLY_BROKER_ID", "POP_MESSAGE", "ACK_MESSAGE",
     "PEEK_MESSAGE", "CHANGE_MESSAGE_INVISIBLETIME", "NOTIFICATION", "POLLING_INFO",
     "BATCH_ACK_MESSAGE",
+    # Of ours, and answered in a controlled group only.
+    "TWINLOG_RELAY",
 }  # fmt: skip
 WITHOUT_TOPIC = {key: value for key, value in EXT.items() if key != "topic"}
 DENIED = "AclException"
