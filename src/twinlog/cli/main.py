@@ -35,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("twinlog.cli.config", "config", "Check, print and explain configuration files."),
     "doctor": ("twinlog.cli.doctor", "doctor", "Look for what is wrong and say what to change."),
     "generate": ("twinlog.cli.generate", "generate", "Files for systemd, compose and shells."),
+    "store": ("twinlog.cli.store", "store", "Check the files of a store."),
+    "backup": ("twinlog.cli.backup", "backup", "Back a broker's store up, and restore it."),
     "bench": ("twinlog.cli.bench", "bench", "Measure sending and consuming."),
     "version": ("twinlog.cli.version", "version", "The version, and what it runs with."),
     "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),

@@ -1,0 +1,36 @@
+"""What a broker knows about the health of its files, and to look at all of them now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinlog.admin.client import Admin
+from twinlog.client.errors import UsageError
+from twinlog.client.net.calls import json_object
+from twinlog.remoting.codes import RequestCode
+
+
+async def find_broker(admin: Admin, place: str) -> str:
+    """The address of a broker that is named by its address, `NAME` (the master) or `NAME:ID`."""
+    brokers = (await admin.cluster()).brokers
+    name, _, number = place.partition(":")
+    if name in brokers:
+        addresses = brokers[name].addresses
+        wanted = int(number) if number.isascii() and number.isdigit() else min(addresses)
+        if wanted in addresses:
+            return addresses[wanted]
+        raise UsageError(f"{name} has no broker with id {wanted}; there are {sorted(addresses)}")
+    if number:
+        return place
+    raise UsageError(f"no broker {place!r}; there is: {', '.join(sorted(brokers)) or 'none'}")
+
+
+async def scrub(admin: Admin, address: str, *, begin: bool = False) -> dict[str, Any]:
+    """How far a broker's walk over its store is; with `begin` it starts from the first byte."""
+    answer = await admin.ask(
+        address,
+        RequestCode.TWINLOG_SCRUB,
+        {"begin": "true"} if begin else {},
+        action=f"scrub of {address}",
+    )
+    return json_object(answer)

@@ -1,0 +1,197 @@
+"""`twinlog backup ...`: copies of a store while its broker serves, and stores made from them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from twinlog.cli.lazy import LazyGroup
+from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, show_bytes, show_time
+from twinlog.cli.store import Progress
+from twinlog.cli.times import parse_time
+
+if TYPE_CHECKING:
+    from twinlog.store.integrity.backup import Backups, Manifest
+
+ARCHIVE = ".tar.zst"
+_OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(OUTPUTS), default="table", help="How to print it."
+)
+_PLACE = click.argument("place", metavar="DIR|FILE.tar.zst", type=click.Path(path_type=Path))
+
+
+@click.group(cls=LazyGroup, short_help="Back a broker's store up, and restore it.")
+def backup() -> None:
+    """Backups of a store, master's or slave's, while its broker serves."""
+
+
+@backup.command(
+    epilog="Example: twinlog backup create --store /var/lib/twinlog/store /backups/broker-a"
+)
+@_PLACE
+@click.option("--store", "root", required=True, type=click.Path(file_okay=False, path_type=Path),
+              help="The broker's storePathRootDir.")  # fmt: skip
+@click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
+              help="Where the log is, when not below the store.")  # fmt: skip
+@_OUTPUT
+def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
+    """Copy what the store holds at this moment.
+
+    In a directory full segments are shared by all backups, so that the next one copies what is new.
+    A file is one whole backup, packed with Zstandard.
+    """
+    if not (root / "commitlog").is_dir() and commit_log is None:
+        raise CommandError(f"{root} holds no store", NOT_FOUND)
+    with _writable(place) as directory, _backups(directory) as backups:
+        manifest = backups.create(str(root), time.time_ns() // 1_000_000, commit_log)
+    return _show(output, [manifest], f"backup {manifest.id} up to offset {manifest.mark}")
+
+
+@backup.command("list", epilog="Example: twinlog backup list /backups/broker-a -o json")
+@_PLACE
+@_OUTPUT
+def list_command(place: Path, output: str) -> int:
+    """The backups in a directory, oldest first."""
+    with _readable(place) as directory, _backups(directory) as backups:
+        return _show(output, backups.all(), "")
+
+
+@backup.command(epilog="Example: twinlog backup verify /backups/broker-a")
+@_PLACE
+@click.option("--id", "name", help="Only this one; all of them unless given.")
+@_OUTPUT
+def verify(place: Path, name: str | None, output: str) -> int:
+    """Is every byte of a backup what was written? Nothing is restored."""
+    with _readable(place) as directory, _backups(directory) as backups:
+        chosen = [backups.read(name)] if name else backups.all()
+        if not chosen:
+            raise CommandError(f"no backup in {place}", NOT_FOUND)
+        rows = [
+            {"id": manifest.id, "finding": fault}
+            for manifest in chosen
+            for fault in backups.verify(manifest)
+        ]
+    sentence = f"{len(rows)} places are damaged" if rows else f"{len(chosen)} backups are sound"
+    columns = [Column("id"), Column("finding")]
+    tables = [Table(columns, rows, "findings")] if rows else []
+    report = Report(tables, sentence=sentence, is_healthy=not rows)
+    click.echo(render(report, output, color=False), nl=False)
+    return FAILED if rows else OK
+
+
+@backup.command(
+    epilog="Example: twinlog backup restore /backups/broker-a /var/lib/twinlog/new --to 12:30"
+)
+@_PLACE
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--id", "name", help="Which backup; the newest unless given.")
+@click.option("--to", "until", metavar="TIME", help="Only messages that were stored until then.")
+@click.option("--keep-identity", is_flag=True,
+              help="Be the old store again. Only when no broker has it any more.")  # fmt: skip
+@_OUTPUT
+def restore(
+    place: Path, target: Path, name: str | None, until: str | None, keep_identity: bool, output: str
+) -> int:
+    """Make a store in TARGET, an empty directory; start a broker on it then.
+
+    It has ids of its own unless --keep-identity is given: slaves of the old broker do not take it
+    for theirs. Queues and index are made from the log at the first start.
+    """
+    until_ms = None if until is None else parse_time(until)
+    with _readable(place) as directory, _backups(directory) as backups:
+        known = [backups.read(name)] if name else backups.all()
+        if not known:
+            raise CommandError(f"no backup in {place}", NOT_FOUND)
+        manifest = known[-1]
+        target.mkdir(parents=True, exist_ok=True)
+        end = backups.restore(
+            manifest, str(target), keeps_identity=keep_identity, until_ms=until_ms
+        )
+    return _show(output, [manifest], f"restored to {target}, the log ends at {end}")
+
+
+@contextlib.contextmanager
+def _backups(directory: Path) -> Iterator[Backups]:
+    from twinlog.runtime.disk import PosixDisk
+    from twinlog.store.errors import StoreError
+    from twinlog.store.integrity.backup import Backups
+
+    disk, progress = PosixDisk(), Progress()
+    try:
+        yield Backups(disk, str(directory), progress.tell)
+    except StoreError as error:
+        raise CommandError(str(error), FAILED) from error
+    except OSError as error:
+        raise CommandError(f"{directory}: {error}", FAILED) from error
+    finally:
+        progress.end()
+        disk.close()
+
+
+@contextlib.contextmanager
+def _writable(place: Path) -> Iterator[Path]:
+    """The directory to write to; for a file, one that is packed into it at the end."""
+    if not place.name.endswith(ARCHIVE):
+        place.mkdir(parents=True, exist_ok=True)
+        yield place
+        return
+    if place.exists():
+        raise CommandError(f"{place} exists; choose another name", USAGE)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".backup-") as directory:
+        yield Path(directory)
+        _run(["tar", "--zstd", "-cf", f"{place}.tmp", "-C", directory, "."])
+        Path(f"{place}.tmp").rename(place)
+
+
+@contextlib.contextmanager
+def _readable(place: Path) -> Iterator[Path]:
+    if not place.exists():
+        raise CommandError(f"{place} does not exist", NOT_FOUND)
+    if place.is_dir():
+        yield place
+        return
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".backup-") as directory:
+        _run(["tar", "--zstd", "-xf", str(place), "-C", directory])
+        yield Path(directory)
+
+
+def _run(command: list[str]) -> None:
+    for tool in ("tar", "zstd"):
+        if shutil.which(tool) is None:
+            raise CommandError(f"{tool} is not installed; write to a directory instead", FAILED)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CommandError(f"{command[0]} failed: {done.stderr.strip()}", FAILED)
+
+
+def _show(output: str, manifests: list[Manifest], sentence: str) -> int:
+    rows: list[dict[str, Any]] = [
+        {
+            "id": manifest.id,
+            "created_ms": manifest.created_ms,
+            "mark": manifest.mark,
+            "bytes": manifest.size,
+            "segments": len(manifest.segments),
+            "newest_ms": manifest.newest_ms,
+            "source": manifest.source,
+        }
+        for manifest in manifests
+    ]
+    columns = [
+        Column("id"), Column("created_ms", "CREATED", show_time), Column("mark", is_right=True),
+        Column("bytes", "SIZE", show_bytes, is_right=True), Column("segments", is_right=True),
+        Column("newest_ms", "NEWEST MESSAGE", show_time), Column("source", is_wide=True),
+    ]  # fmt: skip
+    report = Report([Table(columns, rows, "backups", empty="no backup")], sentence=sentence)
+    click.echo(render(report, output, color=False), nl=False)
+    return OK

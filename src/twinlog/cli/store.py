@@ -1,0 +1,154 @@
+"""`twinlog store ...`: the files of a store, with or without the broker that serves from them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.session import Session, call, show
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, CommandError
+from twinlog.cli.lazy import LazyGroup
+from twinlog.cli.output import Column, Report, Table, show_bytes
+
+if TYPE_CHECKING:
+    from twinlog.store.integrity.verify import Verification
+
+_PROGRESS_SECONDS = 1.0
+
+
+@click.group(cls=LazyGroup, short_help="Check the files of a store.")
+def store() -> None:
+    """The files of a store."""
+
+
+@store.command(
+    epilog="Examples: twinlog store verify --deep ~/store; twinlog store verify --online broker-a"
+)
+@click.argument("place", metavar="PATH|BROKER")
+@click.option("--deep", is_flag=True, help="Also every entry of queues and index.")
+@click.option("--online", is_flag=True, help="A running broker scrubs its store now, and says.")
+@click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
+              help="Where the log is, when not below PATH.")  # fmt: skip
+@cluster_options
+def verify(session: Session, place: str, deep: bool, online: bool, commit_log: str | None) -> int:
+    """Is a store what was written to it? Exit code 0: yes, 1: no, and where.
+
+    Offline it reads the files below PATH and changes nothing; a broker may be serving from them.
+    With --online a broker walks over its whole store, heals what it can from replicas, and says
+    what is left; it is named by its address or its name.
+    """
+    if online:
+        return _verify_online(session, place)
+    root = Path(place)
+    if not root.is_dir():
+        raise CommandError(f"{root} is no directory", NOT_FOUND)
+    return _shown(session, _offline(root, deep, commit_log))
+
+
+def _shown(session: Session, report: Report) -> int:
+    show(session, report)
+    return OK if report.is_healthy else FAILED
+
+
+def _offline(root: Path, is_deep: bool, log_directory: str | None) -> Report:
+    from twinlog.runtime.disk import PosixDisk
+    from twinlog.store.errors import StoreError
+    from twinlog.store.integrity.verify import Verifier
+
+    progress = Progress()
+    disk = PosixDisk()
+    try:
+        verifier = Verifier(disk, str(root), is_deep=is_deep, progress=progress.tell)
+        result = verifier.run(log_directory)
+    except StoreError as error:
+        raise CommandError(str(error), NOT_FOUND) from error
+    except OSError as error:
+        raise CommandError(f"the store cannot be read: {error}", FAILED) from error
+    finally:
+        disk.close()
+        progress.end()
+    for name in _damaged_tables(root):
+        result.add(name)
+    return _report(result)
+
+
+def _damaged_tables(root: Path) -> list[str]:
+    """Tables of the broker that are no JSON; each has a copy that is used then."""
+    from twinlog.remoting import fastjson
+
+    found = []
+    for path in sorted((root / "config").glob("*.json")):
+        try:
+            fastjson.loads(path.read_bytes())
+        except ValueError as error:
+            found.append(f"{path} is not readable: {error}")
+    return found
+
+
+def _report(result: Verification) -> Report:
+    fields: dict[str, Any] = {
+        "log_start": result.log_start,
+        "log_end": result.log_end,
+        "records": result.record_count,
+        "digests": result.digest_count,
+        "queues": result.queue_count,
+        "entries": result.entry_count,
+        "index_files": result.index_count,
+        "damage": len(result.findings),
+    }
+    rows = [{"finding": text} for text in result.findings]
+    size = show_bytes(result.checked_bytes)
+    sentence = f"{result.record_count} records, {size}: sound"
+    if rows:
+        sentence = f"{len(rows)} places are damaged"
+    tables = [Table([Column("finding")], rows, "findings")] if rows else []
+    return Report(tables, fields, sentence=sentence, is_healthy=not rows)
+
+
+class Progress:
+    """Percent and an estimate of the rest, on a terminal's standard error."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._told = self._began
+        self._is_shown = sys.stderr.isatty()
+
+    def tell(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self._is_shown or now - self._told < _PROGRESS_SECONDS or not done:
+            return
+        self._told = now
+        left = (now - self._began) * max(0, total - done) / done
+        click.echo(
+            f"\r{100 * done // max(total, 1)} %, about {left:.0f} s left   ", nl=False, err=True
+        )
+
+    def end(self) -> None:
+        if self._is_shown and self._told > self._began:
+            click.echo("", err=True)
+
+
+def _verify_online(session: Session, place: str) -> int:
+    from twinlog.admin.integrity import find_broker, scrub
+
+    async def begin(admin: Any) -> tuple[str, dict[str, Any]]:
+        address = await find_broker(admin, place)
+        return address, await scrub(admin, address, begin=True)
+
+    address, status = call(session, begin)
+    passes, progress = status["passes"], Progress()
+    while status["passes"] == passes:
+        time.sleep(0.2)
+        status = call(session, lambda admin: scrub(admin, address))
+        progress.tell(status["position"] - status["start"], status["end"] - status["start"])
+    progress.end()
+    rows = [{"finding": text} for text in status["places"]]
+    sentence = f"{address}: sound" if not rows else f"{address}: {len(rows)} places are damaged"
+    fields = {key: value for key, value in status.items() if key != "places"}
+    tables = [Table([Column("finding")], rows, "findings")] if rows else []
+    return _shown(session, Report(tables, fields, sentence=sentence, is_healthy=not rows))

@@ -1,0 +1,264 @@
+"""`twinlog store verify`: is a store, running or not, what was written to it?
+
+The log by digests and records, the ends of queues and index against the log's end; with `is_deep`
+every entry of every queue against the record that it leads to, and every entry of the index.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinlog.message.layout import (
+    ENTRY,
+    INDEX_ENTRY,
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
+    PRE_BLANK_SIZE,
+)
+from twinlog.runtime.disk import Disk
+from twinlog.runtime.file_copy import read_part
+from twinlog.runtime.numbers import number_or_none
+from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
+from twinlog.store.integrity.files import (
+    Fault,
+    LogFiles,
+    QueueFiles,
+    find_log,
+    find_queues,
+    walk_log,
+)
+from twinlog.store.integrity.record_check import queue_place, structure_fault
+from twinlog.store.integrity.walk import Run, differing
+
+_FINDINGS_MAX: Final = 1000
+_INDEX_STEP: Final = 50_000
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was looked at, and what is wrong."""
+
+    log_start: int = 0
+    log_end: int = 0
+    checked_bytes: int = 0
+    record_count: int = 0
+    digest_count: int = 0
+    queue_count: int = 0
+    entry_count: int = 0
+    index_count: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        if len(self.findings) < _FINDINGS_MAX:
+            self.findings.append(text)
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.findings
+
+
+class Verifier:
+    """One run over a store."""
+
+    def __init__(self, disk: Disk, root: str, *, is_deep: bool, progress: Progress) -> None:
+        self._disk = disk
+        self._root = root
+        self._is_deep = is_deep
+        self._progress = progress
+        self._queues: dict[tuple[str, int], QueueFiles] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._log: LogFiles | None = None
+        self.result = Verification()
+
+    def run(self, log_directory: str | None = None) -> Verification:
+        """Raises StoreLayoutError where there is no log, OSError where it cannot be read."""
+        log = find_log(self._disk, log_directory or posixpath.join(self._root, "commitlog"))
+        # Before the log is read: entries that come later may lead behind its end.
+        self._queues = {(q.topic, q.queue_id): q for q in find_queues(self._disk, self._root)}
+        self._log = log
+        self._check_files(log)
+        self._check_digests(log)
+        self._check_records(log)
+        self._check_queues()
+        self._check_index()
+        return self.result
+
+    def _check_files(self, log: LogFiles) -> None:
+        for before, after in itertools.pairwise(log.starts):
+            if after - before != log.size:
+                self.result.add(f"{log.path(after)} does not follow {log.path(before)}")
+        for start in log.starts[:-1]:
+            size = self._disk.file_size(log.path(start))
+            if size != log.size:
+                self.result.add(f"{log.path(start)} has {size} bytes, not {log.size}")
+
+    def _check_digests(self, log: LogFiles) -> None:
+        digests = RangeDigests(self._disk, posixpath.join(self._root, "twinlog"), log.size)
+        for start in log.starts:
+            if not digests.of(start):
+                continue
+            file = self._disk.open(log.path(start), read_only=True)
+            try:
+                for number in range(len(digests.of(start))):
+                    offset = start + number * RANGE_SIZE
+                    wanted = digests.find(offset)
+                    size = min(RANGE_SIZE, start + log.size - offset)
+                    if wanted is None:
+                        continue
+                    self.result.digest_count += 1
+                    if digest_of(file.pread(size, offset - start)) != wanted:
+                        self.result.add(
+                            f"{size} bytes at offset {offset} of the log are not what their digest "
+                            f"says ({log.path(start)}, position {offset - start})"
+                        )
+            finally:
+                file.close()
+
+    def _check_records(self, log: LogFiles) -> None:
+        result = self.result
+        result.log_start = result.log_end = self._log_start(log)
+        faults: list[Fault] = []
+        total = len(log.starts) * log.size
+        for at, found in walk_log(self._disk, log, result.log_start, faults):
+            result.record_count += found.record_count
+            result.checked_bytes += found.end - at
+            result.log_end = found.end
+            for run in found.runs:
+                self._check_run(run)
+            self._progress(found.end - log.starts[0], total)
+        for fault in faults:
+            start = fault.offset - fault.offset % log.size
+            self.result.add(
+                f"the log is damaged at offset {fault.offset} ({log.path(start)}, position "
+                f"{fault.offset - start}): {fault.reason}; records follow at {fault.next_offset}"
+            )
+
+    def _log_start(self, log: LogFiles) -> int:
+        """A slave's log may begin inside its first segment."""
+        path = posixpath.join(self._root, "twinlog", "log-start")
+        if self._disk.exists(path):
+            start = number_or_none(self._disk.read_bytes(path))
+            if start is not None and log.starts[0] <= start < log.starts[0] + log.size:
+                return start
+        return log.starts[0]
+
+    def _check_run(self, run: Run) -> None:
+        key, count = (run.topic, run.queue_id), len(run.entries) // ENTRY.size
+        self._ends[key] = max(self._ends.get(key, 0), run.first_number + count)
+        queue = self._queues.get(key)
+        if queue is None or not self._is_deep:
+            return
+        number, last = run.first_number, min(run.first_number + count, queue.end)
+        while number < last:
+            found = queue.read(self._disk, number, last - number)
+            if not found:
+                return
+            at = (number - run.first_number) * ENTRY.size
+            part = Run(*run[:2], number, run.entries[at : at + len(found)])
+            for wrong in differing(part, found):
+                self._wrong_entry(queue, wrong, part, found)
+            self.result.entry_count += len(found) // ENTRY.size
+            number += len(found) // ENTRY.size
+
+    def _wrong_entry(self, queue: QueueFiles, number: int, run: Run, found: bytes) -> None:
+        at = (number - run.first_number) * ENTRY.size
+        is_, wanted = ENTRY.unpack_from(found, at), ENTRY.unpack_from(run.entries, at)
+        if is_[0] > wanted[0] and self._is_sound(queue, number, is_[0], is_[1]):
+            return  # The topic was deleted and made again: its numbers began anew.
+        self.result.add(
+            f"entry {number} of queue {queue.topic}-{queue.queue_id} says {is_}, the log {wanted}"
+        )
+
+    def _is_sound(self, queue: QueueFiles, number: int, offset: int, size: int) -> bool:
+        """Whether an entry leads to a record of its queue with its number."""
+        assert self._log is not None
+        start = offset - offset % self._log.size
+        if start not in self._log.starts or not 0 < size <= self._log.size:
+            return False
+        data = read_part(self._disk, self._log.path(start), offset - start, size)
+        place = queue_place(queue.topic, queue.queue_id)
+        return not structure_fault(data, 0, size, offset, place=place, number=number)
+
+    def _check_queues(self) -> None:
+        self.result.queue_count = len(self._queues)
+        for key, queue in self._queues.items():
+            end = self._ends.get(key)
+            if end is not None and queue.end < end:
+                # A running broker writes entries a moment later than records.
+                missing = end - queue.end
+                if missing > _UNWRITTEN_MAX:
+                    self.result.add(
+                        f"queue {queue.topic}-{queue.queue_id} ends at {queue.end}, the log has "
+                        f"{missing} more of its records"
+                    )
+            data = queue.read(self._disk, queue.end - 1, 1) if queue.end else b""
+            if data:
+                offset, size, _ = ENTRY.unpack(data)
+                if size != PRE_BLANK_SIZE and offset + size > self.result.log_end:
+                    self.result.add(
+                        f"the last entry of queue {queue.topic}-{queue.queue_id} leads to "
+                        f"{offset}, the log ends at {self.result.log_end}"
+                    )
+
+    def _check_index(self) -> None:
+        directory = posixpath.join(self._root, "index")
+        for name in self._disk.list(directory):
+            if name.isascii() and name.isdigit():
+                self.result.index_count += 1
+                self._check_index_file(posixpath.join(directory, name))
+
+    def _check_index_file(self, path: str) -> None:
+        file = self._disk.open(path, read_only=True)
+        try:
+            head = file.pread(INDEX_HEADER_SIZE, 0)
+            begin, end, first, last, used, count = INDEX_HEADER.unpack(head)
+            if count <= 1:
+                return
+            is_right = begin <= end and first <= last <= self.result.log_end and used < count
+            if not is_right:
+                self.result.add(
+                    f"{path}: its header says {count - 1} entries of [{first}, {last}], the log "
+                    f"ends at {self.result.log_end}"
+                )
+            elif self._is_deep:
+                self._check_index_entries(path, count)
+        finally:
+            file.close()
+
+    def _check_index_entries(self, path: str, count: int) -> None:
+        file = self._disk.open(path, read_only=True)
+        try:
+            slots = _slots_of(file.size(), count)
+            if slots is None:
+                return
+            base = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots
+            for number in range(1, count, _INDEX_STEP):
+                size = min(_INDEX_STEP, count - number) * INDEX_ENTRY_SIZE
+                data = file.pread(size, base + number * INDEX_ENTRY_SIZE)
+                for index, entry in enumerate(INDEX_ENTRY.iter_unpack(data), number):
+                    self._check_index_entry(path, index, entry)
+        finally:
+            file.close()
+
+    def _check_index_entry(self, path: str, number: int, entry: tuple[int, int, int, int]) -> None:
+        key_hash, offset, _, previous = entry
+        if key_hash < 0 or not 0 <= offset < self.result.log_end or not 0 <= previous < number:
+            self.result.add(f"{path}: entry {number} is {entry}, which no message has")
+
+
+_UNWRITTEN_MAX: Final = 10_000
+# Slots and entries of Apache's defaults; files of other sizes are checked by their header alone.
+_DEFAULT_SLOTS: Final = 5_000_000
+_DEFAULT_ENTRIES: Final = 20_000_000
+
+
+def _slots_of(size: int, count: int) -> int | None:
+    default = INDEX_HEADER_SIZE + 4 * _DEFAULT_SLOTS + INDEX_ENTRY_SIZE * _DEFAULT_ENTRIES
+    return _DEFAULT_SLOTS if size == default else None

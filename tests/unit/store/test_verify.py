@@ -1,0 +1,55 @@
+"""`twinlog store verify`: a sound store is sound, and each flipped bit that it can see is found."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from support.command_line import twinlog
+from support.damage import flip_bit
+from support.stores import message, running_store, small_config
+
+
+async def make_store(directory: Path, count: int = 200) -> list[int]:
+    async with running_store(small_config(directory)) as store:
+        for number in range(count):
+            store.put(message(number, queue_id=number % 3, size=80))
+        store.write_pending()
+        store.queue_table.write_all()
+        await store.flush()
+        return [store.put(message(0, queue_id=0)).physical_offset]
+
+
+def root_of(directory: Path) -> Path:
+    return next(path.parent for path in directory.rglob("commitlog"))
+
+
+async def test_a_sound_store_is_sound(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    result = twinlog("store", "verify", "--deep", str(root_of(tmp_path)), "-o", "json").ok()
+    assert (result.json["records"], result.json["queues"], result.json["damage"]) == (201, 3, 0)
+    assert result.json["entries"] == 201
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_flipped_bits_are_found(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    await make_store(tmp_path)
+    root = root_of(tmp_path)
+    log = rng.choice(sorted((root / "commitlog").iterdir())[:2])
+    body = log.read_bytes().index(b".....", rng.randrange(2000))
+    flip_bit(log, body + 2, rng)
+    queue = root / "consumequeue" / "T" / str(rng.randrange(3)) / f"{0:020d}"
+    flip_bit(queue, rng.randrange(20 * 60), rng)
+    result = twinlog("store", "verify", "--deep", str(root), "-o", "json")
+    assert result.code == 1
+    texts = [row["finding"] for row in result.json["findings"]]
+    assert any(str(log) in text and "body CRC" in text for text in texts), texts
+    assert any(text.startswith("entry ") for text in texts), texts
+
+
+def test_what_is_no_store_is_not_found(tmp_path: Path) -> None:
+    assert twinlog("store", "verify", str(tmp_path)).code == 3
+    assert twinlog("store", "verify", str(tmp_path / "none")).code == 3
