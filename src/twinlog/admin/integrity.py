@@ -8,6 +8,7 @@ from twinlog.admin.client import Admin
 from twinlog.client.errors import UsageError
 from twinlog.client.net.calls import json_object
 from twinlog.remoting.codes import RequestCode
+from twinlog.runtime.numbers import is_number, number_of
 
 
 async def find_broker(admin: Admin, place: str) -> str:
@@ -16,7 +17,7 @@ async def find_broker(admin: Admin, place: str) -> str:
     name, _, number = place.partition(":")
     if name in brokers:
         addresses = brokers[name].addresses
-        wanted = int(number) if number.isascii() and number.isdigit() else min(addresses)
+        wanted = number_of(number) if is_number(number) else min(addresses)
         if wanted in addresses:
             return addresses[wanted]
         raise UsageError(f"{name} has no broker with id {wanted}; there are {sorted(addresses)}")

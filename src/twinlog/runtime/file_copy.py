@@ -1,27 +1,8 @@
-"""Whole files for tools: copied, written, read. Blocks are shared where the file system can."""
+"""Whole files for tools: written and read."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-from typing import Final
-
 from twinlog.runtime.disk import Disk
-
-_COPY_SIZE: Final = 4 << 20
-_FICLONE: Final = 0x40049409  # ioctl of Linux: the copy shares its blocks until one is written.
-
-
-def copy_file(source: str, target: str) -> None:
-    """A durable copy. Never a hard link: whoever has the source open may still write into it."""
-    with open(source, "rb") as reader, open(target, "wb") as writer:
-        try:
-            fcntl.ioctl(writer.fileno(), _FICLONE, reader.fileno())
-        except OSError:
-            shutil.copyfileobj(reader, writer, _COPY_SIZE)
-        writer.flush()
-        os.fsync(writer.fileno())
 
 
 def write_file(

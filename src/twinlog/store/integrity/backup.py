@@ -21,8 +21,9 @@ from typing import Final
 import msgspec
 
 from twinlog.message.record import scan
-from twinlog.runtime.disk import Disk
-from twinlog.runtime.file_copy import copy_file, read_part, write_file
+from twinlog.runtime.disk import Disk, copy_file
+from twinlog.runtime.file_copy import read_part, write_file
+from twinlog.runtime.numbers import number_or_none
 from twinlog.store.errors import StoreError
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 from twinlog.store.integrity.files import Fault, LogFiles, find_log, find_queues, walk_log
@@ -337,9 +338,9 @@ def _newest_ms(disk: Disk, log: LogFiles, end: int) -> int:
 def _log_start(disk: Disk, root: str, log: LogFiles) -> int:
     path = posixpath.join(root, "twinlog", "log-start")
     if disk.exists(path):
-        text = disk.read_bytes(path).strip()
-        if text.isdigit() and log.starts[0] <= int(text) < log.starts[0] + log.size:
-            return int(text)
+        start = number_or_none(disk.read_bytes(path))
+        if start is not None and log.starts[0] <= start < log.starts[0] + log.size:
+            return start
     return log.starts[0]
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from twinlog.message.layout import ENTRY, ENTRY_SIZE
 from twinlog.message.record import ScanStop
 from twinlog.runtime.disk import Disk, DiskFile
+from twinlog.runtime.numbers import is_number
 from twinlog.store.errors import StoreLayoutError
 from twinlog.store.integrity.walk import Walked, walk
 from twinlog.store.log.segment import Segment, parse_segment_name, segment_name
@@ -145,7 +146,7 @@ def find_queues(disk: Disk, root: str) -> list[QueueFiles]:
     for topic in disk.list(base):
         for number in disk.list(posixpath.join(base, topic)):
             directory = posixpath.join(base, topic, number)
-            if number.isascii() and number.isdigit() and disk.is_directory(directory):
+            if is_number(number) and disk.is_directory(directory):
                 queue = _queue(disk, topic, int(number), directory)
                 if queue is not None:
                     found.append(queue)

@@ -23,7 +23,7 @@ from twinlog.message.layout import (
 )
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.file_copy import read_part
-from twinlog.runtime.numbers import number_or_none
+from twinlog.runtime.numbers import is_number, number_or_none
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 from twinlog.store.integrity.files import (
     Fault,
@@ -210,7 +210,7 @@ class Verifier:
     def _check_index(self) -> None:
         directory = posixpath.join(self._root, "index")
         for name in self._disk.list(directory):
-            if name.isascii() and name.isdigit():
+            if is_number(name):
                 self.result.index_count += 1
                 self._check_index_file(posixpath.join(directory, name))
 
