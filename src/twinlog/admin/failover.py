@@ -26,6 +26,7 @@ from twinlog.remoting.bodies.controller import ControllerGroups, Events, GroupFa
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Header, Request
 from twinlog.remoting.headers import controller as headers
+from twinlog.runtime.event_journal import event_time
 
 T = TypeVar("T")
 NO_CONTROLLER = "no controller is known here"
@@ -245,12 +246,6 @@ class Controllers:
             if replica.is_alive
         ]
         return list(dict.fromkeys([self.leader, *self.addresses, *controllers, *replicas]))
-
-
-def event_time(event: dict[str, Any]) -> int:
-    """When it happened; 0 where a line does not say."""
-    time = event.get("time")
-    return time if isinstance(time, int) else 0
 
 
 def choose_target(group: GroupFacts) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from twinlog.admin.failover import event_time
 from twinlog.remoting.bodies.controller import GroupFacts, ReplicaFacts
+from twinlog.runtime.event_journal import event_time
 
 _SET_CHANGES = {"admitted", "removed", "drained", "undrained", "forgotten"}
 _OF_REPLICA = {*_SET_CHANGES, "registered", "cut"}

@@ -23,7 +23,7 @@ from twinlog.broker.processors.admin_topics import AdminTopicsProcessor
 from twinlog.broker.processors.client_manage import ClientManageProcessor
 from twinlog.broker.processors.consumer_manage import ConsumerManageProcessor
 from twinlog.broker.processors.end_transaction import EndTransactionProcessor
-from twinlog.broker.processors.ha_status import HAStatusProcessor
+from twinlog.broker.processors.ha_status import status_rows
 from twinlog.broker.processors.promote import PromoteProcessor
 from twinlog.broker.processors.query import QueryMessageProcessor
 from twinlog.broker.processors.reply_message import ReplyMessageProcessor
@@ -511,20 +511,7 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
             ADMIN,
             WHOLE_TABLE,
         ),
-        Row(
-            code.GET_BROKER_HA_STATUS,
-            NoHeader,
-            HAStatusProcessor(
-                broker.ha,
-                broker.pair.status,
-                broker.failures,
-                broker.registration.rivals,
-                broker.store,
-                broker.facts.server,
-            ).status,
-            ANY_ACCOUNT,
-            UNUSED_BODY,
-        ),
+        *status_rows(broker),
         Row(
             code.GET_ALL_CONSUMER_OFFSET,
             NoHeader,

@@ -48,6 +48,7 @@ from twinlog.broker.stats.broker_stats import (
 from twinlog.broker.stats.facts import BrokerFacts
 from twinlog.broker.stats.metrics import observed_broker
 from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.stats.watch import BrokerWatch
 from twinlog.broker.tables.clients import (
     CLIENT_SCAN_INTERVAL_MS,
     ConsumerManager,
@@ -157,6 +158,7 @@ class Broker:
         self.vip_server = self._remoting_server(self.requests.handle_vip, "broker-vip")
         self.server.on_refused = self.vip_server.on_refused = self.audit.refused
         self.facts = BrokerFacts(self)
+        self.watch = BrokerWatch(self)
         self.recovery: RecoveryReport | None = None
         self.listen_port = config.listen_port
         # Asked for when the process must start again; the command that runs it sets this.

@@ -25,8 +25,7 @@ from twinlog.remoting.request_table import (
     Row,
 )
 from twinlog.remoting.server import ServerConnection
-
-EVENTS_MAX = 1_000
+from twinlog.runtime.event_journal import select
 
 
 class KnowsGroups(Protocol):
@@ -104,14 +103,8 @@ class OperatorRequests:
 
     def _events(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.EventsRequestHeader)
-        limit = EVENTS_MAX if header.limit is None else min(max(header.limit, 1), EVENTS_MAX)
-        found = [
-            event
-            for event in self._shell.recent_events()
-            if (not header.broker_name or event.get("group") in (None, header.broker_name))
-            and (header.since is None or _time(event) >= header.since)
-        ]
-        body = msgspec.json.encode(Events(found[-limit:]))
+        found = select(self._shell.recent_events(), header.broker_name, header.since, header.limit)
+        body = msgspec.json.encode(Events(found))
         connection.reply(request, ResponseCode.SUCCESS, body=body)
 
 
@@ -125,9 +118,3 @@ def _answer(connection: ServerConnection, request: Request) -> Callable[[Reply],
 def _learner_change(header: headers.SetLearnerRequestHeader, request: Request) -> str:
     verb = "drain" if header.learner else "undrain"
     return f"{verb} {header.broker_name} {header.broker_id}"
-
-
-def _time(event: dict[str, Any]) -> int:
-    """Of a line of the journal, which a person may have edited."""
-    time = event.get("time")
-    return time if isinstance(time, int) else 0

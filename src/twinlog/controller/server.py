@@ -25,7 +25,6 @@ from twinlog.controller.etcd_store import EtcdRecordStore
 from twinlog.controller.events import Effect, Timing
 from twinlog.controller.file_store import FileRecordStore
 from twinlog.controller.metrics import ControllerMetrics
-from twinlog.controller.operators import EVENTS_MAX
 from twinlog.controller.processor import ControllerProcessor, connection_number
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.store import Leader, RecordStore, RecordStoreError, StoreOutcome
@@ -52,7 +51,7 @@ from twinlog.runtime.config_format import parse_properties
 from twinlog.runtime.config_key import fixed_reason, live_keys
 from twinlog.runtime.controller_config import ControllerConfig
 from twinlog.runtime.disk import Disk, PosixDisk
-from twinlog.runtime.event_journal import EventJournal
+from twinlog.runtime.event_journal import EVENTS_MAX, EventJournal
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from prometheus_client import Metric
 
@@ -20,8 +21,10 @@ from twinlog.observe.process import ServerMetrics
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.server_config import MetricsExporterType, ServerConfig, labels_of
+from twinlog.runtime.tasks import TaskOwner
 
 HTTP_HOST = "127.0.0.1"
+WATCH_MS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,27 @@ class Observed:
     refusal_labels: Callable[[int, int], tuple[str, str, str]]
     measure_loop: Callable[[Callable[[], int]], None] = field(default=lambda measure: None)
     """Takes the function that says how late the loop was, for the server's facts."""
+    watch: Watch = field(default_factory=lambda: NoWatch())
+
+
+class Watch(Protocol):
+    """Writes what changes into a journal."""
+
+    def started(self) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def stopping(self) -> None: ...
+
+
+class NoWatch:
+    """Of a server that keeps no journal, or writes it when something happens."""
+
+    def started(self) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def stopping(self) -> None: ...
 
 
 class Observer:
@@ -45,6 +69,8 @@ class Observer:
     ) -> None:
         self._config = config
         self._observed = observed
+        self._failures = failures
+        self._tasks = TaskOwner("observer", failures=failures, clock=clock)
         self._loop_lag = LoopLag(clock)
         self._phase = "starting: what is stored is read, and the ports are not open yet"
         observed.measure_loop(self._loop_lag.recent_max_ms)
@@ -80,12 +106,17 @@ class Observer:
         """The server is ready, and has said so."""
         self._phase = ""
         self.port.tell()
+        watch = self._observed.watch
+        self._failures.contain("events", watch.started)
+        self._tasks.round("events", lambda: WATCH_MS, watch.tick)
 
     def stopping(self) -> None:
         self._phase = "stopping"
+        self._failures.contain("events", self._observed.watch.stopping)
 
     async def stop(self) -> None:
         self._loop_lag.stop()
+        await self._tasks.stop()
         await self.port.stop()
 
     # What the port asks

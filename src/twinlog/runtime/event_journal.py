@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from twinlog.runtime.disk import Disk, DiskFile
 _LOG = logging.getLogger("twinlog.events")
 FILE_SIZE_MAX = 4 * 1024 * 1024
 LINE_MAX = 16 * 1024
+EVENTS_MAX = 1_000
+"""Events in one answer."""
 
 
 class EventJournal:
@@ -73,3 +76,50 @@ class EventJournal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def event_time(event: dict[str, Any]) -> int:
+    """When it happened; 0 where a line, which a person may have edited, does not say."""
+    time = event.get("time")
+    return time if isinstance(time, int) else 0
+
+
+def select(
+    events: Iterable[dict[str, Any]], group: str | None, since_ms: int | None, limit: int | None
+) -> list[dict[str, Any]]:
+    """The last of them that are about `group`, or about no group, and not before `since_ms`."""
+    count = EVENTS_MAX if limit is None else min(max(limit, 1), EVENTS_MAX)
+    found = [
+        event
+        for event in events
+        if (not group or event.get("group") in (None, group))
+        and (since_ms is None or event_time(event) >= since_ms)
+    ]
+    return found[-count:]
+
+
+class RecentEvents:
+    """A journal and its newest events in memory, for those who ask."""
+
+    def __init__(self, journal: EventJournal) -> None:
+        self._journal = journal
+        self._recent: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+
+    def load(self) -> None:
+        """Read what earlier processes wrote; a journal that cannot be read is told and left."""
+        try:
+            self._recent.extend(self._journal.read())
+        except OSError as error:
+            _LOG.warning("events not read error=%s", error)
+
+    def write(self, time_ms: int, kind: str, **details: Any) -> None:
+        self._journal.write(time_ms, kind, **details)
+        self._recent.append({"time": time_ms, "event": kind, **details})
+
+    def select(
+        self, group: str | None = None, since_ms: int | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return select(self._recent, group, since_ms, limit)
+
+    def close(self) -> None:
+        self._journal.close()

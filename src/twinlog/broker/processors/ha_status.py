@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,10 +11,16 @@ from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_info
 from twinlog.observe.health import ServerFacts
 from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.headers.controller import EventsRequestHeader
+from twinlog.remoting.request_table import ANY_ACCOUNT, UNUSED_BODY, NoHeader, Row
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.failures import Failures
 from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 
 class HAStatusProcessor:
@@ -53,3 +60,20 @@ class HAStatusProcessor:
             "flushed": store.flushed.value,
             "dispatched": store.dispatched.value,
         }
+
+
+def status_rows(broker: Broker) -> list[Row[Any]]:
+    """What a broker answers about itself: its state, and what changed."""
+    status = HAStatusProcessor(
+        broker.ha,
+        broker.pair.status,
+        broker.failures,
+        broker.registration.rivals,
+        broker.store,
+        broker.facts.server,
+    ).status
+    code, events = RequestCode, broker.watch.answer
+    return [
+        Row(code.GET_BROKER_HA_STATUS, NoHeader, status, ANY_ACCOUNT, UNUSED_BODY),
+        Row(code.TWINLOG_EVENTS, EventsRequestHeader, events, ANY_ACCOUNT, UNUSED_BODY),
+    ]

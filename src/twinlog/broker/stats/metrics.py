@@ -228,6 +228,7 @@ def observed_broker(broker: Broker) -> Observed:
         },
         refusal_labels=refusal_labels,
         measure_loop=broker.facts.measure_loop,
+        watch=broker.watch,
     )
 
 

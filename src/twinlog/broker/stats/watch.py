@@ -1,0 +1,141 @@
+"""Looks at a broker every half second and writes what changed into its journal of events."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from twinlog.broker.stats.metrics import replica_names
+from twinlog.ha.status import HAStatus
+from twinlog.observe.changes import Departed, Snapshot, changes
+from twinlog.observe.health import DiskFacts
+from twinlog.remoting.bodies.controller import Events
+from twinlog.remoting.codes import ResponseCode, refusal_labels
+from twinlog.remoting.command import Request
+from twinlog.remoting.headers.controller import EventsRequestHeader
+from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.config_key import declarations
+from twinlog.runtime.event_journal import EventJournal, RecentEvents
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
+
+_REASON_MAX = 300
+
+
+class BrokerWatch:
+    """The journal `store/twinlog/events` of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        directory = posixpath.join(broker.config.store_path_root_dir, "twinlog")
+        self.events = RecentEvents(EventJournal(broker.disk, directory))
+        self._last = Snapshot()
+        declared = declarations(type(broker.config)).values()
+        self._live = [(d.key, d.name) for d in declared if d.says.is_live]
+
+    def started(self) -> None:
+        broker = self._broker
+        self.events.load()
+        report = broker.recovery
+        details: dict[str, Any] = {"role": broker.role.broker_role.value}
+        if report is not None:
+            details |= {"wasClean": report.was_clean, "logEnd": report.end_offset}
+        self._write("broker-started", **details)
+        if report is not None and not report.was_clean:
+            self._write(
+                "recovered",
+                records=report.record_count,
+                cutBytes=report.cut_bytes,
+                notes=[note[:_REASON_MAX] for note in report.notes[:10]],
+            )
+        now = self._snapshot()
+        # Roles and settings of the start are no change; slaves, refusals and errors are.
+        self._last = Snapshot(
+            role=now.role, epoch=now.epoch, settings=now.settings, log_end=now.log_end,
+            cut_count=now.cut_count, is_linked=now.is_linked,
+        )  # fmt: skip
+        self.tick()
+
+    def tick(self) -> None:
+        before, self._last = self._last, self._snapshot()
+        for kind, details in changes(before, self._last):
+            self._write(kind, **details)
+
+    def stopping(self) -> None:
+        self.tick()
+        self._write("broker-stopping")
+        self.events.close()
+
+    def answer(self, connection: ServerConnection, request: Request) -> None:
+        """Request 10023."""
+        header = request.header(EventsRequestHeader)
+        found = self.events.select(header.broker_name, header.since, header.limit)
+        connection.reply(request, ResponseCode.SUCCESS, body=msgspec.json.encode(Events(found)))
+
+    def _write(self, kind: str, **details: Any) -> None:
+        config = self._broker.config
+        self.events.write(
+            self._broker.clock.now_ms(),
+            kind,
+            group=config.broker_name,
+            broker=self._broker.address,
+            **details,
+        )
+
+    def _snapshot(self) -> Snapshot:
+        broker = self._broker
+        status = broker.ha.status()
+        facts = broker.facts.server()
+        client = status.client
+        return Snapshot(
+            role=broker.role.broker_role.value,
+            epoch=broker.role.epoch,
+            replicas=_replicas(status),
+            departed=_departed(status),
+            master=client.master_address if client is not None else "",
+            is_linked=client is None or client.state == "TRANSFER",
+            link_reason=client.last_disconnect_reason[:_REASON_MAX] if client is not None else "",
+            damage=client.damage[:_REASON_MAX] if client is not None else "",
+            refusal=facts.refusal[:_REASON_MAX],
+            disks={disk.path: _level(disk) for disk in facts.disks},
+            contained={f.what: (f.count, f.last_error) for f in broker.failures.table.values()},
+            refused=_refused(broker.failures.refusals),
+            cut_count=broker.store.commit_log.cut_count,
+            log_end=broker.store.commit_log.max_offset,
+            settings={key: str(getattr(broker.config, name)) for key, name in self._live},
+            unsaved={name: why[:_REASON_MAX] for name, why in broker.saves.problems.items()},
+        )
+
+
+def _replicas(status: HAStatus) -> dict[str, str]:
+    names = replica_names([replica.address for replica in status.replicas])
+    return {
+        name: replica.reason[:_REASON_MAX] if not replica.is_in_sync else ""
+        for name, replica in zip(names, status.replicas, strict=True)
+        if replica.is_slave
+    }
+
+
+def _departed(status: HAStatus) -> tuple[Departed, ...]:
+    names = [replica_names([departed.address])[0] for departed in status.departed]
+    return tuple(
+        Departed(name, departed.until_ms, departed.reason[:_REASON_MAX], departed.was_slave)
+        for name, departed in zip(names, status.departed, strict=True)
+    )
+
+
+def _refused(refusals: dict[tuple[int, int], int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (request, response), count in refusals.items():
+        name, _, reason = refusal_labels(request, response)
+        found[f"{name} {reason}"] = found.get(f"{name} {reason}", 0) + count
+    return found
+
+
+def _level(disk: DiskFacts) -> str:
+    if disk.used_ratio > disk.refuse_ratio:
+        return "full"
+    return "cleaning" if disk.used_ratio >= disk.clean_ratio else "ok"
