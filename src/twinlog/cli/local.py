@@ -14,6 +14,7 @@ from twinlog.cli import local_cluster
 from twinlog.cli.local_cluster import ClusterError, ClusterPlan, LocalCluster, Node
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 EXIT_UNHEALTHY = 10
 HEALTHY_SECONDS_MAX = 30.0
@@ -60,6 +61,8 @@ def _found(directory: Path) -> LocalCluster:
 @click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26),
               help="Broker groups, each with its own master.")  # fmt: skip
 @click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
+@click.option("--failover", is_flag=True,
+              help="A controller in the name server elects the masters; SYNC_MASTER.")  # fmt: skip
 @click.option("--free-ports", is_flag=True, help="Any free ports instead of 9876, 10911, ...")
 @click.option("--no-console", is_flag=True, help="Without the web console on port 8082.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier cluster left in the directory.")
@@ -68,6 +71,7 @@ def up(
     brokers: int,
     groups: int,
     is_sync: bool,
+    failover: bool,
     free_ports: bool,
     no_console: bool,
     fresh: bool,
@@ -83,7 +87,14 @@ def up(
             return
         if fresh and existing is not None:
             _purge(existing)
-        plan = ClusterPlan(directory, brokers, groups, is_sync, free_ports, not no_console)
+            existing = None
+        # Stores whose masters were elected stay so: fixed roles could make an old copy the master.
+        has_failover = failover or (existing is not None and existing.controller_port > 0)
+        if has_failover and brokers < 2:
+            _fail("--failover needs --brokers 2 or more: nobody could take over", EXIT_USAGE)
+        plan = ClusterPlan(
+            directory, brokers, groups, is_sync, free_ports, not no_console, has_failover
+        )
         cluster = local_cluster.start_cluster(plan)
     except ClusterError as error:
         _fail(str(error), EXIT_FAILED)
@@ -218,8 +229,10 @@ def _print_hints(cluster: LocalCluster, directory: Path) -> None:
     for node in cluster.nodes:
         if node.kind == "console" and node.process() is not None:
             click.echo(f"\nconsole       {_console_url(node)}", nl=False)
+    port = cluster.controller_port
+    controller = f"\ncontroller    127.0.0.1:{port}" if port else ""
     click.echo(
-        f"\nconnect with  NAMESRV_ADDR={cluster.name_server.address}"
+        f"\nconnect with  NAMESRV_ADDR={cluster.name_server.address}{controller}"
         f"\ndata and logs {directory}"
         f"\nstop with     twinlog down{where}   (and its files: --purge)"
     )

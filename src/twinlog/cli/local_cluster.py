@@ -23,12 +23,16 @@ import msgspec
 import psutil
 
 from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.controller_config import CONTROLLER_PORT
 
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
 CONSOLE_PORT = 8082
 HTTP_PORT = 5557  # Of the first process; the others follow.
 BROKER_PORT_STEP = 10  # VIP is port - 2 and HA is port + 1: ten keeps the groups apart.
+
+
+REPLICA = "REPLICA"  # The role of a broker whose controller decides.
 
 
 class ClusterError(Exception):
@@ -91,6 +95,7 @@ class ClusterPlan:
     is_sync: bool = False
     uses_free_ports: bool = False
     has_console: bool = False
+    has_failover: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
 
 
@@ -100,6 +105,7 @@ class LocalCluster(msgspec.Struct):
     directory: str
     nodes: list[Node]
     is_sync: bool = False
+    controller_port: int = 0  # 0: fixed roles
 
     @property
     def name_server(self) -> Node:
@@ -190,6 +196,9 @@ def _take_role(node: Node) -> None:
     with contextlib.suppress(OSError, ValueError):
         entries = parse_properties(node.config_path.read_bytes())
         values = {entry.key: entry.value for entry in entries}
+        if values.get("enableControllerMode") == "true":
+            node.role, node.broker_id = REPLICA, -1
+            return
         node.role = values.get("brokerRole", node.role)
         node.broker_id = int(values.get("brokerId", node.broker_id))
 
@@ -230,9 +239,16 @@ def prepare_cluster(plan: ClusterPlan) -> LocalCluster:
     directory = plan.directory.absolute()
     # Overrides may hold secrets, and stores hold messages: for whoever started it alone.
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    cluster = LocalCluster(str(directory), _plan_nodes(plan, directory), plan.is_sync)
+    controller_port = _controller_port(plan) if plan.has_failover else 0
+    nodes = _plan_nodes(plan, directory)
+    cluster = LocalCluster(str(directory), nodes, plan.is_sync, controller_port)
     for group in {node.group: None for node in cluster.brokers}:
-        _keep_promotions([node for node in cluster.brokers if node.group == group])
+        replicas = [node for node in cluster.brokers if node.group == group]
+        if plan.has_failover:
+            for node in replicas:
+                node.role, node.broker_id = REPLICA, -1
+        else:
+            _keep_promotions(replicas)
     for node in cluster.nodes:
         _write_configuration(cluster, node, plan)
     return cluster
@@ -276,6 +292,16 @@ def _console_port(plan: ClusterPlan) -> int:
     """Where nobody listens: a taken port must not keep the cluster from starting."""
     is_usual = not plan.uses_free_ports and _is_free(CONSOLE_PORT)
     return CONSOLE_PORT if is_usual else free_ports(1)[0]
+
+
+def _controller_port(plan: ClusterPlan) -> int:
+    if plan.uses_free_ports:
+        return free_ports(1)[0]
+    if not _is_free(CONTROLLER_PORT):
+        raise ClusterError(
+            f"port {CONTROLLER_PORT} is in use; stop what listens there or add --free-ports"
+        )
+    return CONTROLLER_PORT
 
 
 def _letters(index: int) -> str:
@@ -330,7 +356,7 @@ def _write_configuration(cluster: LocalCluster, node: Node, plan: ClusterPlan) -
     values = {"listenPort": str(node.port), "bindAddress": "127.0.0.1"}
     values["metricsPromExporterPort"] = str(node.http_port)
     if node.kind == "namesrv":
-        values["kvConfigPath"] = str(Path(node.directory) / "kvConfig.json")
+        values |= _namesrv_values(cluster, node)
     else:
         values |= {
             "brokerClusterName": "DefaultCluster",
@@ -342,12 +368,38 @@ def _write_configuration(cluster: LocalCluster, node: Node, plan: ClusterPlan) -
             "slaveReadEnable": "true",
             # A laptop is not a message server: a gigabyte of reserved disk a node surprises people.
             "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+            **_failover_values(cluster, plan),
             **plan.overrides,
         }
     lines = [f"{key}={value}\n" for key, value in values.items()]
     node.config_path.touch(mode=0o600)
     node.config_path.chmod(0o600)
     node.config_path.write_text("".join(lines), encoding="utf-8")
+
+
+def _namesrv_values(cluster: LocalCluster, node: Node) -> dict[str, str]:
+    values = {"kvConfigPath": str(Path(node.directory) / "kvConfig.json")}
+    if cluster.controller_port:
+        values |= {
+            "enableControllerInNamesrv": "true",
+            "twinlogControllerPort": str(cluster.controller_port),
+            "controllerStorePath": str(Path(node.directory) / "controller"),
+        }
+    return values
+
+
+def _failover_values(cluster: LocalCluster, plan: ClusterPlan) -> dict[str, str]:
+    """What a broker needs to follow the controller. Of three copies two are always kept; a pair
+    goes on with one, and says so."""
+    if not cluster.controller_port:
+        return {}
+    return {
+        "enableControllerMode": "true",
+        "controllerAddr": f"127.0.0.1:{cluster.controller_port}",
+        "brokerRole": "SYNC_MASTER",
+        "totalReplicas": str(plan.brokers),
+        "minInSyncReplicas": "2" if plan.brokers >= 3 else "1",
+    }
 
 
 def _arguments(cluster: LocalCluster, node: Node) -> Sequence[str]:
