@@ -16,6 +16,7 @@ from twinlog.store.errors import StoreLayoutError
 from twinlog.store.log.segment import Segment, create_segment, parse_segment_name, segment_name
 
 _LOG = logging.getLogger("twinlog.store")
+_PAGE_SIZE = 4096  # Of which sizes in configurations are multiples.
 
 
 def list_segments(disk: Disk, directory: str, size: int, *, key: str) -> list[int]:
@@ -59,6 +60,8 @@ class SegmentQueue:
 
     def load(self, *, key: str, read_only: Sequence[str] = ()) -> None:
         """Open every file. Raises StoreLayoutError when one is missing in the middle."""
+        if len(self._directories) == 1 and not read_only:
+            self._extend_last(self._directories[0])
         found: dict[int, str] = {}
         for directory in (*self._directories, *read_only):
             for start in list_segments(self._disk, directory, self._size, key=key):
@@ -77,6 +80,31 @@ class SegmentQueue:
             Segment(found[start], start, self._size, self._disk.open(found[start]))
             for start in starts
         ]
+
+    def _extend_last(self, directory: str) -> None:
+        """A last file that is too short (a copy that left zeros out, a reservation that was cut
+        off) gets its length back; recovery says then whether something is missing.
+
+        A file that is alone and has a round length is another thing: a configuration that does not
+        fit the store.
+        """
+        sizes = {
+            start: self._disk.file_size(posixpath.join(directory, name))
+            for name in self._disk.list(directory)
+            if (start := parse_segment_name(name)) is not None
+        }
+        size = sizes.get(max(sizes, default=-1), 0)
+        is_alone = len(sizes) == 1 and size % _PAGE_SIZE == 0
+        if not 0 < size < self._size or is_alone:
+            return
+        path = posixpath.join(directory, segment_name(max(sizes)))
+        _LOG.warning("last file is short, extended path=%s from=%d to=%d", path, size, self._size)
+        file = self._disk.open(path)
+        try:
+            file.allocate(self._size)
+            file.fdatasync()
+        finally:
+            file.close()
 
     def path_of(self, start: int) -> str:
         """Where a new segment goes: several directories are used in turn."""

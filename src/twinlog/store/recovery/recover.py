@@ -11,7 +11,8 @@ Where the scan starts (the first that applies):
 | queues or index missing, or less than `twinlog/queues` says | the first record, for that part |
 
 Every record from there on is checked (size, magic, own offset, CRC, queue offset) and dispatched;
-queues and index ignore what they have. Where no record begins the log ends. Bytes behind the end
+queues and index ignore what they have. One that was flushed and whose body alone is damaged keeps
+its place, and is named. Where no record begins the log ends. Bytes behind the end
 are moved aside when they may be the torn end of a crash; when they were known to be durable, the
 store is damaged and does not start.
 """
@@ -35,6 +36,8 @@ from twinlog.message.record import ScanEntry, ScanStop, scan
 from twinlog.runtime.clock import Clock
 from twinlog.store.errors import StoreDamagedError
 from twinlog.store.index.index_service import IndexService
+from twinlog.store.integrity.damage import Damage, place_of
+from twinlog.store.integrity.record_check import body_fault
 from twinlog.store.log.commit_log import CommitLog
 from twinlog.store.log.segment import Segment, data_ranges
 from twinlog.store.queue.queue_manifest import Ends, QueueManifest
@@ -95,6 +98,7 @@ class Recovery:
         is_copy: bool,
         mark_unclean: Callable[[], None],
         manifest: QueueManifest,
+        damage: Callable[[Damage], object],
     ) -> None:
         self._log = log
         self._queues = queues
@@ -107,8 +111,11 @@ class Recovery:
         self._is_copy = is_copy
         self._mark_unclean = mark_unclean
         self._manifest = manifest
+        self._damage = damage
         self._lost: Ends = {}
         self._safe_end = 1 << 62  # Below this the log was synced: nothing can be torn.
+        self._flushed_end = 0  # The same, where it is known by more than a clean stop.
+        self._chunk_start = 0
 
     async def run(self, *, was_clean: bool) -> RecoveryReport:
         """Recover; raises StoreDamagedError when durable bytes are not a valid log."""
@@ -131,6 +138,7 @@ class Recovery:
         self._log.find_first_record()
         point = self._usable_point()
         report.has_point = point is not None
+        self._flushed_end = point.flushed if point is not None else self._safe_end * was_clean
         if not was_clean:
             self._safe_end = point.flushed if point is not None else 0
         start = self._prepare(point, was_clean, report)
@@ -193,6 +201,9 @@ class Recovery:
         """Cut queues and index back to what is durable; the offset to scan from."""
         start = max(self._start(point, was_clean), self._log.min_offset)
         has_queues = any(queue.next_offset for queue in self._queues)
+        if was_clean and point is not None:
+            # Entries that lead behind the end are damaged ones: their queues are short, then.
+            self._queues.truncate(point.dispatched)
         self._lost = self._manifest.lost(self._queues)
         if not was_clean:
             self._queues.truncate(start)
@@ -287,6 +298,7 @@ class Recovery:
             at = state.position - segment.start
             size_max = min(size, segment.size - at)
             data = segment.file.pread(size_max, at)
+            self._chunk_start = state.position
             if self._dispatch_bulk(data, state):
                 reported_ms = await self._go_on(state, reported_ms)
                 continue
@@ -305,6 +317,8 @@ class Recovery:
             is_last_chunk = at + size_max == segment.size
             if result.stop is ScanStop.BLANK:
                 state.position = segment.end
+            elif result.stop is ScanStop.DAMAGED and self._pass_over(data, state):
+                pass
             elif result.stop in (ScanStop.EMPTY, ScanStop.DAMAGED) or (
                 is_last_chunk and not result.entries
             ):
@@ -318,6 +332,20 @@ class Recovery:
             size = _CHUNK_SIZE
             reported_ms = await self._go_on(state, reported_ms)
         return state
+
+    def _pass_over(self, data: bytes, state: _Scan) -> bool:
+        """A record that was flushed, whose body alone is damaged: it keeps its place and its
+        number, is named, and never handed out; whether this is one."""
+        at = state.position - (self._chunk_start)
+        one = scan(data, at, state.position, check_crc=False, count_max=1).entries
+        if not one or one[0][0] + one[0][1] > self._flushed_end:
+            return False
+        offset, size = one[0][:2]
+        if not body_fault(data, at, size):
+            return False  # Something else is wrong with it.
+        self._dispatch(one, state)
+        self._damage(place_of(offset, size, body_fault(data, at, size)))
+        return True
 
     async def _go_on(self, state: _Scan, reported_ms: int) -> int:
         """Let the loop run, and say where we are from time to time."""
@@ -437,4 +465,5 @@ def recovery_of(
         is_copy=is_copy,
         mark_unclean=mark_unclean,
         manifest=store.queue_manifest,
+        damage=store.damage.found,
     )
