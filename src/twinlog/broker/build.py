@@ -110,6 +110,7 @@ def build_store(broker: Broker, memory_size: int) -> None:
         config, broker.disk, lambda: broker.ha.confirmed_offset, role=broker.role
     )
     broker.store.reput.on_damage = broker.ha.damage_found
+    broker.store.cleaner.needed_from = lambda: broker.ha.acks.lowest
     broker.replies = PutReplies(
         config,
         clock=broker.clock,

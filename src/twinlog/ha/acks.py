@@ -96,6 +96,11 @@ class AckTable:
         """The replica is gone and its acknowledgement with it."""
         self._replicas.pop(name, None)
 
+    @property
+    def lowest(self) -> int:
+        """What some replica lacks begins here at the earliest; far away without replicas."""
+        return min((replica.ack_offset for replica in self._replicas.values()), default=1 << 62)
+
     def acked_by(self, count: int) -> int | None:
         """The offset that `count` replicas have acknowledged, None when there are fewer."""
         assert count >= 1

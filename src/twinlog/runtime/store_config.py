@@ -196,6 +196,13 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     file_reserved_time: Annotated[
         Natural, live("How many hours messages are kept.", is_important=True)
     ] = 72
+    twinlog_retention_bytes: Annotated[
+        Natural,
+        used(
+            "Size of the log above which its oldest files are deleted, whatever their age, in"
+            " bytes; 0: age and disk space alone decide."
+        ),
+    ] = 0
     disk_max_used_space_ratio: Annotated[
         Percent,
         live(

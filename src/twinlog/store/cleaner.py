@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,9 @@ class Cleaner:
         self._steady = SteadyWall(clock)
         self._manual_runs = 0
         self._cleaned_to = -1
+        self._held_path = ""
+        # What slaves have not got begins here; the broker knows.
+        self.needed_from: Callable[[], int] = lambda: 1 << 62
 
     async def run(self) -> None:
         """Until cancelled: the disk is looked at after 1 s, then at each interval."""
@@ -77,11 +81,17 @@ class Cleaner:
     def _is_due(self, is_forced: bool) -> bool:
         config = self._store.config
         hour = datetime.fromtimestamp(self._clock.now_ms() // 1000).hour
-        if is_forced or self._manual_runs or hour in config.delete_when_hours:
+        if is_forced or self._manual_runs or hour in config.delete_when_hours or self._is_over:
             return True
         ratios = [self._disk.space(path).ratio for path in config.commit_log_paths]
         ratios.append(self._disk.space(self._store.root).ratio)
         return any(ratio < 0 or ratio > config.disk_max_used_ratio for ratio in ratios)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the log is larger than `twinlogRetentionBytes` without its first segment."""
+        limit, log = self._store.config.twinlog_retention_bytes, self._store.commit_log
+        return 0 < limit <= log.max_offset - log.min_offset - log.segment_size
 
     async def _clean_commit_log(self, is_forced: bool) -> int:
         store = self._store
@@ -91,7 +101,10 @@ class Cleaner:
         while count < _SEGMENTS_PER_RUN and len(log.segments.segments) > 1:
             newest = self._newest_time()
             is_expired = newest >= 0 and self._steady.now_ms() >= newest + reserved_ms
-            if not is_expired and not is_forced:
+            if not is_expired and not is_forced and not self._is_over:
+                break
+            if not is_forced and log.segments.segments[0].end > self.needed_from():
+                self._tell_held(log.segments.segments[0].path)
                 break
             if log.segments.segments[0].end > store.dispatched.value:
                 break  # Its records have no entries yet.
@@ -105,14 +118,20 @@ class Cleaner:
             segment = log.remove_first()
             await self._disk.run(self._disk.fsync_directory, posixpath.dirname(segment.path))
             count += 1
-            _LOG.info(
-                "segment deleted path=%s reason=%s",
-                segment.path, "expired" if is_expired else "disk space",
-            )  # fmt: skip
+            self._held_path = ""
+            reason = "expired" if is_expired else "disk space" if is_forced else "bytes"
+            _LOG.info("segment deleted path=%s reason=%s", segment.path, reason)
             if is_forced:
                 is_forced = self.check_disk()
             await self._clock.sleep_ms(store.config.delete_commit_log_files_interval)
         return count
+
+    def _tell_held(self, path: str) -> None:
+        """Once for a segment: it stays until the slave has it, or the disk is too full."""
+        if path != self._held_path:
+            self._held_path = path
+            limit = self._store.config.disk_space_clean_forcibly_ratio
+            _LOG.warning("segment kept for a slave path=%s until_disk_ratio=%d", path, limit)
 
     async def _is_saved(self, end: int) -> bool:
         """Whether what follows from the records below `end` is safe: the numbers of idempotent

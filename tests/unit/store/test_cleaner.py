@@ -155,3 +155,34 @@ async def test_the_disk_is_looked_at_again_and_again():
             clock.advance(1_000)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_log_that_is_larger_than_its_limit_loses_its_oldest_segments():
+    clock = ManualClock(NOON_MS)
+    limit = 5 * 16384
+    async with _store(clock, twinlog_retention_bytes=limit, delete_when="04") as store:
+        await _fill(store, clock, 700, 1)
+        log = store.commit_log
+        assert len(log.segments.segments) > 8
+        while await store.cleaner.clean():
+            pass
+        assert limit <= log.max_offset - log.min_offset < limit + 2 * log.segment_size
+        assert store.get_message("T", 0, store.min_offset_in_queue("T", 0), 1).message_count == 1
+
+
+async def test_what_a_slave_has_not_got_stays_until_the_disk_is_too_full(caplog):
+    clock = ManualClock(NOON_MS)
+    disk = SimDisk()
+    async with _store(clock, disk, twinlog_retention_bytes=16384) as store:
+        await _fill(store, clock, 700, 1)
+        log = store.commit_log
+        slave_at = log.segments.segments[3].start + 100
+        store.cleaner.needed_from = lambda: slave_at
+        while await store.cleaner.clean():
+            pass
+        assert log.min_offset == slave_at - 100
+        assert await store.cleaner.clean() == 0
+        assert caplog.text.count("segment kept for a slave") == 1
+        store.cleaner.check_disk = lambda: log.min_offset <= slave_at
+        assert await store.cleaner.clean() > 0
+        assert log.min_offset > slave_at
