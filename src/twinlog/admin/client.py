@@ -72,6 +72,15 @@ class ClusterInfo:
             if broker.addresses
         ]
 
+    def without_master(self, cluster: str | None = None) -> dict[str, str]:
+        """Groups that have lost their master, and the slave that answers for each."""
+        brokers = (self.brokers[name] for name in self.names(cluster))
+        return {
+            broker.name: next(iter(broker.addresses.values()))
+            for broker in brokers
+            if broker.master_address is None and broker.addresses
+        }
+
     def addresses(self, cluster: str | None = None) -> list[str]:
         """Addresses of masters and slaves."""
         return [a for name in self.names(cluster) for a in self.brokers[name].addresses.values()]
@@ -155,6 +164,13 @@ class Admin(Lifetime):
         addresses = (await self.cluster()).masters(cluster)
         if not addresses:
             raise NoBrokerError("the name server knows no master")
+        return addresses
+
+    async def readers(self) -> list[str]:
+        """One address of each group that can be asked; an error when there is none."""
+        addresses = (await self.cluster()).readable_addresses()
+        if not addresses:
+            raise NoBrokerError("the name server knows no broker")
         return addresses
 
     async def route(self, topic: str) -> TopicRoute:

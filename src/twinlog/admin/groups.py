@@ -146,9 +146,8 @@ class OffsetReset:
 
 
 async def list_groups(admin: Admin) -> Gathered[dict[str, GroupConfig]]:
-    """Every group that a master has settings for, by broker address."""
-
-    return await gather(await admin.masters(), lambda address: group_configs(admin, address))
+    """Every group that a master has settings for, by broker address; a slave's without one."""
+    return await gather(await admin.readers(), lambda address: group_configs(admin, address))
 
 
 async def group_configs(admin: Admin, address: str) -> dict[str, GroupConfig]:
@@ -336,7 +335,7 @@ async def _addresses_of(admin: Admin, group: str) -> list[str]:
     try:
         return await admin.route_masters(retry_topic(group))
     except TopicNotFoundError:
-        return await admin.masters()
+        return await admin.readers()
 
 
 # Progress

@@ -81,9 +81,7 @@ def up(
     try:
         existing = local_cluster.load_cluster(directory)
         if existing is not None and existing.running():
-            click.echo(f"A cluster is running in {directory}:\n")
-            _print_nodes(existing)
-            _print_hints(existing, directory)
+            _complete(existing, directory)
             return
         if fresh and existing is not None:
             _purge(existing)
@@ -106,6 +104,48 @@ def up(
     _print_nodes(cluster)
     _print_hints(cluster, directory)
     if problem:
+        _fail(f"started, but {problem}; see: twinlog logs", EXIT_UNHEALTHY)
+
+
+def _complete(cluster: LocalCluster, directory: Path) -> None:
+    """A cluster runs already: start what is down."""
+    dead = [node for node in cluster.nodes if node.process() is None]
+    click.echo(f"A cluster is running in {directory}:\n")
+    for node in dead:
+        cluster.start_node(node)
+    problem = _wait_healthy(cluster) if dead else ""
+    _print_nodes(cluster)
+    if dead:
+        click.echo(f"\nstarted again: {', '.join(node.name for node in dead)}")
+    _print_hints(cluster, directory)
+    if problem:
+        _fail(f"started, but {problem}; see: twinlog logs", EXIT_UNHEALTHY)
+
+
+@click.command(short_help="Stop one process of the local cluster and start it again.")
+@click.argument("name", metavar="NODE")
+@_DIRECTORY
+def restart(name: str, directory: Path) -> None:
+    """Stop NODE (see `twinlog ps`) cleanly, or find it dead, and start it again.
+
+    Returns when the cluster is healthy.
+    """
+    cluster = _found(directory)
+    try:
+        node = cluster.node(name)
+    except ClusterError as error:
+        _fail(str(error), EXIT_NOT_FOUND)
+        return
+    was_running = node.process() is not None
+    if local_cluster.stop_process(node):
+        click.echo(f"twinlog: {name} had to be killed", err=True)
+    try:
+        cluster.start_node(node)
+    except ClusterError as error:
+        _fail(str(error), EXIT_FAILED)
+        return
+    click.echo(f"{name} {'was stopped and' if was_running else 'was down and'} runs again")
+    if problem := _wait_healthy(cluster):
         _fail(f"started, but {problem}; see: twinlog logs", EXIT_UNHEALTHY)
 
 

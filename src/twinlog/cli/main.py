@@ -18,6 +18,7 @@ from twinlog.cli.lazy import LazyGroup, run_group
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("twinlog.cli.local", "up", "Start a local cluster in the background."),
     "down": ("twinlog.cli.local", "down", "Stop the local cluster."),
+    "restart": ("twinlog.cli.local", "restart", "Restart one process of the local cluster."),
     "ps": ("twinlog.cli.local", "ps", "Show the processes of the local cluster."),
     "logs": ("twinlog.cli.local", "logs", "Print or follow the logs of the local cluster."),
     "demo": ("twinlog.cli.demo.command", "demo", "Kill a master under load; see what is lost."),

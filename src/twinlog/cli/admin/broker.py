@@ -103,6 +103,9 @@ async def broker_report(admin: Admin, cluster: str | None) -> Report:
             raise not_found("cluster", cluster, list(known))
     entries = await brokers.list_brokers(admin, cluster=cluster)
     missing = [f"incomplete: {e.address}: {e.error}" for e in entries if e.error is not None]
+    with_master = {entry.name for entry in entries if entry.broker_id == 0}
+    lost = dict.fromkeys(entry.name for entry in entries if entry.name not in with_master)
+    missing += (f"{name} has no master; see: twinlog ha status" for name in lost)
     table = Table(_COLUMNS, [broker_row(entry) for entry in entries], empty="no broker registered")
     return Report([table], missing=missing)
 

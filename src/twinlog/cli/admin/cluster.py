@@ -9,7 +9,7 @@ import click
 
 from twinlog.cli.admin.broker import broker_report
 from twinlog.cli.admin.options import cluster_options
-from twinlog.cli.admin.session import Session, call, missing_of, run, show
+from twinlog.cli.admin.session import Session, call, missing_of, run, show, slave_notes
 from twinlog.cli.exit_codes import CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table
@@ -139,4 +139,4 @@ async def _clients(admin: Admin) -> Report:
         Column("language"), Column("version"),
     ]  # fmt: skip
     return Report([Table(columns, rows, empty="nobody is connected")],
-                  missing=missing_of(found))  # fmt: skip
+                  missing=missing_of(found), notes=await slave_notes(admin))  # fmt: skip

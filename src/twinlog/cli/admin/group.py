@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin.options import cluster_options
-from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, run, show
+from twinlog.cli.admin.session import (
+    Session,
+    call,
+    confirm,
+    missing_of,
+    not_found,
+    run,
+    show,
+    slave_notes,
+)
 from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_time
@@ -100,7 +109,8 @@ async def _list(admin: Admin, is_all: bool, output: str) -> Report:
         Column("tps", is_right=True), Column("topics"), Column("model", is_wide=True),
         Column("enabled", is_wide=True), Column("retry_max", is_right=True, is_wide=True),
     ]  # fmt: skip
-    return Report([Table(columns, rows, empty="no groups")], missing=missing)
+    notes = await slave_notes(admin)
+    return Report([Table(columns, rows, empty="no groups")], missing=missing, notes=notes)
 
 
 def _topics(progress: GroupProgress) -> list[str]:
@@ -219,7 +229,8 @@ async def _progress(admin: Admin, name: str, topic: str | None, output: str) -> 
     ]
     missing = [f"incomplete: {address}: {error}" for address, error in known.failures.items()]
     table = Table(_PROGRESS_COLUMNS, rows, "queues", empty="nothing consumed yet")
-    return Report([table], {"group": name, "lag": known.lag, "tps": known.tps}, missing=missing)
+    fields = {"group": name, "lag": known.lag, "tps": known.tps}
+    return Report([table], fields, missing=missing, notes=await slave_notes(admin))
 
 
 # Changing

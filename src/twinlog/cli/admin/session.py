@@ -170,6 +170,9 @@ def run_async(session: Session, main: Callable[[], Awaitable[T]]) -> T:
 def show(session: Session, report: Report) -> int:
     text = render(report, session.output, color=session.color)
     click.echo(text, nl=False)
+    if session.output not in ("table", "wide"):
+        for note in report.notes:
+            click.echo(f"twinlog: {note}", err=True)
     return _code(report)
 
 
@@ -250,6 +253,15 @@ def not_found(kind: str, name: str, known: Sequence[str], *, also: str = "") -> 
 def missing_of(found: Gathered[Any]) -> list[str]:
     """What did not answer, for `Report.missing`."""
     return [f"incomplete: {address}: {error}" for address, error in found.failures.items()]
+
+
+async def slave_notes(admin: Admin) -> list[str]:
+    """For answers that come from a slave because its master is lost."""
+    lost = (await admin.cluster()).without_master()
+    return [
+        f"{name} has no master: this is what its slave {address} knows"
+        for name, address in lost.items()
+    ]
 
 
 def confirm(question: str, is_sure: bool) -> None:

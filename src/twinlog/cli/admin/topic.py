@@ -8,7 +8,16 @@ import click
 
 from twinlog.admin.names import is_user_topic, kind_of_topic, system_names
 from twinlog.cli.admin.options import cluster_options
-from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, run, show
+from twinlog.cli.admin.session import (
+    Session,
+    call,
+    confirm,
+    missing_of,
+    not_found,
+    run,
+    show,
+    slave_notes,
+)
 from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_time
@@ -127,6 +136,14 @@ _QUEUE_COLUMNS = [
 ]
 
 
+@topic.command("stats", epilog="Example: twinlog topic stats orders")
+@click.argument("name")
+@cluster_options
+def stats_command(session: Session, name: str) -> int:
+    """Offsets of the queues of a topic: the same as show."""
+    return run(session, lambda admin: _show(admin, name))
+
+
 @topic.command("show", epilog="Example: twinlog topic show orders")
 @click.argument("name")
 @cluster_options
@@ -172,7 +189,8 @@ async def _show(admin: Admin, name: str) -> Report:
     }
     rows.sort(key=lambda row: (row["broker"], row["queue"]))
     table = Table(_QUEUE_COLUMNS, rows, "queues", empty="no queue has been asked")
-    return Report([table], fields, missing=missing_of(stats))
+    notes = await slave_notes(admin)
+    return Report([table], fields, missing=missing_of(stats), notes=notes)
 
 
 @topic.command(epilog="Example: twinlog topic route orders -o json")

@@ -1,0 +1,99 @@
+"""When the master is dead: what is left answers, says so, and one command starts it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from support.command_line import LocalTwins, process
+from support.processes import wait_until
+
+
+@pytest.fixture(scope="module")
+def dead(cluster: LocalTwins) -> LocalTwins:
+    """A cluster with a topic, a group and its offsets, whose master was killed."""
+    cluster.twinlog("topic", "create", "orders", "-q", "2").ok()
+    cluster.twinlog("topic", "produce", "orders", "one", "two", "three").ok()
+    cluster.twinlog("topic", "consume", "orders", "-g", "billing", "-n", "2", "--commit")
+    cluster.twinlog("group", "create", "billing")
+    wait_until(lambda: cluster.twinlog("ha", "status").code == 0, "the slave has everything")
+    status = cluster.twinlog("ha", "status", "-o", "json").json
+    end = status["replicas"][0]["offset"]
+    wait_until(
+        lambda: (
+            cluster.twinlog("ha", "status", "-o", "json").json["metadata"][0]["behind_records"] == 0
+        ),
+        "the slave has the tables",
+    )
+    os.kill(cluster.pid("broker-a-0"), signal.SIGKILL)
+    wait_until(
+        lambda: "no master is registered" in cluster.twinlog("ha", "status").out,
+        "the name server has dropped the master",
+    )
+    cluster.end = end  # type: ignore[attr-defined]
+    return cluster
+
+
+def test_ha_status_shows_what_is_left(dead: LocalTwins) -> None:
+    found = dead.twinlog("ha", "status")
+    assert found.code == 10
+    first = found.out.splitlines()[0]
+    assert "no master is registered, 1 slave(s) serve reads, last seen " in first
+    assert "twinlog ha promote broker-a --dry-run" in found.out
+    data = dead.twinlog("ha", "status", "-o", "json").json
+    (replica,) = data["replicas"]
+    assert replica["address"] == dead.address("broker-a-1")
+    assert replica["offset"] >= dead.end  # type: ignore[attr-defined]
+    assert replica["missing_bytes"] == 0
+    assert replica["master_seen_ms"] > 1_600_000_000_000
+    assert "left alone, 0 bytes known missing" in replica["state"]
+    assert data["findings"][0]["code"] == "no_master"
+
+
+@pytest.mark.parametrize(
+    "words", [("group", "list"), ("topic", "stats", "orders"), ("cluster", "clients"),
+              ("group", "progress", "billing")]
+)  # fmt: skip
+def test_the_slave_answers_and_says_so(dead: LocalTwins, words: tuple[str, ...]) -> None:
+    found = dead.twinlog(*words)
+    assert found.code == 0, found.err
+    said = f"broker-a has no master: this is what its slave {dead.address('broker-a-1')} knows"
+    assert said in found.out
+    script = dead.twinlog(*words, "-o", "json")
+    assert script.code == 0
+    assert script.json is not None
+    assert said in script.err
+
+
+def test_topic_stats_of_the_slave_are_the_topic(dead: LocalTwins) -> None:
+    assert dead.twinlog("topic", "stats", "orders", "-o", "json").json["messages"] == 3
+
+
+def test_broker_list_is_not_complete(dead: LocalTwins) -> None:
+    found = dead.twinlog("broker", "list")
+    assert found.code == 10
+    assert "broker-a has no master" in found.err
+    assert dead.address("broker-a-1") in found.out
+    assert dead.twinlog("cluster", "health").code == 10
+    assert dead.twinlog("doctor").code == 10
+
+
+def test_zz_up_starts_what_is_dead_and_restart_restarts(dead: LocalTwins) -> None:
+    """Last: the master comes back."""
+    found = dead.up()
+    assert found.code == 0, found.err
+    assert "started again: broker-a-0" in found.out
+    assert dead.twinlog("ha", "status").code == 0
+    assert "started again" not in dead.up().out
+    before = dead.pid("broker-a-1")
+    again = process("restart", "broker-a-1", "--dir", dead.directory)
+    assert again.code == 0, again.err
+    assert dead.pid("broker-a-1") != before
+    os.kill(dead.pid("broker-a-1"), signal.SIGKILL)
+    again = process("restart", "broker-a-1", "--dir", dead.directory)
+    assert again.code == 0, again.err
+    assert "runs again" in again.out
+    assert process("restart", "nobody", "--dir", dead.directory).code == 3
+    assert dead.twinlog("broker", "list").code == 0
