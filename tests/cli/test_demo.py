@@ -42,11 +42,14 @@ def test_a_good_run_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert code == 0, verdict
     assert verdict["reasons"] == []
     assert verdict["lost"] == verdict["missing_on_slave"] == verdict["order_violations"] == 0
+    assert verdict["has_switched"]
+    assert verdict["seconds_without_writes"] < 10  # Far less; but this machine may be busy.
     assert verdict["in_flight_at_kill"] >= 64
     assert verdict["consumed"] >= verdict["acknowledged"] > verdict["acknowledged_before_kill"] > 0
     page = report.read_text()
     assert "Nothing acknowledged was lost." in page
     assert page.count("<svg") == 3
+    assert "takes over" in page
     assert "http://" not in page
     assert "https://" not in page
     assert [path for path in tmp_path.iterdir() if path != report] == []
@@ -70,6 +73,7 @@ def test_sabotage_is_found(tmp_path: Path, kind: str) -> None:
     code, verdict, report = run(tmp_path, "--no-spark", "--sabotage", kind)
     assert code == 1
     assert verdict["missing_on_slave"] == 1
+    assert not verdict["has_switched"], "with fixed roles"
     assert "The run failed." in report.read_text()
 
 

@@ -36,13 +36,15 @@ REPORT_NAME = "twinlog-demo.html"
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, nothing else.")
 @click.option("--keep", is_flag=True, help="Leave stores, logs and archive where they are.")
 @click.option("--sabotage", type=click.Choice(KINDS),
-              help="Damage the slave on purpose: the demo must find it and exit 1.")  # fmt: skip
+              help="Damage the slave on purpose (with --fixed): found, and exit 1.")  # fmt: skip
 @click.option("--apache-client", is_flag=True,
               help="RocketMQ's Java client writes and reads; needs mvn and a JDK.")  # fmt: skip
+@click.option("--fixed", is_flag=True,
+              help="Fixed roles: no slave takes over, writes wait for the master.")  # fmt: skip
 @click.option("--no-spark", is_flag=True, help="Leave out archive and audit.")
 def demo(
     seconds: float, rate: int, size: int, report: Path | None, as_json: bool, keep: bool,
-    sabotage: str | None, apache_client: bool, no_spark: bool,
+    sabotage: str | None, apache_client: bool, fixed: bool, no_spark: bool,
 ) -> None:  # fmt: skip
     """Kill the master of a pair under load and prove that nothing acknowledged was lost."""
     # Imported here: the help text must not cost the price of a client and a table library.
@@ -53,7 +55,9 @@ def demo(
     page = _writable(report)
     directory = Path(tempfile.mkdtemp(prefix="twinlog-demo-"))
     try:
-        options = DemoOptions(directory, seconds, load, sabotage, not no_spark, apache_client)
+        options = DemoOptions(
+            directory, seconds, load, sabotage, not no_spark, apache_client, fixed
+        )
         code = asyncio.run(_run(options, page, as_json=as_json))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("twinlog: interrupted; everything that was started is stopped", err=True)
@@ -99,7 +103,7 @@ def _write_page(path: Path | None, text: str) -> Path:
 async def _run(options: Any, report: Path | None, *, as_json: bool) -> int:
     from twinlog.cli.demo.java_tools import JavaClientError
     from twinlog.cli.demo.report import page
-    from twinlog.cli.demo.scenario import Demo, DemoFailure
+    from twinlog.cli.demo.scenario import DemoFailure, story
     from twinlog.cli.demo.view import watching
     from twinlog.cli.local_cluster import ClusterError
     from twinlog.client import ClientError
@@ -110,7 +114,7 @@ async def _run(options: Any, report: Path | None, *, as_json: bool) -> int:
         if not as_json:
             click.echo(f"\r\x1b[K> {text}" if sys.stderr.isatty() else f"> {text}", err=True)
 
-    run = Demo(options, say)
+    run = story(options, say)
     try:
         async with watching(run, is_quiet=as_json):
             verdict = await run.run()
@@ -163,7 +167,8 @@ def _print(verdict: Verdict, report: Path) -> None:
         ("duplicates", f"{verdict.duplicates:,}"),
         ("order violations", f"{verdict.order_violations:,}"),
         ("seconds without reads", f"{verdict.seconds_without_reads}"),
-        ("seconds without writes", f"{verdict.seconds_without_writes}"),
+        ("seconds without writes", f"{verdict.seconds_without_writes}"
+         + (", until the slave had taken over" if verdict.has_switched else "")),
         ("sends a second", f"{verdict.rate_before:,.0f} before, {verdict.rate_after:,.0f} after"),
         ("p99 of a send", f"{verdict.latency_ms_before['p99']:.1f} ms before,"
          f" {verdict.latency_ms_after['p99']:.1f} ms after"),

@@ -80,7 +80,7 @@ class Ledger:
         return max(after - before for before, after in pairwise(edges))
 
     def seconds_without_writes(self, kill: float) -> float | None:
-        """From the last answer of the dead master to the first of the one that came back.
+        """From the last answer of the dead master to the first of the one that follows.
 
         Answers that were on their way still arrive after the kill, so the longest pause from there
         on is what counts.
@@ -89,6 +89,11 @@ class Ledger:
         if not times:
             return None
         return max(after - before for before, after in pairwise([kill, *times]))
+
+    def writes_again(self, kill: float) -> float:
+        """When the longest pause behind the kill was over."""
+        times = [kill, *(at for at, _ in self.latency_ms if at > kill)]
+        return max(pairwise(times), key=lambda pair: pair[1] - pair[0], default=(kill, kill))[1]
 
     def first_write_after(self, since: float) -> float | None:
         """Seconds from `since` to the next acknowledgement."""

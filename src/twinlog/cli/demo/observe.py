@@ -39,6 +39,18 @@ class Observer:
             return False
         return bool(answers.values) and answers.is_complete
 
+    def swap(self) -> None:
+        """The slave has become the master."""
+        self._master, self._slave = self._slave, self._master
+
+    async def master(self) -> str | None:
+        """Address of the broker that takes sends, as clients see it."""
+        try:
+            masters = (await self._admin.cluster()).masters()
+        except ClientError:
+            return None
+        return masters[0] if masters else None
+
     async def lag_bytes(self) -> int | None:
         """Bytes of the master's log that the slave lacks; None while one of them is away."""
         ends = [await self._log_end(address) for address in (self._master, self._slave)]

@@ -29,6 +29,7 @@ class Mark:
 
     at: float
     label: str
+    line: int = 1  # Labels of moments that are near each other stand below each other.
 
 
 def chart(
@@ -96,10 +97,10 @@ def _grid(highest: float, end: float) -> list[str]:
 def _mark(mark: Mark, end: float) -> str:
     x = _x(mark.at, end)
     anchor = "end" if x > WIDTH * 0.75 else "start"
-    shift = -4 if anchor == "end" else 4
+    shift, y = -4 if anchor == "end" else 4, TOP - 4 + 14 * mark.line
     return (
         f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        f'<text class="mark" x="{x + shift:.1f}" y="{TOP + 10}" text-anchor="{anchor}">'
+        f'<text class="mark" x="{x + shift:.1f}" y="{y}" text-anchor="{anchor}">'
         f"{html.escape(mark.label)}</text>"
     )
 

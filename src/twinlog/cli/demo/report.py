@@ -55,8 +55,7 @@ def page(
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             f"<title>twinlog demo: {html.escape(word)}</title><style>{_STYLE}</style></head>",
             "<body><h1>A master dies under load</h1>",
-            '<p class="soft">A SYNC_MASTER and its slave, numbered messages, SIGKILL of the'
-            " master, its return. Every number below was counted in this run.</p>",
+            f'<p class="soft">{_story(verdict)} Every number below was counted in this run.</p>',
             f'<p class="verdict {tone}">{html.escape(word)}{reasons}</p>',
             _table(_rows(verdict)),
             *_charts(ledger, moments, lag),
@@ -65,6 +64,15 @@ def page(
             "</body></html>",
         ]
     )
+
+
+def _story(verdict: Verdict) -> str:
+    if verdict.has_switched:
+        return (
+            "Two replicas and a controller, numbered messages, SIGKILL of the master, the slave"
+            " takes over, the old master rejoins."
+        )
+    return "A SYNC_MASTER and its slave, numbered messages, SIGKILL of the master, its return."
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
@@ -96,11 +104,12 @@ def _rows(verdict: Verdict) -> list[tuple[str, str, str]]:
         ("Order violations", f"{verdict.order_violations:,}",
          "First deliveries that came behind a later one of the same queue."),
         ("Seconds without reads", _seconds(verdict.seconds_without_reads),
-         "The longest pause of the readers while the slave alone was there with messages."),
+         "The longest pause of the readers while one replica alone was there with messages."),
         ("Seconds without writes", _seconds(verdict.seconds_without_writes),
-         "The longest pause between two SEND_OK; in this mode no slave becomes master."),
+         "The longest pause between two SEND_OK."
+         + ("" if verdict.has_switched else " With fixed roles no slave becomes master.")),
         ("Seconds to catch up", _seconds(verdict.seconds_to_catch_up),
-         "From the restart of the master until the slave had all of its log again."),
+         "From the restart of the killed one until both had the same log again."),
         ("Sends a second", f"{verdict.rate_before:,.0f} / {verdict.rate_after:,.0f}",
          "Before the kill / after the return."),
         ("p50 of a send, ms", f"{before['p50']:.1f} / {after['p50']:.1f}",
@@ -120,12 +129,16 @@ def _seconds(value: float | None) -> str:
 def _charts(ledger: Ledger, moments: Moments, lag: list[Point]) -> list[str]:
     end = max(moments.stopped, 1.0)
     marks = [Mark(moments.kill, "SIGKILL"), Mark(moments.restart, "restart")]
+    why = "Sends stop while there is no master; reads go on from the slave."
+    if moments.switched:
+        marks.insert(1, Mark(moments.switched, "takes over", line=2))
+        why = "Sends stop until the slave has taken over."
     acknowledged = rate_per_bin(ledger.acknowledged.values(), end, BIN_SECONDS)
     consumed = rate_per_bin(ledger.consumed_at, end, BIN_SECONDS)
     latency = ledger.latency_ms
     return [
         "<h2>Messages a second</h2>",
-        "<p class=soft>Sends stop while there is no master; reads go on from the slave.</p>",
+        f"<p class=soft>{why}</p>",
         chart([Series("acknowledged", acknowledged, 1), Series("consumed", consumed, 2)], marks,
               end=end, unit="messages/s", label="Acknowledged and consumed messages a second"),
         "<h2>Slave behind master</h2>",

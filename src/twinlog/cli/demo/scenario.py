@@ -1,4 +1,8 @@
-"""The demo's story: a pair under load, SIGKILL, reads from the slave, return, audit, verdict."""
+"""The demo's stories: a pair under load, SIGKILL of its master, its return, audit, verdict.
+
+`Demo` is the one with fixed roles: reads go on from the slave, writes when the master is back.
+`FailoverDemo` is the one with a controller: the slave takes over, the old master rejoins.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from twinlog.cli.demo.plot import Point
 from twinlog.cli.demo.sabotage import sabotage_slave
 from twinlog.cli.demo.traffic import TOPIC, Load, Stopwatch, Traffic
 from twinlog.cli.demo.verdict import Findings, Moments, Verdict, judge
-from twinlog.cli.local_cluster import ClusterPlan, LocalCluster
+from twinlog.cli.local_cluster import ClusterPlan, LocalCluster, Node
 
 IN_FLIGHT_MIN = 64  # Open sends at the kill.
 OUTAGE_SECONDS = 6.0
@@ -27,6 +31,7 @@ OUTAGE_SECONDS_MAX = 40.0
 DRAIN_SECONDS_MAX = 60.0
 CATCH_UP_SECONDS_MAX = 60.0
 RETURN_SECONDS_MAX = 60.0
+TAKE_OVER_SECONDS_MAX = 30.0
 SLAVE_REFUSES = "HA refused code=19"  # CONFIRMED_DIFFERS
 
 
@@ -40,6 +45,7 @@ class DemoOptions:
     sabotage: str | None = None
     with_spark: bool = True
     with_apache_client: bool = False
+    is_fixed: bool = False
 
 
 class DemoFailure(Exception):
@@ -59,10 +65,26 @@ class Demo:
         self.phase = "starting"
         self.now = Stopwatch()
         self.cluster: LocalCluster | None = None
+        self._replicas: tuple[Node, Node] | None = None
         self._is_stopping = False
         self._starting: asyncio.Future[object] | None = None
         self._traffic: Traffic | JavaTraffic | None = None
         self._observer: Observer | None = None
+
+    start_text = "starting a name server, a SYNC_MASTER and a SLAVE"
+
+    def plan(self) -> ClusterPlan:
+        return ClusterPlan(self.options.directory, is_sync=True, uses_free_ports=True)
+
+    @property
+    def master(self) -> Node:
+        assert self._replicas is not None
+        return self._replicas[0]
+
+    @property
+    def slave(self) -> Node:
+        assert self._replicas is not None
+        return self._replicas[1]
 
     async def run(self) -> Verdict:
         """The whole story; everything that was started is stopped, whatever happens."""
@@ -86,15 +108,16 @@ class Demo:
         if self.options.with_apache_client:
             self.say("fetching and compiling for RocketMQ's Java client")
             command = await java_command(directory)
-        self.say("starting a name server, a SYNC_MASTER and a SLAVE")
-        plan = ClusterPlan(directory, is_sync=True, uses_free_ports=True)
-        self.cluster = local_cluster.prepare_cluster(plan)
+        self.say(self.start_text)
+        self.cluster = local_cluster.prepare_cluster(self.plan())
         await self._in_thread(local_cluster.start_nodes, self.cluster, lambda: self._is_stopping)
-        master, slave = self.cluster.brokers
+        first, second = self.cluster.brokers
+        self._replicas = (first, second)
         name_server = self.cluster.name_server.address
-        self._observer = Observer(name_server, master.address, slave.address)
+        self._observer = Observer(name_server, first.address, second.address)
         await self._observer.start()
         await self._until(self._observer.is_replicating, 30, "the slave to follow its master")
+        await self._find_roles()
         create_topic = partial(self._observer.create_topic, TOPIC, 4)
         await self._until(create_topic, 30, "the topic to be created")
         self.now = Stopwatch()
@@ -106,6 +129,17 @@ class Demo:
         else:
             self._traffic = Traffic(name_server, load, self.ledger, self.now)
         await self._traffic.start()
+
+    async def _find_roles(self) -> None:
+        """Who was elected; the first started is, unless the machine was very busy."""
+        assert self._observer is not None
+        if await self._observer.master() == self.slave.address:
+            self._swap()
+
+    def _swap(self) -> None:
+        assert self._observer is not None
+        self._replicas = (self.slave, self.master)
+        self._observer.swap()
 
     async def _before_the_kill(self) -> None:
         self.phase = "traffic"
@@ -122,9 +156,8 @@ class Demo:
             raise DemoFailure(f"no send was acknowledged: {self.ledger.unknown}")
 
     async def _kill(self) -> None:
-        assert self.cluster is not None
         assert self._traffic is not None
-        master, slave = self.cluster.brokers
+        master, slave = self.master, self.slave
         process = master.process()
         if process is None:
             raise DemoFailure(f"the master ended by itself; see {master.log_path}")
@@ -162,8 +195,7 @@ class Demo:
         assert self.cluster is not None
         self.phase = "return"
         self.moments.restart = self.now()
-        master = self.cluster.brokers[0]
-        await self._in_thread(self.cluster.start_node, master)
+        await self._in_thread(self.cluster.start_node, self.master)
         if self.options.sabotage:
             await self._let_the_slave_copy_again()
         await self._until(
@@ -182,7 +214,7 @@ class Demo:
         """A slave whose log differs below what is confirmed cuts nothing by itself: who is right is
         for a person to say. Here the damage is known to be the slave's."""
         assert self.cluster is not None
-        slave = self.cluster.brokers[1]
+        slave = self.slave
         await self._until(
             lambda: SLAVE_REFUSES in slave.log_path.read_text(errors="replace")
             or self.ledger.first_write_after(self.moments.restart) is not None,
@@ -217,8 +249,7 @@ class Demo:
 
     def _say_what_the_slave_repaired(self) -> None:
         """Replicas that are equal after a sabotage need a word: the slave compared and mended."""
-        assert self.cluster is not None
-        aside = (self.cluster.brokers[1].store_path / "twinlog").glob("cut-*")
+        aside = (self.slave.store_path / "twinlog").glob("cut-*/*")
         size = sum(path.stat().st_size for path in aside)
         if size:
             self.say(f"the slave's log differed from its master's: it moved {size:,} bytes aside"
@@ -242,14 +273,12 @@ class Demo:
             await asyncio.to_thread(self.cluster.stop)
 
     async def _pipeline(self) -> None:
-        assert self.cluster is not None
         # Imported here: a demo without Spark must run where pyarrow is not installed.
         from twinlog.cli.demo.pipeline import run_pipeline
 
         self.phase = "Spark"
-        master, slave = self.cluster.brokers
         await run_pipeline(
-            master.store_path, slave.store_path, self.options.directory / "archive",
+            self.master.store_path, self.slave.store_path, self.options.directory / "archive",
             set(self.ledger.acknowledged), self.findings, self.say,
         )  # fmt: skip
 
@@ -273,6 +302,57 @@ class Demo:
             if self.now() > deadline:
                 raise DemoFailure(f"waited {seconds:.0f} s in vain for {what}")
             await self._sample(0.1)
+
+
+class FailoverDemo(Demo):
+    """With a controller: the slave takes over, writes go on, the old master rejoins by itself."""
+
+    start_text = "starting a name server with a controller inside, and two replicas"
+
+    def plan(self) -> ClusterPlan:
+        return ClusterPlan(self.options.directory, uses_free_ports=True, has_failover=True)
+
+    async def _outage(self) -> None:
+        """The slave becomes the master; then traffic with one copy for a while."""
+        assert self._observer is not None
+        await self._until(self._is_taken_over, TAKE_OVER_SECONDS_MAX, "the slave to take over")
+        seen = self.now()
+        await self._until(
+            lambda: self.ledger.first_write_after(seen) is not None,
+            TAKE_OVER_SECONDS_MAX, "a send to the new master",
+        )  # fmt: skip
+        self.moments.switched = self.ledger.writes_again(self.moments.kill)
+        gap = self.ledger.seconds_without_writes(self.moments.kill) or 0.0
+        self.say(f"the slave is the master now: {gap:.2f} s without a SEND_OK")
+        self._swap()
+        self.phase = "one copy"
+        while self.now() < seen + self.options.seconds:
+            await self._sample(0.25)
+
+    async def _is_taken_over(self) -> bool:
+        assert self._observer is not None
+        return await self._observer.master() == self.slave.address
+
+    async def _return(self) -> None:
+        """The old master comes back as a slave; what only it had is moved aside."""
+        assert self.cluster is not None
+        assert self._observer is not None
+        self.phase = "return"
+        self.moments.restart = self.now()
+        await self._in_thread(self.cluster.start_node, self.slave)
+        await self._until(self._observer.is_replicating, RETURN_SECONDS_MAX, "it to be in sync")
+        self.moments.returned = self.now()
+        took = self.moments.returned - self.moments.restart
+        self.say(f"the old master has rejoined as a slave, in sync after {took:.2f} s")
+        self.phase = "traffic again"
+        while self.now() < self.moments.returned + self.options.seconds:
+            await self._sample(0.25)
+
+
+def story(options: DemoOptions, say: Callable[[str], None]) -> Demo:
+    """Damage done on purpose, and clients that poll routes every 30 s, belong to fixed roles."""
+    is_fixed = options.is_fixed or options.sabotage or options.with_apache_client
+    return Demo(options, say) if is_fixed else FailoverDemo(options, say)
 
 
 def _numbers(store: Path) -> set[int]:

@@ -15,8 +15,9 @@ class Moments:
     """Seconds since the start of the run."""
 
     kill: float = 0.0
+    switched: float = 0.0  # the first acknowledgement of the slave that took over; 0: none did
     restart: float = 0.0
-    returned: float = 0.0  # the first acknowledgement after the restart
+    returned: float = 0.0  # the first acknowledgement after the restart, or in sync again
     caught_up: float = 0.0
     stopped: float = 0.0
 
@@ -54,6 +55,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     missing_on_slave: int
     seconds_without_reads: float | None
     seconds_without_writes: float | None
+    has_switched: bool
     seconds_to_catch_up: float
     rate_before: float
     rate_after: float
@@ -108,6 +110,7 @@ def judge(ledger: Ledger, moments: Moments, findings: Findings) -> Verdict:
         missing_on_slave=findings.missing_on_slave,
         seconds_without_reads=_rounded(ledger.seconds_without_reads(moments.kill, moments.restart)),
         seconds_without_writes=_rounded(ledger.seconds_without_writes(moments.kill)),
+        has_switched=moments.switched > 0,
         seconds_to_catch_up=round(max(0.0, moments.caught_up - moments.restart), 3),
         rate_before=_rate(ledger, 0.0, moments.kill),
         rate_after=_rate(ledger, moments.returned, moments.stopped),
