@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo dist setup bench bench-scale test test-pure coverage interop services sim mutants chaos fuzz lint fmt clean
+.PHONY: demo dist setup bench bench-scale test test-pure coverage interop services sim mutants chaos fuzz lint fmt clean browser
 
 COMPILED := $(VENV)/.compiled
 PYX := $(shell find src -name '*.pyx' -o -name '*.pxd')
@@ -82,6 +82,11 @@ mutants: setup
 # Real processes under kill, stop, cut, slow links, full disks and damage.
 chaos: setup
 	$(BIN)/python -m pytest tests -m chaos $(ARGS)
+
+# The console in Debian's chromium, on a pair under load. Screenshots go to .cache/browser/screenshots.
+browser: setup
+	VENV="$(VENV)" bash tools/browser.sh
+	$(BIN)/python -m pytest tests/browser -m browser -s $(ARGS)
 
 # A pair under load, its master killed, the pipeline, a verdict; ARGS="--seconds 4" and so on.
 demo: setup

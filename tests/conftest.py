@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Generator
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ settings.load_profile("no-deadline")
 # what a test interrupts must begin as on a terminal. Handlers are not inherited: what is started
 # from here gets the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Only `make browser` installs what drives a browser.
+collect_ignore = [] if find_spec("playwright") else ["browser"]
 
 SKIPS = Path(__file__).parent / "skips.txt"
 
