@@ -30,6 +30,22 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def replica_address(address: str, ha_address: str | None) -> str:
+    """Where one replica asks another: the port of its service at the host of its HA port.
+
+    What a broker registers as `brokerIP1` is for clients, and may lead nowhere from here: a
+    container's published address, for instance. Both ports are bound to the same address, so
+    whoever reaches the one reaches the other.
+    """
+    host = (ha_address or "").rpartition(":")[0].strip("[]")
+    if not host:
+        return address
+    try:
+        return join_address(host, split_address(address)[1])
+    except ValueError:
+        return address
+
+
 def pack_host(host: str, port: int) -> bytes:
     """4 or 16 bytes of address, 4 bytes of port: the born host of a record.
 

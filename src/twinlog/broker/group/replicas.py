@@ -27,6 +27,7 @@ from twinlog.controller.record import Election, GroupRecord, Policy
 from twinlog.ha.authority import Authority, SetProposal
 from twinlog.ha.group_view import GroupState, GroupView, ReplicaRole
 from twinlog.ha.in_sync import InSync
+from twinlog.remoting.addresses import replica_address
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.errors import RemotingError
 from twinlog.remoting.headers.controller import ControllerHeartbeatRequestHeader
@@ -435,7 +436,7 @@ class ReplicasManager:
             await self._lead(state, record)
         elif view.role is ReplicaRole.SLAVE:
             master = record.replicas[record.master_broker_id or 0]
-            self.change.follow(state, master.address)
+            self.change.follow(state, replica_address(master.address, master.ha_address))
 
     async def _lead(self, state: GroupState, record: GroupRecord) -> None:
         if self.change.leading_epoch != state.epoch:

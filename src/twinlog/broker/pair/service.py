@@ -24,7 +24,7 @@ from twinlog.broker.pair.slave_synchronize import SlaveSynchronize
 from twinlog.broker.role import Role
 from twinlog.ha.dialect import Dialect, Heard, Verdict
 from twinlog.remoting import fastjson
-from twinlog.remoting.addresses import join_address
+from twinlog.remoting.addresses import join_address, replica_address
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.twinlog import TwinlogInfoRequestHeader
@@ -208,6 +208,8 @@ class PairService:
 
     def master_found(self, address: str | None, ha_address: str | None) -> None:
         """What the last registration said, None while the name server knows no master."""
+        if address is not None:
+            address = replica_address(address, ha_address)
         self.synchronize.master_address = address
         if address is None:
             return
