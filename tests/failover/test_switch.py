@@ -5,30 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from support.failover_group import Group, Load, first_send, read_all, running_group
+from support.failover_group import Load, first_send, read_all, running_group, switch
 from twinlog.client import Producer
-from twinlog.remoting.client import RemotingClient
-from twinlog.remoting.codes import RequestCode, ResponseCode
-from twinlog.remoting.command import RemotingCommand
-from twinlog.remoting.headers.controller import ElectMasterRequestHeader
-from twinlog.runtime.clock import SystemClock
-
-
-async def switch(group: Group) -> None:
-    """What `twinlog ha switch` asks the controller for."""
-    present = group.id_of(group.master)
-    target = min(n for n in group.members if n != present)
-    header = ElectMasterRequestHeader(
-        cluster_name="DefaultCluster", broker_name="broker-a", broker_id=target,
-        designate_elect=True,
-    )  # fmt: skip
-    client = RemotingClient(clock=SystemClock())
-    try:
-        command = RemotingCommand.request(RequestCode.CONTROLLER_ELECT_MASTER, header)
-        answer = await client.invoke(group.controller.address, command, 5_000)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-    finally:
-        await client.close()
 
 
 async def test_switches_under_load_fail_no_call_and_lose_nothing(tmp_path: Path) -> None:

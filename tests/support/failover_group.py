@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from support.processes import wait_until
 from support.twinlog_servers import (
     TwinlogBroker,
@@ -23,6 +25,11 @@ from support.twinlog_servers import (
     start_twinlog_namesrv,
 )
 from twinlog.client import Message, Producer, PullConsumer
+from twinlog.remoting.client import RemotingClient
+from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand
+from twinlog.remoting.headers.controller import ElectMasterRequestHeader
+from twinlog.runtime.clock import SystemClock
 
 TOPIC = "Failover"
 
@@ -68,8 +75,6 @@ class Group:
     # What is decided, as the controller wrote it down
 
     def events(self) -> list[dict[str, Any]]:
-        import msgspec
-
         path = self._directory / "controller" / "controller" / "events"
         lines = path.read_bytes().splitlines() if path.exists() else []
         return [msgspec.json.decode(line) for line in lines]
@@ -115,6 +120,23 @@ def running_group(directory: Path, replicas: int, **config: object) -> Iterator[
         yield group
     finally:
         group.end()
+
+
+async def switch(group: Group) -> None:
+    """What `twinlog ha switch` asks the controller for."""
+    present = group.id_of(group.master)
+    target = min(n for n in group.members if n != present)
+    header = ElectMasterRequestHeader(
+        cluster_name="DefaultCluster", broker_name="broker-a", broker_id=target,
+        designate_elect=True,
+    )  # fmt: skip
+    client = RemotingClient(clock=SystemClock())
+    try:
+        command = RemotingCommand.request(RequestCode.CONTROLLER_ELECT_MASTER, header)
+        answer = await client.invoke(group.controller.address, command, 5_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    finally:
+        await client.close()
 
 
 class Load:

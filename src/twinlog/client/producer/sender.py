@@ -35,8 +35,11 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import RemotingError
+from twinlog.runtime.clock import TimerHandle
 
 _LOG = logging.getLogger("twinlog.client")
+_WATCH_MS = 250
+_SILENCE_MS = 1_000  # So long without any answer, and the route is asked for again.
 _ONCE_ATTEMPT_MS = 5000
 _NO_LIMIT = 1 << 30
 
@@ -68,6 +71,8 @@ class Sender:
         self._is_recovering = False
         self._once_brokers: set[str] = set()  # Known to drop repeats.
         self._asking: set[SendRequest] = set()  # Wait to hear whether their broker drops repeats.
+        self._watch: TimerHandle | None = None
+        self._heard_ms = 0
         self.outstanding = 0
         self.outstanding_size = 0
 
@@ -75,7 +80,29 @@ class Sender:
         """Take a request; its outcome is told later, never before this returns."""
         self.outstanding += 1
         self.outstanding_size += request.size
+        if self._watch is None:
+            clock = self._instance.clock
+            self._heard_ms = clock.monotonic_ms()
+            self._watch = clock.call_later_ms(_WATCH_MS, self._watch_silence)
         self._dispatch(request)
+
+    def _watch_silence(self) -> None:
+        """A broker that stands still answers nothing and closes nothing. Another one may have
+        taken over: new sends need not wait until the first has run out of its time."""
+        self._watch = None
+        if not self.outstanding or not self._instance.is_running:
+            return
+        clock = self._instance.clock
+        if clock.monotonic_ms() - self._heard_ms >= _SILENCE_MS:
+            for topic in self._selectors:
+                self._instance.tasks.job("route", self._ask_route(topic), about=topic)
+        self._watch = clock.call_later_ms(_WATCH_MS, self._watch_silence)
+
+    async def _ask_route(self, topic: str) -> None:
+        try:
+            await self._instance.refresh_route(topic)
+        except ClientError as error:
+            _LOG.info("no new route topic=%s reason=%s", topic, error)
 
     def _dispatch(self, request: SendRequest) -> None:
         route = self._instance.cached_route(request.topic)
@@ -195,6 +222,7 @@ class Sender:
     def _answered(
         self, request: SendRequest, address: str, answer: Request, started_ms: int
     ) -> None:
+        self._heard_ms = self._instance.clock.monotonic_ms()
         ids = ids_of(request.tickets)
         try:
             receipts = read_receipts(answer, request, ids, address)
