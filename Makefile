@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo dist setup bench bench-scale test test-pure coverage interop services sim mutants chaos fuzz lint fmt clean browser
+.PHONY: demo dist setup bench bench-scale test test-pure coverage interop services sim swarm mutants chaos fuzz lint fmt clean browser
 
 COMPILED := $(VENV)/.compiled
 PYX := $(shell find src -name '*.pyx' -o -name '*.pxd')
@@ -74,6 +74,13 @@ sim: setup
 	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--count $(SEEDS)) \
 		--world $(or $(WORLD),all) --dialect $(or $(DIALECT),all) --first $(or $(FIRST),0) \
 		$(if $(RESULTS),--results $(RESULTS)) $(ARGS)
+
+# Controlled groups of whole brokers, with elections, on virtual time. SEED=7 replays one with its
+# trace. Runs go on where the last one ended (FIRST= begins elsewhere); RESULTS= keeps the totals,
+# .cache/swarm.jsonl unless said.
+swarm: setup
+	$(BIN)/python tools/swarm.py $(if $(SEED),--seed $(SEED),--count $(SEEDS)) \
+		$(if $(FIRST),--first $(FIRST)) $(if $(RESULTS),--results $(RESULTS)) $(ARGS)
 
 # Hand-made faults in the code of replication: the simulation must find each.
 mutants: setup

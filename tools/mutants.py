@@ -20,6 +20,7 @@ from pathlib import Path
 
 from anchors import with_fault
 from mutant_list import GROUP_MUTANTS, PAIR_MUTANTS, Mutant
+from swarm_mutants import SWARM_MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,12 +28,15 @@ _RUN = """
 import sys
 from twinlog.testing.ha_sim import SimFailure, run_seed
 from twinlog.testing.group.sim import GroupFailure, run_group_seed
+from twinlog.testing.swarm.sim import SwarmFailure, run_swarm_seed
 first, count, world, dialect, *without = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 run = run_group_seed if world == "group" else run_seed
+if world == "swarm":
+    run = lambda seed, dialect, without: run_swarm_seed(seed, without=without)
 for seed in range(first, first + count):
     try:
         run(seed, dialect=dialect, without=tuple(without))
-    except (SimFailure, GroupFailure) as failure:
+    except (SimFailure, GroupFailure, SwarmFailure) as failure:
         print(seed, failure)
         sys.exit(1)
 """
@@ -110,14 +114,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--world", choices=("pair", "group", "both"), default="both")
+    parser.add_argument("--world", choices=("pair", "group", "swarm", "all"), default="all")
     parser.add_argument("--name", default="", help="only those whose name contains this")
     parser.add_argument("--without", nargs="*", default=[], help="faults to leave out")
     options = parser.parse_args()
     mutants = [
         mutant
-        for mutant in PAIR_MUTANTS + GROUP_MUTANTS
-        if options.world in ("both", mutant.world) and options.name in mutant.name
+        for mutant in PAIR_MUTANTS + GROUP_MUTANTS + SWARM_MUTANTS
+        if options.world in ("all", mutant.world) and options.name in mutant.name
     ]
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
         source = Path(name)  # A copy: the tree may change while this runs.

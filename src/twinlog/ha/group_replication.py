@@ -18,6 +18,7 @@ from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry, EpochHistory
 from twinlog.ha.replica_log import ReplicaStore
 from twinlog.ha.twin import wire
+from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.wire import ErrorCode, Hello
 from twinlog.message.crc import crc32
 from twinlog.runtime.watermark import Watermark
@@ -29,14 +30,21 @@ _MARK_SIZE = 64  # So many bytes before an epoch's first record are its checksum
 class GroupReplication:
     """`epoch` is the newest that is stored here; `uids` are the group's replicas by id."""
 
-    def __init__(self, store: ReplicaStore, confirmed: Watermark, epochs: EpochFile) -> None:
+    def __init__(
+        self,
+        store: ReplicaStore,
+        confirmed: Watermark,
+        epochs: EpochFile,
+        twin: TwinIdentity | None,
+    ) -> None:
         self._store = store
         self._confirmed = confirmed
         self._epochs = epochs
         self.own_id = 0
         self.incarnation = ""
         self.is_learner = False
-        self.is_durable = False
+        self.is_durable = twin is not None and twin.is_durable
+        """Own end and acknowledgements count when they are on disk (SYNC_FLUSH)."""
         self.epoch = 0
         self.uids: Mapping[int, str] = {}
         self.authority: Authority | None = None

@@ -117,7 +117,7 @@ class HAService:
         self.group: GroupReplication | None = None
         """Of a controlled group: whoever leads or follows does so by its rules."""
         if epochs is not None:
-            self.group = GroupReplication(store, self.confirmed, epochs)
+            self.group = GroupReplication(store, self.confirmed, epochs, twin)
             self.group_transfer.ack_count = 0  # The group confirms, not a number of slaves.
             self.confirmed.subscribe(self._confirmed_moved)
         elif twin is not None and not settings.is_slave:

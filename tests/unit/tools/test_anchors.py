@@ -9,6 +9,7 @@ from anchors import AnchorError, with_fault
 from ha_checklist import find_tests
 from ha_checklist_items import ITEMS
 from mutant_list import GROUP_MUTANTS, PAIR_MUTANTS
+from swarm_mutants import SWARM_MUTANTS
 
 PACKAGE = Path(__file__).parents[3] / "src" / "twinlog"
 SOURCE = """\
@@ -32,7 +33,7 @@ ANCHORS = [
     *((f"item {item.number}", item.file, item.name, item.old, item.new) for item in ITEMS),
     *(
         (mutant.name, mutant.file, mutant.function, mutant.old, mutant.new)
-        for mutant in PAIR_MUTANTS + GROUP_MUTANTS
+        for mutant in PAIR_MUTANTS + GROUP_MUTANTS + SWARM_MUTANTS
     ),
 ]
 

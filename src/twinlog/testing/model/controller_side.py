@@ -46,7 +46,12 @@ class ControllerSide:
         self._writing.clear()
 
     def restart(self) -> None:
+        """Who leads now has fenced those before: what they wrote is there, or never will be."""
         self.stop()
+        for record in self._late:
+            if self._rng.random() < 0.5:
+                self._write(record)
+        self._late.clear()
         self.core = Controller([self.stored], self.now_ms())
 
     def restore(self) -> None:

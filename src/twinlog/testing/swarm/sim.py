@@ -1,0 +1,327 @@
+"""One seed of a controlled group: whole brokers, controllers, name servers, clients of two kinds.
+
+Only disk, clock and transport are replaced. Two phases: under faults everything in `checks.py` must
+hold at every step; then all is healed, and the group must take a send within ten seconds, come to
+one log, and have given consumers everything. In the end `history_check` reads what clients saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twinlog.namesrv.server import build_namesrv
+from twinlog.runtime.config import NamesrvConfig
+from twinlog.testing import history_check
+from twinlog.testing.group.ledger import Ledger
+from twinlog.testing.group.load import TOPIC
+from twinlog.testing.group.node import HA_PORT
+from twinlog.testing.group.rpc import Rpc
+from twinlog.testing.group.sim import NAMESRV_PORT
+from twinlog.testing.group.watch import HAWatch
+from twinlog.testing.history_check import History, Outcome, Send
+from twinlog.testing.sim_clock import SimClock
+from twinlog.testing.sim_loop import SimHost, SimLoop
+from twinlog.testing.simdisk import SimDisk
+from twinlog.testing.swarm.checks import Checks
+from twinlog.testing.swarm.clients import SwarmConsumer, SwarmProducer
+from twinlog.testing.swarm.controllers import ControllerNode
+from twinlog.testing.swarm.faults import SwarmFaults
+from twinlog.testing.swarm.node import SwarmNode
+from twinlog.testing.swarm.world import draw_world
+
+SERVE_S = 10.0
+WHOLE_S = 90.0  # Admission waits up to a minute for a replica that fell again and again.
+SAMPLE_S = 0.1
+OUTCOMES = {"ok": Outcome.OK, "refused": Outcome.REFUSED, "unknown": Outcome.UNKNOWN}
+
+
+class SwarmFailure(AssertionError):
+    """Something does not hold; `simulation` has the trace."""
+
+    simulation: Swarm
+
+
+class Swarm:
+    """One seed."""
+
+    def __init__(
+        self, seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()
+    ) -> None:
+        self.seed = seed
+        self.world = world = draw_world(seed, without)
+        self.rng = random.Random(f"run swarm {seed}")
+        self._token_rng = random.Random(seed)
+        self.loop = SimLoop(self.rng.randrange(1 << 62), step_max=5_000_000)
+        self.loop.network.delay_s = world.delay_s
+        self.loop.network.tiny_pieces = world.tiny_pieces
+        self.checks = Checks(self)
+        self.loop.network.on_write = self.checks.wrote
+        self.ledger = Ledger()
+        self.places: dict[int, int] = {}
+        self.history = History()
+        self.watch = HAWatch(HA_PORT)
+        self.fault_counts: Counter[str] = Counter()
+        self.lines: list[str] = []
+        self.failure = ""
+        self.is_hostile = True
+        self.served_after_s = 0.0
+        self.kill_count = 0
+        """Processes of brokers that ended without being asked to, power losses included."""
+        self._keeps_trace = keeps_trace
+        self._digest = hashlib.sha256()
+        self._faults_under_way: list[asyncio.Task[Any]] = []
+        self.nodes = [SwarmNode(self, n + 1) for n in range(world.replicas)]
+        self.controllers = [ControllerNode(self, n + 1) for n in range(world.controllers)]
+        self.namesrv_hosts = [self.loop.add_host(f"namesrv{n + 1}") for n in range(world.namesrvs)]
+        self._client_host = self.loop.add_host("clients")
+        self.client_address = self._client_host.address
+        self.operator = self._new_rpc()
+        self.consumer = SwarmConsumer(self, self._new_rpc())
+        self._faults = SwarmFaults(self)
+
+    def _new_rpc(self) -> Rpc:
+        return Rpc(self.loop, self._client_host, timeout_s=4.0)
+
+    @property
+    def namesrv_addresses(self) -> list[str]:
+        return [f"{host.address}:{NAMESRV_PORT}" for host in self.namesrv_hosts]
+
+    @property
+    def controller_addresses(self) -> list[str]:
+        return [controller.address for controller in self.controllers]
+
+    @property
+    def master(self) -> SwarmNode | None:
+        """Of those who believe that they are, the newest."""
+        return max((n for n in self.nodes if n.is_master), key=lambda n: n.epoch, default=None)
+
+    def node_at(self, address: str) -> SwarmNode | None:
+        return next((node for node in self.nodes if node.host.address == address), None)
+
+    def id_of(self, node: SwarmNode) -> int:
+        """The id that the controller gave it; 0 before."""
+        record = self.checks.record
+        replicas = {} if record is None else record.replicas
+        return next((n for n, r in replicas.items() if r.address == node.address), 0)
+
+    def token(self) -> str:
+        return f"{self._token_rng.getrandbits(128):032x}"
+
+    # What happened.
+
+    def trace(self, text: str) -> None:
+        line = f"{self.loop.now_s:10.4f} {text}"
+        self._digest.update(line.encode())
+        if self._keeps_trace:
+            self.lines.append(line)
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def fail(self, text: str) -> None:
+        self.trace(f"FAILURE {text}")
+        if not self.failure:
+            self.failure = f"{text} at {self.loop.now_s:.3f} s"
+
+    # The world.
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return self.loop.create_task(coroutine)
+
+    async def start_namesrv(self, host: SimHost) -> None:
+        self.loop.revive(host)
+        clock = SimClock(self.loop, host)
+        config = NamesrvConfig(bind_address=host.address, listen_port=NAMESRV_PORT)
+        server = build_namesrv(config, disk=SimDisk(now_ms=clock.now_ms), clock=clock)
+        await self.loop.spawn_on(host, server.start())
+
+    async def until(self, condition: Callable[[], bool], within_s: float) -> bool:
+        deadline_s = self.loop.now_s + within_s
+        while not condition():
+            if self.loop.now_s > deadline_s or self.failure:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    # The run.
+
+    def run(self) -> None:
+        """Raises SwarmFailure when something does not hold."""
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._main())
+        except Exception as error:
+            self.fail(f"{type(error).__name__}: {error}")
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.finish()
+        for text in self.loop.failures:
+            self.fail(text)
+        if self.failure:
+            failure = SwarmFailure(f"seed {self.seed}: {self.failure}")
+            failure.simulation = self
+            raise failure
+
+    async def _main(self) -> None:
+        self.trace(repr(self.world))
+        for host in self.namesrv_hosts:
+            await self.start_namesrv(host)
+        for controller in self.controllers:
+            controller.boot()
+        for node in self.nodes:
+            node.boot()
+        load = [
+            self.spawn(SwarmProducer(self, self._new_rpc(), is_stale=is_stale).run())
+            for is_stale in (False, True)
+        ]
+        consuming = self.spawn(self.consumer.run())
+        sampling = self.spawn(self._sample())
+        nemesis = self.spawn(self._do_faults())
+        await self.until(lambda: False, self.world.duration_s)
+        nemesis.cancel()
+        for task in self._faults_under_way:
+            task.cancel()
+        if not self.failure:
+            await self._heal()
+        await asyncio.sleep(1.0)
+        for task in load:
+            task.cancel()
+        if not self.failure:
+            await self._come_to_rest()
+        consuming.cancel()
+        if not self.failure:
+            await self._drain()
+            await self._come_to_rest()  # What consumers committed is in the log, too.
+        sampling.cancel()
+        if not self.failure:
+            self._verdict()
+
+    async def _sample(self) -> None:
+        while not self.failure:
+            self.checks.sample()
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _do_faults(self) -> None:
+        await asyncio.sleep(self.rng.uniform(1.0, 5.0))
+        while self.world.faults and not self.failure:
+            fault = self.rng.choice(self.world.faults)
+            self.fault_counts[fault] += 1
+            self.trace(f"fault {fault}")
+            self._faults_under_way.append(self.spawn(getattr(self._faults, fault)()))
+            await asyncio.sleep(self.rng.uniform(0, 2 * self.world.fault_pause_s))
+
+    async def _heal(self) -> None:
+        self.trace("heal")
+        self.is_hostile = False
+        self.loop.network.heal()
+        for controller in self.controllers:
+            controller.resume_if_paused()
+            controller.boot_if_down()
+        for host in self.namesrv_hosts:
+            if not host.is_alive:
+                await self.start_namesrv(host)
+        for node in self.nodes:
+            node.disk.quota = 1 << 40
+            node.disk.resume()
+            node.resume_if_paused()
+            if node.is_stopping and node.host.is_alive:
+                node.kill()
+            node.boot_if_down()
+        healed_s = self.loop.now_s
+        before = self.ledger.count("ok")
+        is_served = await self.until(lambda: self.ledger.count("ok") > before, SERVE_S)
+        if not is_served and not self.failure:
+            self.fail(f"no send is answered within {SERVE_S} s after healing: {self._facts()}")
+        self.served_after_s = self.loop.now_s - healed_s
+
+    def _facts(self) -> str:
+        record = self.checks.record
+        head = "no record"
+        if record is not None:
+            members = sorted(record.sync_state_set)
+            head = f"epoch {record.master_epoch} of {record.master_broker_id}, set {members}"
+        return f"{head}; {[node.facts() for node in self.nodes]}"
+
+    def _is_whole(self) -> bool:
+        master, record = self.master, self.checks.record
+        if master is None or record is None or not all(node.is_running for node in self.nodes):
+            return False
+        end = master.broker.store.commit_log.max_offset
+        return len(record.sync_state_set) == len(self.nodes) and all(
+            node.broker.store.commit_log.max_offset == end
+            and node.broker.store.dispatched.value == end
+            and node.broker.ha.confirmed.value == end
+            for node in self.nodes
+        )
+
+    async def _come_to_rest(self) -> None:
+        if not await self.until(self._is_whole, WHOLE_S) and not self.failure:
+            self.fail(f"the group is not whole again: {self._facts()}")
+
+    async def _drain(self) -> None:
+        at_end = 0
+        deadline_s = self.loop.now_s + 30
+        while at_end < 3 and self.loop.now_s < deadline_s:
+            at_end = at_end + 1 if await self.consumer.turn() else 0
+            await asyncio.sleep(0.02)
+        if at_end < 3:
+            self.fail("the consumer does not come to the end")
+
+    def _verdict(self) -> None:
+        self.checks.sample()
+        master = self.master
+        assert master is not None
+        image = master.image()
+        final: dict[int, dict[int, bytes]] = {n: {} for n in range(self.world.queue_count)}
+        for record in image.records:
+            if record.topic == TOPIC:
+                final[record.queue_id][record.queue_offset] = record.body
+        excused = {sent.body for sent in self.ledger.messages if sent.is_excused}
+        for sent in self.ledger.messages:
+            outcome, place = OUTCOMES[sent.status], self.places.get(sent.number, -1)
+            self.history.sends.append(Send(sent.body, sent.queue_id, outcome, place))
+        is_drained = not self.checks.incomplete_count
+        anomalies = history_check.check(self.history, final, excused, is_drained=is_drained)
+        for anomaly in anomalies[:3]:
+            self.fail(f"{anomaly.kind}: {anomaly.text}")
+        if len(self.checks.truth) != image.end:
+            self.fail(f"confirmed {len(self.checks.truth)} bytes, the log has {image.end}")
+        self.trace(f"end ok={self.ledger.count('ok')} elections={self.checks.election_count}")
+
+
+def run_swarm_seed(seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()) -> Swarm:
+    """Run one seed, perhaps without some faults."""
+    simulation = Swarm(seed, keeps_trace=keeps_trace, without=without)
+    logger = logging.getLogger("twinlog")
+    handler: Any = _TraceHandler(simulation) if keeps_trace else logging.NullHandler()
+    logger.addHandler(handler)
+    level = logger.level
+    if keeps_trace:
+        logger.setLevel(logging.INFO)
+    propagates, logger.propagate = logger.propagate, False
+    try:
+        simulation.run()
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+        logger.setLevel(level)
+    return simulation
+
+
+class _TraceHandler(logging.Handler):
+    """Log lines of production code, in virtual time."""
+
+    def __init__(self, simulation: Swarm) -> None:
+        super().__init__()
+        self._simulation = simulation
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now_s = self._simulation.loop.now_s
+        self._simulation.lines.append(f"{now_s:10.4f}   {record.name} {record.getMessage()}")

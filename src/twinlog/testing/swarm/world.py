@@ -1,0 +1,96 @@
+"""What the seed of a swarm draws: sizes, promises, clock rates, and which faults happen."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from twinlog.runtime.broker_config import BrokerRole, FlushDiskType
+
+FAULTS = (
+    "kill",
+    "kill_master",
+    "kill_master",
+    "power",
+    "power_master",
+    "pause",
+    "pause_master",
+    "cut_pair",
+    "cut_off",
+    "cut_master",
+    "cut_oneway",
+    "cut_controller",
+    "reset",
+    "slow_disk",
+    "full_disk",
+    "lose_disk",
+    "kill_controller",
+    "kill_controller_and_master",
+    "pause_controller",
+    "kill_all",
+    "switch",
+    "restart_clean",
+    "wall_clock",
+    "kill_namesrv",
+    "restart_consumer",
+)
+RATE_SPREAD = 0.024
+"""Two clocks differ by less than 5 %, as the rules assume."""
+
+
+@dataclass
+class SwarmWorld:
+    """What the seed drew."""
+
+    replicas: int
+    controllers: int
+    namesrvs: int
+    role: BrokerRole
+    flush: FlushDiskType
+    segment_size: int
+    batch_size: int
+    body_size_max: int
+    queue_count: int
+    faults: tuple[str, ...]
+    fault_pause_s: float
+    duration_s: float
+    put_pause_s: float
+    delay_s: tuple[float, float]
+    tiny_pieces: float
+    rates: tuple[float, ...]
+    unknown_rate: float
+    """Of the controller's writes, so many have an outcome that is not known."""
+
+    @property
+    def is_sync(self) -> bool:
+        return self.role is BrokerRole.SYNC_MASTER
+
+    @property
+    def is_flushed(self) -> bool:
+        return self.flush is FlushDiskType.SYNC_FLUSH
+
+
+def draw_world(seed: int, without: tuple[str, ...] = ()) -> SwarmWorld:
+    """Every seed is another world; one in ten has no faults."""
+    rng = random.Random(f"swarm {seed}")
+    flush = rng.choice((FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH))
+    faults = [fault for fault in FAULTS if rng.random() < 0.35 and fault not in without]
+    return SwarmWorld(
+        replicas=rng.choice((2, 2, 3, 3, 4)),
+        controllers=1,
+        namesrvs=rng.choice((1, 1, 2)),
+        role=rng.choice((BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER)),
+        flush=flush,
+        segment_size=rng.choice((8192, 16_384, 65_536)),
+        batch_size=rng.choice((1000, 4096, 32_768)),
+        body_size_max=rng.choice((20, 100, 600)),
+        queue_count=rng.choice((1, 2)),
+        faults=tuple(faults) if rng.random() < 0.9 else (),
+        fault_pause_s=rng.choice((1.0, 2.0, 4.0)),
+        duration_s=rng.choice((15.0, 25.0)),
+        put_pause_s=rng.choice((0.05, 0.1, 0.2)),
+        delay_s=rng.choice(((0.0, 0.0001), (0.0001, 0.002), (0.001, 0.02))),
+        tiny_pieces=rng.choice((0.0, 0.02)),
+        rates=tuple(1 + rng.uniform(-RATE_SPREAD, RATE_SPREAD) for _ in range(8)),
+        unknown_rate=rng.choice((0.0, 0.0, 0.1)),
+    )
