@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import process
+from support.command_line import process, twinlog
+from twinlog.cli.modes import MODES
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-MODES = ("single-master", "2m-noslave", "2m-2s-async", "2m-2s-sync", "2m-2s-failover", "3-replicas")
 
 
 def keys_of(path: Path) -> dict[str, str]:
@@ -21,7 +21,7 @@ def keys_of(path: Path) -> dict[str, str]:
     "path", sorted(CONF.rglob("*.conf")), ids=lambda p: p.parent.name + "-" + p.stem
 )
 def test_the_file_has_no_fault(path: Path) -> None:
-    done = process("config", "lint", path)
+    done = twinlog("config", "lint", str(path))
     assert done.code == 0, done.out
 
 
@@ -33,7 +33,9 @@ def test_the_files_of_a_mode_belong_together(mode: str) -> None:
     groups: dict[str, list[dict[str, str]]] = {}
     for keys in brokers:
         groups.setdefault(keys["brokerName"], []).append(keys)
+    assert len(groups) == MODES[mode].groups
     for members in groups.values():
+        assert len(members) == MODES[mode].brokers
         if "enableControllerMode" in members[0]:
             assert {keys["totalReplicas"] for keys in members} == {str(len(members))}
             assert keys_of(folder / "namesrv.conf")["enableControllerInNamesrv"] == "true"
@@ -45,3 +47,22 @@ def test_the_files_of_a_mode_belong_together(mode: str) -> None:
 
 def test_every_mode_is_there() -> None:
     assert {path.name for path in CONF.iterdir()} == set(MODES)
+
+
+def test_a_mode_starts_what_it_names(tmp_path: Path) -> None:
+    """One of them whole, as a user would; the others differ in numbers only."""
+    where = ("--dir", tmp_path / "cluster")
+    try:
+        started = process("up", "--mode", "2m-2s-failover", "--free-ports", "--no-console", *where)
+        assert started.code == 0, started.err
+        rows = [line.split() for line in started.out.splitlines()]
+        names = {row[0] for row in rows if row and row[0].startswith("broker-")}
+        assert len(names) == 4
+    finally:
+        process("down", "--purge", *where)
+
+
+def test_a_mode_takes_no_numbers_besides(tmp_path: Path) -> None:
+    done = process("up", "--mode", "3-replicas", "--brokers", "2", "--dir", tmp_path)
+    assert done.code == 2
+    assert "leave out --brokers" in done.err

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from twinlog.cli import local_cluster
 from twinlog.cli.local_cluster import ClusterError, ClusterPlan, LocalCluster, Node
+from twinlog.cli.modes import MODES
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -63,6 +65,8 @@ def _found(directory: Path) -> LocalCluster:
 @click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
 @click.option("--failover", is_flag=True,
               help="A controller in the name server elects the masters; SYNC_MASTER.")  # fmt: skip
+@click.option("--mode", type=click.Choice(tuple(MODES)),
+              help="A deployment mode by name, instead of the options above.")  # fmt: skip
 @click.option("--free-ports", is_flag=True, help="Any free ports instead of 9876, 10911, ...")
 @click.option("--no-console", is_flag=True, help="Without the web console on port 8082.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier cluster left in the directory.")
@@ -72,12 +76,18 @@ def up(
     groups: int,
     is_sync: bool,
     failover: bool,
+    mode: str | None,
     free_ports: bool,
     no_console: bool,
     fresh: bool,
     directory: Path,
 ) -> None:
     """Start a name server and broker groups in the background; returns when they are healthy."""
+    if mode is not None:
+        _refuse_besides_mode()
+        chosen = MODES[mode]
+        brokers, groups, is_sync = chosen.brokers, chosen.groups, chosen.is_sync
+        failover = chosen.has_failover
     try:
         existing = local_cluster.load_cluster(directory)
         if existing is not None and existing.running():
@@ -105,6 +115,15 @@ def up(
     _print_hints(cluster, directory)
     if problem:
         _fail(f"started, but {problem}; see: twinlog logs", EXIT_UNHEALTHY)
+
+
+def _refuse_besides_mode() -> None:
+    """A mode says it all: what contradicts it would be passed over in silence."""
+    context = click.get_current_context()
+    for name in ("brokers", "groups", "is_sync", "failover"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = name.removeprefix("is_")
+            _fail(f"--mode says what there is: leave out --{option}", EXIT_USAGE)
 
 
 def _complete(cluster: LocalCluster, directory: Path) -> None:
