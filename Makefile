@@ -47,7 +47,7 @@ coverage: setup
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
 
-# Real services (etcd), installed by tools/services.sh where that is allowed.
+# Real services (etcd, an object store), installed by tools/services.sh where that is allowed.
 services: setup
 	bash tools/services.sh
 	$(BIN)/python -m pytest tests/services -n 2 -m services $(ARGS)

@@ -3,6 +3,10 @@
 set -euo pipefail
 . "$(dirname "$0")/packages.sh"
 
+# moto's server is the object store.
+"$(dirname "$0")/../.venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes \
+    -r "$(dirname "$0")/../requirements/services.txt"
+
 if ! command -v etcd >/dev/null; then
     if may_install; then
         install_package etcd-server

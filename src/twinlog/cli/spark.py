@@ -179,17 +179,26 @@ def fail(condition: str, message: str, code: int) -> Any:
 
 @click.command("archive")
 @click.argument("store", required=False)
-@click.option("--out", required=True, help="Archive directory.")
+@click.option("--out", required=True, help="Archive directory; of a table also a URI.")
+@click.option(
+    "--format",
+    "form",
+    default="parquet",
+    show_default=True,
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+)
+@click.option("--catalog", multiple=True, metavar="KEY=VALUE", help="Iceberg catalog; `table` too.")
+@click.option("--checkpoint", help="Directory that remembers how far it is; default in --out.")
 @click.option("--once/--continuous", default=True, help="End when all is archived, or go on.")
 @click.option("--trigger", default="10 seconds", show_default=True, help="Pause between batches.")
 @click.option("--compression", default="zstd", show_default=True)
 @with_session_options
 @with_source_options
 def archive_command(
-    store: str | None, out: str, once: bool, trigger: str, compression: str, master: str,
-    quiet: bool, **values: Any,
+    store: str | None, out: str, form: str, catalog: tuple[str, ...], checkpoint: str | None,
+    once: bool, trigger: str, compression: str, master: str, quiet: bool, **values: Any,
 ) -> None:  # fmt: skip
-    """Archive the topics of STORE (or of --name-server) into Parquet, exactly once."""
+    """Archive the topics of STORE (or of --name-server) into Parquet, Delta or Iceberg."""
     from twinlog.spark.jobs.archive import archive
 
     options = taken(values)
@@ -197,8 +206,9 @@ def archive_command(
         options["path"] = store
     run(
         lambda: archive(
-            out, options, once=once, trigger=trigger, compression=compression, master=master,
-            progress=progress_of(quiet),
+            out, options, form=form, table=dict(item.split("=", 1) for item in catalog),
+            checkpoint=checkpoint, once=once, trigger=trigger, compression=compression,
+            master=master, progress=progress_of(quiet),
         )
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from twinlog.runtime.numbers import is_number
 from twinlog.spark.errors import OptionError, nearest
+from twinlog.spark.places import local_path
 
 READ_OPTIONS = (
     "nameServer", "path", "brokerName", "subscribe", "subscribePattern", "assign",
@@ -198,6 +199,9 @@ class SourceOptions:
         """
         given = fold(options, READ_OPTIONS, READ_ALIASES)
         _check_exclusive(given)
+        for name in ("path", "archive", "bodySchemaPath"):
+            if name in given:
+                given[name] = str(local_path(given[name], f"option {name}"))
         most = _count(given, "maxPartitions")
         least = parse_count("minPartitions", given.get("minPartitions", str(min(4, most or 4))))
         if most is not None and most < least:

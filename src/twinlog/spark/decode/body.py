@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import OptionError, RecordCorruptError
+from twinlog.spark.places import is_local, open_place
 
 KINDS = ("none", "json", "avro", "protobuf")
 MODES = ("fail", "null", "deadletter")
@@ -55,6 +56,7 @@ def body_columns(raw: Mapping[str, str]) -> dict[str, str]:
         raise OptionError("BAD_OPTION", f"option decodeMode={mode!r}: it must be one of {MODES}")
     if mode == "deadletter" and "deadLetterPath" not in raw:
         raise OptionError("BAD_OPTION", "decodeMode=deadletter needs deadLetterPath")
+    is_local(raw.get("deadLetterPath", ""))
     return {"body": _spark_type(kind, raw), "body_error": "STRING"}
 
 
@@ -202,7 +204,8 @@ class BodyDecoder:
             f"{batch.column('topic')[keep[0]]}-{batch.column('phys_offset')[keep[0]]}-{len(keep)}"
         )
         name = hashlib.sha256(place.encode()).hexdigest()[:24]
-        os.makedirs(self.dead_letters, exist_ok=True)
-        temporary = os.path.join(self.dead_letters, f".{name}.{os.getpid()}")
-        pq.write_table(table, temporary, compression="zstd")
-        os.replace(temporary, os.path.join(self.dead_letters, f"{name}.parquet"))
+        system, root = open_place(self.dead_letters)
+        system.create_dir(root, recursive=True)
+        temporary = f"{root}/.{name}.{os.getpid()}"
+        pq.write_table(table, temporary, compression="zstd", filesystem=system)
+        system.move(temporary, f"{root}/{name}.parquet")

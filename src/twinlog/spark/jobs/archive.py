@@ -1,7 +1,7 @@
-"""`twinlog spark archive`: topics to Parquet, exactly once.
+"""`twinlog spark archive`: topics to Parquet or a lakehouse table, exactly once.
 
 The stream's checkpoint lies inside the archive. When it is lost, the next run starts where the
-manifest ends, so nothing is archived twice.
+manifest (or the table's newest commit) ends, so nothing is archived twice.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinlog.spark.archive.manifest import Batch, Manifest
+from twinlog.spark.errors import OptionError
 from twinlog.spark.jobs.common import Progress, Summary, follow_query, session_of, source_options
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan.offsets import to_json
+from twinlog.spark.places import is_local, local_path
+from twinlog.spark.plan.offsets import Offsets, to_json
 from twinlog.spark.plan.positions import describe_start
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ def archive(
     out: str | Path,
     options: Mapping[str, str],
     *,
+    form: str = "parquet",
+    table: Mapping[str, str] | None = None,
+    checkpoint: str | Path | None = None,
     once: bool = True,
     trigger: str = "10 seconds",
     compression: str = "zstd",
@@ -35,11 +40,14 @@ def archive(
     progress: Progress | None = None,
     seconds_max: float | None = None,
 ) -> Summary:
-    """Archive topics into the directory `out`.
+    """Archive topics into the place `out`.
 
     Args:
-        out: archive directory; made if it does not exist.
+        out: archive directory, made if it does not exist; of a table also a URI (s3://...).
         options: options of the format "twinlog" (path or nameServer, topics, limits).
+        form: parquet (with our manifest), delta or iceberg.
+        table: settings of an Iceberg catalog, and `table`, its name there.
+        checkpoint: directory of the stream's checkpoint; inside `out` where that is local.
         once: archive what is there now and end; else go on until stopped.
         trigger: how often a batch starts when it goes on.
         compression: zstd, snappy, lz4 or none.
@@ -48,42 +56,124 @@ def archive(
         progress: where to show progress.
         seconds_max: stop a continuous run after this time.
     """
-    from twinlog.spark.archive.ranges import RangesSource
-    from twinlog.spark.archive.sink import ArchiveSink
-
     begin = time.monotonic()
-    root = Path(out).absolute()
-    source = with_start({"verifyCrc": "true", **source_options(options)}, Manifest(root))
+    target = _target(out, form, table or {}, checkpoint)
+    source = with_start({"verifyCrc": "true", **source_options(options)}, target.ends())
     SourceOptions.parse(source)
-    before = Manifest(root).batches()
+    before = target.rows()
     show = progress or Progress()
     with session_of(spark, "archive", master=master) as session:
-        session.dataSource.register(RangesSource)
-        session.dataSource.register(ArchiveSink)
-        writer = (
-            session.readStream.format("twinlog_ranges").options(**source).load()
-            .writeStream.format("twinlog_archive").option("path", str(root))
-            .option("source", json.dumps(source)).option("compression", compression)
-            .option("checkpointLocation", str(root / "_checkpoint"))
-            .queryName("twinlog archive")
-        )  # fmt: skip
+        writer = target.writer(session, source).option("compression", compression)
+        writer = writer.option("checkpointLocation", target.checkpoint)
         trigger_by = {"availableNow": True} if once else {"processingTime": trigger}
-        manifest, known = Manifest(root), len(before)
 
         def watch(query: StreamingQuery) -> None:
             last: Any = query.lastProgress
             if last and show.stream is not None:
-                done = len(manifest.batches()) - known
-                show.show(f"archive: batch {last['batchId']}, {done} published")
+                done = target.rows() - before
+                rate = done / max(0.001, time.monotonic() - begin)
+                show.show(f"archive: batch {last['batchId']}, {done} rows, {rate:.0f} per second")
 
-        follow_query(writer.trigger(**trigger_by).start, watch, seconds_max=seconds_max)
+        follow_query(
+            writer.queryName("twinlog archive").trigger(**trigger_by).start, watch,
+            seconds_max=seconds_max,
+        )  # fmt: skip
         show.end()
-    return _summary(Manifest(root), before, time.monotonic() - begin)
+    return Summary("archive", target.facts(), seconds=time.monotonic() - begin)
 
 
-def with_start(source: dict[str, str], manifest: Manifest) -> dict[str, str]:
+class _Parquet:
+    """Plain Parquet under our own manifest."""
+
+    def __init__(self, root: Path, checkpoint: str | Path | None) -> None:
+        self.root = root
+        self.manifest = Manifest(root)
+        self.checkpoint = str(checkpoint or root / "_checkpoint")
+        self.before = self.manifest.batches()
+
+    def ends(self) -> Offsets:
+        return self.manifest.ends() if self.manifest.exists() else {}
+
+    def rows(self) -> int:
+        return sum(batch.rows for batch in self.manifest.batches())
+
+    def writer(self, session: SparkSession, source: dict[str, str]) -> Any:
+        from twinlog.spark.archive.sink import ArchiveSink
+
+        session.dataSource.register(ArchiveSink)
+        writer = _ranges(session, source).format("twinlog_archive").option("path", str(self.root))
+        return writer.option("source", json.dumps(source))
+
+    def facts(self) -> dict[str, Any]:
+        return _facts(Manifest(self.root), self.before)
+
+
+class _Lake:
+    """A lakehouse table."""
+
+    def __init__(
+        self, place: str, form: str, settings: Mapping[str, str], checkpoint: str | Path | None
+    ) -> None:
+        from twinlog.spark.archive.lake import open_table
+
+        if is_local(place):
+            place = str(local_path(place, "the table").absolute())
+            Path(place).mkdir(parents=True, exist_ok=True)
+            checkpoint = checkpoint or Path(place) / "_checkpoint"
+        if checkpoint is None:
+            raise OptionError(
+                "BAD_OPTION", f"a table at {place} needs a checkpoint: give --checkpoint DIR"
+            )
+        self.place, self.form, self.settings = place, form, dict(settings)
+        self.checkpoint = str(checkpoint)
+        self.table = open_table(form, place, settings)
+        self.before = self.table.rows()
+
+    def ends(self) -> Offsets:
+        return self.table.ends()
+
+    def rows(self) -> int:
+        return self.table.rows()
+
+    def writer(self, session: SparkSession, source: dict[str, str]) -> Any:
+        from twinlog.spark.archive.lake import LakeSink
+
+        session.dataSource.register(LakeSink)
+        writer = _ranges(session, source).format("twinlog_lake").option("path", self.place)
+        writer = writer.option("kind", self.form).option("settings", json.dumps(self.settings))
+        return writer.option("source", json.dumps(source))
+
+    def facts(self) -> dict[str, Any]:
+        total = self.table.rows()
+        return {
+            "archive": self.place, "format": self.form, "rows": total - self.before,
+            "rows_total": total,
+        }  # fmt: skip
+
+
+def _target(
+    out: str | Path, form: str, table: Mapping[str, str], checkpoint: str | Path | None
+) -> _Parquet | _Lake:
+    if form != "parquet":
+        return _Lake(str(out), form, table, checkpoint)
+    if not is_local(out):
+        raise OptionError(
+            "BAD_PLACE",
+            f"{out}: plain Parquet is published by linking a file, which only a mounted file "
+            "system has; use --format delta or iceberg there",
+        )
+    return _Parquet(local_path(out, "the archive").absolute(), checkpoint)
+
+
+def _ranges(session: SparkSession, source: dict[str, str]) -> Any:
+    from twinlog.spark.archive.ranges import RangesSource
+
+    session.dataSource.register(RangesSource)
+    return session.readStream.format("twinlog_ranges").options(**source).load().writeStream
+
+
+def with_start(source: dict[str, str], ends: Offsets) -> dict[str, str]:
     """Choose where a first run starts: after what is archived, else at the earliest record."""
-    ends = manifest.ends() if manifest.exists() else {}
     if ends:
         starts = {name for name in source if name.lower().startswith("starting")}
         kept = {name: value for name, value in source.items() if name not in starts}
@@ -95,11 +185,11 @@ def with_start(source: dict[str, str], manifest: Manifest) -> dict[str, str]:
     return source
 
 
-def _summary(manifest: Manifest, before: list[Batch], seconds: float) -> Summary:
+def _facts(manifest: Manifest, before: list[Batch]) -> dict[str, Any]:
     added = manifest.batches()[len(before) :] if manifest.exists() else []
     files = [file for batch in added for file in batch.files]
     rows = sum(file.rows for file in files)
-    facts = {
+    return {
         "archive": str(manifest.root),
         "batches": len(added),
         "rows": rows,
@@ -108,4 +198,3 @@ def _summary(manifest: Manifest, before: list[Batch], seconds: float) -> Summary
         "rows_total": sum(batch.rows for batch in before) + rows,
         "skipped": [skip for batch in added for skip in batch.skipped],
     }
-    return Summary("archive", facts, seconds=seconds)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from twinlog.runtime.numbers import is_number
+from twinlog.spark.archive.lake import open_table
 from twinlog.spark.archive.manifest import (
     VERSION,
     ArchivedFile,
@@ -27,6 +29,7 @@ from twinlog.spark.archive.manifest import (
 from twinlog.spark.archive.parquet import PartitionedWriter
 from twinlog.spark.errors import ArchiveError
 from twinlog.spark.jobs.common import Progress, Summary
+from twinlog.spark.places import is_local, local_path
 from twinlog.spark.plan.offsets import QueueKey
 
 TARGET_BYTES = 256 << 20
@@ -41,6 +44,7 @@ def compact(
     grace_seconds: float = GRACE_SECONDS,
     expire_days: float | None = None,
     compression: str = "zstd",
+    table: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Summary:
     """Merge the small files of an archive and remove orphans. No archive job may run meanwhile.
@@ -54,11 +58,17 @@ def compact(
         grace_seconds: how long files that are not named any more are kept.
         expire_days: forget rows that were stored earlier than this many days ago; None: keep all.
         compression: of the merged files.
+        table: settings of an Iceberg catalog, as for `archive`.
         progress: where to show progress.
     """
     begin = time.monotonic()
     show = progress or Progress()
-    manifest = Manifest(Path(archive)).require()
+    if (form := lake_format(archive)) is not None:
+        show.show(f"compact: a {form} table")
+        facts = open_table(form, str(archive), table or {}).compact(expire_days, grace_seconds)
+        facts = {"archive": str(archive), "format": form, **facts}
+        return Summary("compact", facts, seconds=time.monotonic() - begin)
+    manifest = Manifest(local_path(archive, "the archive")).require()
     batches = manifest.batches()
     before = [file for batch in batches for file in batch.files]
     expired = _expired(before, expire_days)
@@ -68,12 +78,22 @@ def compact(
         after = _merge(manifest, kept, target_bytes, compression, show)
         _publish(manifest, batches, after)
     removed = remove_orphans(manifest, grace_seconds)
-    facts = {
+    found = {
         "archive": str(archive), "files_before": len(before), "files_after": len(after),
         "rows": sum(file.rows for file in after), "removed": removed,
         "expired_rows": sum(file.rows for file in expired),
     }  # fmt: skip
-    return Summary("compact", facts, seconds=time.monotonic() - begin)
+    return Summary("compact", found, seconds=time.monotonic() - begin)
+
+
+def lake_format(place: str | Path) -> str | None:
+    """Say which lakehouse format a table has; None for an archive of ours."""
+    if is_local(place):
+        root = local_path(place, "the archive")
+        if (root / "_delta_log").is_dir():
+            return "delta"
+        return "iceberg" if (root / "metadata").is_dir() or (root / "catalog.db").exists() else None
+    return "delta"
 
 
 def _expired(files: list[ArchivedFile], days: float | None) -> list[ArchivedFile]:

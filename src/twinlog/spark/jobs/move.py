@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow.fs import FileSelector, FileType
 
 from twinlog.spark.decode.columns import ddl
 from twinlog.spark.errors import NotFoundError, OptionError
@@ -26,6 +27,7 @@ from twinlog.spark.jobs.common import (
     source_options,
 )
 from twinlog.spark.options import SourceOptions
+from twinlog.spark.places import is_local, open_place
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.read.rows import plan_batch, read_window
 from twinlog.spark.run.tasks import task_frame
@@ -139,6 +141,7 @@ def export(
 ) -> Summary:
     """Write messages as JSON lines (bodies in base64) or Parquet into the directory `out`."""
     begin = time.monotonic()
+    is_local(out)
     if form not in FORMATS:
         raise OptionError("BAD_OPTION", f"form {form!r}: it must be one of {', '.join(FORMATS)}")
     with session_of(spark, "export", master=spark_master) as session:
@@ -170,18 +173,35 @@ def decode(
     folded = {name.lower() for name in options}
     if "decodebody" not in folded:
         raise OptionError("BAD_OPTION", "decode needs decodeBody (json, avro or protobuf)")
-    dead = Path(out) / "dead"
+    is_local(out)
+    dead = f"{out}/dead"
     given = source_options(options)
     if "decodemode" not in folded:
-        given |= {"decodeMode": "deadletter", "deadLetterPath": str(dead)}
+        given |= {"decodeMode": "deadletter", "deadLetterPath": dead}
     given["path" if kind_of(place) == "store" else "archive"] = str(place)
     with session_of(spark, "decode", master=spark_master) as session:
         rows = session.read.format("twinlog").options(**given).load()
-        rows.where("body_error IS NULL").drop("body_error").write.parquet(str(Path(out) / "rows"))
-        good = session.read.parquet(str(Path(out) / "rows")).count()
-        bad = session.read.parquet(str(dead)).count() if dead.exists() else 0
+        rows.where("body_error IS NULL").drop("body_error").write.parquet(f"{out}/rows")
+        good = session.read.parquet(f"{out}/rows").count()
+        system, path = open_place(dead)
+        is_there = system.get_file_info(path).type != FileType.NotFound
+        bad = session.read.parquet(dead).count() if is_there else 0
     facts = {"source": str(place), "out": str(out), "rows": good, "dead_letters": bad}
     return Summary("decode", facts, seconds=time.monotonic() - begin)
+
+
+def _form_of(source: str | Path) -> str:
+    """See by the names of files what they are.
+
+    Raises:
+        NotFoundError: there is nothing.
+    """
+    system, path = open_place(source)
+    info = system.get_file_info(path)
+    if info.type == FileType.NotFound:
+        raise NotFoundError("SOURCE_NOT_FOUND", f"{source} does not exist")
+    files = [info] if info.type == FileType.File else system.get_file_info(FileSelector(path))
+    return "parquet" if any(file.extension == "parquet" for file in files) else "json"
 
 
 def import_rows(
@@ -196,16 +216,12 @@ def import_rows(
 ) -> Summary:
     """Send what `export` wrote to topics."""
     begin = time.monotonic()
-    place = Path(source)
-    if not place.exists():
-        raise NotFoundError("SOURCE_NOT_FOUND", f"{place} does not exist")
-    names = [path.suffix for path in ([place] if place.is_file() else place.iterdir())]
-    chosen = form or ("parquet" if ".parquet" in names else "json")
+    chosen = form or _form_of(source)
     with session_of(spark, "import", master=spark_master) as session:
-        rows = session.read.schema(ddl()).format(chosen).load(str(place))
+        rows = session.read.schema(ddl()).format(chosen).load(str(source))
         count = rows.count()
         target = sink_options(name_server, to_topic, rate, None)
         writer = rows.select(*SENT_COLUMNS).write.format("twinlog").options(**target)
         writer.mode("append").save()
-    facts = {"source": str(place), "form": chosen, "rows": count, "to_topic": to_topic}
+    facts = {"source": str(source), "form": chosen, "rows": count, "to_topic": to_topic}
     return Summary("import", facts, seconds=time.monotonic() - begin)

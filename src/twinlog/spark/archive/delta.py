@@ -1,0 +1,130 @@
+"""Delta Lake tables by the package `deltalake`: exactly once by Delta's own transaction ids."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.parse
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from twinlog.spark.archive.lake import Commit
+from twinlog.spark.archive.manifest import ArchivedFile
+from twinlog.spark.decode.columns import arrow_schema
+from twinlog.spark.places import table_uri
+from twinlog.spark.plan.offsets import Offsets, from_json, to_json
+
+ENDS = "twinlog.ends"
+PARTITIONS = ["topic", "date"]
+HISTORY_STEP = 50
+
+
+def table_schema() -> pa.Schema:
+    """Return the columns of the table: those of a message, and the day that it was stored."""
+    return arrow_schema().append(pa.field("date", pa.string()))
+
+
+class Delta:
+    """One table."""
+
+    def __init__(self, place: str) -> None:
+        self.uri = table_uri(place)
+
+    def _table(self) -> DeltaTable | None:
+        return DeltaTable(self.uri) if DeltaTable.is_deltatable(self.uri) else None
+
+    def last_batch(self, query: str) -> int:
+        """Ask the table's log for the query's last transaction."""
+        table = self._table()
+        found = None if table is None else table.transaction_version(query)
+        return -1 if found is None else int(found)
+
+    def ends(self) -> Offsets:
+        """Return where the newest commit of ours says that each queue ends."""
+        table = self._table()
+        if table is None:
+            return {}
+        seen, step = 0, HISTORY_STEP
+        while True:
+            history = table.history(step)
+            for entry in history[seen:]:
+                if ENDS in entry:
+                    return from_json(json.loads(entry[ENDS]))[0]
+            if len(history) < step:
+                return {}
+            seen, step = len(history), step * 2
+
+    def rows(self) -> int:
+        """Count the rows by the table's log."""
+        table = self._table()
+        return 0 if table is None else int(table.count())
+
+    def commit(self, commit: Commit) -> None:
+        """Add a batch."""
+        actions: list[Any] = [_action(file) for file in commit.files]
+        properties = CommitProperties(
+            custom_metadata={ENDS: json.dumps(to_json(commit.ends, {}))},
+            app_transactions=[Transaction(commit.query, commit.batch)],
+        )
+        schema = Schema.from_arrow(table_schema())
+        table = self._table()
+        if table is None:
+            create_table_with_add_actions(
+                self.uri, schema, actions, mode="error", partition_by=PARTITIONS,
+                name="twinlog messages", commit_properties=properties,
+            )  # fmt: skip
+            return
+        known = {field.name for field in table.schema().fields}
+        missing = [field for field in schema.fields if field.name not in known]
+        if missing:
+            table.alter.add_columns(missing)
+            table = DeltaTable(self.uri)
+        table.create_write_transaction(
+            actions, "append", table.schema(), PARTITIONS, commit_properties=properties
+        )
+
+    def compact(self, expire_days: float | None, grace_seconds: float) -> dict[str, Any]:
+        """Delete old days, merge small files, vacuum: all by Delta itself."""
+        table = DeltaTable(self.uri)
+        facts: dict[str, Any] = {}
+        if expire_days is not None:
+            limit = datetime.fromtimestamp(time.time() - expire_days * 86400, UTC)
+            found = table.delete(f"date < '{limit:%Y-%m-%d}'")
+            facts["deleted_files"] = found.get("num_removed_files", 0)
+        merged = table.optimize.compact()
+        facts |= {"files_before": merged["numFilesRemoved"], "files_after": merged["numFilesAdded"]}
+        hours = max(0, int(grace_seconds // 3600))
+        removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+        return {**facts, "removed": len(removed)}
+
+
+def _action(file: ArchivedFile) -> AddAction:
+    lows, highs = _extremes(file)
+    stats = {"numRecords": file.rows, "minValues": lows, "maxValues": highs, "nullCount": {}}
+    return AddAction(
+        urllib.parse.quote(file.name, safe="/="),
+        file.size,
+        {"topic": file.topic, "date": file.date},
+        int(time.time() * 1000),
+        True,
+        json.dumps(stats),
+    )
+
+
+def _extremes(file: ArchivedFile) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the least and the greatest values that engines leave files out by."""
+    found: list[dict[str, Any]] = []
+    for side, choose in ((0, min), (1, max)):
+        moment = datetime.fromtimestamp((file.store_ms[side] + side) / 1000, UTC)
+        found.append(
+            {
+                "queue_id": choose(entry[1] for entry in file.queues),
+                "queue_offset": choose(entry[2 + side] for entry in file.queues),
+                "store_ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            }
+        )
+    return found[0], found[1]

@@ -1,0 +1,198 @@
+"""Archives as Delta and Iceberg tables: exactly once, read by other engines' libraries."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from storefiles import StoreFiles
+
+from twinlog.spark.archive.delta import Delta, table_schema
+from twinlog.spark.archive.iceberg import Iceberg
+from twinlog.spark.archive.lake import LakeWriter, Written, staging_of
+from twinlog.spark.errors import ArchiveError, OptionError
+from twinlog.spark.jobs.archive import archive
+from twinlog.spark.jobs.compact import compact
+from twinlog.spark.options import SourceOptions
+from twinlog.spark.places import is_local, local_path, open_place, table_uri
+from twinlog.spark.plan.stream import StreamPlanner
+from twinlog.spark.read.rows import open_stream
+
+KINDS = ["delta", "iceberg"]
+
+
+class Job:
+    """The batches of an archive job, without Spark."""
+
+    def __init__(self, files: StoreFiles, place: Path, kind: str) -> None:
+        self.source = {
+            "path": str(files.root), "subscribe": "orders,events", "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "100",
+        }  # fmt: skip
+        self.place, self.kind = place, kind
+        place.mkdir(exist_ok=True)
+        options = SourceOptions.parse(self.source)
+        self.planner = StreamPlanner(options, open_stream(options))
+        self.offset = self.planner.latest(self.planner.initial(), limited=True)
+
+    def writer(self) -> LakeWriter:
+        options = {
+            "path": str(self.place), "kind": self.kind, "settings": "{}",
+            "source": json.dumps(self.source),
+        }  # fmt: skip
+        return LakeWriter(options)
+
+    def run(self, end: Any, number: int) -> list[Any]:
+        """What the tasks of a batch write."""
+        done = Written("query", number, [], [])
+        with staging_of(str(self.place)) as staging:
+            for count, window in enumerate(self.planner.partitions(self.offset, end)):
+                prefix = f"{number}-{count}-{len(list(self.place.rglob('*')))}"
+                self.writer().add_window(window, prefix, staging, done)
+        return [done, None]
+
+    def table(self) -> Any:
+        return Delta(str(self.place)) if self.kind == "delta" else Iceberg(str(self.place), {})
+
+
+def rows_of(place: Path, kind: str) -> Counter[Any]:
+    if kind == "delta":
+        found = DeltaTable(str(place)).to_pyarrow_table()
+    else:
+        table = Iceberg(str(place), {}).table()
+        assert table is not None
+        found = table.scan().to_arrow()
+    names = ("topic", "queue_id", "queue_offset", "body", "tags")
+    return Counter(tuple(row[name] for name in names) for row in found.select(names).to_pylist())
+
+
+def wanted(files: StoreFiles) -> Counter[Any]:
+    names = ("topic", "queue_id", "queue_offset", "body", "tags")
+    return Counter(tuple(row[name] for name in names) for row in files.rows)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StoreFiles:
+    made = StoreFiles(tmp_path / "store")
+    made.fill(250)
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_that_are_done_again_add_nothing(
+    files: StoreFiles, tmp_path: Path, kind: str
+) -> None:
+    job = Job(files, tmp_path / "table", kind)
+    for number in range(1, 4):
+        end = job.planner.latest(job.offset, limited=True)
+        lost = job.run(end, number)  # its driver died before the commit
+        job.writer().commit(job.run(end, number), number)
+        job.writer().commit(job.run(end, number), number)  # Spark did not hear of the commit
+        job.writer().abort(job.run(end, number), number)
+        assert any((job.place / file.name).exists() for file in lost[0].files)
+        job.offset = end
+    assert rows_of(job.place, kind) == wanted(files)
+    assert job.table().rows() == 250
+    assert job.table().last_batch("query") == 3
+    assert job.table().last_batch("another") == -1
+    assert sum(job.table().ends().values()) == 250
+    again = Job(files, job.place, kind)
+    first = again.planner.latest(again.offset, limited=True)
+    with pytest.raises(ArchiveError, match=r"ARCHIVE_OVERLAP.*remove the checkpoint"):
+        again.writer().commit(again.run(first, 9), 9)
+    assert rows_of(job.place, kind) == wanted(files)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_engines_prune_by_day_and_topic(files: StoreFiles, tmp_path: Path, kind: str) -> None:
+    files.now += 3 * 86_400_000
+    files.fill(50)
+    job = Job(files, tmp_path / "table", kind)
+    number = 0
+    while (end := job.planner.latest(job.offset, limited=True)) != job.offset:
+        number += 1
+        job.writer().commit(job.run(end, number), number)
+        job.offset = end
+    if kind == "delta":
+        table = DeltaTable(str(job.place))
+        days = {part["date"] for part in table.partitions()}
+        some = table.to_pyarrow_table(filters=[("topic", "=", "orders")])
+        assert len(days) == 2
+        assert len(table.file_uris([("topic", "=", "orders")])) < len(table.file_uris())
+    else:
+        loaded = Iceberg(str(job.place), {}).table()
+        assert loaded is not None
+        chosen = loaded.scan(row_filter="topic = 'orders'")
+        some = chosen.to_arrow()
+        assert len(list(chosen.plan_files())) < len(list(loaded.scan().plan_files()))
+    assert set(some.column("topic").to_pylist()) == {"orders"}
+    assert len(some) == sum(row["topic"] == "orders" for row in files.rows)
+    summary = compact(job.place, expire_days=1, grace_seconds=0)
+    assert summary.facts["format"] == kind
+    left = rows_of(job.place, kind)
+    # What was stored long ago is gone, nothing else.
+    assert set(left) <= set(wanted(files))
+
+
+def test_a_table_of_an_older_version_gets_the_new_column(files: StoreFiles, tmp_path: Path) -> None:
+    place = tmp_path / "table"
+    old = table_schema().remove(table_schema().get_field_index("reconsume_times"))
+    DeltaTable.create(str(place), old, partition_by=["topic", "date"])
+    job = Job(files, place, "delta")
+    end = job.planner.latest(job.offset, limited=True)
+    job.writer().commit(job.run(end, 1), 1)
+    found = DeltaTable(str(place)).to_pyarrow_table()
+    assert pc.sum(found.column("reconsume_times")).as_py() == 0
+    assert len(found) == sum(job.table().ends().values())
+
+
+def test_places_and_their_schemes() -> None:
+    for place in ("/data/x", "x/y", "file:///data/x", "C"):
+        assert is_local(place)
+    assert str(local_path("file:///data/a%20b", "it")) == "/data/a b"
+    assert table_uri("s3a://bucket/x") == "s3://bucket/x"
+    assert open_place("file:///data/x")[1] == "/data/x"
+    for place in ("ftp://host/x", "http://host/x", "s4://b/x", "dbfs:/x"):
+        with pytest.raises(OptionError, match="BAD_PLACE"):
+            is_local(place)
+
+
+@pytest.mark.parametrize(
+    ("out", "form", "text"),
+    [
+        ("s3a://bucket/x", "parquet", "use --format delta"),
+        ("ftp://host/x", "delta", "scheme 'ftp'"),
+        ("s3://bucket/x", "delta", "needs a checkpoint"),
+        ("/tmp/nowhere/x", "orc", "parquet, delta or iceberg"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_made(
+    files: StoreFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, form: str,
+    text: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match=text):
+        archive(out.replace("/tmp/nowhere", str(tmp_path)), {"path": str(files.root)}, form=form)
+    assert not (tmp_path / "s3a:").exists()
+    with pytest.raises(OptionError, match="BAD_PLACE"):
+        SourceOptions.parse({"path": "s3://bucket/store", "subscribe": "orders"})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_delta_archive_by_spark_goes_on_without_its_checkpoint(
+    spark: Any, files: StoreFiles, tmp_path: Path
+) -> None:
+    out = tmp_path / "table"
+    options = {"path": str(files.root), "maxOffsetsPerTrigger": "150"}
+    assert archive(out, options, form="delta", spark=spark).facts["rows"] == 250
+    files.fill(30)
+    elsewhere = tmp_path / "another-checkpoint"
+    more = archive(out, options, form="delta", checkpoint=elsewhere, spark=spark)
+    assert (more.facts["rows"], more.facts["rows_total"]) == (30, 280)
+    assert rows_of(out, "delta") == wanted(files)
