@@ -256,6 +256,21 @@ SCRAPE_SECONDS = _family(
 ROUTE_BROKERS = _family(
     "twinlog_route_brokers", _G, "Brokers in the route, by their role.", "role", servers=(NAMESRV,)
 )
+DAMAGE_FOUND = _family(
+    "twinlog_store_damage_found", _C, "Damaged places of the store that were found."
+)
+DAMAGE_HEALED = _family(
+    "twinlog_store_damage_healed", _C, "Damaged places that were healed from a replica or the log."
+)
+DAMAGE_OPEN = _family(
+    "twinlog_store_damage_open", _G, "Damaged places that are known by name and not healed."
+)
+SCRUBBED_BYTES = _family(
+    "twinlog_store_scrubbed_bytes", _C, "Bytes of the log that the walk over the store has checked."
+)
+SCRUB_PASSES = _family(
+    "twinlog_store_scrub_passes", _C, "Walks over the whole store that were finished."
+)
 ROUTE_TOPICS = _family("twinlog_route_topics", _G, "Topics in the route.", servers=(NAMESRV,))
 ROUTE_RIVALS = _family(
     "twinlog_route_rivals", _G, "Brokers that are kept out because another has their place.",

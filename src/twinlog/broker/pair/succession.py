@@ -37,7 +37,7 @@ _ASK_TIMEOUT_MS = 1_000
 _LEARN_MS = 5_000  # A slave asks its master so often what the group looks like.
 _LEARN_FIRST_MS = 500  # The same of a master that it has not heard yet.
 _HEARD_MAX = 16
-_SILENT_MS = 60_000
+_SILENT_MS = 15_000
 _TELL_MS = 5_000  # A promoted master tells the one before it so often that it was replaced.
 
 
@@ -238,7 +238,7 @@ class Succession:
         now_ms = self._clock.monotonic_ms()
         for address in sorted(known - {self._address}):
             if now_ms < self._silent_until_ms.get(address, 0):
-                continue  # It is no twinlog, or gone: once a minute is enough.
+                continue  # It is no twinlog, or gone: this is not urgent.
             facts = await self._facts(address)
             if facts is not None:
                 if facts["storeId"] == self._identity.store_id:

@@ -44,6 +44,18 @@ class BrokerMetrics:
         if status.client is not None:
             yield from self._slave(out, status)
         yield from self._disks(out)
+        yield from self._integrity(out)
+
+    def _integrity(self, out: Samples) -> Iterator[Metric]:
+        damage, scrub = self._broker.store.damage, self._broker.scrubber
+        for family, value in (
+            (f.DAMAGE_FOUND, damage.found_count),
+            (f.DAMAGE_HEALED, damage.healed_count + scrub.healer.healed_entries),
+            (f.DAMAGE_OPEN, len(damage.places)),
+            (f.SCRUBBED_BYTES, scrub.state.checked_bytes),
+            (f.SCRUB_PASSES, scrub.state.passes),
+        ):
+            yield out.one(family, value)
 
     # RocketMQ 5's
 

@@ -28,6 +28,7 @@ class Damage(msgspec.Struct, rename="camel"):
     reason: str
     found_ms: int = 0
     is_lost: bool = False  # No replica had a good copy when it was last asked.
+    is_range: bool = False  # Found by a digest: somewhere in these bytes.
 
     @property
     def key(self) -> tuple[str, int, int]:

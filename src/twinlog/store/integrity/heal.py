@@ -121,7 +121,7 @@ class Healer:
             "log healed offset=%d size=%d bytes_changed=%d from=%s",
             offset, len(data), changed, source,
         )  # fmt: skip
-        self.on_event("store_healed", offset=offset, size=len(data), bytes=changed, source=source)
+        self.on_event("store-healed", offset=offset, size=len(data), bytes=changed, source=source)
         return True
 
     def _keep_aside(self, offset: int, bad: bytes) -> None:
@@ -178,7 +178,7 @@ class Healer:
             "queue entry mended topic=%s queue=%d number=%d was=%s is=%s",
             queue.topic, queue.queue_id, number, now, wanted,
         )  # fmt: skip
-        self.on_event("queue_healed", topic=queue.topic, queue=queue.queue_id, number=number)
+        self.on_event("queue-healed", topic=queue.topic, queueId=queue.queue_id, number=number)
         return True
 
     def _is_sound(self, queue: ConsumeQueue, number: int, entry: tuple[int, int, int]) -> bool:

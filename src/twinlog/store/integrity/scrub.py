@@ -39,6 +39,7 @@ _RETRY_MS: Final = 5_000  # A place that could not be healed is tried again for 
 _HOUR_MS: Final = 3_600_000
 _URGENT_MAX: Final = 1_000
 _SEALED_AT_ONCE: Final = 16
+_FINDING_MS: Final = 15_000
 
 
 class ScrubState(msgspec.Struct, rename="camel"):
@@ -78,9 +79,11 @@ class Scrubber:
         self._urgent: deque[Damage] = deque(maxlen=_URGENT_MAX)
         self._wake = asyncio.Event()
         self._healed_at = -1
+        self._started_ms = 0
+        self._known_end = 0
         self._seal_at = 0
         store.damage.on_found = self._found
-        store.damage.may_heal = lambda: bool(self.healer.replicas())
+        store.damage.may_heal = self._may_heal
         self._after_cut = store.commit_log.on_truncate
         store.commit_log.on_truncate = self._log_cut
 
@@ -93,6 +96,8 @@ class Scrubber:
         end = self._store.commit_log.max_offset
         self.truncated(end if has_point else 0)
         self._seal_at = self._begin_behind(end)
+        self._started_ms = self._clock.monotonic_ms()
+        self._known_end = end
         tasks.contained("scrub", self.run)
 
     def _begin_behind(self, offset: int) -> int:
@@ -123,8 +128,28 @@ class Scrubber:
         except OSError as error:
             _LOG.warning("digests not saved error=%s", error)
 
+    def _may_heal(self) -> bool:
+        """Whether a replica may have a good copy; they are found in the first seconds."""
+        is_new = self._clock.monotonic_ms() - self._started_ms < _FINDING_MS
+        return bool(self.healer.replicas()) or is_new
+
+    async def check_digests(self) -> None:
+        """After a start: what was full when the store was opened, by digest alone."""
+        at = self._store.commit_log.min_offset
+        while at < self._known_end:
+            begin, size = range_of(at, self._store.commit_log.segment_size)
+            at = begin + size
+            if begin < self._store.commit_log.min_offset or self.digests.find(begin) is None:
+                continue
+            await self._check_range(begin, size)
+            pause = self._pace.pause_ms(size, 0, 1, is_hurried=True)
+            await self._heal_urgent()
+            await self._clock.sleep_ms(pause)
+        self._known_end = 0
+
     async def run(self) -> None:
         """Until cancelled."""
+        await self.check_digests()
         if not self._store.config.twinlog_scrub_enable:
             await self._heal_only()
         while True:
@@ -180,7 +205,7 @@ class Scrubber:
     # What readers met
 
     def _found(self, damage: Damage) -> None:
-        self.healer.on_event("damage_found", text=damage.text)
+        self.healer.on_event("damage-found", text=damage.text)
         self._urgent.append(damage)
         self._wake.set()
 
@@ -192,13 +217,21 @@ class Scrubber:
         damages = self._store.damage
         if damage.key not in damages.places:
             return
-        if await self.healer.heal(damage):
+        if await self._heal(damage):
             damages.healed(damage)
         elif damages.is_waited_for(damage):
             # Its replica may be away for a moment.
             self._clock.call_later_ms(_RETRY_MS, self._again, damage)
         else:
             self._lose(damage)
+
+    async def _heal(self, damage: Damage) -> bool:
+        if not damage.is_range:
+            return await self.healer.heal(damage)
+        begin, size = damage.physical_offset, damage.size
+        if await self._digest(begin, size) == self.digests.find(begin):
+            return True
+        return await self.healer.heal_range(begin, size)
 
     def _again(self, damage: Damage) -> None:
         self._urgent.append(damage)
@@ -208,7 +241,7 @@ class Scrubber:
         if not damage.is_lost:
             damage.is_lost = True
             _LOG.error("no good copy: %s", damage.text)
-            self.healer.on_event("damage_lost", text=damage.text)
+            self.healer.on_event("damage-lost", text=damage.text)
 
     # The walk
 
@@ -305,10 +338,15 @@ class Scrubber:
             self._range_begin = -1  # Begin the range again: it may be sound now.
             return at
         end = await self._behind(at)
-        damage = place_of(at, end - at, reason or "no record begins there")
-        self._store.damage.found(damage)
-        self._lose(self._store.damage.places.get(damage.key, damage))
+        self._name(place_of(at, end - at, reason or "no record begins there"))
         return end
+
+    def _name(self, damage: Damage) -> None:
+        """It was not healed at once: tried again if that makes sense, else lost."""
+        self._store.damage.found(damage)
+        known = self._store.damage.places.get(damage.key, damage)
+        if not self._store.damage.is_waited_for(known):
+            self._lose(known)
 
     async def _behind(self, at: int) -> int:
         """Where the walk goes on behind damage: the next record, or the next segment."""
@@ -332,18 +370,23 @@ class Scrubber:
         """Compare a whole range with its digest before its records are believed."""
         self._range_begin = begin
         self._is_range_sound = True
-        wanted = self.digests.find(begin)
-        if wanted is None or begin + size > self._limit:
-            return
-        if await self._digest(begin, size) == wanted:
-            return
-        if await self.healer.heal_range(begin, size):
-            self._store.damage.count_healed()
-            return
-        self._is_range_sound = False
+        if self.digests.find(begin) is not None and begin + size <= self._limit:
+            self._is_range_sound = await self._check_range(begin, size)
+
+    async def _check_range(self, begin: int, size: int) -> bool:
+        """Whether a range is what its digest says, at the end: healed or named if not."""
+        try:
+            if await self._digest(begin, size) == self.digests.find(begin):
+                return True
+            if await self.healer.heal_range(begin, size):
+                self._store.damage.count_healed()
+                return True
+        except OffsetOutOfRangeError:
+            return False  # Cut or expired meanwhile.
         damage = place_of(begin, size, "the range is not what its digest says")
-        self._store.damage.found(damage)
-        self._lose(self._store.damage.places.get(damage.key, damage))
+        damage.is_range = True
+        self._name(damage)
+        return False
 
     async def _end_range(self, begin: int, size: int) -> None:
         """All records of the range are sound: it gets its digest, and a replica is asked."""
@@ -365,7 +408,7 @@ class Scrubber:
             if its and its[0] != mine:
                 self.differing_ranges += 1
                 _LOG.error("range differs from replica offset=%d replica=%s", begin, replica.name)
-                self.healer.on_event("range_differs", offset=begin, replica=replica.name)
+                self.healer.on_event("range-differs", offset=begin, replica=replica.name)
 
     # Saving
 
@@ -395,6 +438,7 @@ class Scrubber:
             "isRunning": bool(self.state.started_ms),
             "checkedBytes": self.state.checked_bytes,
             "rangeSize": RANGE_SIZE,
+            "replicas": [replica.name for replica in self.healer.replicas()],
             "differingRanges": self.differing_ranges,
             "healedBytes": self.healer.healed_bytes,
             "healedEntries": self.healer.healed_entries,

@@ -1,0 +1,193 @@
+"""Bits flipped at random places of the files of a master and its slave, stopped and running.
+
+Nothing damaged is served, by either, at any time; what was flipped in the log and the queues is
+healed by one scrub of each, or named.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import twinlog
+from support.damage import Flip, flip_bit, log_place
+from support.ha_load import Connection, ask, send_command
+from support.pair_story import Pair, running_pair
+from support.processes import wait_until
+from support.twinlog_servers import TwinlogBroker
+from twinlog.message.record import decode_record
+from twinlog.remoting import fastjson
+from twinlog.remoting.codes import RequestCode
+
+SEGMENT = 1 << 20
+QUEUE_FILE = 20 * 200
+CONFIG: dict[str, Any] = {
+    "mappedFileSizeCommitLog": SEGMENT,
+    "mappedFileSizeConsumeQueue": QUEUE_FILE,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "twinlogScrubCpuPercent": 100,
+    "twinlogScrubRateMax": 1 << 30,
+    "twinlogDamageWaitMillis": 1000,
+    "flushIntervalCommitLog": 50,
+}
+QUEUES = 4
+
+
+def fill(pair: Pair, rng: random.Random, count: int) -> set[bytes]:
+    bodies = set()
+    connection = Connection(pair.master.address)
+    for number in range(count):
+        body = b"%06d " % number + rng.randbytes(rng.choice((30, 700, 4000)))
+        command = send_command(body, queue_id=number % QUEUES, KEYS=f"k{number}", TAGS="a")
+        connection.send(command)
+        answer = connection.receive()
+        assert answer.code == 0, answer.remark
+        bodies.add(body)
+    connection.close()
+    pair.wait_in_sync()
+    return bodies
+
+
+def served(broker: TwinlogBroker) -> Iterator[bytes]:
+    """Every body that a reader of all queues is given, going on behind errors."""
+    connection = Connection(broker.address)
+    try:
+        for queue_id in range(QUEUES):
+            header = {"topic": "load", "queueId": queue_id}
+            end = int(connection.call(RequestCode.GET_MAX_OFFSET, header).ext()["offset"])
+            offset = 0
+            while offset < end:
+                pull = {
+                    "consumerGroup": "g", "topic": "load", "queueId": queue_id,
+                    "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0,
+                    "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+                    "expressionType": "TAG",
+                }  # fmt: skip
+                answer = connection.call(RequestCode.PULL_MESSAGE, pull)
+                data, at = bytes(answer.body), 0
+                while at < len(data):
+                    record = decode_record(data, at, check_crc=False)
+                    yield record.body
+                    at += record.total_size
+                offset = max(offset + 1, int(answer.ext().get("nextBeginOffset", 0)))
+    finally:
+        connection.close()
+
+
+def _status(broker: TwinlogBroker, header: dict[str, str] | None = None) -> dict[str, Any]:
+    answer = ask(broker.address, RequestCode.TWINLOG_SCRUB, header or {})
+    assert answer.code == 0, answer.remark
+    value: dict[str, Any] = fastjson.loads(bytes(answer.body))
+    return value
+
+
+def scrub(broker: TwinlogBroker) -> dict[str, Any]:
+    """A whole walk over its store, begun now; what it says at its end."""
+    passes = _status(broker, {"begin": "true"})["passes"]
+    is_over = lambda: _status(broker)["passes"] > passes  # noqa: E731
+    wait_until(is_over, "the scrub has seen all", deadline_s=120)
+    return _status(broker)
+
+
+def log_end(broker: TwinlogBroker) -> int:
+    return int(_status(broker)["end"])
+
+
+def wait_for_replicas(*brokers: TwinlogBroker) -> None:
+    for broker in brokers:
+        wait_until(lambda b=broker: _status(b)["replicas"], "it knows the other copy")  # type: ignore[misc]
+
+
+class Decay:
+    """Flips bits of one node. Whole segments of the log, so that digests know what they were; a
+    node has its own, so that the other one has a good copy."""
+
+    def __init__(self, rng: random.Random, broker: TwinlogBroker, segments: list[int]) -> None:
+        self._rng = rng
+        self._broker = broker
+        self._segments = segments
+        self.flips: list[Flip] = []
+
+    def run(self, count: int) -> None:
+        for _ in range(count):
+            place = self._rng.choice((self._in_log, self._in_log, self._in_queue, self._in_index))()
+            if place not in [(flip.path, flip.position) for flip in self.flips]:
+                self.flips.append(flip_bit(*place, self._rng))
+
+    def _in_log(self) -> tuple[Path, int]:
+        start = self._rng.choice(self._segments)
+        return log_place(self._broker.store, start, start + SEGMENT, SEGMENT, self._rng)
+
+    def _in_queue(self) -> tuple[Path, int]:
+        files = sorted((self._broker.store / "consumequeue" / "load").glob("*/*"))
+        path = self._rng.choice(files)
+        used = len(path.read_bytes().rstrip(b"\0"))
+        return path, self._rng.randrange(max(1, used - 40))  # The last ones wait in memory.
+
+    def _in_index(self) -> tuple[Path, int]:
+        path = self._rng.choice(sorted((self._broker.store / "index").iterdir()))
+        return path, self._rng.randrange(path.stat().st_size)
+
+    @property
+    def open(self) -> list[str]:
+        """Places of log and queues that are not as they were."""
+        return [
+            str(flip)
+            for flip in self.flips
+            if not flip.is_healed and flip.path.parent.name != "index"
+        ]
+
+
+def story(directory: Path, seed: int, places: int, messages: int, *, is_stopped: bool) -> None:
+    rng = random.Random(seed)
+    with running_pair(directory, **CONFIG) as pair:
+        bodies = fill(pair, rng, messages)
+        wait_for_replicas(pair.master, pair.slave)
+        for broker in (pair.master, pair.slave):
+            assert scrub(broker)["damageFound"] == 0
+        full = list(range(0, log_end(pair.master) // SEGMENT * SEGMENT, SEGMENT))
+        assert len(full) >= 2
+        rng.shuffle(full)
+        if is_stopped:
+            pair.slave.stop()
+            pair.master.stop()
+        half = len(full) // 2
+        nodes = [Decay(rng, pair.master, full[:half]), Decay(rng, pair.slave, full[half:])]
+        for node in nodes:
+            node.run(places // 2)
+        if is_stopped:
+            pair.master = pair.restart(pair.master)
+            pair.slave = pair.restart(pair.slave)
+            pair.wait_in_sync()
+            wait_for_replicas(pair.master, pair.slave)
+        for broker in (pair.master, pair.slave):
+            assert set(served(broker)) <= bodies, "a damaged body was served"
+        for broker in (pair.master, pair.slave):
+            found = scrub(broker)
+            assert found["damageFound"] + found["healedEntries"] > 0
+        named = [scrub(broker)["places"] for broker in (pair.master, pair.slave)]
+        assert ([node.open for node in nodes], named) == ([[], []], [[], []])
+        assert set(served(pair.master)) == bodies
+        for broker in (pair.master, pair.slave):
+            result = twinlog("store", "verify", str(broker.store), "-o", "json")
+            texts = [row["finding"] for row in result.json.get("findings", [])]
+            assert [text for text in texts if "/index/" not in text] == []
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_few_dozen_places(tmp_path: Path, is_stopped: bool) -> None:
+    story(tmp_path, 1, 24, 2_000, is_stopped=is_stopped)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_thousand_places(tmp_path: Path, seed: int, is_stopped: bool) -> None:
+    story(tmp_path, 100 + seed, 100, 6_000, is_stopped=is_stopped)
