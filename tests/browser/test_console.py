@@ -31,7 +31,7 @@ def orders(pair: ConsolePair) -> str:
     http = pair.script()
     http.post("/api/topics", json={"topic": "orders", "read_queues": 4, "write_queues": 4})
     for group in ("shipping", "billing"):
-        http.post("/api/groups", json={"group": group, "retry_max": 0})
+        http.post("/api/groups", json={"group": group})
     with blocking.Producer("shop", name_server=pair.namesrv) as producer:
         for number in range(40):
             body = f'{{"order": {number}, "amount": {number}.5, "items": ["a", "b"]}}'

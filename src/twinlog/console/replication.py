@@ -136,7 +136,8 @@ def group_view(
     }
     start = _picture_start(end, [*members, *gone], states)
     views = [_replica_view(facts, states.get(facts.address), end, start) for facts in members]
-    views += [_gone_view(facts, end, start) for facts in gone]
+    names = {view.name for view in views}
+    views += [_gone_view(facts, end, start, names) for facts in gone]
     return GroupView(
         name=name,
         cluster=cluster,
@@ -207,11 +208,15 @@ def _replica_view(
     )
 
 
-def _gone_view(facts: ReplicaFacts, end: int | None, start: int | None) -> ReplicaView:
+def _gone_view(
+    facts: ReplicaFacts, end: int | None, start: int | None, names: set[str]
+) -> ReplicaView:
+    """One whose id another has now is called by its address."""
     view = _replica_view(facts, None, end, start)
     lag = None if facts.appended is None or end is None else end - facts.appended
     return ReplicaView(
-        name=view.name, address=view.address, broker_id=view.broker_id, role=view.role,
+        name=view.name if view.name not in names else view.address,
+        address=view.address, broker_id=view.broker_id, role=view.role,
         state="gone", is_master=view.is_master, is_in_sync=False, marks=view.marks,
         lag_bytes=lag,
     )  # fmt: skip
@@ -245,8 +250,8 @@ class Memory:
     """What changed since the console began to look."""
 
     def __init__(self) -> None:
-        self._members: dict[tuple[str, int], tuple[ReplicaFacts, int]] = {}
-        self._since: dict[tuple[str, str, str], int] = {}
+        self._members: dict[tuple[str, str], tuple[ReplicaFacts, int]] = {}
+        self._since: dict[tuple[str, str, str], tuple[int, str]] = {}
         self._masters: dict[str, str] = {}
         self._states: dict[str, str] = {}
         self.lag: dict[str, deque[LagPoint]] = {}
@@ -256,26 +261,21 @@ class Memory:
         """With the marks that a replica had when it last answered, if it does not now."""
         if facts.is_reached:
             return facts
-        known = self._members.get((facts.group, facts.broker_id))
+        known = self._members.get((facts.group, facts.address))
         if known is None or known[0].appended is None:
             return facts
-        return _with_error(known[0], facts.error, facts.address)
+        return _with_error(known[0], facts.error, facts.broker_id)
 
     def gone(self, group: str, present: Iterable[ReplicaFacts], now_ms: int) -> list[ReplicaFacts]:
         """Members that were here within the last hour and are not registered any more.
 
-        A replica that came back under another id is known by its address.
+        A replica is known by its address: its id changes with its role.
         """
-        members = list(present)
-        ids = {facts.broker_id for facts in members}
-        addresses = {facts.address for facts in members}
+        addresses = {facts.address for facts in present}
         return [
             facts
-            for (name, broker_id), (facts, seen_ms) in self._members.items()
-            if name == group
-            and broker_id not in ids
-            and facts.address not in addresses
-            and now_ms - seen_ms < HISTORY_MS
+            for (name, address), (facts, seen_ms) in self._members.items()
+            if name == group and address not in addresses and now_ms - seen_ms < HISTORY_MS
         ]
 
     def groups(self, now_ms: int) -> set[str]:
@@ -286,7 +286,7 @@ class Memory:
     def take(self, facts: Iterable[ReplicaFacts], now_ms: int) -> None:
         for entry in facts:
             if entry.is_reached:
-                self._members[entry.group, entry.broker_id] = (entry, now_ms)
+                self._members[entry.group, entry.address] = (entry, now_ms)
 
     def since(self, group: str, findings: Iterable[FindingView], now_ms: int) -> list[FindingView]:
         """The findings with the time when each was first seen; events for what is new or over."""
@@ -294,17 +294,17 @@ class Memory:
         for finding in findings:
             current.setdefault((group, finding.code, finding.about), finding)
         for key in [key for key in self._since if key[0] == group and key not in current]:
-            del self._since[key]
-            self.note(now_ms, group, "over", f"{key[1]} {key[2]}")
+            _, text = self._since.pop(key)
+            self.note(now_ms, group, "over", f"no longer: {text}")
         result = []
         for key, finding in current.items():
             if key not in self._since:
-                self._since[key] = now_ms
+                self._since[key] = (now_ms, finding.text)
                 self.note(now_ms, group, finding.level, finding.text)
             result.append(
                 FindingView(
                     level=finding.level, code=finding.code, about=finding.about,
-                    text=finding.text, next_step=finding.next_step, since_ms=self._since[key],
+                    text=finding.text, next_step=finding.next_step, since_ms=self._since[key][0],
                 )
             )  # fmt: skip
         return result
@@ -341,9 +341,9 @@ class Memory:
         self.events.append(EventView(now_ms, group, kind, text))
 
 
-def _with_error(facts: ReplicaFacts, error: str, address: str) -> ReplicaFacts:
+def _with_error(facts: ReplicaFacts, error: str, broker_id: int) -> ReplicaFacts:
     return ReplicaFacts(
-        group=facts.group, broker_id=facts.broker_id, address=address, error=error,
+        group=facts.group, broker_id=broker_id, address=facts.address, error=error,
         role=facts.role, min_offset=facts.min_offset, appended=facts.appended,
         flushed=facts.flushed, confirmed=facts.confirmed, dispatched=facts.dispatched,
         is_twinlog=facts.is_twinlog,
