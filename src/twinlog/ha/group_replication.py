@@ -18,7 +18,6 @@ from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry, EpochHistory
 from twinlog.ha.replica_log import ReplicaStore
 from twinlog.ha.twin import wire
-from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.wire import ErrorCode, Hello
 from twinlog.message.crc import crc32
 from twinlog.runtime.watermark import Watermark
@@ -35,7 +34,7 @@ class GroupReplication:
         store: ReplicaStore,
         confirmed: Watermark,
         epochs: EpochFile,
-        twin: TwinIdentity | None,
+        is_durable: bool,
     ) -> None:
         self._store = store
         self._confirmed = confirmed
@@ -43,7 +42,7 @@ class GroupReplication:
         self.own_id = 0
         self.incarnation = ""
         self.is_learner = False
-        self.is_durable = twin is not None and twin.is_durable
+        self.is_durable = is_durable
         """Own end and acknowledgements count when they are on disk (SYNC_FLUSH)."""
         self.epoch = 0
         self.uids: Mapping[int, str] = {}

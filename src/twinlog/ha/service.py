@@ -116,8 +116,8 @@ class HAService:
         self._reseed_all = reseed_all
         self.group: GroupReplication | None = None
         """Of a controlled group: whoever leads or follows does so by its rules."""
-        if epochs is not None:
-            self.group = GroupReplication(store, self.confirmed, epochs, twin)
+        if epochs is not None and twin is not None:
+            self.group = GroupReplication(store, self.confirmed, epochs, twin.is_durable)
             self.group_transfer.ack_count = 0  # The group confirms, not a number of slaves.
             self.confirmed.subscribe(self._confirmed_moved)
         elif twin is not None and not settings.is_slave:
