@@ -47,7 +47,7 @@ coverage: setup
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop $(ARGS)
 
-# Real services (etcd, an object store), installed by tools/services.sh where that is allowed.
+# Real services (etcd, Prometheus, an object store), installed by tools/services.sh where it may.
 services: setup
 	bash tools/services.sh
 	$(BIN)/python -m pytest tests/services -n 2 -m services $(ARGS)

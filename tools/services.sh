@@ -15,3 +15,12 @@ if ! command -v etcd >/dev/null; then
         exit 1
     fi
 fi
+
+if ! command -v promtool >/dev/null; then
+    if may_install; then
+        install_package prometheus
+    else
+        echo "services: Prometheus is missing; install it, e.g. prometheus" >&2
+        exit 1
+    fi
+fi

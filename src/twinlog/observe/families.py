@@ -195,7 +195,7 @@ SENDS_REFUSED = _family(
 )
 PUTS_NOT_OK = _family(
     "twinlog_puts_not_ok", _C, "Sends that were stored or refused with another status than 0.",
-    "status", is_conditional=True,
+    "status",
 )  # fmt: skip
 PUT_SECONDS = _family(
     "twinlog_put_seconds", _H, "Time from the first put of a turn to its place in the log."

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _LOCAL_DISK = ("local", "disk")
 _STORE_TIMES_MAX = 500  # Each is a read of a record: the oldest that a group has not consumed.
 _REMOTING = "remoting"
+_NOT_OK = ("FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE")
 
 
 class BrokerMetrics:
@@ -204,8 +205,9 @@ class BrokerMetrics:
         facts = broker.facts.server()
         yield out.one(f.SENDS_REFUSED, int(bool(facts.refusal)))
         yield out.one(f.UNSAVED, len(facts.unsaved))
-        refused = broker.store_stats.not_ok.items()
-        yield from out.many(f.PUTS_NOT_OK, [((status,), n) for status, n in refused])
+        # All from the start: a series that begins with 1 has not grown, for Prometheus.
+        refused = {**dict.fromkeys(_NOT_OK, 0), **broker.store_stats.not_ok}
+        yield from out.many(f.PUTS_NOT_OK, [((status,), n) for status, n in refused.items()])
         yield out.histogram(f.PUT_SECONDS, broker.store_stats.put_histogram)
         yield out.histogram(f.FSYNC_SECONDS, broker.store.flush_service.histogram)
         disks = facts.disks
