@@ -1,0 +1,262 @@
+"""The rules of controlled groups (R1 to R12) where brokers carry them out: each has a test.
+
+The pure cores have theirs in tests/unit/ha and tests/unit/controller.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from support.local_brokers import until
+from support.local_group import LocalGroup, local_group
+from twinlog.broker.group.role_change import RoleChange
+from twinlog.broker.server import Broker
+from twinlog.ha.twin.wire import ErrorCode, Hello
+from twinlog.remoting.codes import RequestCode, ResponseCode
+
+TOPIC, QUEUE = "load", 0
+
+
+async def send(group: LocalGroup, broker: Broker, body: bytes = b"body") -> tuple[int, str]:
+    answer = await group.brokers.send(broker, body)
+    return answer.code, answer.remark or ""
+
+
+def visible(broker: Broker) -> int:
+    return broker.store.max_offset_in_queue(TOPIC, QUEUE)
+
+
+def placed(broker: Broker) -> int:
+    queue = broker.store.queue_table.get(TOPIC, QUEUE)
+    return 0 if queue is None else queue.next_offset
+
+
+def stored_epoch(broker: Broker) -> int:
+    path = Path(broker.config.store_path_root_dir) / "twinlog" / "group.json"
+    return int(msgspec.json.decode(path.read_bytes())["knownEpoch"]) if path.exists() else 0
+
+
+async def cut_link(group: LocalGroup, slave: Broker) -> None:
+    """No controller, and the slave follows nobody any more."""
+    await group.controller.stop()
+    slave.ha.stand_down("cut by a test")
+    await until(lambda: not group.master.ha.acks.replicas)
+
+
+async def test_r1_nothing_is_confirmed_without_a_connection_of_each_member(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await cut_link(group, second)
+        code, remark = await send(group, first)
+        assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert "replica 2 is not connected" in remark
+
+
+async def test_r2_a_set_is_stored_before_it_is_counted_by(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert first.replicas is not None
+        await group.brokers.end(second)
+        await group.in_sync(1)
+        path = Path(first.config.store_path_root_dir) / "twinlog" / "group.json"
+        stored = msgspec.json.decode(path.read_bytes())["record"]
+        assert stored["syncStateSet"] == [1]
+        assert stored["syncStateSetEpoch"] == group.record.sync_state_set_epoch
+        assert await send(group, first) == (ResponseCode.SUCCESS, ""), "alone, and it says so"
+
+
+async def test_r3_a_replica_is_admitted_for_the_process_that_was_seen(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        _, second = await group.pair()
+        assert second.replicas is not None
+        assert group.record.admitted[2] == second.replicas.incarnation
+
+
+async def test_r4_an_epoch_is_stored_before_it_is_led(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    promote = RoleChange.promote
+
+    async def watched(self: RoleChange, state, *arguments):  # type: ignore[no-untyped-def]
+        seen.append((state.epoch, stored_epoch(self._broker)))
+        return await promote(self, state, *arguments)
+
+    monkeypatch.setattr(RoleChange, "promote", watched)
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        await group.brokers.end(first)
+        await until(lambda: second.role.is_master)
+        assert [epoch for epoch, _ in seen] == [1, 2]
+        assert all(epoch == stored for epoch, stored in seen)
+
+
+async def test_r4_older_epochs_are_refused_and_a_newer_one_ends_a_master(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert first.ha.group is not None
+        hello = Hello(
+            version=3, version_min=1, cluster="DefaultCluster", group="broker-a", replica_id=2,
+            replica_uid=second.identity.replica_uid, store_id="", segment_size=1, log_min=0,
+            log_end=0, epoch=0,
+        )  # fmt: skip
+        refusal = first.ha.group.hello_refusal(hello)
+        assert refusal is not None
+        assert refusal[0] is ErrorCode.STALE_EPOCH
+        assert first.role.is_master
+        stranger = msgspec.structs.replace(hello, epoch=1, replica_id=7)
+        refusal = first.ha.group.hello_refusal(stranger)
+        assert refusal is not None
+        assert refusal[0] is ErrorCode.NOT_IN_GROUP
+        refusal = first.ha.group.hello_refusal(msgspec.structs.replace(hello, epoch=9))
+        assert refusal is not None
+        assert refusal[0] is ErrorCode.STALE_EPOCH
+        assert not first.role.is_master, "at once"
+        assert not first.store.is_master
+        await until(lambda: stored_epoch(first) == 9)
+        # R12: the record is older than the group; the controller decides nothing by it.
+        await until(lambda: first.replicas is not None and first.replicas.frozen)
+
+
+async def test_r5_without_a_lease_nothing_is_answered_early(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair(broker_role="ASYNC_MASTER")
+        authority = first.ha.group.authority if first.ha.group is not None else None
+        assert authority is not None
+        assert first.ha.may_answer_early()
+        await cut_link(group, second)
+        await until(lambda: not first.ha.may_answer_early())
+        assert (await send(group, first))[0] == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_r6_a_lease_counts_from_the_moment_the_heartbeat_left(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first = await group.start("first", broker_role="ASYNC_MASTER")
+        await until(lambda: first.ha.may_answer_early())
+        assert first.ha.group is not None
+        assert first.ha.group.authority is not None
+        left_ms = first.ha.group.authority.lease_until_ms - first.clock.boot_ms()
+        assert left_ms < 2_000, "the way there and back is taken off"
+
+
+async def test_r7_only_members_are_elected(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first = await group.start("first")
+        await until(lambda: first.role.is_master)
+        second = await group.start("second", async_learner=True)
+        await until(lambda: second.ha.is_linked)
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await until(lambda: second.store.commit_log.max_offset == first.store.commit_log.max_offset)
+        await group.brokers.end(first)
+        await until(lambda: not second.ha.is_linked)
+        await until(lambda: any(
+            event["event"] == "not-elected" for event in group.controller.journal.read()
+        ))  # fmt: skip
+        assert not second.role.is_master
+        assert group.record.sync_state_set == {1}
+
+
+async def test_r8_a_store_in_doubt_leaves_the_set_until_it_is_admitted_again(
+    tmp_path: Path,
+) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await group.brokers.end(second)
+        await group.in_sync(1)
+        saved = Path(second.config.store_path_root_dir) / "twinlog" / "replicas.json"
+        saved.write_bytes(msgspec.json.encode({"boot_id": "another", "is_in_doubt": True}))
+        again = await group.start("second")
+        assert again.ha.is_in_doubt
+        await group.in_sync(2)
+        await until(lambda: not again.ha.is_in_doubt)
+        assert not msgspec.json.decode(saved.read_bytes())["is_in_doubt"]
+
+
+async def test_r9_a_divergent_tail_is_moved_aside_and_nothing_confirmed_is_cut(
+    tmp_path: Path,
+) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        for number in range(5):
+            assert await send(group, first, b"kept %d" % number) == (ResponseCode.SUCCESS, "")
+        await cut_link(group, second)
+        common = second.store.commit_log.max_offset
+        for number in range(3):
+            code, _ = await send(group, first, b"lost %d" % number)
+            assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert first.store.commit_log.max_offset > common
+        await group.brokers.end(first)
+        await group.restart_controller()
+        await until(lambda: second.role.is_master)
+        assert await send(group, second, b"after") == (ResponseCode.SUCCESS, "")
+        again = await group.start("first")
+        await group.in_sync(2)
+        log, other = again.store.commit_log, second.store.commit_log
+        await until(lambda: log.max_offset == other.max_offset)
+        assert log.read(0, log.max_offset) == other.read(0, other.max_offset)
+        aside = [p.name for p in (tmp_path / "first" / "twinlog").iterdir()]
+        assert any(str(common) in name for name in aside), aside
+        assert visible(again) == placed(again) == 6
+
+
+async def test_r10_consumers_see_what_is_confirmed_and_no_more(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await until(lambda: visible(second) == 1)
+        assert visible(first) == 1
+        await cut_link(group, second)
+        assert (await send(group, first))[0] == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert (placed(first), visible(first)) == (2, 1)
+        assert first.ha.group is not None
+        second.ha.follow(first.ha_address)
+        await until(lambda: visible(first) == 2)
+        await until(lambda: visible(second) == 2, within_s=3)
+
+
+async def test_r11_a_hint_is_no_order(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        header = {
+            "masterAddress": second.address, "masterEpoch": 9, "syncStateSetEpoch": 9,
+            "masterBrokerId": 2,
+        }  # fmt: skip
+        for broker in (first, second):
+            code = RequestCode.NOTIFY_BROKER_ROLE_CHANGED
+            answer = await group.brokers.call(broker, code, header)
+            assert answer.code == ResponseCode.SUCCESS
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        assert first.role.is_master
+        assert not second.role.is_master
+        assert stored_epoch(first) == stored_epoch(second) == 1
+
+
+async def test_below_the_smallest_set_sends_are_refused_before_the_append(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair(min_in_sync_replicas=2)
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await group.brokers.end(second)
+        await group.in_sync(1)
+        before = placed(first)
+        code, remark = await send(group, first)
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "in-sync replicas 1 of 2" in remark
+        assert placed(first) == before
+        await group.start("second", min_in_sync_replicas=2)
+        await group.in_sync(2)
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+
+
+async def test_a_send_to_a_slave_is_passed_on_to_the_master(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert await send(group, first, b"direct") == (ResponseCode.SUCCESS, "")
+        assert await send(group, second, b"by an old route") == (ResponseCode.SUCCESS, "")
+        await until(lambda: placed(first) == 2)
+        assert second.relay is not None
+        assert second.relay.relayed_count == 1
