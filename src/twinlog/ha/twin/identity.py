@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.settings import HASettings
 from twinlog.ha.twin import wire
@@ -16,6 +16,9 @@ from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.ha.twin.receiver import SlaveFacts
 from twinlog.ha.twin.sender import MasterFacts
 from twinlog.runtime.address_set import AddressSet, address_or_none
+
+if TYPE_CHECKING:
+    from twinlog.ha.group_replication import GroupReplication
 
 
 @dataclass(slots=True, kw_only=True)
