@@ -138,7 +138,6 @@ class OnceMachine(RuleBasedStateMachine):
         self.replies = PutReplies(
             config, clock=self.clock, appended=self.store.appended, flushed=self.store.flushed,
             replication=self.transfer, store_host=NO_HOST, stats=StoreStats(0),
-            flush_writes=lambda: None,
         )  # fmt: skip
         self.sends = sends
         self.once = SendOnce(sends, self.replies)

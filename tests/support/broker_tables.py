@@ -52,7 +52,6 @@ class Side:
             replication=NoReplication(),
             store_host=NO_HOST,
             stats=StoreStats(0),
-            flush_writes=lambda: None,
         )
         self.schedule = ScheduleMessageService(
             store=self.store,

@@ -89,6 +89,7 @@ def build_store(broker: Broker, memory_size: int) -> None:
         clock=broker.clock,
         delay_levels=config.delay_levels,
         memory_size=memory_size,
+        turn=broker.turn,
     )
     broker.shorter_log = ShorterLog(broker.store, broker.topics, broker.offsets, broker.skip_guard)
     root = config.store_path_root_dir
@@ -105,6 +106,7 @@ def build_store(broker: Broker, memory_size: int) -> None:
         ask_dialect=lambda address: broker.pair.ask_dialect(address),  # The pair is built later.
         reseed_all=broker.reseed_all,
         epochs=EpochFile(broker.disk, root) if broker.role.is_controlled else None,
+        turn=broker.turn,
     )
     broker.confirmed_file = ConfirmedFile(
         config, broker.disk, lambda: broker.ha.confirmed_offset, role=broker.role
@@ -119,7 +121,6 @@ def build_store(broker: Broker, memory_size: int) -> None:
         replication=broker.ha,
         store_host=store_host(config),
         stats=broker.store_stats,
-        flush_writes=broker.flush_writes,
         failures=broker.failures,
         role=broker.role,
     )
@@ -180,7 +181,6 @@ def build_services(broker: Broker) -> None:
         stats=broker.stats,
         store_stats=broker.store_stats,
         clock=broker.clock,
-        flush_writes=broker.flush_writes,
         skip_guard=broker.skip_guard,
         offset_moved=OffsetMovedEvents(
             config, broker.store, broker.clock, store_host(config)

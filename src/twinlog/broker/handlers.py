@@ -603,7 +603,6 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
         tasks=broker.tasks,
         config_path=config_path,
         restart=lambda reason: broker.on_restart(reason),
-        flush_writes=broker.flush_writes,
     )
     return [
         Row(

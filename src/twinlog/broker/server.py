@@ -82,6 +82,7 @@ from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.saving import SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
+from twinlog.runtime.turn import Turn
 from twinlog.store.integrity.scrub import Scrubber
 from twinlog.store.message_store import MessageStore
 from twinlog.store.recovery.recover import RecoveryReport
@@ -147,6 +148,7 @@ class Broker:
         self.clock = clock
         self.tasks = tasks
         self.client = client
+        self.turn = Turn()
         self.guard: AccessGuard | None = None
         self.audit = AuditLog(clock)
         self.creations = CreationQuota(
@@ -209,18 +211,17 @@ class Broker:
         )
         tls = server_tls(config.tls)
         return RemotingServer(
-            handler, clock=self.clock, limits=limits, tls=tls, name=name, failures=self.failures
-        )
+            handler, clock=self.clock, limits=limits, tls=tls, name=name, failures=self.failures,
+            turn=self.turn,
+        )  # fmt: skip
 
     def redispatch(self, connection: ServerConnection, request: Request) -> None:
         """Answer a request that was held back, outside of the turn that brought it."""
         connection.handle_again(self.requests.handle, request)
-        self.flush_writes()
 
     def flush_writes(self) -> None:
-        """Write now what all connections have queued: saves a turn of the loop per reply."""
-        self.server.flush()
-        self.vip_server.flush()
+        """End the turn now: what all connections have queued leaves."""
+        self.turn.run()
 
     # Life
 
@@ -453,7 +454,6 @@ class Broker:
 
     def _check_hold(self) -> None:
         self.hold.check()
-        self.flush_writes()
 
     def _scan_clients(self) -> None:
         now = self.clock.monotonic_ms()

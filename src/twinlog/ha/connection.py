@@ -33,6 +33,7 @@ from twinlog.runtime.clock import Clock
 from twinlog.runtime.direct_write import DirectWriter
 from twinlog.runtime.limits import HA_RUN_SIZE_MAX
 from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, NOT_OFFERED
+from twinlog.runtime.turn import Phase, Turn
 
 _LOG = logging.getLogger("twinlog.ha")
 _BUDGET_STEP = 4096  # With a rate limit, wait for a few KiB rather than send single bytes.
@@ -73,6 +74,7 @@ class HAConnection(asyncio.Protocol):
         settings: SenderSettings,
         *,
         bytes_per_second_max: int = 0,
+        turn: Turn | None = None,
     ) -> None:
         now_ms = clock.monotonic_ms()
         self.core = HASender(
@@ -88,6 +90,7 @@ class HAConnection(asyncio.Protocol):
         self._owner = owner
         self._log = log
         self._clock = clock
+        self._turn = turn if turn is not None else Turn()
         self._transport: asyncio.Transport | None = None
         self._writer: DirectWriter | None = None
         self._is_classic = False
@@ -227,7 +230,7 @@ class HAConnection(asyncio.Protocol):
     def _schedule_pump(self) -> None:
         if not self._is_pump_scheduled:
             self._is_pump_scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump_scheduled)
+            self._turn.add(Phase.WAKE_REPLICAS, self._pump_scheduled)
 
     def _pump_scheduled(self) -> None:
         self._is_pump_scheduled = False

@@ -45,6 +45,7 @@ from twinlog.runtime.limits import (
     HA_UNPROVED_PER_HOST_MAX,
 )
 from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.turn import Turn
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.status import PutMessageStatus
 
@@ -73,8 +74,10 @@ class HAService:
         ask_dialect: AskDialect | None = None,
         reseed_all: Callable[[str], None] | None = None,
         epochs: EpochFile | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """`epochs`: this broker belongs to a controlled group."""
+        self._turn = turn if turn is not None else Turn()
         self.settings = settings
         self.twin = twin
         self.acks = AckTable()
@@ -169,7 +172,6 @@ class HAService:
         assert self.client is None
         self.settings = replace(self.settings, role=role)
         self.group.lead(authority)
-        self._follow_log()
 
     def follow(self, address: str) -> None:
         """Be the slave of the master at `address`, in the epoch that is known."""
@@ -232,7 +234,7 @@ class HAService:
             self._new_connection, self.settings.bind_address, self.settings.listen_port
         )
         self.listen_port = self._server.sockets[0].getsockname()[1]
-        self._follow_log()
+        self._unsubscribe = self._store.appended.subscribe(self._log_extended, is_first=True)
         self._tick()
         if self.client is not None and self.group is None:
             self._tasks.contained("ha-client", self.client.run)
@@ -259,14 +261,6 @@ class HAService:
         if self.twin is not None:
             self.twin.mark.close()
 
-    def _follow_log(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-        # A send that waits for a slave waits for the slave's work, not for the master's own.
-        self._unsubscribe = self._store.appended.subscribe(
-            self._log_extended, is_first=self.settings.is_sync
-        )
-
     def _flush_moved(self, _: int) -> None:
         if self.group is not None and self.group.is_durable:
             self.group.own_end_moved()
@@ -292,7 +286,6 @@ class HAService:
             self.client.configure(settings.receiver(self._log.segment_size))
         if self._timer is not None:
             self._timer.cancel()
-            self._follow_log()
             self._tick()
 
     def reload_tls(self, fresh: HASettings) -> None:
@@ -403,6 +396,7 @@ class HAService:
             self.twin.new_nonce(),
             address=connection.address,
             host=connection.host,
+            turn=self._turn,
         )
         self.connections.remove(connection)
         self.connections.append(twin)
@@ -637,6 +631,7 @@ class HAService:
             self._clock,
             self._sender_settings,
             bytes_per_second_max=self.settings.transfer_bytes_per_second_max,
+            turn=self._turn,
         )
 
     def _log_extended(self, end_offset: int) -> None:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from twinlog.remoting.addresses import split_address
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
-from twinlog.remoting.connection import Connection, WriteTurn
+from twinlog.remoting.connection import Connection
 from twinlog.remoting.errors import ConnectError, RemotingError, TooManyRequestsError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.turn import Turn
 
 _SWEEP_MS = 5_000
 _CLOSE_MS_MAX = 1_000  # So long closing waits for a peer to read the last words and to close too.
@@ -100,7 +101,7 @@ class RemotingClient:
         if tasks is None:
             tasks = TaskOwner(f"{name}-dial", clock=clock, failures=failures)
         self._tasks = tasks
-        self._turn = WriteTurn(asyncio.get_running_loop())
+        self._turn = Turn()
         self._opaques = OpaqueCounter()
         self._connections: dict[str, ClientConnection] = {}
         self._dialling: dict[str, asyncio.Future[ClientConnection]] = {}
@@ -298,7 +299,7 @@ class RemotingClient:
 
     def flush(self) -> None:
         """Write now what all connections have queued."""
-        self._turn.flush()
+        self._turn.run()
 
     def close_connection(self, address: str, reason: str) -> None:
         connection = self._connections.pop(address, None)

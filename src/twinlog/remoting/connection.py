@@ -2,8 +2,7 @@
 
 Shell over FrameSplitter, the codec and PendingRequests. What one read brings is handled in one go
 and everything said meanwhile leaves in one write. Replies made later (a watermark moved, a held
-pull woke) are collected too: the connection puts itself on the list of its `WriteTurn`, which
-writes for all connections at once when the turn of the loop ends, or when told to.
+pull woke) are collected too, and leave at the end of the turn (`runtime/turn.py`).
 
 Back-pressure: while the peer does not read (`is_congested`), or has too much unanswered, nothing
 is read from it; frames that came in the same read wait. Whoever answers out of turn with large
@@ -37,42 +36,13 @@ from twinlog.remoting.limits import RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter, PendingRequests
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures, error_text
+from twinlog.runtime.turn import Phase, Turn
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger("twinlog.remoting")
 _LARGE = 16 * 1024  # A piece of this size is handed to the transport as it is, not copied.
 _TURN_BYTES_MAX = 256 * 1024  # Large bodies leave before the turn ends once there are this many.
 _EXPIRE_MS_MIN = 20  # Time-outs are looked at no more often than this.
-
-
-class WriteTurn:
-    """Connections that have something to write. One call at the end of the turn serves them all."""
-
-    __slots__ = ("_dirty", "_loop", "_scheduled")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._dirty: list[Connection] = []
-        self._scheduled = False
-
-    def add(self, connection: Connection) -> None:
-        self._dirty.append(connection)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._run)
-
-    def _run(self) -> None:
-        self._scheduled = False
-        self.flush()
-
-    def flush(self) -> None:
-        """Write now what all connections have to say; saves one turn of the loop."""
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            try:
-                connection.flush()
-            except Exception as error:
-                connection.failed("writing", error)
 
 
 class Connection(asyncio.Protocol):
@@ -84,7 +54,7 @@ class Connection(asyncio.Protocol):
         *,
         clock: Clock,
         limits: RemotingLimits,
-        turn: WriteTurn,
+        turn: Turn,
         opaques: OpaqueCounter,
         failures: Failures,
     ) -> None:
@@ -173,7 +143,7 @@ class Connection(asyncio.Protocol):
             return
         self._replies += 1
         if not self._out and not self._is_in_turn:
-            self._turn.add(self)
+            self._turn.add(Phase.FLUSH_SOCKETS, self._flush_in_turn)
         self._out.append(frame)
 
     def write_run(self, data: bytes, count: int) -> None:
@@ -462,7 +432,7 @@ class Connection(asyncio.Protocol):
 
     def _queue(self, pieces: Sequence[codec.Body]) -> None:
         if not self._out and not self._is_in_turn:
-            self._turn.add(self)
+            self._turn.add(Phase.FLUSH_SOCKETS, self._flush_in_turn)
         self._out.extend(pieces)
         if len(pieces) > 1 or len(pieces[0]) > _LARGE:
             self._out_large += sum(map(len, pieces))
@@ -487,6 +457,12 @@ class Connection(asyncio.Protocol):
             self._check_write_buffer()
         if self._requests_in_flight or self._is_reading_paused or self.is_congested:
             self._update_reading()
+
+    def _flush_in_turn(self) -> None:
+        try:
+            self.flush()
+        except Exception as error:
+            self.failed("writing", error)
 
     def _transport_write(self, data: codec.Body) -> None:
         assert self._transport is not None

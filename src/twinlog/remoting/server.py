@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from twinlog.remoting import codec
 from twinlog.remoting.codes import FLAG_RESPONSE, ResponseCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.connection import Connection, WriteTurn
+from twinlog.remoting.connection import Connection
 from twinlog.remoting.errors import BodyTooLargeError, CommandError, RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
@@ -26,6 +26,7 @@ from twinlog.runtime.failures import Failures
 from twinlog.runtime.memory import give_back
 from twinlog.runtime.tls import ServerTls, TlsMode
 from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, TlsChannel, TlsError
+from twinlog.runtime.turn import Turn
 
 _LOG = logging.getLogger("twinlog.remoting")
 _SWEEP_MS = 1000
@@ -324,6 +325,7 @@ class RemotingServer:
         tls: ServerTls | None = None,
         name: str = "remoting",
         failures: Failures | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self._handler = handler
         self.clock = clock
@@ -337,7 +339,7 @@ class RemotingServer:
         self.on_refused: Callable[[ServerConnection, int, str], None] = lambda *_: None
         # The largest body of a request code; what serves a table sets it.
         self.body_max: Callable[[int], int] = lambda code: limits.frame_size_max
-        self.turn = WriteTurn(asyncio.get_running_loop())
+        self.turn = turn if turn is not None else Turn()
         self.connections: set[ServerConnection] = set()
         self.partial_bytes = 0
         self._large: dict[ServerConnection, None] = {}  # In the order they became long.
@@ -381,7 +383,7 @@ class RemotingServer:
 
     def flush(self) -> None:
         """Write now what all connections have queued, without waiting for the end of the turn."""
-        self.turn.flush()
+        self.turn.run()
 
     async def close(self) -> None:
         """Stop listening, write what is queued, close every connection."""

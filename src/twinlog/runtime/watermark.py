@@ -84,11 +84,25 @@ class Watermark:
         if value == self.value:
             return
         self.value = value
+        if self._first:
+            self.tell_first()
+        self.release()
+
+    def move(self, value: int) -> None:
+        """Only move: whoever does this calls `tell_first` and `release` later, in this order."""
+        assert value > self.value, f"{self.name} would go from {self.value} to {value}"
+        self.value = value
+
+    def tell_first(self) -> None:
+        """Call those who subscribed to be first."""
         for subscriber in self._first:
             try:
-                subscriber(value)
+                subscriber(self.value)
             except Exception as error:
                 self._caught(error)
+
+    def release(self) -> None:
+        """Call those who waited for the value, then all other subscribers."""
         waiters = self._waiters
         # A callback may wait, advance, reset or fail others: the deque stays the same object, and
         # how far it may be emptied is asked again each time.

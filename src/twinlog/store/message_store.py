@@ -8,7 +8,6 @@ and reads them again (ReputService).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
 from twinlog.runtime.limits import CONSUME_QUEUE_FILES_OPEN_MAX, TOPIC_LENGTH_MAX
 from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.turn import Phase, Turn
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.cleaner import Cleaner
 from twinlog.store.errors import StoreError, StoreLockedError
@@ -73,11 +73,13 @@ class MessageStore:
         clock: Clock,
         delay_levels: Mapping[int, int],
         memory_size: int = _MEMORY_UNKNOWN,
+        turn: Turn | None = None,
     ) -> None:
         root = config.store_path_root_dir
         own = posixpath.join(root, "twinlog")
         self.config = config
         self.root = root
+        self.turn = turn if turn is not None else Turn()
         self.running_flags = RunningFlags()
         self._disk = disk
         self._clock = clock
@@ -126,7 +128,12 @@ class MessageStore:
             config, self.commit_log, self.queue_table, self.index, memory_size, self.damage
         )
         self.reput = ReputService(
-            self.commit_log, self.dispatcher, self.dispatched, self._reput_moved, clock
+            self.commit_log,
+            self.dispatcher,
+            self.dispatched,
+            self._reput_moved,
+            clock,
+            self.turn,
         )
         self.flush_service = FlushService(
             self.commit_log,
@@ -149,9 +156,9 @@ class MessageStore:
         self._refusal: AppendResult | None = None
         self._update_refusal()
         self._lock: DiskLock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: TaskOwner | None = None
         self.on_queues_cut: Callable[[dict[tuple[str, int], int]], None] = lambda ends: None
+        self._shown: list[tuple[int, list[ConsumeQueue]]] = []  # Of turns that were written.
         self._visibility = Visibility(self._dispatched_to)
         # (end of the log from now on, whether what is gone was written)
         self.on_cut: Callable[[int, bool], None] = lambda floor, was_written: None
@@ -168,7 +175,7 @@ class MessageStore:
         """Take the lock, load, recover. Raises StoreError with a sentence that says what to do.
         `was_copy`: the last run was a slave, whose log may end inside a record."""
         assert self._state == "new"
-        self._loop = asyncio.get_running_loop()
+        self.turn.bind()
         try:
             self._make_directories()
             self._lock = self._disk.lock(posixpath.join(self.root, "lock"))
@@ -396,8 +403,7 @@ class MessageStore:
 
     def _turn_begins(self) -> int:
         """Something is put for the first time in this turn; the store time of all of it."""
-        assert self._loop is not None
-        self._loop.call_soon(self._end_turn)
+        self.turn.add(Phase.WRITE_LOG, self._end_turn)
         return self._clock.now_ms()
 
     def _queue_is_dirty(self, queue: ConsumeQueue, offset: int) -> None:
@@ -406,14 +412,21 @@ class MessageStore:
     def _end_turn(self) -> None:
         try:
             if self.appender.is_open:
-                self.write_pending()
+                self._write()
         except Exception as error:
-            if self._tasks is None:
-                raise
-            self._tasks.fail("store turn", error)  # Who waits or listens is contained: the log.
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if self._tasks is None:
+            raise error
+        self._tasks.fail("store turn", error)  # Who waits or listens is contained: the log.
 
     def write_pending(self) -> None:
-        """Write what was put in this turn; `appended` moves and its waiters run."""
+        """Write what was put, now; what follows from it is done too, unless a turn is ending."""
+        self._write()
+        self.turn.run()
+
+    def _write(self) -> None:
         queues = self.appender.close()
         if self._end.tail == self.appended.value:
             return
@@ -425,13 +438,24 @@ class MessageStore:
         self.last_store_timestamp = self.appender.timestamp
         if self._visibility.limit is not None:
             self._visibility.hold(end, queues)
-            self.appended.advance(end)
+        else:
+            for queue in queues:
+                queue.max_offset = queue.next_offset
+            self._shown.append((end, queues))
+        self.appended.move(end)
+        add = self.turn.add
+        add(Phase.WAKE_REPLICAS, self.appended.tell_first)
+        add(Phase.RELEASE_REPLIES, self.appended.release)
+        add(Phase.NOTIFY_QUEUES, self._notify_queues)
+
+    def _notify_queues(self) -> None:
+        try:
+            shown, self._shown = self._shown, []
+            for end, queues in shown:
+                self._dispatched_to(end, queues)
             self._visibility.release()
-            return
-        for queue in queues:
-            queue.max_offset = queue.next_offset
-        self.appended.advance(end)
-        self._dispatched_to(end, queues)
+        except Exception as error:
+            self._failed(error)
 
     def _dispatched_to(self, end: int, queues: list[ConsumeQueue]) -> None:
         for queue in queues:

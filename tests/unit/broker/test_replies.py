@@ -69,7 +69,6 @@ class Desk:
             replication=slave,
             store_host=NO_HOST,
             stats=StoreStats(0),
-            flush_writes=lambda: None,
         )
         self.end = 0
 

@@ -134,7 +134,6 @@ class Relay:
                 self._send(address, item)
             else:
                 self._waiting.append(item)
-        self._broker.flush_writes()
 
     def _send(self, address: str, item: _Waiting) -> None:
         header = TwinlogRelayRequestHeader(client_address=item.connection.remote_text)
@@ -171,7 +170,6 @@ class Relay:
             self.relayed_count += 1
             if answer.body and not item.connection.is_closed:
                 item.connection.write(bytes(answer.body))
-        self._broker.flush_writes()
 
     def _answer(self, item: _Waiting, code: int, remark: str) -> None:
         if not item.connection.is_closed:
@@ -197,7 +195,6 @@ class Relay:
             pieces.append(data)
             if is_whole(pieces):
                 connection.reply(request, body=b"".join(pieces))
-                broker.flush_writes()
 
         inner = RelayedConnection(
             broker.server, broker.requests.handle, _host_and_port(header.client_address), answered

@@ -60,7 +60,6 @@ class PromoteProcessor:
         tasks: TaskOwner,
         config_path: str | None,
         restart: Callable[[str], None],
-        flush_writes: Callable[[], None],
         role: Role | None = None,
     ) -> None:
         self._config = config
@@ -73,7 +72,6 @@ class PromoteProcessor:
         self._tasks = tasks
         self._config_path = config_path
         self._restart = restart
-        self._flush_writes = flush_writes
         self._counting = asyncio.Lock()
         self._counts_waiting = 0
 
@@ -158,7 +156,6 @@ class PromoteProcessor:
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
         else:
             connection.reply(request, body=fastjson.dumps(facts))
-        self._flush_writes()
 
     # 10004
 

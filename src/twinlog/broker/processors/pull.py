@@ -107,7 +107,6 @@ class PullMessageProcessor:
         stats: BrokerStatsManager,
         store_stats: StoreStats,
         clock: Clock,
-        flush_writes: Callable[[], None],
         skip_guard: SkipGuard,
         offset_moved: OffsetMovedListener,
         failures: Failures,
@@ -125,7 +124,6 @@ class PullMessageProcessor:
         self._store_stats = store_stats
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._clock = clock
-        self._flush_writes = flush_writes
         self._skip_guard = skip_guard
         self._offset_moved = offset_moved
         self.hold = PullRequestHold(
@@ -192,7 +190,6 @@ class PullMessageProcessor:
         """The store dispatched something into these queues."""
         if len(self.hold):
             self.hold.queues_moved(keys)
-            self._flush_writes()
 
     # Checks, in Apache's order
 

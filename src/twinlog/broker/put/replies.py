@@ -79,7 +79,6 @@ class PutReplies:
         replication: Replication,
         store_host: bytes,
         stats: StoreStats,
-        flush_writes: Callable[[], None],
         failures: Failures | None = None,
         role: Role | None = None,
     ) -> None:
@@ -91,7 +90,6 @@ class PutReplies:
         self._flushed_mark = flushed
         self._replication = replication
         self._stats = stats
-        self._flush_writes = flush_writes
         self._host_hex = store_host.hex().upper()
         template = SendResponseTemplate(
             store_host=store_host, region=config.region_id, trace_on=config.trace_on
@@ -205,7 +203,6 @@ class PutReplies:
     def give_up(self, reason: str) -> None:
         """What waits for a slave is not in the log any more, or will not be confirmed."""
         self._answer_all(PutMessageStatus.FLUSH_SLAVE_TIMEOUT, reason)
-        self._flush_writes()
 
     def _answer_all(self, status: PutMessageStatus, reason: str) -> None:
         for waiting in self._durable.fail_all():
@@ -239,7 +236,6 @@ class PutReplies:
         finally:
             if safe:
                 self._release_safe(safe, now)
-            self._flush_writes()
 
     def _fail_plain(self, plain: list[SendReply], reached: int, reason: str) -> list[SendReply]:
         """Refuse those that are not in the log; the rest is returned."""
@@ -322,7 +318,6 @@ class PutReplies:
     def _watermark_moved(self, _: int) -> None:
         if len(self._durable):
             self._advance()
-            self._flush_writes()
 
     def _advance(self) -> None:
         decided = self._durable.advance(self._flushed_mark.value, self._replication.confirmed.value)
@@ -349,7 +344,6 @@ class PutReplies:
                 self._time_out(end_offset, waiting, status)
         if len(self._durable):
             self._timer = self._clock.call_later_ms(_EXPIRE_INTERVAL_MS, self._expire)
-        self._flush_writes()
 
     def _status_now(self, end_offset: int, status: PutMessageStatus) -> PutMessageStatus:
         """Of one message of a turn that ran out of time: it may be as safe as was asked for.

@@ -33,6 +33,7 @@ from twinlog.ha.twin.wire import ErrorCode
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.direct_write import DirectWriter
+from twinlog.runtime.turn import Phase, Turn
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
@@ -83,6 +84,7 @@ class TwinConnection(asyncio.Protocol):
         *,
         address: str,
         host: str,
+        turn: Turn | None = None,
     ) -> None:
         now_ms = clock.monotonic_ms()
         self.core = TwinSender(facts, log.min_offset, log.max_offset, now_ms, nonce)
@@ -95,6 +97,7 @@ class TwinConnection(asyncio.Protocol):
         self._owner = owner
         self._log = log
         self._clock = clock
+        self._turn = turn if turn is not None else Turn()
         self._transport: asyncio.Transport | None = None
         self._writer: DirectWriter | TlsTransport | None = None
         self._is_pump_scheduled = False
@@ -270,7 +273,7 @@ class TwinConnection(asyncio.Protocol):
     def _schedule_pump(self) -> None:
         if not self._is_pump_scheduled:
             self._is_pump_scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump_scheduled)
+            self._turn.add(Phase.WAKE_REPLICAS, self._pump_scheduled)
 
     def _pump_scheduled(self) -> None:
         self._is_pump_scheduled = False

@@ -11,7 +11,6 @@ hundreds of records taken together cost half of as many taken one by one.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection
 from typing import Final
@@ -19,6 +18,7 @@ from typing import Final
 from twinlog.message.record import ScanResult, ScanStop, scan
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures
+from twinlog.runtime.turn import Phase, Turn
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.log.commit_log import CommitLog
 from twinlog.store.queue.consume_queue import ConsumeQueue
@@ -44,6 +44,7 @@ class ReputService:
         dispatched: Watermark,
         moved: Callable[[Collection[ConsumeQueue]], None],
         clock: Clock,
+        turn: Turn,
         *,
         check_crc: bool = True,
     ) -> None:
@@ -52,6 +53,7 @@ class ReputService:
         self._dispatched = dispatched
         self._moved = moved
         self._clock = clock
+        self._turn = turn
         self._check_crc = check_crc
         self._is_scheduled = False
         self._timer: TimerHandle | None = None
@@ -72,7 +74,7 @@ class ReputService:
             return
         if waiting >= self._chunk_size or self._clock.monotonic_ms() - self._ran_ms >= GATHER_MS:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._run)
+            self._turn.add(Phase.NOTIFY_QUEUES, self._run)
         elif self._timer is None:
             self._timer = self._clock.call_later_ms(GATHER_MS, self._gathered)
 
