@@ -182,7 +182,7 @@ def story(directory: Path, seed: int, places: int, messages: int, *, is_stopped:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_a_few_dozen_places(tmp_path: Path, is_stopped: bool) -> None:
-    story(tmp_path, 1, 24, 2_000, is_stopped=is_stopped)
+    story(tmp_path, 1, 24, 1_500, is_stopped=is_stopped)
 
 
 @pytest.mark.chaos

@@ -113,6 +113,7 @@ class ReplicaRanges:
             store_id = self._identity.store_id
             if addresses != [copy.name for copy in self._copies]:
                 self._copies = [RemoteReplica(self._client, name, store_id) for name in addresses]
+                self._scrubber.replicas_changed()
             await self._clock.sleep_ms(_LOOK_MS)
 
     # 10020, 10021

@@ -209,6 +209,12 @@ class Scrubber:
         self._urgent.append(damage)
         self._wake.set()
 
+    def replicas_changed(self) -> None:
+        """There are others than before: what had no good copy may have one now."""
+        if self.healer.replicas():
+            self._urgent.extend(self._store.damage.places.values())
+            self._wake.set()
+
     async def _heal_urgent(self) -> None:
         while self._urgent:
             await self._heal_one(self._urgent.popleft())
