@@ -146,11 +146,11 @@ def start_apache_broker(
     return broker
 
 
-def mqadmin_line(*arguments: str, home: Path, level: str) -> list[str]:
-    """Command line of mqadmin 4.9.7 that logs from `level` on."""
+def mqadmin_line(*arguments: str, home: Path, level: str, project: str = APACHE) -> list[str]:
+    """Command line of mqadmin (4.9.7 unless said otherwise) that logs from `level` on."""
     write_home(home, level)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    return java(main, *arguments, home=home, options=QUICK_JVM)
+    return java(main, *arguments, home=home, options=QUICK_JVM, project=project)
 
 
 def start_mqadmin(*arguments: str, home: Path) -> Process:
@@ -160,12 +160,12 @@ def start_mqadmin(*arguments: str, home: Path) -> Process:
     return Process(f"mqadmin {arguments[0]}", argv, log=home / "output.log", cwd=home)
 
 
-def mqadmin(*arguments: str, home: Path, deadline_s: float = 120.0) -> str:
-    """Run a verb of Apache's mqadmin 4.9.7; standard output, or AssertionError with all of it.
+def mqadmin(*arguments: str, home: Path, deadline_s: float = 120.0, project: str = APACHE) -> str:
+    """Run a verb of Apache's mqadmin; standard output, or AssertionError with all of it.
 
     Apache's tool exits with 0 when it failed, so a stack trace or the word of a failure counts.
     """
-    argv = mqadmin_line(*arguments, home=home, level="ERROR")
+    argv = mqadmin_line(*arguments, home=home, level="ERROR", project=project)
     done = subprocess.run(
         argv, capture_output=True, text=True, check=False, cwd=home, timeout=deadline_s
     )

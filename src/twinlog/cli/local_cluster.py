@@ -148,9 +148,16 @@ class LocalCluster(msgspec.Struct):
         _wait_until_ready(node, process, start_of_run)
 
     def stop(self, seconds: float = STOP_SECONDS_MAX) -> list[str]:
-        """Stop all processes, brokers first; returns the names of those that had to be killed."""
+        """Stop all processes; returns the names of those that had to be killed.
+
+        Brokers before the name server, which they tell; but a controller before its brokers, or it
+        would elect another master for each one that stops.
+        """
         consoles = [node for node in self.nodes if node.kind == "console"]
-        order = [*consoles, *self.brokers[::-1], self.name_server]
+        order = [*self.brokers[::-1], self.name_server]
+        if self.controller_port:
+            order.reverse()
+        order = [*consoles, *order]
         return [node.name for node in order if stop_process(node, seconds)]
 
 
