@@ -5,6 +5,8 @@ The group on our controller is a pair of real twinlog brokers, so epochs are rea
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from support.properties import write_properties
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
+LOGBACK = re.compile(r"^\d\d:\d\d:\d\d,\d{3} \|-.*\n", re.M)  # What its logging says of itself.
+
+
 class Tools:
     """Both tools with one name server."""
 
@@ -30,7 +35,7 @@ class Tools:
 
     def apache(self, verb: str, *words: object) -> str:
         arguments = [verb, "-n", self._namesrv, *map(str, words)]
-        return apache_mqadmin(*arguments, home=self._home, project=APACHE_5)
+        return LOGBACK.sub("", apache_mqadmin(*arguments, home=self._home, project=APACHE_5))
 
     def ours(self, verb: str, *words: object) -> str:
         return our_mqadmin(verb, "-n", self._namesrv, *words).ok().out
@@ -52,8 +57,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalTwins]:
 
 @pytest.fixture(scope="module")
 def controller(pair: LocalTwins) -> str:
-    import json
-
     found = json.loads((pair.directory / "cluster.json").read_bytes())
     return f"127.0.0.1:{found['controller_port']}"
 
