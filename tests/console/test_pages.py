@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from support.command_line import twinlog
 from support.console import ConsolePair
+from twinlog.client import Message, TransactionProducer, TransactionState
 from twinlog.console.app import operations
 from twinlog.console.pages import PAGES
 
@@ -205,6 +207,41 @@ def test_a_tail_shows_what_comes(http: httpx.Client, orders: str) -> None:
         next(line for line in lines if "o-9" in line)
         http.post("/api/topics/orders/messages", json={"body": "fresh", "keys": "fresh-key"})
         next(line for line in lines if "fresh-key" in line)
+
+
+def test_transactions_and_delayed_messages_that_wait(
+    pair: ConsolePair, http: httpx.Client, orders: str
+) -> None:
+    async def prepare() -> None:
+        async def check(message: Any) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+        async with TransactionProducer("bank", check=check, name_server=pair.namesrv) as producer:
+            await producer.prepare(Message(orders, b"undecided"))
+            done = await producer.prepare(Message(orders, b"decided"))
+            await producer.end(done, TransactionState.COMMIT)
+
+    asyncio.run(prepare())
+    until(
+        lambda: (
+            [row["message"]["short"] for row in http.get("/api/transactions").json()["messages"]]
+            == ["undecided"]
+        )
+    )
+    row = http.get("/api/transactions").json()["messages"][0]
+    assert (row["message"]["topic"], row["producer_group"]) == (orders, "bank")
+    http.post("/api/topics/orders/messages", json={"body": "later", "delay_level": 17})
+    found = http.get("/api/delayed").json()
+    assert [(r["level"], r["delay"], r["waiting"]) for r in found["levels"]] == [(17, "1h", 1)]
+    assert [row["short"] for row in found["messages"]] == ["later"]
+
+
+def test_events_of_the_servers_are_on_the_time_line(http: httpx.Client) -> None:
+    def told() -> bool:
+        events = http.get("/api/replication").json()["events"]
+        return any(event["source"] and "broker-started" in event["text"] for event in events)
+
+    until(told)
 
 
 def test_the_lab_touches_only_its_own(pair: ConsolePair, http: httpx.Client) -> None:

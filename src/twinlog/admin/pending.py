@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from twinlog.admin.brokers import broker_config
 from twinlog.admin.client import Admin, Gathered, gather
-from twinlog.admin.messages import read_queue
+from twinlog.admin.messages import query_by_key, read_queue
+from twinlog.client.errors import BrokerTopicNotFoundError, ClientError, TopicNotFoundError
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.net import calls
 from twinlog.client.net.calls import json_object
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
+from twinlog.message.properties import PROPERTY_REAL_TOPIC
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of, number_or_none
 
-SHOWN_MAX = 200
+SHOWN_MAX = 100
 SCAN_MAX = 5_000
 
 
@@ -82,28 +85,49 @@ async def pending_transactions(admin: Admin) -> list[PendingTransactions]:
 
 
 async def _pending(admin: Admin, half: MessageQueue) -> PendingTransactions:
-    """From where the broker's own check is, without those that an operation names."""
-    ops = MessageQueue(OP_HALF_TOPIC, half.broker_name, half.queue_id)
-    await admin.instance.route(OP_HALF_TOPIC)
-    begin = await _checked(admin, half)
-    decided = set()
-    async for entry in _read(admin, ops, await _checked(admin, ops)):
-        decided |= {
-            number
-            for part in entry.body.decode("utf-8", "replace").split(",")
-            if (number := number_or_none(part)) is not None
-        }
+    """From where the broker's own check is, without those that are known to be decided.
+
+    A broker that does not show its operations leaves a rolled back one in the list until its next
+    check has passed it, half a minute later at most by default.
+    """
+    decided = await _decided(admin, half)
     found: list[ReceivedMessage] = []
     looked_at = 0
-    async for message in _read(admin, half, begin):
+    async for message in _read(admin, half, await _checked(admin, half)):
         looked_at += 1
         if message.queue_offset not in decided:
             found.append(message)
         if len(found) == SHOWN_MAX:
             break
-    return PendingTransactions(
-        half.broker_name, found, len(found) == SHOWN_MAX or looked_at == SCAN_MAX
-    )
+    committed = await asyncio.gather(*(_is_committed(admin, message) for message in found))
+    waiting = [message for message, is_done in zip(found, committed, strict=True) if not is_done]
+    is_cut = len(found) == SHOWN_MAX or looked_at == SCAN_MAX
+    return PendingTransactions(half.broker_name, waiting, is_cut)
+
+
+async def _decided(admin: Admin, half: MessageQueue) -> set[int]:
+    """Offsets of half messages that an operation names, where the broker lets them be read."""
+    ops = MessageQueue(OP_HALF_TOPIC, half.broker_name, half.queue_id)
+    decided: set[int] = set()
+    try:
+        await admin.instance.route(OP_HALF_TOPIC)
+        async for entry in _read(admin, ops, await _checked(admin, ops)):
+            texts = entry.body.decode("utf-8", "replace").split(",")
+            decided |= {n for text in texts if (n := number_or_none(text)) is not None}
+    except (TopicNotFoundError, BrokerTopicNotFoundError):
+        return decided
+    return decided
+
+
+async def _is_committed(admin: Admin, message: ReceivedMessage) -> bool:
+    """Whether the message is in the topic that it was meant for."""
+    topic = message.properties.get(PROPERTY_REAL_TOPIC)
+    if topic is None:
+        return False
+    try:
+        return bool(await query_by_key(admin, topic, message.message_id, is_unique_key=True))
+    except ClientError:
+        return False
 
 
 async def _checked(admin: Admin, queue: MessageQueue) -> int:

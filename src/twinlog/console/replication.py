@@ -7,7 +7,8 @@ was there before, since when something is wrong, the lag of the last hour, what 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +17,7 @@ from twinlog.admin.failover_status import ControlledGroup
 from twinlog.admin.ha import ReplicaState
 from twinlog.admin.replicas import ReplicaFacts, slave_of
 from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.runtime.event_journal import event_time
 
 HISTORY_MS = 3_600_000
 BUCKET_MS = 5_000
@@ -72,6 +74,8 @@ class EventView(Struct, frozen=True):
     group: str
     kind: str
     text: str
+    source: str = ""
+    """The server whose journal has it; empty for what was seen from here."""
 
 
 class GroupView(Struct, frozen=True, kw_only=True):
@@ -117,6 +121,26 @@ class LagPoint(Struct, frozen=True):
     time_ms: int
     lag_bytes: int
     lag_ms: int
+
+
+_BAD_EVENTS = ("left", "lost", "refus", "full", "error", "cut", "damage", "failed", "unlinked")
+
+
+def journal_event(event: Mapping[str, Any]) -> EventView:
+    """A line of a server's journal; what its details are is the server's business."""
+    name = str(event.get("event", ""))
+    details = ", ".join(
+        f"{key} {value}"
+        for key, value in event.items()
+        if key not in ("event", "time", "group", "from") and value not in ("", None, [])
+    )
+    kind = "problem" if any(word in name for word in _BAD_EVENTS) else "journal"
+    if name.endswith("elected") or name == "role":
+        kind = "master"
+    text = f"{name}: {details}" if details else name
+    return EventView(
+        event_time(dict(event)), str(event.get("group", "")), kind, text, str(event.get("from", ""))
+    )
 
 
 # The picture of a moment

@@ -12,11 +12,21 @@ from typing import Any
 
 from twinlog.admin import failover
 from twinlog.admin.client import Admin, ClusterInfo
+from twinlog.admin.events import cluster_events
 from twinlog.admin.failover_status import ControlledGroup, controlled_group
 from twinlog.admin.replicas import ReplicaFacts, all_replicas
 from twinlog.client.errors import ClientError
 from twinlog.console.findings import findings
-from twinlog.console.replication import GroupView, Memory, Snapshot, group_view, with_controller
+from twinlog.console.replication import (
+    HISTORY_MS,
+    EventView,
+    GroupView,
+    Memory,
+    Snapshot,
+    group_view,
+    journal_event,
+    with_controller,
+)
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.tasks import TaskOwner
 
@@ -43,6 +53,7 @@ class Watcher:
         self._controllers_ms = -CONTROLLERS_MS
         self._control: dict[str, ControlledGroup] = {}
         self._events: list[dict[str, Any]] = []
+        self.journal: list[EventView] = []
         self._watchers = 0
         self.memory = Memory()
         self.snapshot = Snapshot(time_ms=0, groups=[], name_server=name_server, error="")
@@ -94,6 +105,7 @@ class Watcher:
         if now_ms - self._controllers_ms > CONTROLLERS_MS:
             self._controllers_ms = now_ms
             self._tasks.job("controllers", self._find_controllers())
+            self._tasks.job("events", self._read_events())
         if self._controllers is None:
             return
         try:
@@ -103,7 +115,12 @@ class Watcher:
             self._control = {}
             self._controllers_ms = 0  # Another one may lead now.
             return
-        self._control = {g.broker_name: controlled_group(g, self._events) for g in groups}
+        self._control = {
+            g.broker_name: controlled_group(
+                g, [event for event in self._events if event.get("group") == g.broker_name]
+            )
+            for g in groups
+        }
 
     async def _find_controllers(self) -> None:
         try:
@@ -113,9 +130,18 @@ class Watcher:
                 return
             leading = await failover.leader(self._admin, addresses)
             self._controllers = failover.Controllers(self._admin, addresses, leading)
-            self._events = await self._controllers.events(limit=EVENTS_MAX)
         except ClientError:
             return
+
+    async def _read_events(self) -> None:
+        """The journals of all servers: they know more, and from before this began to look."""
+        since_ms = self._clock.now_ms() - HISTORY_MS
+        try:
+            found = await cluster_events(self._admin, since_ms=since_ms, limit=EVENTS_MAX)
+        except ClientError:
+            return
+        self._events = found.events
+        self.journal = [journal_event(event) for event in found.events]
 
     def _groups(self, facts: list[ReplicaFacts], now_ms: int) -> list[GroupView]:
         memory = self.memory

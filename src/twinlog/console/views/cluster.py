@@ -57,7 +57,7 @@ def replication_of(context: Context, snapshot: Snapshot) -> Replication:
         error=snapshot.error,
         groups=snapshot.groups,
         lag={name: list(points) for name, points in memory.lag.items()},
-        events=list(memory.events)[::-1],
+        events=sorted([*memory.events, *context.watcher.journal], key=lambda event: -event.time_ms),
     )
 
 
