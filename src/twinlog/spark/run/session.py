@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinlog.spark.errors import PipelineError
+from twinlog.spark.run.pack import packed, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +87,6 @@ QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -104,6 +104,27 @@ CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 BY_FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+
+
+LOOPBACK = {"spark.driver.host": "127.0.0.1"}
+
+
+def is_elsewhere(master: str) -> bool:
+    """Say whether executors run on machines that may not have what this one has."""
+    return not master.startswith(("local", "sc://", CONNECT))
+
+
+def use_any_python() -> None:
+    """Name the Python of a cluster as each machine finds it.
+
+    Spark starts the same command here, to plan, and on workers: a path of this machine would not
+    be there. Here the first one of that name must be this one.
+    """
+    if "PYSPARK_PYTHON" in os.environ:
+        return
+    home = os.path.dirname(sys.executable)
+    os.environ["PATH"] = os.pathsep.join([home, os.environ.get("PATH", "")])
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = "python3"
 
 
 def check_python() -> None:
@@ -130,8 +151,11 @@ def local_session(
     is_remote = master.startswith("sc://")
     if not is_remote:
         check_java()
+    if is_elsewhere(master):
+        use_any_python()
     check_python()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if not is_elsewhere(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"twinlog {name}")
@@ -140,6 +164,11 @@ def local_session(
     else:
         builder = builder.master(master)
     quiet = {} if is_remote else QUIET
+    if is_elsewhere(master):
+        if not _py_files and "spark.archives" not in {**(conf or {}), **_settings}:
+            quiet = {**quiet, **settings_of(packed())}  # the job ships itself
+    elif not is_remote:
+        quiet = {**quiet, **LOOPBACK}
     for key, value in {**quiet, **(conf or {}), **_settings}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
