@@ -119,6 +119,10 @@ def test_our_errors_are_found_in_the_text_of_spark() -> None:
     )
     assert condition_of(text) == ("TOPIC_NOT_FOUND", "there is no topic 'x'", 3)
     assert condition_of("something else\nmore") == ("SPARK_FAILED", "something else", 2)
+    worker = (
+        "Job aborted\nTraceback\n  File x\nModuleNotFoundError: No module named 'twinlog'\n at y"
+    )
+    assert condition_of(worker)[1] == "Job aborted: ModuleNotFoundError: No module named 'twinlog'"
 
 
 def test_the_guide_lists_every_option_and_column() -> None:

@@ -35,8 +35,13 @@ JOBS: dict[str, tuple[str, str, str]] = {
     "mirror": ("twinlog.cli.spark_moves", "mirror_command", "Topics to another cluster."),
     "compact": ("twinlog.cli.spark_moves", "compact_command", "Merge small archive files."),
     "decode": ("twinlog.cli.spark_moves", "decode_command", "Bodies to typed tables."),
+    "pack": ("twinlog.cli.spark_moves", "pack_command", "One archive for workers elsewhere."),
     "report": ("twinlog.cli.spark_queries", "report_command", "One HTML page about a store."),
 }
+# The last line of a traceback of a worker, or the innermost cause of the JVM.
+ROOT_CAUSE = re.compile(
+    r"^(?:Caused by: )?((?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^\n]+)", re.MULTILINE
+)
 CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")
 
 
@@ -166,7 +171,9 @@ def condition_of(text: str) -> tuple[str, str, int]:
     found = re.search(r"twinlog\.spark\.errors\.\w+: \[([A-Z_]+)\] ([^\n]*)", text)
     found = found or CONDITION.search(text)
     if found is None:
-        return "SPARK_FAILED", text.strip().splitlines()[0], 2
+        causes = ROOT_CAUSE.findall(text)
+        first = text.strip().splitlines()[0]
+        return "SPARK_FAILED", f"{first}: {causes[-1]}" if causes else first, 2
     return found[1], found[2], codes.get(found[1], 2)
 
 

@@ -122,10 +122,12 @@ def mirror_command(
 @click.option("--target-bytes", default=256 << 20, show_default=True)
 @click.option("--grace-seconds", default=3600.0, show_default=True)
 @click.option("--expire-days", type=float, help="Forget rows stored longer ago.")
+@click.option("--catalog", multiple=True, metavar="KEY=VALUE", help="Iceberg catalog; `table` too.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def compact_command(
-    archive: str, target_bytes: int, grace_seconds: float, expire_days: float | None, quiet: bool
-) -> None:
+    archive: str, target_bytes: int, grace_seconds: float, expire_days: float | None,
+    catalog: tuple[str, ...], quiet: bool,
+) -> None:  # fmt: skip
     """Merge small files of ARCHIVE, forget old ones, remove what no manifest names."""
     from twinlog.spark.jobs.compact import compact
 
@@ -133,6 +135,24 @@ def compact_command(
     run(
         lambda: compact(
             archive, target_bytes=target_bytes, grace_seconds=grace_seconds,
-            expire_days=expire_days, progress=show,
+            expire_days=expire_days, table=dict(item.split("=", 1) for item in catalog),
+            progress=show,
         )
     )  # fmt: skip
+
+
+@click.command("pack")
+@click.option("--out", default=".", show_default=True, help="Directory to write to.")
+def pack_command(out: str) -> None:
+    """Write the archive that gives workers all they need, for spark-submit --archives."""
+    from pathlib import Path
+
+    from twinlog.spark.jobs.common import Summary
+    from twinlog.spark.run.pack import packed, settings_of
+
+    def pack() -> Summary:
+        made = packed(Path(out).absolute())
+        facts = {"archive": str(made), "bytes": made.stat().st_size, "conf": settings_of(made)}
+        return Summary("pack", facts)
+
+    run(pack)

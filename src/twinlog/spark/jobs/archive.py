@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.spark.archive.manifest import Batch, Manifest
 from twinlog.spark.errors import OptionError
-from twinlog.spark.jobs.common import Progress, Summary, follow_query, session_of, source_options
+from twinlog.spark.jobs.common import (
+    Progress,
+    Summary,
+    follow_query,
+    session_of,
+    source_options,
+    with_parallelism,
+)
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.places import is_local, local_path
 from twinlog.spark.plan.offsets import Offsets, to_json
@@ -63,6 +70,7 @@ def archive(
     before = target.rows()
     show = progress or Progress()
     with session_of(spark, "archive", master=master) as session:
+        source = with_parallelism(source, session)
         writer = target.writer(session, source).option("compression", compression)
         writer = writer.option("checkpointLocation", target.checkpoint)
         trigger_by = {"availableNow": True} if once else {"processingTime": trigger}

@@ -96,6 +96,20 @@ def session_of(
         own.stop()
 
 
+def with_parallelism(source: Mapping[str, str], spark: SparkSession) -> dict[str, str]:
+    """Plan at least as many tasks as the session runs at a time, unless the user chose.
+
+    A Connect session cannot tell.
+    """
+    given = dict(source)
+    context = getattr(spark, "_sc", None)
+    if context is not None and "minpartitions" not in {name.lower() for name in given}:
+        most = next((v for k, v in given.items() if k.lower() == "maxpartitions"), None)
+        count = int(context.defaultParallelism)
+        given["minPartitions"] = str(min(count, int(most)) if most else count)
+    return given
+
+
 def run_tasks(
     spark: SparkSession,
     function: Callable[[Any], list[dict[str, Any]]],

@@ -22,6 +22,7 @@ from twinlog.spark.jobs.common import (
     follow_query,
     session_of,
     source_options,
+    with_parallelism,
 )
 from twinlog.spark.jobs.mirror_queues import (
     PLACE,
@@ -92,6 +93,7 @@ def mirror(
         prepare_topics(source_queues(source), name_server, to_topic)
     columns = [*SENT_COLUMNS, *(["queue_id"] if keep_queue else []), PLACE]
     with session_of(spark, "mirror", master=spark_master) as session:
+        source = with_parallelism(source, session)
         rows = session.readStream.format("twinlog").options(**source).load()
         writer = rows.selectExpr(*columns).writeStream.format("twinlog").options(**target)
         writer = writer.option("checkpointLocation", str(checkpoint))
