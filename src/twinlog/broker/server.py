@@ -83,6 +83,7 @@ from twinlog.runtime.saving import SaveService
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
 from twinlog.runtime.turn import Turn
+from twinlog.store.integrity.format import check_format, write_format
 from twinlog.store.integrity.scrub import Scrubber
 from twinlog.store.message_store import MessageStore
 from twinlog.store.recovery.recover import RecoveryReport
@@ -253,6 +254,7 @@ class Broker:
         if self.guard is not None:
             self.guard.files.load()
         check_descriptors(self.disk, config)
+        check_format(self.disk, config.store_path_root_dir)
         reseed_if_asked(self.disk, config.store_path_root_dir, config.commit_log_paths)
         self.disk.make_directories(posixpath.join(config.store_path_root_dir, "config"))
         self.once.load()
@@ -270,6 +272,7 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         await self.store.start(self.tasks)
+        write_format(self.disk, config.store_path_root_dir)
         self.scrubber.start(self.tasks, has_point=self.recovery.has_point)
         self.saves.start(self.tasks)
         if self.replicas is not None:

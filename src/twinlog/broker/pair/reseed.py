@@ -28,6 +28,7 @@ _MOVED_OF_OURS = (
     "confirmed",
     "confirmed.mark",
     "digests",
+    "format.json",
     "queues",
     "recovery",
     "replicas.json",

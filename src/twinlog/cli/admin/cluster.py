@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 WAIT_STEP_SECONDS = 0.3
 
 
-@click.group(cls=LazyGroup, short_help="Brokers, name servers, health, clients.")
+_LATER = {
+    "upgrade-check": (
+        "twinlog.cli.admin.upgrade", "upgrade_check", "May an upgrade begin, and in which order?",
+    ),
+    "rolling-restart": (
+        "twinlog.cli.admin.upgrade", "rolling_restart", "Restart all brokers, one by one, in sync.",
+    ),
+}  # fmt: skip
+
+
+@click.group(cls=LazyGroup, table=_LATER, short_help="Brokers, name servers, health, clients.")
 def cluster() -> None:
     """A cluster as a whole."""
 

@@ -1,0 +1,116 @@
+"""`twinlog cluster upgrade-check` and `rolling-restart`."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.session import Session, call, run
+from twinlog.cli.exit_codes import FAILED, OK, UNHEALTHY, CommandError
+from twinlog.cli.output import Column, Report, Table
+from twinlog.cli.times import parse_duration
+
+if TYPE_CHECKING:
+    from twinlog.admin.client import Admin
+    from twinlog.admin.upgrade import RestartStep
+
+_STEP_SECONDS = 0.3
+
+
+@click.command("upgrade-check", epilog="Example: twinlog cluster upgrade-check")
+@cluster_options
+def upgrade_check(session: Session) -> int:
+    """May an upgrade begin? The order of restarts, and what to mend first. Exit code 0 or 10."""
+    return run(session, check_report)
+
+
+async def check_report(admin: Admin) -> Report:
+    from twinlog.admin.upgrade import upgrade_check as check
+
+    found = await check(admin)
+    rows = [
+        {"step": number, "broker": f"{step.broker_name}:{step.broker_id}", "role": step.role,
+         "address": step.address, "version": step.version}
+        for number, step in enumerate(found.steps, 1)
+    ]  # fmt: skip
+    columns = [Column("step", is_right=True), Column("broker"), Column("role"), Column("address"),
+               Column("version")]  # fmt: skip
+    tables = [Table(columns, rows, "steps", empty="no broker has registered")]
+    if found.obstacles:
+        obstacles = [{"obstacle": text} for text in found.obstacles]
+        tables.append(Table([Column("obstacle")], obstacles, "obstacles"))
+    sentence = "fit for an upgrade, in this order" if found.is_fit else "not fit for an upgrade"
+    return Report(tables, sentence=sentence, is_healthy=found.is_fit, notes=list(found.notes))
+
+
+@click.command(
+    "rolling-restart",
+    epilog="Example: twinlog cluster rolling-restart --command 'ssh {host} systemctl restart mq'",
+)
+@click.option("--command", "template", metavar="TEXT", required=True,
+              help="Restarts one broker; {name}, {id}, {host}, {port}, {role} are filled in."
+              )  # fmt: skip
+@click.option("--wait", default="120s", show_default=True, metavar="TIME",
+              help="How long a broker may take until all is in sync again.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only print the commands.")
+@cluster_options
+def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -> int:
+    """Restart every broker, slaves first, and wait for in sync before each next one.
+
+    Begins only on a healthy cluster and stops at the first broker that does not come back. Exit
+    code 10: the cluster is not healthy, 1: a command failed.
+    """
+    from twinlog.admin.upgrade import upgrade_check as check
+
+    found = call(session, check)
+    if not found.is_fit:
+        raise CommandError(f"not begun: {'; '.join(found.obstacles)}", UNHEALTHY)
+    for step in found.steps:
+        words = _fill(template, step)
+        click.echo(words)
+        if dry_run:
+            continue
+        began = time.monotonic()
+        done = subprocess.run(words, shell=True, check=False)
+        if done.returncode:
+            raise CommandError(f"the command ended with {done.returncode}: {words}", FAILED)
+        _wait_in_sync(session, step, len(found.steps), parse_duration(wait))
+        click.echo(
+            f"{step.broker_name}:{step.broker_id} in sync after {time.monotonic() - began:.1f} s"
+        )
+    return OK
+
+
+def _fill(template: str, step: RestartStep) -> str:
+    host, _, port = step.address.rpartition(":")
+    values = {"name": step.broker_name, "id": str(step.broker_id), "host": host, "port": port,
+              "role": step.role}  # fmt: skip
+    for name, value in values.items():
+        template = template.replace(f"{{{name}}}", value)
+    return template
+
+
+def _wait_in_sync(session: Session, step: RestartStep, count: int, seconds: float) -> None:
+    """Until all brokers are there and every slave is in sync, twice in a row."""
+    from twinlog.cli.admin.cluster import health_report
+
+    deadline = time.monotonic() + seconds
+    in_a_row, problem = 0, ""
+    while in_a_row < 2:
+        if time.monotonic() > deadline:
+            text = (
+                f"{step.broker_name}:{step.broker_id} is not back after {seconds:.0f} s: {problem}"
+            )
+            raise CommandError(text, UNHEALTHY)
+        time.sleep(_STEP_SECONDS)
+        try:
+            report = call(session, lambda admin: health_report(admin, count))
+        except CommandError as error:
+            in_a_row, problem = 0, error.text
+        else:
+            in_a_row = in_a_row + 1 if report.is_healthy else 0
+            problem = report.sentence
