@@ -55,11 +55,11 @@ class Peer:
         )  # fmt: skip
 
     async def beat(self, n: int, **fields: object) -> Request:
-        given = {"epoch": 0, "maxOffset": 0, "twinlogIncarnation": f"i{n}", **fields}
-        return await self.ask(
-            RequestCode.BROKER_HEARTBEAT, clusterName="c", brokerName="g", brokerId=n,
-            brokerAddr=f"127.0.0.1:{n}", **given,
-        )  # fmt: skip
+        given = {
+            "clusterName": "c", "brokerAddr": f"127.0.0.1:{n}", "epoch": 0, "maxOffset": 0,
+            "twinlogIncarnation": f"i{n}", **fields,
+        }  # fmt: skip
+        return await self.ask(RequestCode.BROKER_HEARTBEAT, brokerName="g", brokerId=n, **given)
 
     async def beat_until_master(self, n: int, master: int, **fields: object) -> Request:
         """An election is written before anybody hears of it."""
@@ -240,3 +240,99 @@ async def test_garbage_is_answered_and_changes_nothing(
     assert (await peer.ask(4711)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert "Traceback" not in controller.output()
     assert (await peer.beat(1)).code == 0
+
+
+# Bad input: a clear line, and no wrong master
+
+
+async def _pair(peer: Peer) -> dict[str, Any]:
+    """Replicas 1 and 2 of group g, 1 the master, both in sync; the record."""
+    await peer.apply(1)
+    await peer.apply(2)
+    record = json.loads((await peer.beat_until_master(1, 1)).body)
+    await peer.beat(2, epoch=1, twinlogKnownEpoch=1)
+    wanted = {"syncStateSet": [1, 2], "syncStateSetEpoch": record["syncStateSetEpoch"]}
+    answer = await peer.ask(
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, wanted, brokerName="g", masterBrokerId=1,
+        masterEpoch=1, twinlogIncarnation="i1", twinlogIncarnations="2=i2",
+    )  # fmt: skip
+    assert answer.code == 0, answer.remark
+    return dict(json.loads((await peer.beat(1, epoch=1, twinlogKnownEpoch=1)).body))
+
+
+async def test_a_broker_of_another_cluster_is_no_replica(
+    controller: TwinlogController, client: RemotingClient
+) -> None:
+    peer = Peer(client, controller.address)
+    record = await _pair(peer)
+    answer = await peer.ask(
+        RequestCode.CONTROLLER_APPLY_BROKER_ID, clusterName="other", brokerName="g",
+        appliedBrokerId=3, registerCheckCode="127.0.0.1:3;1",
+    )  # fmt: skip
+    assert "g belongs to cluster c" in (answer.remark or "")
+    answer = await peer.beat(2, clusterName="other", epoch=9, twinlogKnownEpoch=9)
+    assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    assert "g belongs to cluster c, not to other" in (answer.remark or "")
+    assert json.loads((await peer.beat(1, epoch=1, twinlogKnownEpoch=1)).body) == record
+    assert "refused group=g replica=2" in controller.output()
+
+
+async def test_two_processes_with_one_id(
+    controller: TwinlogController, client: RemotingClient
+) -> None:
+    """Somebody copied a store with its identity and started it elsewhere."""
+    peer = Peer(client, controller.address)
+    record = await _pair(peer)
+    copy = RemotingClient(clock=SystemClock())
+    try:
+        answer = await Peer(copy, controller.address).beat(
+            1, brokerAddr="127.0.0.1:99", twinlogIncarnation="copy", epoch=1, maxOffset=10**12
+        )
+        assert "id 1 of g is taken: 127.0.0.1:1 has it and is alive" in (answer.remark or "")
+    finally:
+        await copy.close()
+    assert json.loads((await peer.beat(1, epoch=1, twinlogKnownEpoch=1)).body) == record
+
+
+async def test_an_old_backup_of_the_state_elects_nobody(
+    controller: TwinlogController, client: RemotingClient, group: ProcessGroup
+) -> None:
+    peer = Peer(client, controller.address)
+    await _pair(peer)
+    file = controller.directory / "controller" / "groups.json"
+    backup = file.read_bytes()
+    client.close_connection(controller.address, "the controller stops")
+    assert controller.stop() == 0
+    file.write_bytes(backup)
+    group.add(controller.restart())
+    # Replica 2 was elected since, and replica 1 has restarted: by the backup it could win.
+    await peer.beat(1, twinlogIncarnation="later", epoch=1, twinlogKnownEpoch=1)
+    answer = await peer.beat(2, epoch=5, twinlogKnownEpoch=5)
+    assert "it is older than the group, adopt the group again" in answer.ext()["twinlogFrozen"]
+    for _ in range(8):
+        answer = await peer.beat(1, twinlogIncarnation="later", epoch=1, twinlogKnownEpoch=1)
+        record = json.loads(answer.body)
+        assert (record["masterEpoch"], record["masterIncarnation"]) == (1, "i1")
+        assert answer.ext()["twinlogLeaseMs"] == "0"
+        await asyncio.sleep(0.4)  # Longer in all than any silence that would be acted upon.
+
+
+async def test_old_alters_are_refused_however_often_they_come(
+    controller: TwinlogController, client: RemotingClient
+) -> None:
+    peer = Peer(client, controller.address)
+    record = await _pair(peer)
+    code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+    for set_epoch in range(record["syncStateSetEpoch"]):
+        answer = await peer.ask(
+            code, {"syncStateSet": [1], "syncStateSetEpoch": set_epoch}, brokerName="g",
+            masterBrokerId=1, masterEpoch=1, twinlogIncarnation="i1",
+        )  # fmt: skip
+        assert answer.code == ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    huge = {"syncStateSet": list(range(9_000)), "syncStateSetEpoch": record["syncStateSetEpoch"]}
+    answer = await peer.ask(
+        code, huge, brokerName="g", masterBrokerId=1, masterEpoch=1, twinlogIncarnation="i1"
+    )
+    assert answer.code == ResponseCode.CONTROLLER_INVALID_REPLICAS
+    assert len(answer.remark or "") < 200
+    assert json.loads((await peer.beat(1, epoch=1, twinlogKnownEpoch=1)).body) == record
