@@ -54,6 +54,9 @@ def test_the_master_is_killed_and_the_group_heals_itself(pair: LocalTwins) -> No
     assert "after" in bodies
     events = [row["event"] for row in pair.twinlog("ha", "events", "-o", "json").json]
     assert events.count("elected") == 2
+    of_all = {row["event"] for row in pair.twinlog("events", "--ha", "-o", "json").json}
+    assert {"elected", "admitted", "broker-started"} <= of_all
+    assert "configuration-changed" not in of_all
     again = pair.up()
     assert "A cluster is running" in again.out
 

@@ -23,7 +23,8 @@ from support.properties import write_properties
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
-LOGBACK = re.compile(r"^\d\d:\d\d:\d\d,\d{3} \|-.*\n", re.M)  # What its logging says of itself.
+# What its logging says of itself, and the empty line behind it.
+LOGBACK = re.compile(r"(?:^\d\d:\d\d:\d\d,\d{3} \|-.*\n)+\n", re.M)
 
 
 class Tools:

@@ -6,7 +6,7 @@ The controllers are named by the caller, by a name server that has one inside, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -246,6 +246,22 @@ class Controllers:
             if replica.is_alive
         ]
         return list(dict.fromkeys([self.leader, *self.addresses, *controllers, *replicas]))
+
+
+# What brokers and controllers write that says nothing about who has what and who leads.
+_NOT_HA = frozenset(
+    {
+        "configuration-changed", "contained-error", "damage-found", "damage-lost", "disk-level",
+        "queue-healed", "range-differs", "requests-refused", "store-healed", "table-not-saved",
+        "table-saved",
+    }
+)  # fmt: skip
+
+
+def about_ha(events: Iterable[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    """The last `limit` of those that are about replication and its masters."""
+    found = [event for event in events if event.get("event") not in _NOT_HA]
+    return found if limit is None else found[-limit:]
 
 
 def choose_target(group: GroupFacts) -> int:

@@ -41,8 +41,11 @@ _SEEN_MAX = 5_000
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000),
               help="The last so many.")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
+@click.option("--ha", "is_ha", is_flag=True, help="Only replication and its masters.")
 @cluster_options
-def events(session: Session, name: str | None, since: str | None, limit: int, follow: bool) -> int:
+def events(
+    session: Session, name: str | None, since: str | None, limit: int, follow: bool, is_ha: bool
+) -> int:
     """Roles, replicas, lag, disks, refusals, errors, recoveries, cuts and settings: what changed.
 
     Merged by time from the journals of all brokers and controllers that answer. A broker that is
@@ -51,12 +54,14 @@ def events(session: Session, name: str | None, since: str | None, limit: int, fo
 
     async def read(admin: Admin, since_ms: int | None, count: int | None) -> list[Event]:
         from twinlog.admin.events import cluster_events
+        from twinlog.admin.failover import about_ha
 
-        found = await cluster_events(admin, name, since_ms=since_ms, limit=count)
+        wanted = None if is_ha else count
+        found = await cluster_events(admin, name, since_ms=since_ms, limit=wanted)
         for address, error in found.failures.items():
             if count is not None:  # Once, not in each round of --follow.
                 click.echo(f"twinlog: no events from {address}: {error}", err=True)
-        return found.events
+        return about_ha(found.events, count) if is_ha else found.events
 
     return show_events(session, read, since, limit, follow)
 

@@ -42,7 +42,7 @@ def events(
 async def read_events(
     admin: Admin, controller: str | None, name: str | None, since_ms: int | None, limit: int | None
 ) -> list[dict[str, Any]]:
-    from twinlog.admin.failover import Controllers
+    from twinlog.admin.failover import Controllers, about_ha
 
     controllers = await Controllers.find(admin, controller)
-    return await controllers.events(name, since_ms=since_ms, limit=limit)
+    return about_ha(await controllers.events(name, since_ms=since_ms), limit)
