@@ -7,7 +7,7 @@ only to a peer that has said it is twinlog.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, unique
 
 OWN_VERSION = (
     407  # Ordinal of 4.9.7 in RocketMQ's version list: the release our bytes are checked against.
@@ -43,6 +43,7 @@ class LanguageCode(IntEnum):
     NODE_JS = 13
 
 
+@unique
 class RequestCode(IntEnum):
     """What a request asks for."""
 
@@ -194,9 +195,9 @@ class RequestCode(IntEnum):
     TWINLOG_REPLICA = 10003  # How far is this replica, and what does it know of its group?
     TWINLOG_PROMOTE = 10004  # To a slave: become the master.
     TWINLOG_RELAY = 10005  # To the master of a group: a client's request that came to another one.
-    TWINLOG_LOG_DIGESTS = 10020  # A replica to another: digests of ranges of the log.
-    TWINLOG_LOG_RANGE = 10021  # A replica to another: bytes of the log, to heal its own.
-    TWINLOG_SCRUB = 10022  # How far is the walk over the store, or begin it now.
+    TWINLOG_LOG_DIGESTS = 10006  # A replica to another: digests of ranges of the log.
+    TWINLOG_LOG_RANGE = 10007  # A replica to another: bytes of the log, to heal its own.
+    TWINLOG_SCRUB = 10008  # How far is the walk over the store, or begin it now.
     TWINLOG_GROUPS = 10020  # To a controller: what is known of groups and their replicas?
     TWINLOG_SET_LEARNER = 10021  # To a controller: drain a replica, or take it back.
     TWINLOG_ADOPT = 10022  # To a controller: the replicas that are here are all there will be.

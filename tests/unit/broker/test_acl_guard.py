@@ -66,7 +66,7 @@ EXT = {
 # Codes that show nothing of anybody, or name a record, and there is none: an account is enough.
 FOR_EVERY_ACCOUNT = {
     "GET_BROKER_RUNTIME_INFO", "GET_SYSTEM_TOPIC_LIST_FROM_BROKER", "GET_BROKER_HA_STATUS",
-    "TWINLOG_INFO", "VIEW_MESSAGE_BY_ID", "END_TRANSACTION",
+    "TWINLOG_EVENTS", "TWINLOG_INFO", "VIEW_MESSAGE_BY_ID", "END_TRANSACTION",
 }  # fmt: skip
 # Codes that ask for the topic or the group they touch, here and in 4.9.
 RESOURCE = {
@@ -123,6 +123,8 @@ OF_VERSION_5 = {
     "BATCH_ACK_MESSAGE",
     # Of ours, and answered in a controlled group only.
     "TWINLOG_RELAY",
+    # Of a controller.
+    "TWINLOG_ADOPT", "TWINLOG_GROUPS", "TWINLOG_SET_LEARNER",
 }  # fmt: skip
 WITHOUT_TOPIC = {key: value for key, value in EXT.items() if key != "topic"}
 DENIED = "AclException"

@@ -1,4 +1,4 @@
-"""Between twinlogs: 10001 to 10005, 10020 to 10022. Who asks says who it is, a client nothing."""
+"""Between twinlogs: 10001 to 10008. Who asks says who it is, a client nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TwinlogRelayRequestHeader(Header):
 
 
 class TwinlogLogRangeRequestHeader(Header):
-    """10020 and 10021. The store id says of which log."""
+    """10006 and 10007. The store id says of which log."""
 
     store_id: str = ""
     offset: Long = -1
@@ -60,6 +60,6 @@ class TwinlogLogRangeRequestHeader(Header):
 
 
 class TwinlogScrubRequestHeader(Header):
-    """10022. `begin` starts a pass now."""
+    """10008. `begin` starts a pass now."""
 
     begin: bool = False
