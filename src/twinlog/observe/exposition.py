@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from twinlog.runtime.clock import Clock
 
-SLICE_MS = 4
+SLICE_MS = 2
 _EOF = b"# EOF\n"
 
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from twinlog.broker.stats.metrics import replica_names
 from twinlog.observe import families as f
-from twinlog.observe.collect import CHUNK, Samples
+from twinlog.observe.collect import CHUNK, SKIPPED, Samples
 from twinlog.observe.exposition import SLICE_MS, write_sliced
 from twinlog.observe.histogram import LATENCY_MS, Histogram
 from twinlog.observe.loop_lag import INTERVAL_MS, LoopLag
@@ -134,8 +134,11 @@ async def test_a_long_scrape_lets_the_loop_go_on() -> None:
 def test_series_beyond_the_limit_are_left_out_and_counted() -> None:
     samples = Samples({}, series_max=4)
     pieces = list(samples.many(f.MESSAGES_IN, rows(10)))
+    assert len(list(samples.many(f.MESSAGES_OUT, []))) == 1
     assert sum(len(piece.samples) for piece in pieces) == 4
     assert samples.left_out == {"rocketmq_messages_in": 6}
+    longer = Samples({}, series_max=4)
+    assert len(list(longer.many(f.MESSAGES_IN, rows(10 * SKIPPED)))) >= 10, "places to pause"
     (left_out,) = samples.left_out_rows()
     assert [(s.labels, s.value) for s in left_out.samples] == [
         ({"metric": "rocketmq_messages_in"}, 6.0)
