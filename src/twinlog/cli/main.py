@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "console": ("twinlog.cli.console", "console", "Run the web console in the foreground."),
     "ha": ("twinlog.cli.admin.ha", "ha", "Replication: is it healthy, and if not, why."),
     "events": ("twinlog.cli.admin.events", "events", "What changed in the cluster, and why."),
+    "top": ("twinlog.cli.admin.top", "top", "One screen of the cluster, live."),
     "context": ("twinlog.cli.admin.context", "context", "Clusters by name, with credentials."),
     "config": ("twinlog.cli.config", "config", "Check, print and explain configuration files."),
     "doctor": ("twinlog.cli.doctor", "doctor", "Look for what is wrong and say what to change."),

@@ -202,6 +202,7 @@ class RequestCode(IntEnum):
     TWINLOG_SET_LEARNER = 10021  # To a controller: drain a replica, or take it back.
     TWINLOG_ADOPT = 10022  # To a controller: the replicas that are here are all there will be.
     TWINLOG_EVENTS = 10023  # What changed and why, from the journal of events.
+    TWINLOG_BUSIEST = 10050  # To a broker: its busiest topics and groups.
 
 
 _REQUEST_NAMES = {code.value: code.name for code in RequestCode}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from twinlog.broker.stats.busiest import BusiestProcessor
 from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_info
 from twinlog.observe.health import ServerFacts
@@ -76,4 +77,11 @@ def status_rows(broker: Broker) -> list[Row[Any]]:
     return [
         Row(code.GET_BROKER_HA_STATUS, NoHeader, status, ANY_ACCOUNT, UNUSED_BODY),
         Row(code.TWINLOG_EVENTS, EventsRequestHeader, events, ANY_ACCOUNT, UNUSED_BODY),
+        Row(
+            code.TWINLOG_BUSIEST,
+            NoHeader,
+            BusiestProcessor(broker).answer,
+            ANY_ACCOUNT,
+            UNUSED_BODY,
+        ),
     ]

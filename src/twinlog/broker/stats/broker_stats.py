@@ -7,6 +7,7 @@ Pure: time is passed in.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import ItemsView
 from typing import Any
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
@@ -112,6 +113,9 @@ class BrokerStatsManager:
         if found is None:
             found = items[key] = StatsItem()
         return found
+
+    def items(self, name: str) -> ItemsView[str, StatsItem]:
+        return self._items[name].items()
 
     def values(self, name: str) -> list[tuple[str, int]]:
         """Keys and totals of one kind, in the order in which they came."""

@@ -1,0 +1,222 @@
+"""`twinlog top`: one screen of a cluster, live. `q` quits.
+
+The screen is made by a pure function of what was seen and of the terminal's size, anew for each
+round, so a window that changes its size is drawn rightly within a second. Nothing but plain control
+sequences is used: it works over ssh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.session import Session, run_async
+from twinlog.cli.exit_codes import UNHEALTHY, USAGE, CommandError
+from twinlog.cli.output import show_bytes, show_percent, show_seconds
+from twinlog.cli.times import now_ms
+
+if TYPE_CHECKING:
+    from twinlog.admin.top import BrokerLine, TopView
+
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_BOLD, _RED, _GREEN, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
+_PROBLEMS_MAX = 3
+_GAP = "  "
+
+
+@click.command("top", epilog="Example: twinlog top --once",
+               short_help="One screen of the cluster, live.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print one screen and end. Exit code 0 or 10.")
+@click.option("--every", "seconds", default=1.0, show_default=True,
+              type=click.FloatRange(0.1, 60), help="Seconds between two looks.")  # fmt: skip
+@cluster_options
+def top(session: Session, once: bool, seconds: float) -> int:
+    """Health, brokers with role and lag, rates, the busiest topics and groups, disks, loop lag."""
+    if once:
+        return _print_once(session)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CommandError("this is no terminal", USAGE, hint="add --once")
+    return run_async(session, lambda: _live(session, seconds))
+
+
+def _print_once(session: Session) -> int:
+    async def seen() -> TopView:
+        from twinlog.admin.top import look
+
+        async with session.admin() as admin:
+            return await look(admin, None, now_ms())
+
+    view = run_async(session, seen)
+    columns = shutil.get_terminal_size((120, 50)).columns
+    width = columns if sys.stdout.isatty() else max(columns, 120)
+    for line in screen(view, width, 10_000, _clock(), color=session.color):
+        click.echo(line)
+    return 0 if view.health.is_healthy else UNHEALTHY
+
+
+async def _live(session: Session, seconds: float) -> int:
+    from twinlog.admin.top import TopView, look
+    from twinlog.client.errors import ClientError
+    from twinlog.observe.health import Code, Finding, Health, Level
+
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    view: TopView | None = None
+    async with session.admin() as admin:
+        with _terminal(keys):
+            while True:
+                try:
+                    view = await look(admin, view, now_ms())
+                except ClientError as error:
+                    text = f"nobody answers: {error}"
+                    down = Finding(Level.PROBLEM, Code.NAME_SERVER_DOWN, session.namesrv, text)
+                    view = TopView(Health((down,)))
+                _draw(view, color=session.color)
+                if await _pressed(keys, seconds):
+                    return 0
+
+
+async def _pressed(keys: asyncio.Queue[str], seconds: float) -> bool:
+    """Whether `q` was pressed within so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while await keys.get() not in ("q", "Q", "\x03", "\x04"):
+                pass
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def _terminal(keys: asyncio.Queue[str]) -> Iterator[None]:
+    """A screen of its own and single keys; as it was before, whatever happens."""
+    import termios
+    import tty
+
+    loop = asyncio.get_running_loop()
+    descriptor = sys.stdin.fileno()
+    kept = termios.tcgetattr(descriptor)
+
+    def read() -> None:
+        data = os.read(descriptor, 64).decode("utf-8", "replace")
+        for key in data or "q":  # An end of input is an end.
+            keys.put_nowait(key)
+
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, read)
+    click.echo(_ENTER, nl=False)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        click.echo(_LEAVE, nl=False)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, kept)
+
+
+def _draw(view: TopView, *, color: bool) -> None:
+    size = os.get_terminal_size(sys.stdout.fileno())  # COLUMNS does not know of a resize.
+    lines = screen(view, size.columns, size.lines, _clock(), color=color)
+    # Each line is cut at its end and the rest of the screen cleared: no flicker.
+    click.echo("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines[:-1]), nl=False)
+    click.echo(f"{lines[-1]}\x1b[K\x1b[J", nl=False)
+
+
+def _clock() -> str:
+    return datetime.now().strftime("%H:%M:%S")
+
+
+# The screen: pure
+
+
+def screen(view: TopView, width: int, height: int, clock: str, *, color: bool = False) -> list[str]:
+    """At most `height` lines of at most `width` columns."""
+    lines = [_paint(_cut(f"twinlog top  {clock}  {len(view.brokers)} brokers  q quits", width),
+                    _BOLD, color)]  # fmt: skip
+    lines.append(_paint(_cut(view.health.sentence("the cluster"), width),
+                        _GREEN if view.health.is_healthy else _RED, color))  # fmt: skip
+    steps = [f"{f.level.value}: {f.text} -> {f.next_step}" for f in view.health.findings]
+    lines += (_cut(f"  {step}", width) for step in steps[:_PROBLEMS_MAX])
+    lines.append("")
+    lines += _table(_BROKER_HEADS, [_broker_cells(line) for line in view.brokers], width, color)
+    left = max(0, height - len(lines) - 4)
+    topics = [(t.topic, _rate(t.rate), f"{show_bytes(t.bytes_rate)}/s") for t in view.topics]
+    groups = [(g.group, g.topic, _rate(g.rate), str(g.lag)) for g in view.groups]
+    shown = _shares(left, len(topics), len(groups))
+    lines += ["", *_table(_TOPIC_HEADS, topics[: shown[0]], width, color)]
+    lines += ["", *_table(_GROUP_HEADS, groups[: shown[1]], width, color)]
+    return lines[: max(1, height)]
+
+
+_BROKER_HEADS = ("BROKER", "ROLE", "STATE", "IN/S", "OUT/S", "LAG", "LAG TIME", "DISK", "LOOP")
+_TOPIC_HEADS = ("TOPIC", "IN/S", "BYTES/S")
+_GROUP_HEADS = ("GROUP", "CONSUMES", "OUT/S", "BEHIND")
+_TEXT = {"BROKER", "ROLE", "STATE", "TOPIC", "GROUP", "CONSUMES"}
+
+
+def _broker_cells(line: BrokerLine) -> tuple[str, ...]:
+    return (
+        f"{line.name}:{line.broker_id}",
+        line.role,
+        line.state,
+        _rate(line.in_rate),
+        _rate(line.out_rate),
+        show_bytes(line.lag_bytes),
+        show_seconds(line.lag_ms),
+        show_percent(line.disk_ratio),
+        "-" if line.loop_lag_ms is None else f"{line.loop_lag_ms} ms",
+    )
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _shares(room: int, *counts: int) -> tuple[int, ...]:
+    """Lines for each table: what one does not need, the others have."""
+    shares, left = [0] * len(counts), room
+    while left > 0:
+        wanting = [index for index, count in enumerate(counts) if shares[index] < count]
+        if not wanting:
+            break
+        for index in wanting[:left]:
+            shares[index] += 1
+        left -= len(wanting[:left])
+    return tuple(shares)
+
+
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, color: bool
+) -> list[str]:
+    """Numbers keep their width; names, which are first, give way."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    names = [index for index, head in enumerate(heads) if head in _TEXT]
+    excess = sum(widths) + len(_GAP) * (len(heads) - 1) - width
+    for index in sorted(names, key=lambda index: -widths[index]):
+        spare = max(0, widths[index] - 6)
+        taken = min(spare, max(0, excess))
+        widths[index] -= taken
+        excess -= taken
+    lines = []
+    for row in (heads, *rows):
+        cells = [
+            _cut(cell, size).ljust(size) if head in _TEXT else cell.rjust(size)
+            for cell, head, size in zip(row, heads, widths, strict=True)
+        ]
+        lines.append(_cut(_GAP.join(cells).rstrip(), width))
+    lines[0] = _paint(lines[0], _BOLD, color)
+    return lines
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…" * (width > 0)
+
+
+def _paint(text: str, code: str, color: bool) -> str:
+    return f"{code}{text}{_PLAIN}" if color else text

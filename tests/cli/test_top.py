@@ -1,0 +1,92 @@
+"""`twinlog top` in a real terminal: live, resized, quit with q, and once without one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pexpect
+
+from support.command_line import DEADLINE_S, TWINLOG, LocalTwins, process
+from support.processes import wait_until
+
+
+def spawn(cluster: LocalTwins, *words: str, rows: int = 40, columns: int = 140) -> pexpect.spawn:
+    env = {**os.environ, "TERM": "xterm"}
+    env.pop("NO_COLOR", None)
+    return pexpect.spawn(
+        str(TWINLOG), ["top", "-n", cluster.namesrv, "--every", "0.2", *words], env=env,
+        encoding="utf-8", timeout=DEADLINE_S, dimensions=(rows, columns),
+    )  # fmt: skip
+
+
+def test_once_prints_the_cluster(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "orders", "-q", "2").ok()
+    cluster.twinlog("topic", "produce", "orders", "one", "two").ok()
+    found = process("top", "--once", "-n", cluster.namesrv, NO_COLOR="1")
+    assert found.code == 0, found.err
+    lines = found.out.splitlines()
+    assert lines[1] == "the cluster is healthy"
+    assert re.search(r"broker-a:0 +ASYNC_MASTER +up ", found.out)
+    assert re.search(r"broker-a:1 +SLAVE +up .* 0 B +0.0 s", found.out)
+    assert re.search(r"^orders ", found.out, re.MULTILINE)
+    assert "\x1b" not in found.out
+
+
+def test_without_a_terminal_it_wants_once(cluster: LocalTwins) -> None:
+    found = process("top", "-n", cluster.namesrv)
+    assert found.code == 2
+    assert "--once" in found.err
+
+
+def test_live_rates_resize_and_quit(cluster: LocalTwins) -> None:
+    terminal = spawn(cluster)
+    terminal.expect(re.escape("\x1b[?1049h"))
+    terminal.expect("the cluster is healthy")
+    # Traffic is seen as a rate, without anybody asking again.
+    cluster.twinlog("topic", "create", "lively").ok()
+    cluster.twinlog("bench", "pub", "lively", "--msgs", "2000", "--size", "100").ok()
+    terminal.expect("lively +[1-9][0-9,.]*  +[1-9]")
+    # Another size: the next screen has it.
+    terminal.setwinsize(12, 60)
+    terminal.expect(re.escape("\x1b[H"))
+    wait_until(lambda: _widest(terminal) <= 60, "lines are as wide as the window")
+    terminal.send("x")  # No key but q ends it.
+    terminal.expect("twinlog top")
+    terminal.send("q")
+    terminal.expect(re.escape("\x1b[?1049l"))
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+def _widest(terminal: pexpect.spawn) -> int:
+    terminal.expect(re.escape("\x1b[J"))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", str(terminal.before))
+    return max(len(line) for line in text.split("\r\n"))
+
+
+def test_the_terminal_is_as_before_after_an_interrupt(cluster: LocalTwins) -> None:
+    terminal = spawn(cluster)
+    terminal.expect("the cluster is healthy")
+    terminal.sendintr()
+    terminal.expect(re.escape("\x1b[?1049l"))
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert "Traceback" not in str(terminal.before)
+
+
+def test_zz_a_dead_slave_and_a_dead_name_server_are_seen(cluster: LocalTwins) -> None:
+    """Last: processes are killed."""
+    terminal = spawn(cluster)
+    terminal.expect("the cluster is healthy")
+    os.kill(cluster.pid("broker-a-1"), signal.SIGKILL)
+    terminal.expect("the cluster is not healthy: no slave is connected")
+    assert process("top", "--once", "-n", cluster.namesrv).code == 10
+    os.kill(cluster.pid("namesrv"), signal.SIGKILL)
+    terminal.expect("the cluster is not healthy: nobody answers")
+    terminal.send("q")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
