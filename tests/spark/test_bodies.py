@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
+import pyarrow as pa
 import pytest
 from order_pb import Order
 from storefiles import StoreFiles
 
 from twinlog.message.compression import compress
 from twinlog.message.sysflag import CompressionType, with_compression_type
+from twinlog.spark.decode import avro, json_rows
 from twinlog.spark.decode.body import body_columns
 from twinlog.spark.errors import OptionError
 
@@ -132,3 +137,88 @@ def test_avro_values_have_the_types_of_the_schema(spark: Any, tmp_path: Path) ->
 def test_options_about_bodies_that_cannot_be_meant(options: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         body_columns(options)
+
+
+LOGICAL = json.dumps(
+    {
+        "type": "record", "name": "Pay",
+        "fields": [
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "sum", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
+                                     "scale": 2}},
+            {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+            {"name": "from", "type": {"type": "record", "name": "Place",
+                                      "fields": [{"name": "city", "type": "string"}]}},
+            {"name": "to", "type": ["null", "Place"], "default": None},
+        ],
+    }
+)  # fmt: skip
+
+
+def encoded(schema: str, value: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), value)
+    return out.getvalue()
+
+
+def test_avro_logical_and_named_types() -> None:
+    kind = avro.spark_type(json.loads(LOGICAL))
+    assert kind == (
+        "STRUCT<`at`: TIMESTAMP, `day`: DATE, `sum`: DECIMAL(9,2), `id`: STRING, "
+        "`from`: STRUCT<`city`: STRING>, `to`: STRUCT<`city`: STRING>>"
+    )
+    value = {
+        "at": datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC), "day": date(2026, 1, 2),
+        "sum": Decimal("12.34"), "id": str(UUID(int=7)), "from": {"city": "Bern"}, "to": None,
+    }  # fmt: skip
+    assert avro.parser(LOGICAL, {})(encoded(LOGICAL, value)) == value
+    with pytest.raises(OptionError, match="time-millis"):
+        avro.spark_type({"type": "int", "logicalType": "time-millis"})
+
+
+def test_avro_frames_writer_schemas_and_bytes_left_over(tmp_path: Path) -> None:
+    old = {"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}]}
+    new = {**old, "fields": [*old["fields"], {"name": "n", "type": "string", "default": "none"}]}
+    body = encoded(json.dumps(old), {"id": 5})
+    framed = b"\x00" + (42).to_bytes(4, "big") + body
+    plain = avro.parser(json.dumps(old), {})
+    assert plain(framed) == plain(body) == {"id": 5}
+    with pytest.raises(ValueError, match="3 bytes are left over"):
+        plain(body + b"abc")
+    evolved = avro.parser(json.dumps(new), {"writerSchema": json.dumps(old)})
+    assert evolved(body) == evolved(framed) == {"id": 5, "n": "none"}
+    (tmp_path / "42.avsc").write_text(json.dumps(old))
+    by_number = avro.parser(json.dumps(new), {"schemaRegistry": str(tmp_path)})
+    assert by_number(framed) == {"id": 5, "n": "none"}
+    with pytest.raises(ValueError, match="schema 7 is not in"):
+        by_number(b"\x00" + (7).to_bytes(4, "big") + body)
+
+
+def test_json_values_are_those_of_a_reader_that_reads_one_by_one() -> None:
+    kind = pa.struct(
+        [
+            ("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32()),
+            ("sum", pa.decimal128(9, 2)), ("tags", pa.list_(pa.string())),
+            ("in", pa.struct([("x", pa.float64())])),
+        ]
+    )  # fmt: skip
+    good = [
+        b'{"id": %d, "at": "2026-01-02T03:04:05.000678Z", "sum": "12.34", "other": [1]}' % n
+        for n in range(40)
+    ]
+    values, errors = json_rows.decode(good, kind)
+    assert errors == [None] * 40
+    assert values.type == kind
+    assert values[7].as_py()["id"] == 7
+    assert values[7].as_py()["sum"] == Decimal("12.34")
+    assert values[7].as_py()["at"] == datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+    odd = [b'{"id": 1}\n{"id": 2}', b'{"id": "x"}', b"[1]", b"", b'{"sum": 1.25}', b'{\n"id":\n3}']
+    mixed = good[:9] + odd + good[9:]
+    values, errors = json_rows.decode(mixed, kind)
+    assert [row for row, error in enumerate(errors) if error] == [9, 10, 11, 12]
+    assert [values[row].as_py() for row in range(9, 13)] == [None] * 4
+    assert values[13].as_py()["sum"] == Decimal("1.25")
+    assert values[14].as_py()["id"] == 3
+    assert [v["id"] for v in values.to_pylist()[15:]] == list(range(9, 40))
+    assert json_rows.decode([], kind)[1] == []

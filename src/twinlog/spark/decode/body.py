@@ -9,15 +9,15 @@ Parquet under `deadLetterPath`.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from twinlog.spark.decode import avro, json_rows
 from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import OptionError, RecordCorruptError
 from twinlog.spark.places import is_local, open_place
@@ -65,44 +65,9 @@ def _spark_type(kind: str, raw: Mapping[str, str]) -> str:
     if kind == "json":
         return text if text.upper().startswith("STRUCT<") else f"STRUCT<{text}>"
     if kind == "avro":
-        return avro_type(_avro_schema(text))
+        return avro.spark_type(avro.schema_of(text))
     # Without a compiler the fields of a descriptor are not known; its JSON form is text.
     return "STRING"
-
-
-def _avro_schema(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise OptionError("BAD_OPTION", f"bodySchema is no Avro schema: {error}") from error
-
-
-AVRO_TYPES = {
-    "null": "STRING", "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT",
-    "double": "DOUBLE", "bytes": "BINARY", "string": "STRING", "enum": "STRING", "fixed": "BINARY",
-}  # fmt: skip
-
-
-def avro_type(schema: Any) -> str:
-    """Return the Spark type of an Avro schema."""
-    if isinstance(schema, list):
-        rest = [part for part in schema if part != "null"]
-        if len(rest) != 1:
-            raise OptionError("BAD_OPTION", f"an Avro union of {rest} has no Spark type")
-        return avro_type(rest[0])
-    kind = schema["type"] if isinstance(schema, dict) else schema
-    if isinstance(kind, dict | list):
-        return avro_type(kind)
-    if kind == "record":
-        fields = [f"`{field['name']}`: {avro_type(field['type'])}" for field in schema["fields"]]
-        return f"STRUCT<{', '.join(fields)}>"
-    if kind == "array":
-        return f"ARRAY<{avro_type(schema['items'])}>"
-    if kind == "map":
-        return f"MAP<STRING, {avro_type(schema['values'])}>"
-    if kind not in AVRO_TYPES:
-        raise OptionError("BAD_OPTION", f"the Avro type {kind!r} is not known here")
-    return AVRO_TYPES[kind]
 
 
 def parser(kind: str, raw: Mapping[str, str]) -> Parse:
@@ -111,12 +76,7 @@ def parser(kind: str, raw: Mapping[str, str]) -> Parse:
         return json.loads
     text = _schema_text(raw)
     if kind == "avro":
-        try:
-            import fastavro
-        except ImportError as error:
-            raise OptionError("BAD_OPTION", "decodeBody=avro needs the package fastavro") from error
-        schema = fastavro.parse_schema(_avro_schema(text))
-        return lambda body: fastavro.schemaless_reader(io.BytesIO(body), schema)
+        return avro.parser(text, raw)
     return _protobuf_parser(text)
 
 
@@ -137,6 +97,11 @@ def _protobuf_parser(name: str) -> Parse:
             f"bodySchema={name!r} must be module:Message of a generated class: {error}",
         ) from error
     return lambda body: MessageToJson(kind.FromString(body), preserving_proto_field_name=True)
+
+
+def first_error(errors: Sequence[str | None]) -> int | None:
+    """Return the place of the first error."""
+    return next((row for row, error in enumerate(errors) if error is not None), None)
 
 
 class BodyDecoder:
@@ -160,16 +125,20 @@ class BodyDecoder:
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Replace the bodies of one batch."""
-        values, errors = [], []
-        for row, body in enumerate(batch.column("body").to_pylist()):
-            value, error = self._one(batch, row, body)
-            values.append(value)
-            errors.append(error)
+        bodies = batch.column("body").to_pylist()
+        if self.kind == "json" and self.arrow_type is not None:
+            values, errors = json_rows.decode(bodies, self.arrow_type)
+            if self.mode == "fail" and (bad := first_error(errors)) is not None:
+                raise self._failure(batch, bad, str(errors[bad]))
+        else:
+            pairs = [self._one(batch, row, body) for row, body in enumerate(bodies)]
+            values, errors = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         if self.mode == "deadletter" and any(errors):
             self._bury(batch, errors)
         arrays = {"body_error": pa.array(errors, pa.string())}
         if self.arrow_type is not None:
-            arrays["body"] = pa.array(values, self.arrow_type)
+            is_ready = isinstance(values, pa.Array)
+            arrays["body"] = values if is_ready else pa.array(values, self.arrow_type)
         chosen = [arrays[n] if n in arrays else batch.column(n) for n in self.columns]
         return pa.RecordBatch.from_arrays(chosen, list(self.columns))
 
@@ -181,15 +150,18 @@ class BodyDecoder:
         except Exception as error:  # whatever a codec of another package raises is a bad body
             reason = f"{type(error).__name__}: {error}"
             if self.mode == "fail":
-                topic = batch.column("topic")[row].as_py()
-                at = batch.column("phys_offset")[row].as_py()
-                raise RecordCorruptError(
-                    "BODY_UNDECODABLE",
-                    f"{topic}, record at physical offset {at}: the body is no {self.kind} of "
-                    f"bodySchema: {reason}; set decodeMode=null or deadletter to go on",
-                ) from error
+                raise self._failure(batch, row, reason) from error
             return None, reason
         return value, None
+
+    def _failure(self, batch: pa.RecordBatch, row: int, reason: str) -> RecordCorruptError:
+        topic = batch.column("topic")[row].as_py()
+        at = batch.column("phys_offset")[row].as_py()
+        return RecordCorruptError(
+            "BODY_UNDECODABLE",
+            f"{topic}, record at physical offset {at}: the body is no {self.kind} of "
+            f"bodySchema: {reason}; set decodeMode=null or deadletter to go on",
+        )
 
     def _bury(self, batch: pa.RecordBatch, errors: list[str | None]) -> None:
         """Write dead letters; the name follows from the rows, so a task done again overwrites."""

@@ -1,0 +1,159 @@
+"""Avro bodies: types, names, writer and reader schemas, and the framing of a schema registry.
+
+A body is the value itself, or (what registries' clients write) a zero byte, the number of the
+writer's schema in four bytes, and the value. It must be used up to its last byte: what decodes and
+leaves something over was written with another schema.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from twinlog.spark.errors import OptionError
+
+TYPES = {
+    "null": "STRING", "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT",
+    "double": "DOUBLE", "bytes": "BINARY", "string": "STRING", "enum": "STRING", "fixed": "BINARY",
+}  # fmt: skip
+LOGICAL = {
+    "date": "DATE", "timestamp-millis": "TIMESTAMP", "timestamp-micros": "TIMESTAMP",
+    "local-timestamp-millis": "TIMESTAMP_NTZ", "local-timestamp-micros": "TIMESTAMP_NTZ",
+    "uuid": "STRING",
+}  # fmt: skip
+FRAME_SIZE = 5
+REGISTRY_SECONDS = 10
+
+
+def schema_of(text: str, option: str = "bodySchema") -> Any:
+    """Read a schema's text."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError("BAD_OPTION", f"{option} is no Avro schema: {error}") from error
+
+
+def spark_type(schema: Any, known: dict[str, str] | None = None) -> str:
+    """Return the Spark type of a schema; named types may be used again by their names."""
+    names: dict[str, str] = {} if known is None else known
+    if isinstance(schema, list):
+        rest = [part for part in schema if part != "null"]
+        if len(rest) != 1:
+            raise OptionError("BAD_OPTION", f"an Avro union of {rest} has no Spark type")
+        return spark_type(rest[0], names)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, dict | list):
+        return spark_type(kind, names)
+    if isinstance(schema, dict) and "logicalType" in schema:
+        return _logical(schema, kind)
+    if kind == "array":
+        return f"ARRAY<{spark_type(schema['items'], names)}>"
+    if kind == "map":
+        return f"MAP<STRING, {spark_type(schema['values'], names)}>"
+    if kind in ("record", "enum", "fixed") and isinstance(schema, dict):
+        return _named(schema, kind, names)
+    found = TYPES.get(kind) or names.get(kind) or names.get(kind.rpartition(".")[2])
+    if not found:
+        raise OptionError("BAD_OPTION", f"the Avro type {kind!r} is not known here")
+    return found
+
+
+def _named(schema: Mapping[str, Any], kind: str, names: dict[str, str]) -> str:
+    found = TYPES.get(kind, "")
+    if kind == "record":
+        fields = [f"`{f['name']}`: {spark_type(f['type'], names)}" for f in schema["fields"]]
+        found = f"STRUCT<{', '.join(fields)}>"
+    names[str(schema.get("name", "")).rpartition(".")[2]] = found
+    return found
+
+
+def _logical(schema: Mapping[str, Any], kind: str) -> str:
+    logical = schema["logicalType"]
+    if logical == "decimal":
+        return f"DECIMAL({schema['precision']},{schema.get('scale', 0)})"
+    if logical in LOGICAL:
+        return LOGICAL[logical]
+    raise OptionError(
+        "BAD_OPTION", f"the logical Avro type {logical!r} of {kind} has no Spark type"
+    )
+
+
+def parser(reader_text: str, raw: Mapping[str, str]) -> Callable[[bytes], Any]:
+    """Return the function that turns one body into Python values."""
+    try:
+        import fastavro
+    except ImportError as error:
+        raise OptionError("BAD_OPTION", "decodeBody=avro needs the package fastavro") from error
+    reader = fastavro.parse_schema(schema_of(reader_text))
+    own = (
+        fastavro.parse_schema(schema_of(raw["writerSchema"], "writerSchema"))
+        if ("writerSchema" in raw)
+        else reader
+    )
+    writers = Writers(raw.get("schemaRegistry"))
+
+    def read(body: bytes, at: int, writer: Any) -> Any:
+        stream = io.BytesIO(body)
+        stream.seek(at)
+        value = fastavro.schemaless_reader(stream, writer, reader)
+        left = len(body) - stream.tell()
+        if left:
+            raise ValueError(f"{left} bytes are left over: it was written with another schema")
+        return _plain(value)
+
+    def parse(body: bytes) -> Any:
+        is_framed = len(body) >= FRAME_SIZE and body[0] == 0
+        if is_framed and writers.place is not None:
+            return read(body, FRAME_SIZE, writers.get(int.from_bytes(body[1:FRAME_SIZE], "big")))
+        try:
+            return read(body, 0, own)
+        except Exception:
+            if not is_framed:
+                raise
+            return read(body, FRAME_SIZE, own)
+
+    return parse
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, UUID) else value
+
+
+class Writers:
+    """Schemas by their numbers: `ID.avsc` in a directory, or a registry's address."""
+
+    def __init__(self, place: str | None) -> None:
+        self.place = place
+        self.known: dict[int, Any] = {}
+
+    def get(self, number: int) -> Any:
+        """Return a writer's schema.
+
+        Raises:
+            ValueError: the registry does not have it.
+        """
+        import fastavro
+
+        if number not in self.known:
+            self.known[number] = fastavro.parse_schema(schema_of(self._text(number), "a schema"))
+        return self.known[number]
+
+    def _text(self, number: int) -> str:
+        assert self.place is not None
+        try:
+            if self.place.startswith(("http://", "https://")):
+                address = f"{self.place.rstrip('/')}/schemas/ids/{number}"
+                with urllib.request.urlopen(address, timeout=REGISTRY_SECONDS) as answer:
+                    return str(json.loads(answer.read())["schema"])
+            return (Path(self.place) / f"{number}.avsc").read_text("utf-8")
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"schema {number} is not in {self.place}: {error}") from error

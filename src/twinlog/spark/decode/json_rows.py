@@ -1,0 +1,77 @@
+"""JSON bodies to Arrow by Arrow's own reader, many at a time.
+
+Dates, timestamps (ISO 8601) and decimals are read as their types. A batch that is refused is halved
+until the bodies that are wrong stand alone; one alone gets a second try by Python's reader, which
+knows forms that Arrow's does not (maps, decimals that are numbers), and whose error is the reason.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+
+def decode(bodies: Sequence[bytes], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
+    """Return the values, null where a body is wrong, and the reasons."""
+    parts: list[pa.Array] = []
+    errors: list[str | None] = []
+    _decode(bodies, kind, parts, errors)
+    return (pa.concat_arrays(parts) if parts else pa.array([], kind)), errors
+
+
+def _decode(
+    bodies: Sequence[bytes], kind: pa.DataType, parts: list[pa.Array], errors: list[str | None]
+) -> None:
+    if not bodies:
+        return
+    found = _by_arrow(bodies, kind)
+    if found is not None:
+        parts.append(found)
+        errors.extend([None] * len(bodies))
+    elif len(bodies) == 1:
+        value, error = _by_python(bodies[0], kind)
+        parts.append(value)
+        errors.append(error)
+    else:
+        middle = len(bodies) // 2
+        _decode(bodies[:middle], kind, parts, errors)
+        _decode(bodies[middle:], kind, parts, errors)
+
+
+def _by_arrow(bodies: Sequence[bytes], kind: pa.DataType) -> pa.Array | None:
+    from pyarrow import json as arrow_json
+
+    if not all(body.startswith(b"{") and body.endswith(b"}") for body in bodies):
+        return None
+    shape = pa.schema(list(kind))
+    options = arrow_json.ParseOptions(
+        explicit_schema=shape, newlines_in_values=True, unexpected_field_behavior="ignore"
+    )
+    data = b"\n".join(bodies)
+    block = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    try:
+        table = arrow_json.read_json(io.BytesIO(data), block, options)
+        if table.num_rows != len(bodies):
+            return None
+        return table.cast(shape).to_struct_array().combine_chunks().cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
+        return None
+
+
+def _by_python(body: bytes, kind: pa.DataType) -> tuple[pa.Array, str | None]:
+    try:
+        value: Any = json.loads(body, parse_float=Decimal if _has_decimal(kind) else None)
+        return pa.array([value], kind), None
+    except Exception as error:  # whatever is wrong with a body is its reason
+        return pa.nulls(1, kind), f"{type(error).__name__}: {error}"
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(
+        _has_decimal(kind.field(number).type) for number in range(kind.num_fields)
+    )
