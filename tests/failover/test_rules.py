@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from support.local_brokers import until
-from support.local_group import LocalGroup, local_group
+from support.local_group import GROUP, LocalGroup, local_group
 from twinlog.broker.group.role_change import RoleChange
 from twinlog.broker.server import Broker
 from twinlog.ha.twin.wire import ErrorCode, Hello
+from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 
 TOPIC, QUEUE = "load", 0
@@ -260,3 +261,84 @@ async def test_a_send_to_a_slave_is_passed_on_to_the_master(tmp_path: Path) -> N
         await until(lambda: placed(first) == 2)
         assert second.relay is not None
         assert second.relay.relayed_count == 1
+
+
+async def test_a_topic_that_was_created_is_there_after_a_switch(tmp_path: Path) -> None:
+    """RocketMQ's #9804: the answer left before anybody else had the topic."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        header = {
+            "topic": "new", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 3,
+            "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+        }  # fmt: skip
+        answer = await group.brokers.call(first, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        assert answer.code == ResponseCode.SUCCESS
+        await cut_link(group, second)
+        answer = await group.brokers.call(
+            first, RequestCode.UPDATE_AND_CREATE_TOPIC, {**header, "topic": "late"}
+        )
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "not confirmed" in (answer.remark or "")
+        await group.brokers.end(first)
+        await group.restart_controller()
+        await until(lambda: second.role.is_master)
+        topic = second.topics.select("new")
+        assert topic is not None
+        assert topic.write_queue_nums == 3
+
+
+async def test_a_queue_has_one_owner_over_a_switch(tmp_path: Path) -> None:
+    """RocketMQ forgets locks at a switch: two clients consume one queue in order."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        queue = {"topic": "t", "brokerName": "broker-a", "queueId": 0}
+
+        async def lock(broker: Broker, client: str) -> list[object]:
+            body = {"consumerGroup": "g", "clientId": client, "mqSet": [queue]}
+            answer = await group.brokers.call(
+                broker, RequestCode.LOCK_BATCH_MQ, body=msgspec.json.encode(body)
+            )
+            found: list[object] = fastjson.loads(answer.body)["lockOKMQSet"]
+            return found
+
+        assert len(await lock(first, "one")) == 1
+        await group.brokers.end(first)
+        await until(lambda: second.role.is_master)
+        assert await lock(second, "other") == []
+        assert len(await lock(second, "one")) == 1
+
+
+async def test_commits_of_the_last_moment_reach_the_next_master(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        for _ in range(3):
+            assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        header = {"consumerGroup": "g", "topic": TOPIC, "queueId": QUEUE, "commitOffset": 3}
+        await group.brokers.call(first, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        assert first.replicas is not None
+        await first.replicas.resign()
+        await until(lambda: second.role.is_master)
+        await until(lambda: second.offsets.query("g", TOPIC, QUEUE) == 3)
+
+
+async def test_a_fixed_pair_is_adopted_when_all_its_replicas_are_there(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        fixed = {"enable_controller_mode": False, "controller_addr": "", "broker_name": GROUP}
+        master = await group.start("first", **fixed)
+        slave = await group.start(
+            "second", **{**fixed, "broker_role": "SLAVE", "broker_id": 1},
+            ha_master_address=f"127.0.0.1:{master.ha.listen_port}",
+        )  # fmt: skip
+        await until(lambda: len(master.ha.acks) == 1)
+        assert await send(group, master, b"before") == (ResponseCode.SUCCESS, "")
+        for broker in (slave, master):
+            await group.brokers.end(broker)
+        second = await group.start("second", total_replicas=2)
+        await until(lambda: group.is_known and 1 in group.record.replicas)
+        assert not second.role.is_master
+        first = await group.start("first", total_replicas=2)
+        await until(lambda: first.role.is_master)
+        assert visible(first) <= placed(first) == 1
+        await group.in_sync(2)
+        await until(lambda: visible(first) == visible(second) == 1)
+        assert await send(group, first, b"after") == (ResponseCode.SUCCESS, "")

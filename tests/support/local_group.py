@@ -48,6 +48,10 @@ class LocalGroup:
         )
 
     @property
+    def is_known(self) -> bool:
+        return self.controller.core is not None and GROUP in self.controller.core.groups
+
+    @property
     def record(self) -> GroupRecord:
         assert self.controller.core is not None
         return self.controller.core.groups[GROUP].record

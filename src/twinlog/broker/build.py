@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
+from twinlog.broker.group.confirmed_answers import ConfirmedAnswers
 from twinlog.broker.group.controller_link import ControllerLink
 from twinlog.broker.group.relay import Relay
 from twinlog.broker.group.replicas import ReplicasManager
@@ -190,6 +191,7 @@ def build_services(broker: Broker) -> None:
     )
     if broker.role.is_controlled:
         broker.relay = broker.requests.relay = Relay(broker)
+        broker.requests.confirms = ConfirmedAnswers(broker.store, broker.ha, broker.role)
         broker.replicas = _build_replicas(broker)
 
 
@@ -242,6 +244,7 @@ def _build_pair(broker: Broker) -> PairService:
         "schedule": broker.schedule,
         "clock": broker.clock,
     }
+    locks = broker.locks if broker.role.is_controlled else None
     path = posixpath.join(config.store_path_root_dir, "twinlog", "metadata.json")
     return PairService(
         config,
@@ -250,10 +253,19 @@ def _build_pair(broker: Broker) -> PairService:
         tasks=broker.tasks,
         client=broker.client,
         writer=MetadataWriter(
-            store=broker.store, host=store_host(config), guard=broker.skip_guard, **tables
+            store=broker.store,
+            host=store_host(config),
+            guard=broker.skip_guard,
+            locks=locks,
+            **tables,
         ),
         reader=MetadataReader(
-            store=broker.store, disk=broker.disk, path=path, guard=broker.skip_guard, **tables
+            store=broker.store,
+            disk=broker.disk,
+            path=path,
+            guard=broker.skip_guard,
+            locks=locks,
+            **tables,
         ),
         synchronize=SlaveSynchronize(
             config,

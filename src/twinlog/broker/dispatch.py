@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinlog.broker.group.confirmed_answers import ConfirmedAnswers
 from twinlog.broker.tables.creation_quota import CreationQuota
 from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -33,7 +34,9 @@ class Dispatch:
         self._handlers: dict[int, tuple[Handler, int]] = {}
         self._guard: AccessGuard | None = None
         self._pair: PairService
-        self.relay: Relay | None = None  # In a controlled group.
+        # In a controlled group.
+        self.relay: Relay | None = None
+        self.confirms: ConfirmedAnswers | None = None
         self.table = RequestTable(())
 
     def serve(self, table: RequestTable, guard: AccessGuard | None, pair: PairService) -> None:
@@ -60,12 +63,20 @@ class Dispatch:
             quota = self._creations
             quota.client = connection
             try:
-                handler(connection, request)
+                self._answer(handler, connection, request)
             except HeldForSave as held:
                 # What it made is on its way to the disk: handled again when it is there, or not.
                 held.saver.when_saved(lambda _: connection.handle_again(self.handle, request))
             finally:
                 quota.client = None
+
+    def _answer(self, handler: Handler, connection: ServerConnection, request: Request) -> None:
+        if self.confirms is None or not self.confirms.wants(request):
+            handler(connection, request)
+            return
+        held = self.confirms.hold(connection)
+        handler(held, request)
+        self.confirms.handled(held, request)
 
     def handle_vip(self, connection: ServerConnection, request: Request) -> None:
         """The VIP port answers everything but pulls, as Apache's."""

@@ -465,7 +465,8 @@ class Broker:
             self.failures.contain("client scan", connection.close, "no heartbeat for too long")
 
     def _sweep_locks(self) -> None:
-        self.locks.forget_expired(self.clock.monotonic_ms())
+        if self.role.is_master or not self.role.is_controlled:
+            self.locks.forget_expired(self.clock.monotonic_ms())
 
     def _sample_store_stats(self) -> None:
         self.store_stats.put_times, self.store_stats.put_size = self.stats.put_totals()

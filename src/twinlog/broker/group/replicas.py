@@ -104,6 +104,7 @@ class ReplicasManager:
         assert group is not None
         group.incarnation = self.incarnation
         group.is_learner = broker.config.async_learner
+        broker.role.subscribe(self._note_role)
         group.on_newer_epoch = broker.registration.on_newer_epoch = self.met
         group.on_links_changed = self._links_changed
         if self._stored.broker_id is not None:
@@ -131,9 +132,16 @@ class ReplicasManager:
         deadline_ms = self._clock.monotonic_ms() + _RESIGN_MS_MAX
         while self._clock.monotonic_ms() < deadline_ms:
             assert relay is not None
-            if not self.change.leading_epoch and not relay.count:
+            # The next master counts this one until it sees its link close: it must have one.
+            is_left = not self.change.leading_epoch and self._broker.ha.is_linked
+            if is_left and not relay.count:
                 return
             await self._clock.sleep_ms(10)
+
+    def _note_role(self) -> None:
+        """Not in the way of what follows from the change."""
+        note = self._broker.identity.note_role
+        asyncio.get_running_loop().call_soon(self._broker.failures.contain, "identity", note)
 
     def _known_id(self, broker_id: int) -> None:
         stored, group = self._stored, self._broker.ha.group

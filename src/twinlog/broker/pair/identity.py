@@ -106,6 +106,13 @@ class StoreIdentity:
         assert self._twin is not None
         return self._twin.replica_uid
 
+    def note_role(self) -> None:
+        """In a controlled group: what it is now counts when it becomes a fixed pair again, and
+        for a controller that lost its records."""
+        if self.was_master != self._role.is_master:
+            self.was_master = self._role.is_master
+            self._save_if_possible()
+
     def be_origin(self) -> None:
         """The first master of a controlled group names the lineage of its log."""
         assert self._twin is not None
@@ -226,7 +233,7 @@ class StoreIdentity:
         return _Saved(
             self._twin.store_id,
             self._twin.replica_uid,
-            self._role.is_master,
+            self.was_master if self._role.is_controlled else self._role.is_master,
             self.promotion,
             self.is_granted,
             self.is_copy,

@@ -62,6 +62,14 @@ class AclChanged(msgspec.Struct, tag="acl", tag_field="kind"):
     text: str
 
 
+class LocksMoved(msgspec.Struct, tag="locks", tag_field="kind", omit_defaults=True):
+    """Queues that `client_id` has locked for ordered consumption; no client: nobody has."""
+
+    group: str
+    queues: list[tuple[str, str, int]]
+    client_id: str = ""
+
+
 class EpochBegan(msgspec.Struct, tag="epoch", tag_field="kind", frozen=True):
     """The first record of an epoch of a controlled group: who leads from here on."""
 
@@ -72,9 +80,17 @@ class EpochBegan(msgspec.Struct, tag="epoch", tag_field="kind", frozen=True):
 
 
 MetadataChange = (
-    TopicsChanged | GroupsChanged | OffsetsMoved | DelayMoved | AclChanged | Armed | EpochBegan
+    TopicsChanged
+    | GroupsChanged
+    | OffsetsMoved
+    | DelayMoved
+    | AclChanged
+    | Armed
+    | EpochBegan
+    | LocksMoved
 )
 
+_WHOLE = (AclChanged, DelayMoved, EpochBegan, LocksMoved)  # Never cut into several records.
 _DECODER = msgspec.json.Decoder(MetadataChange)
 
 
@@ -97,7 +113,7 @@ def decode_change(body: bytes) -> MetadataChange:
 def split_change(change: MetadataChange, size_max: int = BODY_SIZE_MAX) -> Iterator[bytes]:
     """The bodies of one change: one, or several when a table is large."""
     body = encode_change(change)
-    if len(body) <= size_max or isinstance(change, (AclChanged, DelayMoved, EpochBegan)):
+    if len(body) <= size_max or isinstance(change, _WHOLE):
         yield body
         return
     if isinstance(change, OffsetsMoved) and not change.forward:

@@ -17,6 +17,7 @@ from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.pair.metadata_log import (
     DelayMoved,
     GroupsChanged,
+    LocksMoved,
     MetadataChange,
     MetadataError,
     OffsetJournal,
@@ -27,11 +28,13 @@ from twinlog.broker.pair.metadata_log import (
 )
 from twinlog.broker.pair.skip_guard import Armed, SkipGuard
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
+from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
 from twinlog.broker.tables.subscription_group import SubscriptionGroupManager, group_from_json
 from twinlog.broker.tables.topic_config import TopicConfigManager, topic_from_json
 from twinlog.message.model import PutMessage
 from twinlog.message.names import METADATA_TOPIC
 from twinlog.message.record import decode_record
+from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.message_store import MessageStore
@@ -42,6 +45,7 @@ _LOG = logging.getLogger("twinlog.broker")
 WRITE_INTERVAL_MS = 500  # Offsets on a slave are at most a second behind; half for the way there.
 _READ_COUNT = 64
 _QUEUE = (METADATA_TOPIC, 0)
+Locks = RebalanceLockManager[MessageQueue]
 
 
 class MetadataWriter:
@@ -58,7 +62,9 @@ class MetadataWriter:
         guard: SkipGuard,
         clock: Clock,
         host: bytes,
+        locks: Locks | None = None,
     ) -> None:
+        self._locks = locks
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -77,6 +83,11 @@ class MetadataWriter:
     def is_enabled(self) -> bool:
         return self._is_enabled
 
+    @property
+    def journal(self) -> OffsetJournal | None:
+        """What was committed since the last record."""
+        return self._offsets.journal
+
     def enable(self) -> None:
         """From now on every change is written; what there is already is written first."""
         if self._is_enabled:
@@ -88,6 +99,8 @@ class MetadataWriter:
             self._topics.subscribe(self._topics_changed)
             self._groups.subscribe(self._groups_changed)
         self._guard.on_armed = self._write
+        if self._locks is not None:
+            self._locks.on_moved = self._locks_moved
         self.write_snapshot()
         _LOG.info("metadata is written into the log from now on topic=%s", METADATA_TOPIC)
 
@@ -96,6 +109,8 @@ class MetadataWriter:
         self._is_enabled = self._needs_snapshot = False
         self._offsets.journal = None
         self._guard.on_armed = None
+        if self._locks is not None:
+            self._locks.on_moved = None
 
     def write_snapshot(self) -> None:
         """Everything, so that a slave that reads from here on lacks nothing."""
@@ -109,6 +124,8 @@ class MetadataWriter:
             self._write(OffsetsMoved(forward=table))
         self._delay_written = {}
         self._write_delays()
+        for group, client_id, queues in () if self._locks is None else self._locks.snapshot():
+            self._locks_moved(group, client_id, queues)
 
     def tick(self) -> None:
         """Offsets that moved since the last call."""
@@ -134,6 +151,10 @@ class MetadataWriter:
     def _groups_changed(self, names: Iterable[str]) -> None:
         put, deleted = _parts(self._groups.table, names)
         self._write(GroupsChanged(self._groups.data_version.to_json(), put, deleted))
+
+    def _locks_moved(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
+        named = [(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
+        self._write(LocksMoved(group, named, client_id))
 
     def _write_delays(self) -> None:
         offsets = self._schedule.offsets
@@ -191,7 +212,9 @@ class MetadataReader:
         clock: Clock,
         disk: Disk,
         path: str,
+        locks: Locks | None = None,
     ) -> None:
+        self._locks = locks
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -319,6 +342,10 @@ class MetadataReader:
                 self._schedule.replace({"offsetTable": merged})
             elif isinstance(change, Armed):
                 self._guard_armed(change)
+            elif isinstance(change, LocksMoved) and self._locks is not None:
+                queues = [MessageQueue(*queue) for queue in change.queues]
+                now_ms = self._clock.monotonic_ms()
+                self._locks.heard(change.group, queues, change.client_id, now_ms)
 
     def _guard_armed(self, armed: Armed) -> None:
         """As on the master at this place of the log: what was committed further is of its lost

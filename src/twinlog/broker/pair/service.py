@@ -148,6 +148,18 @@ class PairService:
         self.reader.rewind()
         self.synchronize.master_address = address
 
+    def keep_commits(self) -> None:
+        """This broker is the master no more: what was committed since the last record goes to the
+        next one, as commits to a slave do."""
+        journal = self.writer.journal
+        change = None if journal is None else journal.drain()
+        if change is None:
+            return
+        for key, queues in change.forward.items():
+            topic, _, group = key.partition("@")
+            for queue_id, offset in queues.items():
+                self._late_commits.add(group, topic, queue_id, offset, lambda: None)
+
     def lead_group(self) -> None:
         """This broker becomes the master: its tables are what its log says."""
         self.synchronize.master_address = None

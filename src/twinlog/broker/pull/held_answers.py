@@ -44,6 +44,10 @@ class HeldAnswers:
         else:
             self._held.append(write)
 
+    def drop(self) -> None:
+        """What was said is not true any more."""
+        self._held = []
+
     def release(self) -> None:
         held, self._held = self._held, None
         for write in held or ():

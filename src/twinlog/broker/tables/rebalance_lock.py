@@ -6,7 +6,7 @@ that died keeps others waiting for that long at most. Time is passed in, monoton
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 LOCK_LIVE_MS_MAX = 60_000  # rocketmq.broker.rebalance.lockMaxLiveTime of 4.9.
@@ -20,27 +20,62 @@ class RebalanceLockManager(Generic[QueueT]):
     def __init__(self, live_ms_max: int = LOCK_LIVE_MS_MAX) -> None:
         self._live_ms_max = live_ms_max
         self._groups: dict[str, dict[QueueT, tuple[str, int]]] = {}
+        # Told (group, client, queues) when queues get another owner; no client: they have none.
+        self.on_moved: Callable[[str, str, list[QueueT]], None] | None = None
 
     def try_lock_batch(
         self, group: str, queues: Iterable[QueueT], *, client_id: str, now_ms: int
     ) -> list[QueueT]:
         """Lock what is free, expired or already the client's; return what it has locked now."""
         held = self._groups.setdefault(group, {})
-        granted = []
+        granted, moved = [], []
         for queue in queues:
             owner = held.get(queue)
             if owner is None or owner[0] == client_id or self._is_expired(owner, now_ms):
+                if owner is None or owner[0] != client_id:
+                    moved.append(queue)
                 held[queue] = (client_id, now_ms)
                 granted.append(queue)
+        self._tell(group, client_id, moved)
         return granted
+
+    def _tell(self, group: str, client_id: str, queues: list[QueueT]) -> None:
+        if queues and self.on_moved is not None:
+            self.on_moved(group, client_id, queues)
 
     def unlock_batch(self, group: str, queues: Iterable[QueueT], *, client_id: str) -> None:
         """Give back what the client has locked; the rest is not its business."""
         held = self._groups.get(group, {})
+        freed = []
         for queue in queues:
             owner = held.get(queue)
             if owner is not None and owner[0] == client_id:
                 del held[queue]
+                freed.append(queue)
+        self._tell(group, "", freed)
+
+    def heard(self, group: str, queues: Iterable[QueueT], client_id: str, now_ms: int) -> None:
+        """On a slave: the master gave these queues to `client_id`, or took them back."""
+        held = self._groups.setdefault(group, {})
+        for queue in queues:
+            if client_id:
+                held[queue] = (client_id, now_ms)
+            else:
+                held.pop(queue, None)
+
+    def renew_all(self, now_ms: int) -> None:
+        """On a new master: owners have not been asked yet, so each has its whole time again."""
+        for held in self._groups.values():
+            for queue, (client_id, _) in held.items():
+                held[queue] = (client_id, now_ms)
+
+    def snapshot(self) -> list[tuple[str, str, list[QueueT]]]:
+        """(group, client, queues) of all locks."""
+        found: dict[tuple[str, str], list[QueueT]] = {}
+        for group, held in self._groups.items():
+            for queue, (client_id, _) in held.items():
+                found.setdefault((group, client_id), []).append(queue)
+        return [(group, client_id, queues) for (group, client_id), queues in found.items()]
 
     def owner(self, group: str, queue: QueueT, now_ms: int) -> str | None:
         entry = self._groups.get(group, {}).get(queue)
