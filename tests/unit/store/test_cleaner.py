@@ -186,3 +186,21 @@ async def test_what_a_slave_has_not_got_stays_until_the_disk_is_too_full(caplog)
         store.cleaner.check_disk = lambda: log.min_offset <= slave_at
         assert await store.cleaner.clean() > 0
         assert log.min_offset > slave_at
+
+
+async def test_nothing_goes_while_what_follows_from_it_cannot_be_saved(monkeypatch):
+    clock = ManualClock(NOON_MS)
+    async with _store(clock, file_reserved_time=0) as store:
+        await _fill(store, clock, 300)
+        save_round = store.housekeeping.save_round
+
+        async def failing():
+            return False
+
+        monkeypatch.setattr(store.housekeeping, "save_round", failing)
+        store.cleaner.execute_delete_files_manually()
+        assert await store.cleaner.clean() == 0
+        assert store.commit_log.min_offset == 0
+        monkeypatch.setattr(store.housekeeping, "save_round", save_round)
+        store.cleaner.execute_delete_files_manually()
+        assert await store.cleaner.clean() > 0
