@@ -43,8 +43,7 @@ class ReplicaFacts:
     flushed: int | None = None
     confirmed: int | None = None
     dispatched: int | None = None
-    link_state: str = ""  # A slave's: the state of its connection to the master.
-    link_reason: str = ""
+    link_reason: str = ""  # A slave's: why its last connection to the master ended.
     status: GroupHAStatus | None = None  # A master's: the group as it sees it.
     slave: SlaveFacts | None = None
     server: ServerFacts | None = None
@@ -128,7 +127,6 @@ def parse_facts(data: Mapping[str, Any], group: str, broker_id: int, address: st
         flushed=_known(marks.get("flushed")),
         confirmed=_known(confirmed),
         dispatched=_known(marks.get("dispatched")),
-        link_state="" if is_master else link.state,
         link_reason="" if is_master else str(client.get("lastDisconnectReason", "") or ""),
         status=parse_ha_status(data, group, address, 0) if is_master else None,
         slave=None

@@ -141,6 +141,11 @@ class Access:
         found.seen_ms = self._now_ms()
         return found
 
+    def is_alive(self, session: Session) -> bool:
+        """Whether it still counts; to ask is not to use it."""
+        is_idle = self._now_ms() - session.seen_ms > IDLE_MS_MAX
+        return session.key in self._sessions and not is_idle
+
     def close_session(self, key: str) -> None:
         self._sessions.pop(key, None)
 

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from twinlog.admin.follow import tail_topic
-from twinlog.console.operations import Refused
 from twinlog.console.shell import KNOWN_ERRORS, Shell, caller_of
 from twinlog.console.views.cluster import replication_of
 from twinlog.console.views.messages import row_of
@@ -75,7 +74,7 @@ class Live:
 
     def _may_go_on(self, request: Request) -> bool:
         session = caller_of(request).session
-        return session is None or self._shell.access.session(session.key) is not None
+        return session is None or self._shell.access.is_alive(session)
 
     async def _replication(self, request: Request) -> AsyncIterator[str]:
         async for snapshot in self._shell.context.watcher.snapshots():
@@ -93,7 +92,5 @@ class Live:
         try:
             view = await self._shell.call(operation, dict(request.query_params))
         except KNOWN_ERRORS as error:
-            return {"view": None, "error": str(error)}
-        except Refused as error:
             return {"view": None, "error": str(error)}
         return {"view": view, "error": ""}

@@ -18,7 +18,6 @@ class Chart:
     line: str
     area: str
     top: float
-    ticks: tuple[tuple[float, str], ...]
     last: float
 
 
@@ -44,8 +43,7 @@ def lag_chart(points: Sequence[LagPoint], now_ms: int, attribute: str, floor: fl
     if areas:
         areas.append(f"V{HEIGHT}Z")
     last = values[-1][1] if values else 0.0
-    ticks = tuple((WIDTH * (60 - minutes) / 60, str(minutes)) for minutes in (60, 45, 30, 15, 0))
-    return Chart("".join(parts), "".join(areas), top, ticks, last)
+    return Chart("".join(parts), "".join(areas), top, last)
 
 
 def _round_up(value: float) -> float:

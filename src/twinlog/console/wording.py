@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 
@@ -109,8 +109,3 @@ def hex_dump(data: bytes) -> str:
         shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         lines.append(f"{start:08x}  {codes:<47}  {shown}")
     return "\n".join(lines)
-
-
-def as_text(value: Any) -> str:
-    """What a cell of a table shows for a value of any kind, escaped."""
-    return str(escape(value))

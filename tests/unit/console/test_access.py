@@ -79,7 +79,10 @@ def test_a_session_ends_when_it_is_idle(access: Access, now: Now) -> None:
     session = access.open_session(Role.VIEWER, "guest")
     now.ms += IDLE_MS_MAX
     assert access.session(session.key) is session
-    now.ms += IDLE_MS_MAX + 1
+    now.ms += IDLE_MS_MAX
+    assert access.is_alive(session)
+    now.ms += 1
+    assert not access.is_alive(session)
     assert access.session(session.key) is None
     assert access.session(None) is None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -14,6 +14,7 @@ from twinlog.console.operations import (
     BadParameters,
     Context,
     Done,
+    Lab,
     LabNode,
     Nothing,
     Operation,
@@ -323,7 +324,7 @@ class LabParams(Struct, frozen=True):
     node: str
 
 
-def _lab(context: Context) -> Any:
+def _lab(context: Context) -> Lab:
     if context.lab is None:
         raise Refused("the failover lab is there only with `twinlog up`", 404)
     return context.lab
