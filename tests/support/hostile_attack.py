@@ -13,20 +13,29 @@ import random
 import re
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from support.hostile_cases import Case, crossed
 from support.processes import Process
 from twinlog.remoting import codec
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import RemoteProtocolError
+from twinlog.remoting.signing import (
+    ACCESS_KEY,
+    SIGNATURE,
+    AclSigner,
+    calculate_signature,
+    signed_content,
+)
 
 ANSWER_DEADLINE_S = 60.0
 MARKER = 9999  # Served by nobody.
 FIRST_OPAQUE = 100
+VERSION = 407  # That of every generated request.
 FINDINGS_MAX = 20
 # What a server may not write into its log, whatever it is sent.
 SIGNS = ("Traceback", "contained failure", "never retrieved", "never awaited")
@@ -71,12 +80,43 @@ class Outcome:
     findings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Guise:
+    """As whom an attacker comes: over TLS, and with an account or without one."""
+
+    tls: ssl.SSLContext | None = None
+    signer: AclSigner | None = None
+    is_stranger: bool = False
+    """Whoever answers with success has let somebody in."""
+
+    def frame(self, case: Case, opaque: int) -> bytes:
+        """What cannot be signed, because it is no text, goes out as it is."""
+        if self.signer is not None and isinstance(case.ext, dict):
+            ext = {**case.ext, ACCESS_KEY: self.signer.access_key}
+            try:
+                content = signed_content(ext, case.body, version=VERSION)
+            except (TypeError, UnicodeEncodeError, AttributeError):
+                return case.frame(opaque)
+            ext[SIGNATURE] = calculate_signature(content, self.signer.secret_key)
+            case = replace(case, ext=ext)
+        return case.frame(opaque)
+
+
 class Attacker:
     """Attacks one process with the cases of its kind, in order, then with crossings of them."""
 
     def __init__(
-        self, name: str, process: Process, port: int, cases: list[Case], *, seed: object, first: int
+        self,
+        name: str,
+        process: Process,
+        port: int,
+        cases: list[Case],
+        *,
+        seed: object,
+        first: int,
+        guise: Guise | None = None,
     ) -> None:
+        self.guise = guise or Guise()
         self.name = name
         self.process = process
         self.port = port
@@ -172,11 +212,17 @@ class Attacker:
         except OSError:
             return [] if self.process.is_alive else None
         with peer:
+            if self.guise.tls is not None:
+                try:
+                    peer = self.guise.tls.wrap_socket(peer)
+                except OSError:
+                    return [] if self.process.is_alive else None
+        with peer:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return self._talk(_Talk(peer), cases, numbers)
 
     def _talk(self, talk: _Talk, cases: list[Case], numbers: random.Random) -> list[Case] | None:
-        frames = [case.frame(FIRST_OPAQUE + index) for index, case in enumerate(cases)]
+        frames = [self.guise.frame(c, FIRST_OPAQUE + index) for index, c in enumerate(cases)]
         waited = {
             FIRST_OPAQUE + index: case for index, case in enumerate(cases) if not case.may_wait
         }
@@ -203,7 +249,7 @@ class Attacker:
         return [case for opaque, case in waited.items() if opaque in left]
 
     def _judge(self, answer: Request, case: Case | None) -> None:
-        if case is not None and case.must_fail and answer.code == 0:
+        if case is not None and answer.code == 0 and (case.must_fail or self.guise.is_stranger):
             self.found(f"answered with success: {case}")
 
 
@@ -274,18 +320,28 @@ class _Talk:
 
     def _turn(self, out: bytearray, end: float) -> None:
         wait_s = end - time.monotonic()
+        is_decrypted = isinstance(self._peer, ssl.SSLSocket) and self._peer.pending() > 0
+        pause_s = 0.0 if is_decrypted else max(0, min(wait_s, 5))
         readable, writable, _ = select.select(
-            [self._peer], [self._peer] if out else [], [], max(0, min(wait_s, 5))
+            [self._peer], [self._peer] if out else [], [], pause_s
         )
-        if readable:
-            data = self._peer.recv(1 << 18)
-            if not data:
-                raise ConnectionError("closed")
-            self._in += data
-        if writable:
-            del out[: self._peer.send(out[: 1 << 18])]
+        try:
+            if readable or is_decrypted:
+                self._receive()
+            if writable:
+                del out[: self._peer.send(out[: 1 << 18])]
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # A record of TLS that is not whole yet.
+        except ssl.SSLError as error:
+            raise ConnectionError(str(error)) from error
         if wait_s <= 0 and not readable:
             raise TimeoutError
+
+    def _receive(self) -> None:
+        data = self._peer.recv(1 << 18)
+        if not data:
+            raise ConnectionError("closed")
+        self._in += data
 
     def _commands(self) -> Iterator[Request]:
         while len(self._in) >= 4:

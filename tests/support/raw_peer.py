@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Mapping
 from typing import Self
@@ -15,8 +16,10 @@ UNKNOWN_CODE = 9999  # Answered with code 3 by every server: a question without 
 
 
 class RawPeer:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.name = f"127.0.0.1:{self.socket.getsockname()[1]}"
         self._buffer = b""
 
