@@ -115,8 +115,9 @@ def _state(facts: GroupFacts, master: ReplicaFacts | None, copies: int) -> tuple
     missing = [_missing(facts, replica, master) for replica in expected if not replica.is_member]
     if copies < facts.min_in_sync_replicas:
         return GroupState.READ_ONLY, "; ".join(missing)
-    if missing or copies < facts.total_replicas:
-        return GroupState.DEGRADED, "; ".join(missing) or "replicas were never registered"
+    if missing or len(facts.replicas) < facts.total_replicas:
+        absent = f"{len(facts.replicas)} of {facts.total_replicas} replicas have ever registered"
+        return GroupState.DEGRADED, "; ".join(missing) or absent
     silent_members = [r.broker_id for r in expected if not r.is_alive]
     if silent_members:
         return GroupState.DEGRADED, f"replica {silent_members[0]} is not heard"
@@ -178,7 +179,7 @@ def _why(
         events,
         lambda e: e.get("replica") == replica.broker_id and e.get("event") in _OF_REPLICA,
     )
-    if event is None:
-        return ""
+    if event is None or (replica.is_member and event["event"] == "registered"):
+        return "in the set of the election" if replica.is_member else ""
     reason = event.get("reason")
     return f"{event['event']}: {reason}" if reason else str(event["event"])
