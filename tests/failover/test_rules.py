@@ -342,3 +342,32 @@ async def test_a_fixed_pair_is_adopted_when_all_its_replicas_are_there(tmp_path:
         await group.in_sync(2)
         await until(lambda: visible(first) == visible(second) == 1)
         assert await send(group, first, b"after") == (ResponseCode.SUCCESS, "")
+
+
+async def test_a_lost_list_of_epochs_is_made_again_out_of_the_log(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        await group.brokers.end(first)
+        await until(lambda: second.role.is_master)
+        assert second.ha.group is not None
+        known = [(entry.epoch, entry.start) for entry in second.ha.group.history]
+        assert [epoch for epoch, _ in known] == [1, 2]
+        await group.brokers.end(second)
+        own = tmp_path / "second" / "twinlog"
+        for name in ("epochs", "epochs.bak"):
+            (own / name).write_bytes(b"damaged")
+        again = await group.start("second")
+        assert again.ha.group is not None
+        history = [(entry.epoch, entry.start) for entry in again.ha.group.history]
+        assert history[: len(known)] == known
+
+
+async def test_a_disk_that_promises_less_than_the_group_is_not_taken(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first = await group.start("first", flush_disk_type="SYNC_FLUSH")
+        await until(lambda: first.role.is_master)
+        second = await group.start("second")
+        reasons: list[str] = []
+        second.on_failure = reasons.append
+        await until(lambda: reasons)
+        assert "promises SYNC_FLUSH" in reasons[0]

@@ -312,7 +312,7 @@ class Broker:
 
     def _show_confirmed(self) -> None:
         """In a controlled group: of a recovered log consumers see what is known as confirmed."""
-        self.ha.begin_confirmed()
+        self.ha.begin_confirmed(self.pair.reader.epochs)
         self.store.set_dispatch_limit(self.ha.confirmed)
         self.store.hide_unconfirmed()
 

@@ -82,12 +82,12 @@ class GroupReplication:
         self._epochs.replace([*self.history, entry])
         return entry
 
-    def load_epochs(self) -> None:
+    def load_epochs(self, rebuild: Callable[[], list[EpochEntry]] = list) -> None:
+        """`rebuild` reads the records that open epochs out of the log, should the list be lost."""
         self._epochs.load()
-
-    def rebuild_epochs(self, entries: list[EpochEntry]) -> None:
-        """The file was lost; these are the epoch records of the log."""
-        self._epochs.replace(entries)
+        if self._epochs.was_lost:
+            _LOG.warning("the list of epochs is lost and made again out of the log")
+            self._epochs.replace(rebuild())
 
     # Who may join
 

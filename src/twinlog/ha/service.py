@@ -22,6 +22,7 @@ from twinlog.ha.authority import Authority
 from twinlog.ha.client import AskDialect, HAClient, tick_period_ms
 from twinlog.ha.connection import HAConnection
 from twinlog.ha.epoch_file import EpochFile
+from twinlog.ha.epochs import EpochEntry
 from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.redial import GROUP_DELAYS_MS, RedialPolicy
@@ -148,11 +149,11 @@ class HAService:
 
     # Controlled groups.
 
-    def begin_confirmed(self) -> None:
+    def begin_confirmed(self, rebuild: Callable[[], list[EpochEntry]]) -> None:
         """After `prepare`: confirmed begins with what is known of this log, in whole records."""
         assert self.twin is not None
         assert self.group is not None
-        self.group.load_epochs()
+        self.group.load_epochs(rebuild)
         self.confirmed.advance(self.twin.confirmed_in(self._log))
 
     def stand_down(self, reason: str) -> None:

@@ -31,6 +31,7 @@ from twinlog.remoting.addresses import replica_address
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.errors import RemotingError
 from twinlog.remoting.headers.controller import ControllerHeartbeatRequestHeader
+from twinlog.runtime.config import FlushDiskType
 from twinlog.runtime.failures import error_text
 
 if TYPE_CHECKING:
@@ -361,10 +362,27 @@ class ReplicasManager:
             view.state.epoch, view.state.set_epoch,
         ):  # fmt: skip
             return
+        if self._record is None or self._record.policy != record.policy:
+            self._check_policy(record.policy)
         self._record = record
         if before != (view.role, view.state.epoch):
             self._stand_down(f"epoch {view.state.epoch} has begun, {_who(record)} leads")
         self._settling.set()
+
+    def _check_policy(self, policy: Policy) -> None:
+        """The promise is the group's: a file that says something else is not followed, and a disk
+        that promises less ends the process before its acknowledgements count."""
+        config = self._broker.config
+        if policy.broker_role != config.broker_role.value:
+            _LOG.warning(
+                "brokerRole=%s here, the group answers as %s: the file is not followed",
+                config.broker_role.value, policy.broker_role,
+            )  # fmt: skip
+        if policy.is_durable and config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+            self._broker.on_failure(
+                f"flushDiskType={config.flush_disk_type.value} here, and group"
+                f" {config.broker_name} promises SYNC_FLUSH: set it in this file too"
+            )
 
     # Planned switches
 

@@ -16,6 +16,7 @@ import msgspec
 from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.pair.metadata_log import (
     DelayMoved,
+    EpochBegan,
     GroupsChanged,
     LocksMoved,
     MetadataChange,
@@ -31,6 +32,7 @@ from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
 from twinlog.broker.tables.subscription_group import SubscriptionGroupManager, group_from_json
 from twinlog.broker.tables.topic_config import TopicConfigManager, topic_from_json
+from twinlog.ha.epochs import EpochEntry
 from twinlog.message.model import PutMessage
 from twinlog.message.names import METADATA_TOPIC
 from twinlog.message.record import decode_record
@@ -248,6 +250,23 @@ class MetadataReader:
         self._position.next_offset = min(
             self._position.next_offset, ends.get(_QUEUE, self._position.next_offset)
         )
+
+    def epochs(self) -> list[EpochEntry]:
+        """The epochs that the records of this log open; what lies before them has no checksum."""
+        changes: list[MetadataChange] = []
+        position = self._store.min_offset_in_queue(*_QUEUE)
+        while position < self._store.max_offset_in_queue(*_QUEUE):
+            result = self._store.get_message(*_QUEUE, position, _READ_COUNT)
+            if result.next_begin_offset <= position:
+                break
+            for buffer in result.buffers:
+                changes += self._decode(buffer)
+            position = result.next_begin_offset
+        return [
+            EpochEntry(change.epoch, change.previous_end, 0, change.is_clean)
+            for change in changes
+            if isinstance(change, EpochBegan)
+        ]
 
     def rewind(self) -> None:
         """On a broker that was the master: what nobody has confirmed of its log is read again, as

@@ -140,6 +140,7 @@ class TwinSender:
     _truncate_to: int = -1
     _fetch_next: int = -1
     _has_fetched: bool = False
+    _is_hint_wrong: bool = False
     _last_read_ms: int = 0
     _last_write_ms: int = 0
     _is_write_complete: bool = True
@@ -480,7 +481,7 @@ class TwinSender:
             )
         else:
             low, high = max(self.log_min, hello.log_min), min(self.log_end, hello.log_end)
-            bound = self._epoch_bound(hello)
+            bound = high if self._is_hint_wrong else self._epoch_bound(hello)
             self._search = CommonSearch(low, bound if low < bound < high else high)
             self._ask()
 
@@ -525,7 +526,11 @@ class TwinSender:
         hello = self.hello
         assert hello is not None
         self._search = None
-        if search.common == search.low:
+        is_bounded = search.high < min(self.log_end, hello.log_end)
+        if search.common == search.low and is_bounded and not self._is_hint_wrong:
+            self._is_hint_wrong = True  # Epochs said where to look, and nothing was there.
+            self._begin_search()
+        elif search.common == search.low:
             self.refuse(
                 ErrorCode.NOTHING_COMMON,
                 f"the logs differ from offset {search.low} on: not one record is common",
