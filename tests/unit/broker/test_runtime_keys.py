@@ -91,7 +91,7 @@ async def _(stage: Stage) -> None:
 
 @observes("twinlogCheckReads")
 async def _(stage: Stage) -> None:
-    broker = await stage.start(mapped_file_size_commit_log=65536)
+    broker = await stage.start(mapped_file_size_commit_log=65536, twinlog_damage_wait_millis=0)
     await stage.send(broker, b"body")
     await stage.send(broker, b"next")
     stage.damage(broker, b"body")
