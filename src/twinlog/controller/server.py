@@ -24,7 +24,7 @@ from twinlog.controller.core import Controller, Event
 from twinlog.controller.etcd_store import EtcdRecordStore
 from twinlog.controller.events import Effect, Timing
 from twinlog.controller.file_store import FileRecordStore
-from twinlog.controller.metrics import ControllerMetrics
+from twinlog.controller.metrics import ControllerMetrics, FailoverCounts
 from twinlog.controller.processor import ControllerProcessor, connection_number
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.store import Leader, RecordStore, RecordStoreError, StoreOutcome
@@ -77,6 +77,7 @@ class ControllerServer:
         self._core: Controller | None = None
         self._term = 0  # Grows with each change of who leads: what was begun before does not count.
         self.port = 0
+        self.counts = FailoverCounts()
         self.journal = EventJournal(disk, config.controller_store_path)
         self._clock = clock
         self._tasks = tasks
@@ -267,6 +268,10 @@ class ControllerServer:
         while True:
             await self._clock.sleep_ms(TICK_MS)
             self.handle(events.Tick())
+            if self.core is None:
+                self.counts.pause()
+            else:
+                self.counts.look(self.now_ms, self.core.groups.values())
             self._audit.tick()
             self._flush()
 
@@ -275,6 +280,7 @@ class ControllerServer:
             self._remoting.flush()
 
     def _write_event(self, kind: str, details: dict[str, Any]) -> None:
+        self.counts.happened(kind, str(details.get("group", "")), str(details.get("reason", "")))
         _LOG.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in details.items()))
         time_ms = self._clock.now_ms()
         self.journal.write(time_ms, kind, **details)

@@ -164,6 +164,12 @@ REPLICA_STATE = _family(
     "twinlog_replica_state", _G, "1 for the state of a connection to the HA port.",
     "replica", "state", is_conditional=True,
 )  # fmt: skip
+EPOCH = _family("twinlog_epoch", _G, "Epoch of a broker in a controlled group; 0 in a fixed pair.")
+IN_SYNC_SET = _family(
+    "twinlog_in_sync_set_size", _G,
+    "On the master of a controlled group: members of the sync-state set, itself included.",
+    is_conditional=True,
+)  # fmt: skip
 SLAVE_LINKED = _family(
     "twinlog_slave_linked", _G, "On a slave: 1 while it is connected to its master.",
     is_conditional=True,
@@ -294,6 +300,14 @@ GROUP_IN_SYNC = _family(
 GROUP_REPLICAS = _family(
     "twinlog_group_replicas", _G, "Registered replicas of a group.", "broker_name",
     servers=(CONTROLLER,), is_conditional=True,
+)  # fmt: skip
+FAILOVERS = _family(
+    "twinlog_failovers", _C, "Elections of a master, by what they were and why; N is a number.",
+    "broker_name", "kind", "reason", servers=(CONTROLLER,), is_conditional=True,
+)  # fmt: skip
+WITHOUT_MASTER = _family(
+    "twinlog_group_without_master_seconds", _C, "Time that a group had no living master.",
+    "broker_name", servers=(CONTROLLER,), is_conditional=True,
 )  # fmt: skip
 GROUP_HAS_MASTER = _family(
     "twinlog_group_has_master", _G, "1 while a group has a master that the controller knows.",

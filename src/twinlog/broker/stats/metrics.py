@@ -172,6 +172,10 @@ class BrokerMetrics:
             "confirmed": self._broker.ha.known_confirmed,
         }
         yield from out.many(f.LOG_OFFSET, [((mark,), v) for mark, v in marks.items()])
+        yield out.one(f.EPOCH, self._broker.role.epoch)
+        replicas = self._broker.replicas
+        if replicas is not None and replicas.authority is not None:
+            yield out.one(f.IN_SYNC_SET, len(replicas.authority.members))
         yield out.one(f.REPLICAS, sum(replica.is_slave for replica in status.replicas))
         yield out.one(f.REPLICAS_IN_SYNC, status.in_sync_count)
         yield out.one(f.REPLICAS_NEEDED, status.needed_slaves)
