@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from twinlog.testing.swarm.sim import Swarm, SwarmFailure, run_swarm_seed
+from twinlog.testing.swarm.switches import Switches
 
 RESULTS = Path(__file__).resolve().parent.parent / ".cache" / "swarm.jsonl"
 SUMS = ("seeds", "sent", "acknowledged", "early", "elections", "incomplete", "kills")
@@ -77,6 +78,19 @@ def replay(seed: int) -> int:
     return 1 if failure else 0
 
 
+def run_switches(seed: int, count: int) -> int:
+    """So many planned switches in one simulated hour."""
+    run = Switches(seed, count=count, pause_s=3600 / count - 2)
+    run.run()
+    print(
+        f"{run.done} switches in {run.loop.now_s:.0f} s, {run.ledger.count('ok')} of"
+        f" {len(run.ledger.messages)} sends acknowledged, longest time without a master"
+        f" {run.checks.longest_without_s:.1f} s; held first {run.held[4]}, last {run.held[-1]}"
+    )
+    print(run.leak() or "no leak")
+    return 1 if run.leak() else 0
+
+
 def run_many(seeds: range, jobs: int) -> dict[str, Any]:
     total: dict[str, Any] = {"first": seeds.start, "failed": {}}
     with ProcessPoolExecutor(jobs) as pool:
@@ -98,8 +112,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="where to begin; else after the last run")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--switches", type=int, help="so many in one simulated hour, nothing else")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if options.switches:
+        return run_switches(options.seed or 0, options.switches)
     if options.seed is not None:
         return replay(options.seed)
     runs = past_runs(options.results)

@@ -11,24 +11,13 @@ SEEDS = 48
 GROUPS = 6
 # Where each broken rule is noticed; found by searching from seed 0.
 NOTICED_AT = {
-    "any_acknowledgement_confirms": 46,
+    "any_acknowledgement_confirms": 0,
     "own_flush_is_ignored": 12,
+    "stale_connection_is_counted": 15,
     "acknowledgements_outlive_a_promotion": 0,
-    "proposed_set_is_not_counted": 33,
-    "shrinks_before_the_answer": 8,
-    "no_compare_and_set": 0,
-    "admits_before_it_has_caught_up": 10,
-    "incarnation_is_not_checked": 5,
-    "epoch_is_not_durable": 0,
-    "promoted_replica_keeps_its_link": 0,
-    "no_lease_is_needed": 18,
-    "anyone_is_elected": 2,
-    "restart_keeps_mastership": 0,
-    "lease_is_kept_during_a_hand_over": 27,
-    "nobody_is_in_doubt": 5,
-    "doubt_is_forgotten_by_a_second_restart": 29,
-    "logs_are_compared_by_length": 0,
-    "acknowledges_before_flush": 112,
+    "proposed_set_is_not_counted": 2,
+    "shrinks_before_the_answer": 3,
+    "rejected_proposal_is_dropped": 10,
 }
 
 

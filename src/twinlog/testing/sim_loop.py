@@ -91,6 +91,8 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self._shuffle = shuffle
         self._selector = _Selector()
         self._clock_resolution = 1e-9
+        self._has_been_hurt = False
+        """Whether some host was ever killed or paused: else there is nothing to sort out."""
         self._graveyard: list[asyncio.Handle] = []
         self._graveyard_of_timers: list[object] = []
         self.bare_context = contextvars.Context()
@@ -127,6 +129,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def kill(self, host: SimHost, *, power_loss: bool = False) -> None:
         """SIGKILL, or with `power_loss` the machine: then nobody tells the peers."""
+        self._has_been_hurt = True
         host.incarnation += 1
         host.is_alive = False
         host.is_paused = False
@@ -146,6 +149,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def pause(self, host: SimHost) -> None:
         """SIGSTOP: its callbacks wait, the network goes on into its buffers."""
+        self._has_been_hurt = True
         host.is_paused = True
 
     def resume(self, host: SimHost) -> None:
@@ -180,7 +184,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def _sort_out_ready(self) -> None:
         """Bury the callbacks of the dead, park those of the paused."""
-        if not any(host.incarnation or host.is_paused for host in self.network.hosts.values()):
+        if not self._has_been_hurt:
             return
         kept = []
         for handle in self._ready:

@@ -266,6 +266,9 @@ class SimTransport(asyncio.Transport):
             # The other machine came back without this connection: it answers with a reset.
             if peer.host.is_alive:
                 self.peer_vanished(lose_pending=True)
+            if self._is_lost:  # Both ends closed at the same time.
+                self.is_dead = True
+                self._forget()
             return
         size = min(len(self._outgoing), WINDOW)
         if size and self.rng.random() < self._network.tiny_pieces:

@@ -58,9 +58,10 @@ class Truth:
         self.act(host, epoch)
 
     def act(self, host: Host, epoch: int) -> None:
-        """R4: who has led or acknowledged in an epoch has nothing to do with older ones."""
-        if epoch < self.acted[host.id]:
-            raise Violation(f"{host.id} acts in {epoch} after {self.acted[host.id]}")
+        """R4: who knows of an epoch, or has acted in it, has nothing to do with older ones."""
+        newest = max(self.acted[host.id], host.known_epoch)
+        if epoch < newest:
+            raise Violation(f"{host.id} acts in {epoch} after {newest}")
         self.acted[host.id] = epoch
 
     def boot(self, host: Host) -> None:
@@ -68,12 +69,22 @@ class Truth:
         if host.known_epoch < self.acted[host.id]:
             raise Violation(f"{host.id} starts in {host.known_epoch}, was in {self.acted[host.id]}")
 
+    def admit(self, host: Host, incarnation: str) -> None:
+        """R3: the very process that is admitted has what was ever visible."""
+        is_here = host.is_up and host.incarnation == incarnation
+        if is_here and host.log[: len(self.visible)] != self.visible:
+            raise Violation(f"{host.id} was admitted without a record that was visible")
+
     def decide(self, before: GroupRecord, after: GroupRecord, hosts: dict[int, Host]) -> None:
         """R7, R8: numbers grow, only members are elected, and nobody in doubt while one is not."""
         numbers = (after.master_epoch, after.sync_state_set_epoch)
         if numbers < (before.master_epoch, before.sync_state_set_epoch):
             raise Violation(f"numbers fall to {numbers}")
-        if not before.master_epoch or after.master_epoch == before.master_epoch:
+        if not before.master_epoch:
+            return
+        if after.master_epoch == before.master_epoch:
+            for n in sorted(after.sync_state_set - before.sync_state_set):
+                self.admit(hosts[n], after.admitted[n])
             return
         if after.master_broker_id not in before.sync_state_set:
             raise Violation(f"{after.master_broker_id} is not of {sorted(before.sync_state_set)}")

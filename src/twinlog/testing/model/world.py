@@ -229,6 +229,9 @@ class GroupModel:
 
     def propose(self, host: Host, proposal: SetProposal) -> None:
         self.moment(next(iter(proposal.incarnations), None))
+        may_cut = "oneway" in self.scenario.kinds and not self.is_healing
+        if may_cut and self.rng.random() < self.scenario.moment:
+            self.cuts.add((host.id, CONTROLLER))  # It asks again and again.
         self.send(
             host.id, CONTROLLER, kind="alter", incarnation=host.incarnation, proposal=proposal
         )
@@ -371,7 +374,9 @@ class GroupModel:
 
     def on_hello(self, host: Host, source: int, message: dict[str, Any]) -> None:
         assert host.view is not None
-        self.carry_out(host, host.view.met(message["epoch"]))
+        if steps := host.view.met(message["epoch"]):
+            host.link = None  # Of an epoch that is over.
+            self.carry_out(host, steps)
         peer, authority = self.hosts[source], host.authority
         if authority is None or not peer.is_up or peer.link is None:
             return
@@ -434,9 +439,15 @@ class GroupModel:
         self.acknowledge(host)
 
     def on_ack(self, host: Host, source: int, message: dict[str, Any]) -> None:
-        if host.authority is not None:
-            host.authority.acknowledged(source, message["connection"], message["end"])
-            self.confirm(host)
+        authority = host.authority
+        if authority is None:
+            return
+        before = authority.acked_by(source)
+        authority.acknowledged(source, message["connection"], message["end"])
+        is_stale = host.last_acks.get(source) != message["connection"]
+        if is_stale and authority.acked_by(source) != before:
+            raise Violation(f"{host.id} counts a connection of {source} that was replaced")
+        self.confirm(host)
 
     # The run
 
@@ -563,6 +574,8 @@ class GroupModel:
                 self._cut_off()
             case "oneway":
                 self._cut_some(host)
+            case "isolate" if host.is_up:
+                self._isolate(host)
             case "reset" if host.is_up:
                 self.close_heartbeats(host)
                 host.heartbeat_connection = self.next_connection()
@@ -591,6 +604,13 @@ class GroupModel:
         ends = [n for n in range(self.count + 1) if n != host.id]
         links = [(host.id, n) for n in ends] + [(n, host.id) for n in ends]
         self.cuts |= set(self.rng.sample(links, self.rng.randint(1, 3)))
+
+    def _isolate(self, host: Host) -> None:
+        """From everybody at once, and the controller sees its connection end."""
+        ends = [n for n in range(self.count + 1) if n != host.id]
+        self.cuts |= {(host.id, n) for n in ends} | {(n, host.id) for n in ends}
+        self.controller.tell(events.ConnectionClosed(host.heartbeat_connection))
+        host.heartbeat_connection = self.next_connection()
 
     def _restore_backup(self) -> None:
         """A promise only while somebody who knows better is heard before anything is decided."""

@@ -156,11 +156,20 @@ class Checks:
             self.longest_without_s = max(self.longest_without_s, now_s - self._led_s)
             self._led_s = now_s
 
+    def _is_of_before(self, node: SwarmNode) -> bool:
+        """Whether it still has the log that an incomplete election has made untrue."""
+        assert node.broker.ha.group is not None
+        return node.broker.ha.group.last_epoch < self._anew_since
+
+    @property
+    def is_beginning_anew(self) -> bool:
+        """What is read now may be of the log that was given up."""
+        return any(node.is_running and self._is_of_before(node) for node in self._swarm.nodes)
+
     def _compare(self, node: SwarmNode) -> None:
         """Logs are equal below what is confirmed, and nobody cuts there."""
         broker = node.broker
-        assert broker.ha.group is not None
-        if broker.ha.group.last_epoch < self._anew_since:
+        if self._is_of_before(node):
             return
         end = broker.store.commit_log.max_offset
         if end < node.checked_to:

@@ -183,6 +183,9 @@ class SwarmConsumer:
 
     async def _take(self, address: str, queue_id: int, position: int, answer: Answer) -> None:
         swarm = self._swarm
+        if swarm.checks.is_beginning_anew:
+            self.restart()
+            return
         following = int(answer.ext["nextBeginOffset"])
         records = tuple((record.queue_offset, record.body) for record in messages(answer.body))
         session = f"c{self._session}"

@@ -199,10 +199,13 @@ class SwarmFaults:
 
     async def switch(self) -> None:
         """An operator wants another master."""
-        swarm, record = self._swarm, self._swarm.checks.record
+        record = self._swarm.checks.record
         if record is None or not record.sync_state_set:
             return
-        wanted = self._rng.choice(sorted(record.sync_state_set))
+        await self.switch_to(self._rng.choice(sorted(record.sync_state_set)))
+
+    async def switch_to(self, wanted: int) -> None:
+        swarm = self._swarm
         ext = {"brokerName": NAME, "clusterName": "DefaultCluster", "designateElect": "true"}
         address = self._rng.choice(swarm.controller_addresses)
         answer: Answer = await swarm.operator.call(

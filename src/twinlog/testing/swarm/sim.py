@@ -20,7 +20,7 @@ from twinlog.runtime.config import NamesrvConfig
 from twinlog.testing import history_check
 from twinlog.testing.group.ledger import Ledger
 from twinlog.testing.group.load import TOPIC
-from twinlog.testing.group.node import HA_PORT
+from twinlog.testing.group.node import BODY_AT, HA_PORT
 from twinlog.testing.group.rpc import Rpc
 from twinlog.testing.group.sim import NAMESRV_PORT
 from twinlog.testing.group.watch import HAWatch
@@ -133,7 +133,13 @@ class Swarm:
     # The world.
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        return self.loop.create_task(coroutine)
+        task = self.loop.create_task(coroutine)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(f"the simulation itself failed: {error!r}")
 
     async def start_namesrv(self, host: SimHost) -> None:
         self.loop.revive(host)
@@ -184,7 +190,7 @@ class Swarm:
         consuming = self.spawn(self.consumer.run())
         sampling = self.spawn(self._sample())
         nemesis = self.spawn(self._do_faults())
-        await self.until(lambda: False, self.world.duration_s)
+        await self.until_over()
         nemesis.cancel()
         for task in self._faults_under_way:
             task.cancel()
@@ -202,6 +208,10 @@ class Swarm:
         sampling.cancel()
         if not self.failure:
             self._verdict()
+
+    async def until_over(self) -> None:
+        """The first phase ends."""
+        await self.until(lambda: False, self.world.duration_s)
 
     async def _sample(self) -> None:
         while not self.failure:
@@ -261,7 +271,23 @@ class Swarm:
             for node in self.nodes
         )
 
+    async def _replace_hopeless(self) -> None:
+        """A replica whose log has nothing in common with its master's asks for a new disk: all
+        that the group had was lost with one power cut, before anybody else was in the set."""
+        await asyncio.sleep(2.0)
+        master = self.master
+        for node in self.nodes:
+            if master is None or node is master or not node.is_running:
+                continue
+            mine, its = node.log_bytes(0, BODY_AT), master.log_bytes(0, BODY_AT)
+            if self.checks.incomplete_count and mine[:4] != bytes(4) and mine != its:
+                node.kill()
+                node.replace_disk()
+                node.boot()
+
     async def _come_to_rest(self) -> None:
+        if self.checks.incomplete_count:
+            await self._replace_hopeless()
         if not await self.until(self._is_whole, WHOLE_S) and not self.failure:
             self.fail(f"the group is not whole again: {self._facts()}")
 

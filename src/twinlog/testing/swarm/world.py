@@ -34,6 +34,22 @@ FAULTS = (
     "kill_namesrv",
     "restart_consumer",
 )
+PROFILES = {
+    "any": FAULTS,
+    "power": ("power", "power_master", "power_master", "kill_master", "cut_pair", "slow_disk"),
+    "links": ("cut_pair", "cut_off", "cut_master", "cut_oneway", "pause", "reset", "kill_master"),
+    "lease": (
+        "pause_master",
+        "cut_master",
+        "cut_oneway",
+        "switch",
+        "kill_controller",
+        "pause_controller",
+        "cut_controller",
+        "reset",
+    ),
+}
+"""Corners need things in a row that are rare together; half of the seeds draw from all."""
 RATE_SPREAD = 0.024
 """Two clocks differ by less than 5 %, as the rules assume."""
 
@@ -74,12 +90,15 @@ def draw_world(seed: int, without: tuple[str, ...] = ()) -> SwarmWorld:
     """Every seed is another world; one in ten has no faults."""
     rng = random.Random(f"swarm {seed}")
     flush = rng.choice((FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH))
-    faults = [fault for fault in FAULTS if rng.random() < 0.35 and fault not in without]
+    profile = rng.choice(("any", "any", "any", *PROFILES))
+    share = 0.35 if profile == "any" else 0.7
+    faults = [fault for fault in PROFILES[profile] if rng.random() < share and fault not in without]
+    roles = (BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER)
     return SwarmWorld(
         replicas=rng.choice((2, 2, 3, 3, 4)),
         controllers=1,
         namesrvs=rng.choice((1, 1, 2)),
-        role=rng.choice((BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER)),
+        role=BrokerRole.ASYNC_MASTER if profile == "lease" else rng.choice(roles),
         flush=flush,
         segment_size=rng.choice((8192, 16_384, 65_536)),
         batch_size=rng.choice((1000, 4096, 32_768)),
