@@ -233,7 +233,16 @@ class CommitLog:
         """
         self._write_pieces()
         assert self._pieces_start == self.tail
+        self.check()
         return self.tail
+
+    def check(self) -> None:
+        """The invariants, as far as they are cheap: asked once a turn, and after every cut."""
+        tail, last = self.end.tail, self._last
+        assert self.flushed.value <= self.appended.value, (self.flushed.value, self.appended.value)
+        assert self.appended.value <= tail, (self.appended.value, tail)
+        assert last is None or last.start <= tail <= last.end, (last.start, tail, last.end)
+        assert self.end.segment_end == (last.end if last is not None else 0)
 
     def discard_pending(self, reason: str) -> None:
         """A write failed: nothing of this turn is in the log. Its bytes are made zero again.
@@ -258,6 +267,7 @@ class CommitLog:
             self.break_down(f"{reason}; making the bytes zero failed, too: {error}")
         self.end.segment_end = self._last.end if self._last else 0
         self.end.tail = self._pieces_start = end
+        self.check()
 
     def break_down(self, reason: str) -> None:
         """Nothing more is written by this process."""
@@ -436,6 +446,7 @@ class CommitLog:
         self.cut(offset, reason)
         # What is kept is as durable as it was, not more: a slave acknowledges by it.
         self.flushed.reset(min(flushed, offset), "the log was truncated")
+        self.check()
         if self.on_truncate is not None:
             self.on_truncate(offset)
 

@@ -133,7 +133,15 @@ class ConsumeQueue:
         self.written_end += position
         self.tail = bytearray()
         self.dirty_since_ms = -1
+        self.check()
         return position
+
+    def check(self) -> None:
+        """The invariants of places: asked whenever entries are written or cut."""
+        places = self.written_end + len(self.tail)
+        assert places == ENTRY_SIZE * self.next_offset, (self.key, places, self.next_offset)
+        assert self.max_offset <= self.next_offset, (self.key, self.max_offset, self.next_offset)
+        assert self.first_start <= self.written_end, (self.key, self.first_start, self.written_end)
 
     def _has_file(self, start: int) -> bool:
         if self.first_start < 0:
@@ -274,6 +282,7 @@ class ConsumeQueue:
         if not self.tail:
             self.dirty_since_ms = -1
         self._min_log_offset = -1
+        self.check()
 
     def _truncate_files(self, disk: Disk, pool: FilePool, at: int) -> None:
         """Remove files behind `at` from the last on, make zero what is left behind it."""
