@@ -112,8 +112,8 @@ def test_the_readme_is_in_order() -> None:
     ]  # fmt: skip
     last = text.split("## Where to read on")[1].split("Beside them")[0]
     assert re.findall(r"\]\(docs/(\w+)", last) == [
-        "ARCHITECTURE", "GUARANTEES", "OPERATIONS", "CLIENT", "DEPLOYMENT", "SPARK", "WIRE", "STORE",
-        "BENCHMARKS", "decisions",
+        "ARCHITECTURE", "GUARANTEES", "OPERATIONS", "CLIENT", "DEPLOYMENT", "SPARK", "WIRE",
+        "STORE", "BENCHMARKS", "decisions",
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 from support.processes import ProcessGroup, free_port, process_group
 from support.twinlog_servers import (
     TwinlogController,
+    start_twinlog_broker,
     start_twinlog_controller,
     start_twinlog_namesrv,
 )
@@ -336,3 +337,21 @@ async def test_old_alters_are_refused_however_often_they_come(
     assert answer.code == ResponseCode.CONTROLLER_INVALID_REPLICAS
     assert len(answer.remark or "") < 200
     assert json.loads((await peer.beat(1, epoch=1, twinlogKnownEpoch=1)).body) == record
+
+
+def test_a_broker_follows_nobody_while_two_controllers_lead(
+    controller: TwinlogController, group: ProcessGroup, tmp_path: Path
+) -> None:
+    """Two files with records of their own: each controller would elect a master."""
+    second = start_twinlog_controller(tmp_path / "second")
+    group.add(second)
+    broker = start_twinlog_broker(
+        tmp_path / "broker", wait=False, brokerId=-1, brokerRole="SYNC_MASTER",
+        enableControllerMode="true", controllerAddr=f"{controller.address};{second.address}",
+        mappedFileSizeCommitLog=1 << 20,
+    )  # fmt: skip
+    group.add(broker)
+    both = " and ".join(sorted([controller.address, second.address]))
+    broker.wait_for_text(f"controllers {both} both lead")
+    for server in (controller, second):
+        assert not (server.directory / "controller" / "groups.json").exists()

@@ -180,7 +180,9 @@ class Group:
     def _say_stranger(self, broker_id: int, reason: str) -> list[Effect]:
         if (broker_id, reason) in self._strangers_said:
             return []
-        self._strangers_said = {(broker_id, reason)}
+        if len(self._strangers_said) >= REPLICAS_MAX:
+            self._strangers_said.clear()
+        self._strangers_said.add((broker_id, reason))
         return [self._happened("refused", replica=broker_id, reason=reason)]
 
     def _freeze_if_newer(self, beat: Heartbeat) -> list[Effect]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -20,16 +20,25 @@ from twinlog.runtime.clock import SystemClock
 async def answering(data: bytes) -> AsyncIterator[str]:
     """Somebody who answers every request with `data` and closes."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(data)
-        await writer.drain()
-        writer.close()
+    serving: set[asyncio.Task[None]] = set()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.ensure_future(serve(reader, writer)))
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
+    await asyncio.gather(*serving)
 
 
 def http(body: bytes, *, status: bytes = b"200 OK", fields: bytes = b"") -> bytes:

@@ -6,6 +6,7 @@ controller that leads; whichever answers at all says who that is. Nothing is dec
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -64,18 +65,43 @@ class ControllerLink:
             return self.leader
         address = self._addresses[self._next % len(self._addresses)]
         self._next += 1
-        answer = await self._invoke(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
-        header = answer.header(headers.ControllerMetadataResponseHeader)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ControllerError(f"{address}: code {answer.code} {answer.remark or ''}")
+        header = await self._metadata(address)
         if header.twinlog is None:
             raise ControllerError(f"{address} is not a controller of twinlog")
         leader = address if header.is_leader else header.controller_leader_address
         if not leader:
             raise ControllerError(f"{address}: no controller leads at the moment")
+        await self._check_one_leads()
         _LOG.info("controller found leader=%s", leader)
         self.leader = leader
         return leader
+
+    async def _metadata(self, address: str) -> headers.ControllerMetadataResponseHeader:
+        answer = await self._invoke(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ControllerError(f"{address}: code {answer.code} {answer.remark or ''}")
+        return answer.header(headers.ControllerMetadataResponseHeader)
+
+    async def _check_one_leads(self) -> None:
+        """Controllers that share no etcd all lead: each would elect a master of its own.
+
+        Raises:
+            ControllerError: two of those that answer do.
+        """
+        if len(self._addresses) < 2:
+            return
+        asked = (self._metadata(address) for address in self._addresses)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        leaders = {
+            answer.controller_leader_address or ""
+            for answer in answers
+            if isinstance(answer, headers.ControllerMetadataResponseHeader) and answer.is_leader
+        }
+        if len(leaders) > 1:
+            raise ControllerError(
+                f"controllers {' and '.join(sorted(leaders))} both lead: they have records of their"
+                " own; name one in controllerAddr, or let them share an etcd"
+            )
 
     def lost(self) -> None:
         """It does not answer, or does not lead any more: look for the leader again."""
