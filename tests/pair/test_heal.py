@@ -35,10 +35,10 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
     await brokers.stop()
 
 
-async def running_pair(brokers: Brokers) -> tuple[Broker, Broker]:
+async def running_pair(brokers: Brokers, **more: Any) -> tuple[Broker, Broker]:
     server = await brokers.name_server()
     CONFIG["namesrv_addr"] = f"127.0.0.1:{server.config.listen_port}"
-    master = await brokers.master(**CONFIG)
+    master = await brokers.master(**CONFIG, **more)
     slave = await brokers.slave(master, **CONFIG)
     await until(lambda: master.scrubber.healer.replicas() and slave.scrubber.healer.replicas())
     return master, slave
@@ -145,7 +145,7 @@ async def test_without_a_good_copy_the_place_is_named_and_the_rest_is_served(
     brokers: Brokers,
 ) -> None:
     rng = random.Random(7)
-    master, slave = await running_pair(brokers)
+    master, slave = await running_pair(brokers, twinlog_damage_wait_millis=0)
     bodies = await fill(brokers, master, slave, rng)
     await scrubbed(master)
     await brokers.end(slave)
