@@ -182,6 +182,10 @@ class Checks:
         if len(mine) != confirmed - start:
             self._swarm.fail(f"{node.name} has no bytes for its confirmed [{start}, {confirmed})")
             return
+        is_synced = self._swarm.world.is_flushed and node.is_master
+        if is_synced and node.log_bytes(start, confirmed, durable=True) != mine:
+            self._swarm.fail(f"{node.name} confirms [{start}, {confirmed}) before its flush (R1)")
+            return
         known = self.truth[start:confirmed]
         if mine[: len(known)] != known:
             self._swarm.fail(f"{node.name} differs below confirmed in [{start}, {confirmed})")

@@ -107,13 +107,14 @@ class SwarmNode(GroupNode):
         super().replace_disk()
         self.checked_to = 0
 
-    def log_bytes(self, start: int, end: int) -> bytes:
-        """What is written, whoever runs or not; shorter where there is nothing."""
+    def log_bytes(self, start: int, end: int, *, durable: bool = False) -> bytes:
+        """What is written, or synced; shorter where there is nothing."""
         parts, size = [], self.swarm.world.segment_size
         while start < end:
             base = start - start % size
             stop = min(end, base + size)
-            parts.append(self.disk.peek(f"{LOG_PATH}/{base:020d}", start - base, stop - start))
+            path = f"{LOG_PATH}/{base:020d}"
+            parts.append(self.disk.peek(path, start - base, stop - start, durable=durable))
             start = stop
         return b"".join(parts)
 

@@ -1,0 +1,148 @@
+"""Each rule of docs/FAILOVER.md that the pure cores decide, by its number and in one breath.
+
+R9 and R10 are carried out by replication and store: `tests/unit/ha/test_twin.py`, `tests/sim`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinlog.controller import events, membership
+from twinlog.controller.core import Controller
+from twinlog.controller.elect import Standing, elect
+from twinlog.controller.membership import Proposal
+from twinlog.controller.record import Election, GroupRecord, Policy, Replica, changed
+from twinlog.ha.authority import Authority
+from twinlog.ha.group_view import GroupState, GroupView, ReplicaRole, StepKind
+
+RECORD = GroupRecord(
+    cluster="c",
+    group="g",
+    version=7,
+    master_epoch=4,
+    master_broker_id=1,
+    master_incarnation="1.1",
+    sync_state_set=frozenset({1, 2}),
+    sync_state_set_epoch=9,
+    replicas={n: Replica(broker_id=n) for n in (1, 2, 3)},
+)
+
+
+def leader(*members: int) -> Authority:
+    authority = Authority(
+        own_id=1,
+        incarnation="1.1",
+        epoch=4,
+        epoch_start=10,
+        members=frozenset(members),
+        set_epoch=9,
+    )
+    authority.own_end(100)
+    return authority
+
+
+def standing(n: int, **fields: Any) -> Standing:
+    given = {"last_epoch": 4, "end": 50, "priority": 0, "is_alive": True, "is_complete": True}
+    return Standing(broker_id=n, incarnation=f"{n}.1", is_writable=True, **{**given, **fields})
+
+
+def test_r1_confirmed_is_what_every_member_has() -> None:
+    authority = leader(1, 2, 3)
+    authority.connected(2, 20, "2.1", 100)
+    assert authority.confirmed == 0
+    authority.connected(3, 30, "3.1", 60)
+    assert authority.confirmed == 60
+
+
+def test_r2_a_proposed_set_counts_in_addition_until_its_outcome_is_known() -> None:
+    authority = leader(1, 2)
+    authority.connected(2, 20, "2.1", 50)
+    authority.shrink(2)
+    assert (authority.required, authority.confirmed) == ({2}, 50)
+    authority.rejected(9)
+    again = authority.proposal()
+    assert again is not None
+    assert (again.set_epoch, again.members) == (9, {1, 2}), "withdrawn by committing it again"
+
+
+def test_r3_the_process_that_was_checked_is_admitted_and_no_other() -> None:
+    asked = Proposal(1, "1.1", 4, 9, frozenset({1, 2, 3}), {3: "3.1"})
+    assert not membership.refusal(RECORD, asked, {1: "1.1", 3: "3.1"}).text
+    assert membership.refusal(RECORD, asked, {1: "1.1", 3: "3.2"}).text
+
+
+def test_r4_an_epoch_is_stored_before_it_is_acted_on_and_older_ones_are_refused() -> None:
+    view = GroupView(2, "2.1", GroupState(), 0)
+    steps = view.learn(GroupState(epoch=4, set_epoch=9, master_id=1, members=frozenset({1, 2})))
+    assert [step.kind for step in steps] == [StepKind.STORE, StepKind.FOLLOW]
+    assert view.is_stale(3)
+
+
+def test_r4_a_master_that_meets_a_newer_epoch_demotes_itself() -> None:
+    view = GroupView(1, "1.1", GroupState(), 0)
+    members = frozenset({1, 2})
+    view.learn(GroupState(4, 9, master_id=1, master_incarnation="1.1", members=members))
+    assert view.role is ReplicaRole.MASTER
+    assert StepKind.FENCE in [step.kind for step in view.met(5)]
+
+
+def test_r5_early_answers_need_a_lease_when_they_leave() -> None:
+    authority = leader(1, 2)
+    assert not authority.may_answer_early(0)
+    authority.granted(1_000, 2_000, 4, "1.1")
+    assert authority.may_answer_early(2_999)
+    assert not authority.may_answer_early(3_000)
+
+
+def test_r6_an_election_waits_for_the_lease_where_answers_leave_early() -> None:
+    for role, waits in (("SYNC_MASTER", False), ("ASYNC_MASTER", True)):
+        record = changed(RECORD, policy=Policy(broker_role=role))
+        core = Controller([record], 0)
+        for n in (1, 2):
+            core.handle(3_000, beat(n))
+        core.handle(3_000, events.ConnectionClosed(1))
+        core.handle(4_000, beat(2, link_ms=None))
+        commits = core.handle(4_000, events.Tick())
+        assert bool(core.groups["g"].is_settled and not commits) == waits
+
+
+def test_r7_the_longest_log_of_the_newest_epoch_among_living_members_wins() -> None:
+    standings = {
+        1: standing(1, is_alive=False, end=99),
+        2: standing(2, end=50),
+        3: standing(3, last_epoch=5, end=20),
+        4: standing(4, last_epoch=9, end=99),
+    }
+    ballot = elect({1, 2, 3}, standings)
+    assert ballot.winner is standings[3]
+    assert ballot.members == {2, 3}
+
+
+def test_r8_who_is_in_doubt_is_elected_only_when_all_are() -> None:
+    standings = {1: standing(1, is_complete=False, end=99), 2: standing(2)}
+    assert elect({1, 2}, standings).winner is standings[2]
+    standings[2] = standing(2, is_complete=False)
+    ballot = elect({1, 2}, standings)
+    assert (ballot.winner, ballot.election) == (standings[1], Election.INCOMPLETE)
+    assert elect({1, 2, 3}, standings).winner is None
+
+
+def test_r11_the_controllers_answer_counts_and_nothing_else() -> None:
+    view = GroupView(2, "2.1", GroupState(), 0)
+    view.met(5)
+    assert view.role is ReplicaRole.FENCED
+    assert view.learn(GroupState(epoch=4, set_epoch=9, master_id=1)) == []
+
+
+def test_r12_a_record_that_is_older_than_the_group_decides_nothing() -> None:
+    core = Controller([RECORD], 0)
+    core.handle(3_000, beat(2, known_epoch=6))
+    assert "epoch 6" in core.groups["g"].frozen
+    assert core.handle(90_000, events.Tick()) == []
+
+
+def beat(n: int, **fields: Any) -> events.Heartbeat:
+    given: dict[str, Any] = {"known_epoch": 4, "last_epoch": 4, "end": 50, "link_ms": 0}
+    return events.Heartbeat(
+        group="g", broker_id=n, connection=n, incarnation=f"{n}.1", **{**given, **fields}
+    )
