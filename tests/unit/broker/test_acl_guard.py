@@ -66,7 +66,7 @@ EXT = {
 # Codes that show nothing of anybody, or name a record, and there is none: an account is enough.
 FOR_EVERY_ACCOUNT = {
     "GET_BROKER_RUNTIME_INFO", "GET_SYSTEM_TOPIC_LIST_FROM_BROKER", "GET_BROKER_HA_STATUS",
-    "TWINLOG_EVENTS", "TWINLOG_INFO", "VIEW_MESSAGE_BY_ID", "END_TRANSACTION",
+    "TWINLOG_BUSIEST", "TWINLOG_EVENTS", "TWINLOG_INFO", "VIEW_MESSAGE_BY_ID", "END_TRANSACTION",
 }  # fmt: skip
 # Codes that ask for the topic or the group they touch, here and in 4.9.
 RESOURCE = {
