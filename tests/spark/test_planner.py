@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
 from twinlog.spark.plan.windows import Limits, Range, find_cuts, windows
 from twinlog.spark.read.rows import open_transport, plan_batch, read_window
+from twinlog.spark.run.lag import LagListener, lag_of
 
 BASE = {"path": "/store", "subscribe": "orders"}
 
@@ -384,3 +386,27 @@ def test_a_batch_that_is_done_again_has_the_same_tasks_whatever_the_options(tmp_
         assert layout(again, start, end) == wanted
     del end["plan"]  # as an older version wrote it: the options decide
     assert len(layout(planner(files, minPartitions="2"), start, end)) == 2
+
+
+def test_progress_says_how_many_rows_are_behind_and_skipped(files: StoreFiles) -> None:
+    stream = planner(files, startingOffsets="earliest", maxOffsetsPerTrigger="80")
+    start = stream.latest(stream.initial(), limited=True)
+    end = stream.latest(start, limited=True)
+    read = sum(r.rows for window in stream.partitions(start, end) for r in window)
+    assert lag_of(json.dumps(stream.report())) == (200 - read, 0)
+    expire(files, 3)
+    lenient = planner(files, failOnDataLoss="false")
+    rows = sum(r.rows for w in lenient.partitions(start, end) for r in w)
+    assert lenient.report()["skipped"] == read - rows > 0
+    listener = LagListener(port=0)
+    try:
+        listener.take("copy", [json.dumps(stream.report()), "null", None])
+        assert listener.lags == {"copy": (200 - read, 0)}
+        address = f"http://127.0.0.1:{listener.server.server_port}/metrics"
+        with urllib.request.urlopen(address) as answer:
+            text = answer.read().decode()
+        assert f'twinlog_spark_rows_behind{{query="copy"}} {200 - read}.0' in text
+    finally:
+        listener.server.shutdown()
+        listener.server.server_close()
+        listener.thread.join()

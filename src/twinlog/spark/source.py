@@ -34,7 +34,6 @@ from twinlog.spark.decode.body import BodyDecoder, body_columns
 from twinlog.spark.decode.columns import ALL_COLUMNS, COLUMNS, check_columns, exact_ddl, shaped
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan.offsets import to_json
 from twinlog.spark.plan.predicates import filtered, is_exact
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
@@ -206,8 +205,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the heads, so that progress shows how far behind the query is."""
-        return to_json(self.planner.seen, {})
+        """Return the heads and how far behind them the query is, for its progress."""
+        return self.planner.report()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run."""

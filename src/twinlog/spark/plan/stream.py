@@ -61,6 +61,7 @@ class StreamPlanner:
         self.policy = LossPolicy(options.fail_on_data_loss)
         self.target: Offsets | None = None
         self.seen: Offsets = {}  # the newest ends that a look has found
+        self.reached: Offsets = {}  # where the newest batch ends
         self.waiting_since: float | None = None
         self.outage_since: float | None = None
         self.reported: Offsets | None = None
@@ -146,7 +147,15 @@ class StreamPlanner:
             return self._through_outages(self._pin if limited else self._pin_all, longest_ms)
         self._report(start)
         work = functools.partial(self._latest, start, limited=limited)
-        return self._through_outages(work, self.options.outage_ms)
+        end = self._through_outages(work, self.options.outage_ms)
+        self.reached = from_json(end)[0]
+        return end
+
+    def report(self) -> dict[str, Any]:
+        """Return the newest ends, the rows that are behind them, and those that were skipped."""
+        behind = rows_between(self.reached, self.seen)
+        skipped = sum(skip.high - skip.low for skip in self.policy.skipped)
+        return {**to_json(self.seen, {}), "behind": behind, "skipped": skipped}
 
     def _pin(self) -> dict[str, Any]:
         found = self._look({})
