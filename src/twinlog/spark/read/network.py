@@ -419,6 +419,9 @@ class BrokerTransport:
 
     def _gap(self, r: Range, at: int, high: int, answer: Any) -> int:
         """Apply the loss rule to an answer without a readable record; return where to go on."""
+        if is_damaged(answer):
+            self._corrupt(r, at, str(answer.remark))
+            return at + 1
         if answer.body:
             head = bytes(answer.body[:HEX_BYTES]).hex()
             self._corrupt(r, at, f"no record begins where it should; bytes there: {head}")
@@ -456,7 +459,7 @@ class BrokerTransport:
             else:
                 ext = answer.ext() if answer.code in PULL_CODES else {}
                 behind = target.is_slave and int(ext.get("maxOffset", 0)) <= offset
-                if answer.code in PULL_CODES and not behind:
+                if (answer.code in PULL_CODES and not behind) or is_damaged(answer):
                     return answer
                 last = ClientError(
                     f"{target.address}: code {answer.code} {answer.remark or 'it is behind'}"
@@ -480,6 +483,11 @@ PULL_CODES = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
+
+
+def is_damaged(answer: Any) -> bool:
+    """Say whether a broker of ours refuses the first message because its record is damaged."""
+    return answer.code == ResponseCode.SYSTEM_ERROR and "is damaged" in (answer.remark or "")
 
 
 def _readable(body: Any) -> tuple[int, int]:
