@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.failover_group import Group, Load, first_send, read_all, running_group, switch
+from support.twinlog_servers import TwinlogBroker
 from twinlog.client import Producer
 
 SETTLE_S = 30
@@ -78,6 +79,26 @@ async def controller(group: Group, load: Load) -> None:
     group.restart(master)
 
 
+def some_slave(group: Group) -> TwinlogBroker:
+    return next(broker for broker in group.brokers if broker is not group.master)
+
+
+async def slave_kill(group: Group, load: Load) -> None:
+    slave = some_slave(group)
+    slave.kill()
+    await load.goes_on(within_s=SETTLE_S)
+    group.restart(slave)
+    await asyncio.to_thread(group.wait_in_sync, len(group.brokers) - 1)
+
+
+async def slave_pause(group: Group, load: Load) -> None:
+    slave = some_slave(group)
+    slave.suspend()
+    await asyncio.sleep(5)
+    slave.resume()
+    await load.goes_on(within_s=SETTLE_S)
+
+
 FAULTS: dict[str, Callable[[Group, Load], Awaitable[None]]] = {
     "kill": kill,
     "stop": stop,
@@ -85,6 +106,8 @@ FAULTS: dict[str, Callable[[Group, Load], Awaitable[None]]] = {
     "switch": planned,
     "both": both,
     "controller": controller,
+    "slave-kill": slave_kill,
+    "slave-pause": slave_pause,
 }
 
 
