@@ -17,7 +17,12 @@ from support.command_line import twinlog
 from support.etcd import Etcd, put
 from support.fake_replicas import FakeGroup, FakeReplica
 from support.processes import ProcessGroup, free_port, process_group, wait_until
-from support.twinlog_servers import TwinlogController, start_twinlog_controller
+from support.twinlog_servers import (
+    TwinlogController,
+    start_twinlog_broker,
+    start_twinlog_controller,
+    start_twinlog_namesrv,
+)
 
 pytestmark = pytest.mark.services
 
@@ -252,3 +257,45 @@ def test_a_record_that_somebody_else_wrote_stops_its_group_alone(
     wait_until(lambda: world.leaders() == [1 - leader], "the other leads", deadline_s=30)
     world.controllers[1 - leader].wait_for_text("record left out: the record /twinlog/")
     grows(group.replicas[1])
+
+
+@pytest.mark.timeout(240)
+def test_real_brokers_fail_over_after_their_controller_did(world: World, tmp_path: Path) -> None:
+    namesrv = start_twinlog_namesrv(tmp_path / "ns")
+    world.processes.add(namesrv)
+    brokers = []
+    for number in range(2):
+        broker = start_twinlog_broker(
+            tmp_path / f"b{number}", namesrv=namesrv.address, brokerId=-1,
+            brokerRole="SYNC_MASTER", enableControllerMode="true", totalReplicas=2,
+            controllerAddr=";".join(world.addresses), mappedFileSizeCommitLog=1 << 24,
+        )  # fmt: skip
+        world.processes.add(broker)
+        brokers.append(broker)
+    words = ["-n", namesrv.address]
+
+    def state() -> dict[str, object]:
+        found = twinlog("ha", "status", *words, "-o", "json")
+        groups = found.json.get("groups") if found.out else None
+        return groups[0] if groups else {}
+
+    def sends(body: str) -> bool:
+        return twinlog("topic", "produce", "orders", body, *words).code == 0
+
+    wait_until(lambda: state().get("copies") == 2, "both are in sync")
+    twinlog("topic", "create", "orders", *words).ok()
+    assert sends("before")
+    leader = world.leader()
+    world.controllers[leader].kill()
+    assert sends("without a controller"), "a SYNC_MASTER needs none"
+    wait_until(lambda: world.leaders() == [1 - leader], "the other leads", deadline_s=30)
+    wait_until(lambda: state().get("state") == "healthy", "brokers follow it")
+    epoch_before = int(str(state()["epoch"]))
+    assert epoch_before == 1, "a change of controllers is no election"
+    brokers[0].kill()
+    wait_until(lambda: sends("after"), "writes go on")
+    assert state()["epoch"] == 2
+    world.processes.add(brokers[0].restart())
+    wait_until(lambda: state().get("state") == "healthy", "it has rejoined")
+    bodies = twinlog("topic", "consume", "orders", "--body", "-e", *words).ok().out
+    assert all(body in bodies for body in ("before", "without a controller", "after"))
