@@ -33,6 +33,15 @@ async def test_a_sound_store_is_sound(tmp_path: Path) -> None:
     assert result.json["entries"] == 201
 
 
+async def test_a_segment_that_is_prepared_for_the_next_records_is_no_damage(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    segments = sorted((root_of(tmp_path) / "commitlog").iterdir())
+    size = segments[-1].stat().st_size
+    spare = segments[-1].with_name(f"{int(segments[-1].name) + size:020d}")
+    spare.write_bytes(bytes(size))
+    assert twinlog("store", "verify", "--deep", str(root_of(tmp_path))).ok()
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_flipped_bits_are_found(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

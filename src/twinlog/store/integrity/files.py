@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from twinlog.message.layout import ENTRY, ENTRY_SIZE
+from twinlog.message.layout import BLANK_SIZE_MIN, ENTRY, ENTRY_SIZE
 from twinlog.message.record import ScanStop
 from twinlog.runtime.disk import Disk, DiskFile
+from twinlog.runtime.file_copy import read_part
 from twinlog.runtime.numbers import is_number
 from twinlog.store.errors import StoreLayoutError
 from twinlog.store.integrity.walk import Walked, walk
@@ -67,17 +68,26 @@ def walk_log(
     disk: Disk, log: LogFiles, start: int, faults: list[Fault], *, is_last_open: bool = True
 ) -> Iterator[tuple[int, Walked]]:
     """All records from `start` on, piece by piece, each with the offset where it began."""
+    last_used = _last_used(disk, log)
     for segment_start in log.starts:
         if segment_start + log.size <= start:
             continue
         file = disk.open(log.path(segment_start), read_only=True)
         try:
             segment = Segment(log.path(segment_start), segment_start, log.size, file)
-            is_last = is_last_open and segment_start == log.starts[-1]
+            is_last = is_last_open and segment_start >= last_used
             at = max(start, segment_start)
             yield from _walk_segment(segment, at, faults, is_last=is_last)
         finally:
             file.close()
+
+
+def _last_used(disk: Disk, log: LogFiles) -> int:
+    """The last segment that holds a record; one that was prepared for the next ones is zeros."""
+    for start in reversed(log.starts):
+        if any(read_part(disk, log.path(start), 0, BLANK_SIZE_MIN)):
+            return start
+    return log.starts[0]
 
 
 def _walk_segment(
