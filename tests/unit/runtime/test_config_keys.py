@@ -74,14 +74,15 @@ def test_the_code_reads_no_other_key(role: str) -> None:
 
 
 # Used, but not by a start: by the command that sets up logging and the HTTP port (its tests are in
-# tests/integration/test_http_port.py), by a request, when a file expires.
+# tests/integration/test_http_port.py), by a request, when a file
+# expires or a record is damaged.
 LATER = {
     "twinlog_log_level", "twinlog_log_format", "twinlog_log_file", "twinlog_log_file_size",
     "twinlog_log_file_count", "config_black_list", "config_store_path", "controller_d_leger_group",
     "controller_d_leger_peers", "controller_d_leger_self_id", "delete_commit_log_files_interval",
     "delete_consume_queue_files_interval", "metrics_exporter_type", "metrics_prom_exporter_port",
     "metrics_prom_exporter_host", "metrics_label", "twinlog_metrics_series_max",
-    "twinlog_metrics_per_queue",
+    "twinlog_metrics_per_queue", "twinlog_damage_wait_millis", "twinlog_retention_bytes",
 }  # fmt: skip
 
 
