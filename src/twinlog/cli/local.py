@@ -171,6 +171,7 @@ def restart(name: str, directory: Path) -> None:
 def _wait_healthy(cluster: LocalCluster) -> str:
     """Wait until every broker is registered and every slave in sync; else what is missing."""
     from twinlog.cli.admin.cluster import health_report
+    from twinlog.cli.admin.ha import ha_report
     from twinlog.cli.admin.session import Session, call
     from twinlog.cli.exit_codes import CommandError
 
@@ -180,6 +181,9 @@ def _wait_healthy(cluster: LocalCluster) -> str:
     while time.monotonic() < deadline:
         try:
             report = call(session, lambda admin: health_report(admin, len(cluster.brokers)))
+            if report.is_healthy and cluster.controller_port:
+                # In sync is not yet admitted: until it is, nobody could take over.
+                report = call(session, lambda admin: ha_report(admin, None))
         except CommandError as error:
             problem = error.text
         else:
