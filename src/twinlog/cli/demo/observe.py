@@ -6,6 +6,7 @@ import asyncio
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin
+from twinlog.admin.failover import Controllers
 from twinlog.admin.ha import ha_status
 from twinlog.admin.topics import create_topic
 from twinlog.cli.demo.plot import Point
@@ -65,6 +66,14 @@ class Observer:
         except ClientError:
             return False
         return bool(groups) and any(replica.is_in_sync for replica in groups[0].replicas)
+
+    async def is_admitted(self) -> bool:
+        """Both replicas are in the set from which a master is elected."""
+        try:
+            groups = await (await Controllers.find(self._admin)).groups()
+        except ClientError:
+            return False
+        return bool(groups) and sum(replica.is_member for replica in groups[0].replicas) == 2
 
     async def is_at_rest(self) -> bool:
         """Both logs end at the same place, and did so for a while."""

@@ -312,6 +312,11 @@ class FailoverDemo(Demo):
     def plan(self) -> ClusterPlan:
         return ClusterPlan(self.options.directory, uses_free_ports=True, has_failover=True)
 
+    async def _find_roles(self) -> None:
+        assert self._observer is not None
+        await self._until(self._observer.is_admitted, 30, "the slave to be admitted")
+        await super()._find_roles()
+
     async def _outage(self) -> None:
         """The slave becomes the master; then traffic with one copy for a while."""
         assert self._observer is not None
@@ -340,7 +345,7 @@ class FailoverDemo(Demo):
         self.phase = "return"
         self.moments.restart = self.now()
         await self._in_thread(self.cluster.start_node, self.slave)
-        await self._until(self._observer.is_replicating, RETURN_SECONDS_MAX, "it to be in sync")
+        await self._until(self._observer.is_admitted, RETURN_SECONDS_MAX, "it to be in sync")
         self.moments.returned = self.now()
         took = self.moments.returned - self.moments.restart
         self.say(f"the old master has rejoined as a slave, in sync after {took:.2f} s")
