@@ -24,9 +24,9 @@ SWARM_MUTANTS = (
     _swarm(
         "R1: the master's own flush is ignored",
         "ha/group_replication.py",
-        "GroupReplication.own_end_moved",
-        "self._store.flushed if self.is_durable else self._store.appended",
-        "self._store.appended",
+        "GroupReplication.__init__",
+        "self.is_durable = is_durable",
+        "self.is_durable = False",
     ),
     _swarm(
         "R1: a slave acknowledges before its flush",

@@ -18,6 +18,21 @@ NOTICED_AT = {
     "proposed_set_is_not_counted": 2,
     "shrinks_before_the_answer": 3,
     "rejected_proposal_is_dropped": 10,
+    "admits_before_it_has_caught_up": 5,
+    "incarnation_is_not_checked": 95,
+    "slaves_do_not_fence": 7,
+    "epoch_is_not_durable": 0,
+    "promoted_replica_keeps_its_link": 0,
+    "no_lease_is_needed": 19,
+    "election_waits_too_short": 19,
+    "controller_forgets_leases": 49,
+    "lease_counts_from_the_answer": 73,
+    "lease_is_kept_during_a_hand_over": 20,
+    "anyone_is_elected": 0,
+    "restart_keeps_mastership": 0,
+    "nobody_is_in_doubt": 0,
+    "logs_are_compared_by_length": 0,
+    "doubt_is_forgotten_by_a_second_restart": 25,
 }
 
 

@@ -84,7 +84,7 @@ class Truth:
             return
         if after.master_epoch == before.master_epoch:
             for n in sorted(after.sync_state_set - before.sync_state_set):
-                self.admit(hosts[n], after.admitted[n])
+                self.admit(hosts[n], after.admitted.get(n, ""))
             return
         if after.master_broker_id not in before.sync_state_set:
             raise Violation(f"{after.master_broker_id} is not of {sorted(before.sync_state_set)}")
