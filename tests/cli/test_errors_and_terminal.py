@@ -83,7 +83,7 @@ def test_a_broker_or_its_ha_port_is_no_name_server(cluster: LocalTwins) -> None:
 
 def test_mqadmin_says_what_is_wrong(cluster: LocalTwins) -> None:
     one_line(mqadmin("topicLst"), 2, "no sub command 'topicLst'", "did you mean 'topicList'?")
-    one_line(mqadmin("electMaster"), 2, "electMaster is not supported")
+    one_line(mqadmin("electMaster"), 2, "-a (controllerAddress) is missing")
     one_line(mqadmin("topicStatus"), 2, "-t (topic) is missing", "mqadmin help topicStatus")
     one_line(mqadmin("topicStatus", "--topc", "x"), 2, "unknown option --topc", "'topic'")
     one_line(mqadmin("topicStatus", "-t"), 2, "-t (topic) needs a value")

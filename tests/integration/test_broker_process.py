@@ -316,15 +316,6 @@ def test_bad_configuration_exits_with_2_and_one_line(entry: str, tmp_path: Path)
     assert not (tmp_path / "store").exists()
 
 
-def test_a_name_server_with_a_controller_inside_exits_with_2(tmp_path: Path) -> None:
-    file = tmp_path / "namesrv.conf"
-    file.write_text("listenPort=0\nenableControllerInNamesrv=true\n")
-    result = run("-c", str(file), server="namesrv")
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert f"{file}:2: enableControllerInNamesrv=true" in line
-
-
 def test_advertised_by_name_messages_carry_the_address_of_it(
     tmp_path: Path, start: Callable[..., TwinlogBroker]
 ) -> None:

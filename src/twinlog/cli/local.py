@@ -141,7 +141,10 @@ def _complete(cluster: LocalCluster, directory: Path) -> None:
         _fail(f"started, but {problem}; see: twinlog logs", EXIT_UNHEALTHY)
 
 
-@click.command(short_help="Stop one process of the local cluster and start it again.")
+@click.command(
+    epilog="Example: twinlog restart broker-a-0",
+    short_help="Stop one process of the local cluster and start it again.",
+)
 @click.argument("name", metavar="NODE")
 @_DIRECTORY
 def restart(name: str, directory: Path) -> None:
