@@ -36,15 +36,12 @@ class Role:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        self.is_controlled = config.enable_controller_mode
+        """Whether a controller decides. Never changes; an attribute, because each send asks."""
         self._state: RoleState | None = None
         self._subscribers: list[Callable[[], None]] = []
         if config.enable_controller_mode:
             self._state = RoleState(BrokerRole.SLAVE, NO_ID)
-
-    @property
-    def is_controlled(self) -> bool:
-        """Whether a controller decides."""
-        return self._state is not None
 
     @property
     def broker_role(self) -> BrokerRole:

@@ -16,7 +16,7 @@ from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.remoting.codec import SendResponseTemplate, encode_response
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.compiled import load
-from twinlog.runtime.config import BrokerConfig, FlushDiskType
+from twinlog.runtime.config import BrokerConfig, BrokerRole, FlushDiskType
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.status import AppendResult, PutMessageStatus
@@ -143,11 +143,11 @@ class PutReplies:
     def must_wait_more(self) -> bool:
         """Whether the mode promises more than the append."""
         config = self._config
-        return (
-            config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-            or self._role.is_sync
-            or self._must_be_confirmed
-        )
+        if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            return True
+        if not self._role.is_controlled:  # Asked for each send: no calls on the way.
+            return config.broker_role is BrokerRole.SYNC_MASTER
+        return self._role.is_sync or self._must_be_confirmed
 
     @property
     def _must_be_confirmed(self) -> bool:
