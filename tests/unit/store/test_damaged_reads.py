@@ -111,8 +111,10 @@ async def test_no_damaged_body_is_served_and_the_rest_of_the_queue_is(
 
 async def test_a_consumer_waits_at_a_damaged_message_while_it_may_be_healed(tmp_path: Path) -> None:
     async with running_store(small_config(tmp_path)) as store:
-        results = [store.put(message(number, queue_id=0, size=100)) for number in range(3)]
-        store.write_pending()
+        results = []
+        for number in range(3):
+            results.append(store.put(message(number, queue_id=0, size=100)))
+            store.write_pending()  # What was written last is read from memory.
         store.damage.may_heal = lambda: True
         flip(
             Path(store.commit_log.segments.segments[0].path),
