@@ -195,7 +195,8 @@ def test_controller_status_names_the_leader_and_its_groups(pair: World) -> None:
         {"id": "n0", "address": pair.controller, "leads": True, "state": "up"}
     ]
     group = next(g for g in found.json["groups"] if g["broker"] == pair.group.name)
-    assert (group["master"], group["sync_state_set"]) == (1, [1, 2])
+    assert group["master"] in (1, 2)  # Whoever was elected: nothing here depends on it.
+    assert group["sync_state_set"] == [1, 2]
     refused = pair.twinlog("controller", "adopt", pair.group.name)
     assert (refused.code, "type --group" in refused.err) == (USAGE, True)
     refused = pair.twinlog("controller", "adopt", pair.group.name, "--group", pair.group.name)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pexpect
 
@@ -46,8 +49,8 @@ def test_live_rates_resize_and_quit(cluster: LocalTwins) -> None:
     terminal.expect("the cluster is healthy")
     # Traffic is seen as a rate, without anybody asking again.
     cluster.twinlog("topic", "create", "lively").ok()
-    cluster.twinlog("bench", "pub", "lively", "--msgs", "2000", "--size", "100").ok()
-    terminal.expect("lively +[1-9][0-9,.]*  +[1-9]")
+    with traffic(cluster, "lively"):
+        terminal.expect("lively +[1-9][0-9,.]*  +[1-9]")
     # Another size: the next screen has it.
     terminal.setwinsize(12, 60)
     terminal.expect(re.escape("\x1b[H"))
@@ -59,6 +62,24 @@ def test_live_rates_resize_and_quit(cluster: LocalTwins) -> None:
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 0
+
+
+@contextmanager
+def traffic(cluster: LocalTwins, topic: str) -> Iterator[None]:
+    """Messages again and again: a rate is what comes between two looks."""
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.is_set():
+            cluster.twinlog("bench", "pub", topic, "--msgs", "2000", "--size", "100").ok()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        sender.join()
 
 
 def _widest(terminal: pexpect.spawn) -> int:

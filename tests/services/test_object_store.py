@@ -52,8 +52,12 @@ def store(tmp_path: Path) -> Iterator[Process]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+ROOT = Path(__file__).resolve().parents[2]
+OBJECT_STORE = ROOT / ".cache" / "object-store" / "bin" / "python"  # By tools/services.sh.
+
+
 def start_store(port: int, directory: Path) -> Process:
-    argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    argv = [str(OBJECT_STORE), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = Process("object store", argv, log=directory / "moto.log", cwd=directory)
     server.wait_for_text("Running on")
     return server
