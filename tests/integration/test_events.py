@@ -90,7 +90,13 @@ def test_what_happens_to_a_pair(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         assert [line["event"] for line in lines if line["event"] == "broker-started"]
 
-        # The master dies: the slave tells.
+        # The master dies: the slave tells, if it had found it again.
+        wait_until(lambda: send_once(master.address, b"three").code == 0, "the slave is back")
+        wait_until(
+            lambda: sum(event["event"] == "replica-joined" for event in journal.read()) > 1,
+            "and seen to be back",
+        )
+        wait_until(lambda: send_once(master.address, b"four").code == 0, "a send is confirmed")
         master.kill()
         lost = journal.wait("master-lost", broker=slave.address)
         assert lost["reason"]
