@@ -220,7 +220,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         Row(code.GET_MIN_OFFSET, QueueHeader, consumer.min_offset, rules.ABOUT_TOPIC, UNUSED_BODY),
         Row(
             code.GET_EARLIEST_MSG_STORETIME,
-            QueueHeader,
+            offset_headers.GetEarliestMsgStoretimeRequestHeader,
             consumer.earliest_time,
             rules.ABOUT_TOPIC,
             UNUSED_BODY,

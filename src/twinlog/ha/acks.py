@@ -29,7 +29,6 @@ class ReplicaAck:
 
     name: str
     ack_offset: int
-    joined_ms: int
     acked_ms: int
     caught_up_ms: int
     doubted_offset: int = -1
@@ -59,7 +58,7 @@ class AckTable:
     def join(self, name: str, ack_offset: int, now_ms: int) -> ReplicaAck:
         """A replica reported for the first time. The same name again replaces the old entry."""
         assert ack_offset >= 0
-        replica = ReplicaAck(name, ack_offset, now_ms, now_ms, now_ms, moved_ms=now_ms)
+        replica = ReplicaAck(name, ack_offset, now_ms, now_ms, moved_ms=now_ms)
         self._replicas[name] = replica
         return replica
 

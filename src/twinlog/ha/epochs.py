@@ -53,11 +53,6 @@ class EpochHistory:
         while self._entries and self._entries[-1].start >= end:
             self._entries.pop()
 
-    def forget_below(self, start: int) -> None:
-        """Retention: keep the epoch that `start` lies in."""
-        while len(self._entries) > 1 and self._entries[1].start <= start:
-            self._entries.pop(0)
-
     def epoch_at(self, offset: int) -> int:
         """The epoch that the byte at `offset` was written in; 0 before the first that is known."""
         epoch = 0

@@ -199,11 +199,6 @@ class HAReceiver:
         events, self._events = self._events, []
         return events
 
-    @property
-    def buffered_size(self) -> int:
-        """Bytes of a frame that is not complete."""
-        return self._filled - self._parsed
-
     def check(self) -> None:
         """The invariants of this core."""
         assert self.reported_offset <= self.log_end <= self._expected

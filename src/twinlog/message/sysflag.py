@@ -49,11 +49,6 @@ def with_transaction_type(sys_flag: int, kind: int) -> int:
     return (sys_flag & ~TRANSACTION_ROLLBACK_TYPE) | kind
 
 
-def without_compression(sys_flag: int) -> int:
-    """What a consumer sees after the body was inflated: the flag goes, the type stays."""
-    return sys_flag & ~COMPRESSED_FLAG
-
-
 def compression_type(sys_flag: int) -> CompressionType:
     """Which codec a compressed body used. Raises ValueError for a number nobody assigned."""
     number = (sys_flag & COMPRESSION_TYPE_MASK) >> _COMPRESSION_TYPE_SHIFT

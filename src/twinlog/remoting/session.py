@@ -7,7 +7,6 @@ answer that comes over another connection matches nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import RemotingError
@@ -74,7 +73,3 @@ class PendingRequests:
         entries, self._entries = self._entries, {}
         self.next_deadline_ms = None
         return [entry[0] for entry in entries.values()]
-
-
-def ignore_answer(answer: Any, error: Any) -> None:
-    """Callback of someone who does not care."""

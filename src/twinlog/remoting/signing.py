@@ -49,11 +49,6 @@ def calculate_signature(content: bytes, secret_key: str) -> str:
     return base64.b64encode(digest).decode("ascii")
 
 
-def verify_signature(command: RemotingCommand, secret_key: str) -> bool:
-    """Whether a command carries the signature that this secret makes for it; in constant time."""
-    return is_signed(command.ext(), command.body, secret_key, version=command.version)
-
-
 @dataclass(frozen=True, slots=True)
 class AclSigner:
     """Signs every request of a client: pass it to RemotingClient as a hook."""

@@ -242,7 +242,6 @@ class Simulation:
         self._fault_tasks: list[asyncio.Task[None]] = []
         self._is_load_held = False
         self._digest = hashlib.sha256()
-        self._copied_to: dict[str, int] = {}
         self.master_address = f"10.0.0.1:{HA_PORT}"
         self.master = SimNode(self, "master", BrokerRole.SYNC_MASTER, 0)
         self.slaves = [

@@ -55,9 +55,6 @@ def test_a_cut_takes_the_epochs_behind_it_along() -> None:
     history.cut(80)
     assert history.last_epoch == 2
     assert [history.epoch_at(offset) for offset in (0, 39, 40, 79)] == [1, 1, 2, 2]
-    history.forget_below(40)
-    assert [entry.epoch for entry in history] == [2]
-    assert history.epoch_at(39) == 0
 
 
 def test_a_history_knows_its_length() -> None:

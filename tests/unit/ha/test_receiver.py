@@ -91,7 +91,6 @@ def test_one_byte_at_a_time() -> None:
         out += slave.take(bytes([byte]))
     assert out == [103, 107]
     assert slave.log == b"abcdefg"
-    assert slave.core.buffered_size == 0
 
 
 def test_heartbeats_store_and_report_nothing() -> None:

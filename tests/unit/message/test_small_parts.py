@@ -157,7 +157,6 @@ def test_system_flags():
     assert flag == 0x301
     assert sysflag.compression_type(0x1) is CompressionType.ZLIB
     assert sysflag.compression_type(0x101) is CompressionType.LZ4
-    assert sysflag.without_compression(flag) == 0x300
     assert sysflag.with_transaction_type(0xF, sysflag.TRANSACTION_COMMIT_TYPE) == 0xB
     assert sysflag.transaction_type(0xB) == sysflag.TRANSACTION_COMMIT_TYPE
 

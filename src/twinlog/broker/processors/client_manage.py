@@ -24,7 +24,10 @@ from twinlog.message import names
 from twinlog.remoting.codec import language_name
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
-from twinlog.remoting.headers.clients import UnregisterClientRequestHeader
+from twinlog.remoting.headers.clients import (
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
 from twinlog.remoting.json_body import members, read_body, text
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
@@ -170,10 +173,9 @@ def notify_members(config: BrokerConfig, info: ConsumerGroupInfo) -> None:
     """NOTIFY_CONSUMER_IDS_CHANGED (40) to every member: they rebalance at once."""
     if not config.notify_consumer_ids_changed_enable:
         return
+    header = NotifyConsumerIdsChangedRequestHeader(info.group)
     for connection in list(info.channels):
-        command = RemotingCommand.request(
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": info.group}
-        )
+        command = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
         connection.oneway(command)
 
 

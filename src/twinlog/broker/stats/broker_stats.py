@@ -31,9 +31,6 @@ STATS_NAMES = (
     BROKER_GET_NUMS,
 )
 
-# Keys of these are `topic@group`.
-_OF_GROUPS = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS, DLQ_PUT_NUMS)
-
 SAMPLE_INTERVAL_MS = 10_000  # The minute's samples; the hour's and the day's are multiples.
 _TICKS_PER_HOUR_SAMPLE = 60  # Every 10 minutes.
 _TICKS_PER_DAY_SAMPLE = 360  # Every hour.

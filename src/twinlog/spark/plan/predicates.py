@@ -6,7 +6,7 @@ with null are null, and a row whose filter is null does not pass: Arrow and SQL 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +27,6 @@ TEXT = {
     "StringContains": "match_substring",
 }
 SCALARS = frozenset(name for name in COLUMNS if name not in ("properties", "body"))
-Mask = Callable[[pa.RecordBatch], Any]
 
 
 def is_exact(item: Any) -> bool:

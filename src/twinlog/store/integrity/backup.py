@@ -74,7 +74,6 @@ class Manifest(msgspec.Struct, rename="camel"):
     tail: SavedFile | None
     files: list[SavedFile]
     queue_ends: dict[str, int]
-    index_end: int = -1
     version: int = VERSION
 
     @property

@@ -59,10 +59,6 @@ class Verification:
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(text)
 
-    @property
-    def is_sound(self) -> bool:
-        return not self.findings
-
 
 class Verifier:
     """One run over a store."""

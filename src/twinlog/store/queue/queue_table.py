@@ -148,10 +148,6 @@ class ConsumeQueueTable:
         queue.dirty_offset = offset
         self._dirty.append((queue, offset))
 
-    @property
-    def dirty_count(self) -> int:
-        return len(self._dirty)
-
     def _oldest_dirty(self) -> ConsumeQueue | None:
         """The queue whose oldest waiting entry is the oldest of all.
 

@@ -62,7 +62,6 @@ class ReputService:
         self.is_active = False
         self.failures: Failures | None = None  # Set when the store starts.
         self.damage_offset = -1
-        self.damage_reason = ""
         self.on_damage: Callable[[int, str], None] | None = None
 
     def wake(self) -> None:
@@ -190,7 +189,6 @@ class ReputService:
 
     def _stop(self, offset: int, reason: str) -> None:
         self.damage_offset = offset
-        self.damage_reason = reason
         _LOG.error("damage in the log, dispatch stops offset=%d reason=%s", offset, reason)
         if self.on_damage is not None:
             self.on_damage(offset, reason)
@@ -198,7 +196,6 @@ class ReputService:
     def truncated(self, offset: int) -> None:
         """The log was cut: go on from there."""
         self.damage_offset = -1
-        self.damage_reason = ""
         if self._dispatched.value > offset:
             self._dispatched.reset(offset, "the log was truncated")
         self.wake()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 SEND_OK = 0
-STORED_AT_LEAST = (10, 11, 12)
 NOTHING_STORED = (2, 13, 14, 16, 17)
 
 
@@ -59,5 +58,4 @@ class Committed:
     """What one group was told about its offsets."""
 
     offset: int
-    since_s: float
     first_s: float

@@ -219,4 +219,4 @@ class Consumer:
             now_s = self.sim.loop.now_s
             known = self.committed.get(queue_id)
             first_s = now_s if known is None else known.first_s
-            self.committed[queue_id] = Committed(position, now_s, first_s)
+            self.committed[queue_id] = Committed(position, first_s)
