@@ -9,6 +9,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,6 +158,39 @@ def check_private_names() -> list[str]:
     return problems
 
 
+# Dead names
+
+
+def top_level_names(tree: ast.Module) -> list[tuple[int, str]]:
+    """(line, name) of a module's constants, functions and classes; a decorator may register."""
+    names: list[tuple[int, str]] = []
+    for node in tree.body:
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ) if not node.decorator_list:
+                names.append((node.lineno, name))
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.append((node.lineno, name))
+    return [(line, name) for line, name in names if not name.startswith("__")]
+
+
+def check_dead_names(files: list[Path]) -> list[str]:
+    """What a module defines is mentioned a second time, in code or tests; prose does not count."""
+    texts = {path: path.read_text("utf-8") for path in files if path.suffix in CODE_SUFFIXES}
+    words = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{line}: {name} is used nowhere: remove it"
+        for path, text in texts.items()
+        if path.suffix == ".py" and path.is_relative_to(PACKAGE)
+        if not path.is_relative_to(PACKAGE / "cli" / "mqadmin")  # A verb's function has its name.
+        for line, name in top_level_names(ast.parse(text))
+        if words[name] == 1
+    ]
+
+
 def check_stubs() -> list[str]:
     """mypy sees a compiled module through its stub."""
     return [
@@ -169,7 +203,7 @@ def check_stubs() -> list[str]:
 def main() -> int:
     files = tracked_files()
     problems = [problem for path in files for problem in check_file(path)]
-    problems += check_private_names() + check_stubs()
+    problems += check_private_names() + check_dead_names(files) + check_stubs()
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"tidy: {len(files)} files, {len(problems)} problems")

@@ -1,4 +1,4 @@
-"""The check of private names finds what it is for, in Python and in compiled code."""
+"""The checks of private and of dead names find what they are for."""
 
 from __future__ import annotations
 
@@ -83,3 +83,12 @@ def test_long_compiled_files_are_too_long(tmp_path: Path, monkeypatch: pytest.Mo
     long = tmp_path / "long.pyx"
     long.write_text("cdef int x\n" * 701)
     assert "above 700" in tidy.check_file(long)[0]
+
+
+def test_a_name_that_nobody_mentions_is_found(tree: Any, tmp_path: Path) -> None:
+    tree(
+        store__log_py="DEAD = 1\nUSED: int = 2\n@command\ndef registered(): ...\n",
+        store__use_py="from twinlog.store.log import USED\n",
+    )
+    (problem,) = tidy.check_dead_names(list(tmp_path.rglob("*.py")))
+    assert problem.endswith("log.py:1: DEAD is used nowhere: remove it")
