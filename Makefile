@@ -17,7 +17,7 @@ $(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh tools/packages.sh
 	PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh
 	@touch $(STAMP)
 
-# The optional compiled parts, beside their sources; without a C compiler one line says so.
+# The optional compiled parts, next to their sources; without a C compiler one line says so.
 $(COMPILED): $(STAMP) $(PYX) tools/compile.py
 	$(BIN)/python tools/compile.py
 	@touch $(COMPILED)

@@ -83,7 +83,7 @@ def pytest_make_collect_report() -> Generator[None, Any, None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What tests have to tell beside passing, also from the processes of xdist."""
+    """What tests have to tell next to passing, also from the processes of xdist."""
     for report in terminalreporter.getreports("passed"):
         for name, text in report.user_properties:
             if name == "say":

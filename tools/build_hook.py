@@ -26,7 +26,7 @@ class CompiledParts(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "editable":  # `make setup` compiles beside the sources.
+        if version == "editable":  # `make setup` compiles next to the sources.
             return
         wanted = os.environ.get("TWINLOG_BUILD", "")
         if wanted not in CHOICES:

@@ -1,4 +1,4 @@
-"""Builds the compiled parts (`*.pyx`) in place, beside their sources.
+"""Builds the compiled parts (`*.pyx`) in place, next to their sources.
 
 Their constants come from the Python modules that are the home of them: `_layout.pxd` is written
 first.
@@ -85,7 +85,7 @@ def missing() -> str:
 
 
 def build(library: Path | None = None) -> None:
-    """Compile everything: beside the sources, or into `library` for a wheel."""
+    """Compile everything: next to the sources, or into `library` for a wheel."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 

@@ -3,9 +3,10 @@
     python tools/failover_gaps.py --fault kill --replicas 2 --times 10
     python tools/failover_gaps.py --fault pause --replicas 3 --role ASYNC_MASTER
 
-Real processes of this checkout under a load of `--rate` sends a second by a client that looks for a
-new route on an error. Prints one JSON line: each gap (the longest time without an acknowledgement),
-percentiles, and how many acknowledged messages were lost. `--results FILE` appends the line.
+Real processes of this checkout under a load of `--rate` sends per second by a client that looks for
+a new route on an error. Prints one JSON line: each gap (the longest time without an
+acknowledgement), percentiles, and how many acknowledged messages were lost. `--results FILE`
+appends the line.
 """
 
 from __future__ import annotations

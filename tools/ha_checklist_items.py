@@ -115,7 +115,7 @@ ITEMS = (
     Item(27, "a heartbeat after more than 5 s without a write", "none",
          SENDER, "HASender.next_run",
          "if idle_ms > self.settings.heartbeat_interval_ms:", "if idle_ms > 1 << 60:"),
-    Item(28, "an incomplete write is finished first", "new frames are built all the same and dropped",
+    Item(28, "an incomplete write is finished first", "new frames are built anyway and dropped",
          SENDER, "HASender.write_blocked",
          "        self._is_write_complete = False\n", "        self.next_offset = self.log_end\n"),
     Item(29, "an append wakes a writer that has nothing to send", "only the tick does",

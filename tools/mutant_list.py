@@ -86,7 +86,7 @@ PAIR_MUTANTS = (
         "return offsets[0]",
     ),
     Mutant(
-        "a half-open connection counts beside the new one",
+        "a half-open connection counts besides the new one",
         "ha/acks.py",
         "AckTable.doubt",
         "replica.doubted_offset = max(replica.doubted_offset, sent_offset)",

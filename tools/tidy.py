@@ -194,7 +194,7 @@ def check_dead_names(files: list[Path]) -> list[str]:
 def check_stubs() -> list[str]:
     """mypy sees a compiled module through its stub."""
     return [
-        f"{path.relative_to(ROOT).as_posix()}: no .pyi beside it"
+        f"{path.relative_to(ROOT).as_posix()}: no .pyi next to it"
         for path in sorted(PACKAGE.rglob("*.pyx"))
         if not path.with_suffix(".pyi").exists()
     ]

@@ -49,7 +49,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsolePair]:
 
 @pytest.fixture(scope="module")
 def load(pair: ConsolePair) -> Iterator[None]:
-    """About a hundred messages a second, whatever becomes of them."""
+    """About a hundred messages per second, whatever becomes of them."""
     pair.script().post("/api/topics", json={"topic": "load"})
     stopping = threading.Event()
 

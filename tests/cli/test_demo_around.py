@@ -1,4 +1,4 @@
-"""The circumstances of `twinlog demo`: beside itself, as another user, in a terminal, kept."""
+"""The circumstances of `twinlog demo`: next to itself, as another user, in a terminal, kept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What commands print, in a pipe and on a real terminal, held against stored texts.
 
-Numbers, addresses and times of a run are masked. UPDATE_SNAPSHOTS=1 writes the texts anew; the
+Numbers, addresses and times of a run are masked. UPDATE_SNAPSHOTS=1 writes the texts again; the
 difference is then for a reader to judge.
 """
 

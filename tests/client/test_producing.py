@@ -152,7 +152,7 @@ async def test_messages_of_one_key_stay_in_order(
     async with Producer("pg", name_server=cluster.name_server, linger_ms=linger_ms) as producer:
         futures = []
         for n in range(300):
-            # Some must travel alone: they keep their place all the same.
+            # Some must travel alone: they keep their place anyway.
             body = b"%d" % n if n % 50 else b"%d" % n + b" " * 5000
             futures.append(producer.send_nowait(Message(topic, body, sharding_key=f"k{n % 3}")))
             if n % 37 == 0:

@@ -36,7 +36,7 @@ def test_a_tail_of_the_same_size_is_cut_and_not_continued(
     has_name_server: bool, tmp_path: Path
 ) -> None:
     """The records of both tails have the same length: in the classic dialect the logs would differ
-    for ever, with SEND_OK for every message that follows."""
+    forever, with SEND_OK for every message that follows."""
     with process_group() as group:
         namesrv = None
         if has_name_server:

@@ -333,7 +333,7 @@ def test_item_032_an_ack_beyond_what_was_sent_closes_at_once_and_is_not_counted(
 
 
 def test_item_033_the_confirmed_mark_only_grows_but_a_gone_slave_has_no_ack() -> None:
-    """Departure (DECISIONS 16): RocketMQ keeps one number, the largest of all comers, for ever."""
+    """Departure (DECISIONS 16): RocketMQ keeps one number, the largest of all comers, forever."""
     world = World()
     master = world.master(FakeLog(data=data(2350)), **SETTINGS)
 

@@ -110,7 +110,7 @@ def test_an_empty_master_stops_its_slaves_and_says_so() -> None:
     """Whatever the policy: nothing is moved, nothing is cut, and no put is confirmed."""
     for reseed in ("tail", "all", "manual"):
         world = World()
-        master = world.master(FakeLog(), twin=identity(store_id="drawn anew"))
+        master = world.master(FakeLog(), twin=identity(store_id="drawn again"))
         asked: list[str] = []
         twin = identity(replica_id=1, replica_uid="u1", reseed=reseed)
         slave = world.slave(FakeLog(data=data(SIZE)), master, twin=twin)
@@ -271,7 +271,7 @@ def test_what_retention_deleted_between_two_ticks_ends_the_connection_only() -> 
 
 
 class StuckTransport(asyncio.Transport):
-    """The peer reads nothing: a close waits for ever, only an abort ends it."""
+    """The peer reads nothing: a close waits forever, only an abort ends it."""
 
     def __init__(self) -> None:
         super().__init__()

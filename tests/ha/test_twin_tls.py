@@ -55,7 +55,7 @@ def slave_keys(shown: Certificates, trusted: Certificates) -> dict[str, object]:
 
 
 def test_replication_over_tls_with_kills_and_flipped_bits(pair: Pair, ours: Certificates) -> None:
-    """A bit flipped on the way breaks a record of TLS: the slave connects anew and loses none."""
+    """A bit flipped on the way breaks a record of TLS: the slave connects again and loses none."""
     pair.start_master(**master_keys(ours, ours))
     flipper = BitFlipper(("127.0.0.1", pair.master.ha_port), seed=2, every_bytes=400_000)
     try:

@@ -394,7 +394,7 @@ def test_a_message_cannot_be_read_by_sending_it_back(world: World) -> None:
     ext = {"offset": world.record, "group": "other", "delayLevel": 1, "originTopic": "other"}
     answer = world.ask(port, Code.CONSUMER_SEND_MSG_BACK, ext, signer=other)
     assert "topic:mine" in (answer.remark or "")
-    # Nor by an offset within or beside a record.
+    # Nor by an offset within or next to a record.
     for offset in (world.record, world.record + 1, world.record - 1):
         answer = world.ask(port, Code.VIEW_MESSAGE_BY_ID, {"offset": offset}, signer=other)
         assert answer.body == b""

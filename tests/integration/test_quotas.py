@@ -82,7 +82,7 @@ def test_requests_of_one_address(start: Start) -> None:
             return BUSY in {peer.read_answer().code for _ in range(1000)}
 
         wait_until(flood, "the flood is refused")
-        wait_audited(broker, "more than 200 requests a second")
+        wait_audited(broker, "more than 200 requests per second")
         wait_until(lambda: peer.ask(Code.TWINLOG_INFO).code == 0, "who slows down is served")
 
 
@@ -94,7 +94,7 @@ def test_topics_and_groups_made_by_one_address(start: Start) -> None:
         assert codes[0] != BUSY
         assert codes[-1] == BUSY, "twenty seconds' worth at once, and no more"
         assert "twinlogCreationsPerAddress" in (answers[-1].remark or "")
-        # What exists is served all the same.
+        # What exists is served anyway.
         assert peer.ask(Code.PULL_MESSAGE, pull_ext("made-up-0")).code != BUSY
     wait_audited(broker, "topics and groups a second")
     groups = (broker.store / "config" / "subscriptionGroup.json").read_text()

@@ -1,4 +1,4 @@
-"""SIGHUP: certificates, access rules and log files are read anew; no process ends by it."""
+"""SIGHUP: certificates, access rules and log files are read again; no process ends by it."""
 
 from __future__ import annotations
 

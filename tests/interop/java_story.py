@@ -124,7 +124,7 @@ def queue_ends(broker: Any, topic: str) -> dict[int, int]:
 
 @dataclass
 class Measured:
-    """What `make bench` shows beside Apache's own pair."""
+    """What `make bench` shows next to Apache's own pair."""
 
     first_read_s: float = 0.0
     sends_work_s: float = 0.0

@@ -1,7 +1,7 @@
 """A master dies under Java clients and comes back; twenty seeds on our pair, then mixed pairs.
 
 TWINLOG_STORY_SEEDS=2 tells fewer. The clients ask for routes every second so that twenty fit; one
-more telling, beside Apache's own pair in the same run, keeps the client's defaults.
+more telling, next to Apache's own pair in the same run, keeps the client's defaults.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_the_installed_wheel_keeps_the_counted_budgets(tmp_path: Path) -> None:
 
 
 def test_wheels_have_no_sources_of_compiled_parts_and_no_simulation() -> None:
-    """A source beside a compiled part would look newer than it, and the part would not be used."""
+    """A source next to a compiled part would look newer than it, and the part would not be used."""
     for pattern in ("*-cp*.whl", "*-py3-none-any.whl"):
         with zipfile.ZipFile(artefact(pattern)) as wheel:
             names = wheel.namelist()

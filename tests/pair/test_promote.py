@@ -187,7 +187,7 @@ def test_made_master_by_hand_the_shorter_of_two_slaves_does_not_start(tmp_path: 
         assert by_hand.wait() == 1, by_hand.tail()
         assert f"the replica {trio.second.address} has" in by_hand.output()
         assert set(acknowledged) <= bodies_of(trio.second)
-        # As a slave it may be promoted all the same, by who types the name and gives them up.
+        # As a slave it may be promoted anyway, by who types the name and gives them up.
         trio.slave = trio.restart(trio.slave)
         wait_until(lambda: set(registered(trio)) == {1, 2}, "both slaves are registered")
         forced = promote(trio, "--to", 1, "--force", "broker-a", "-o", "json").ok().json
@@ -348,7 +348,7 @@ def test_a_promotion_that_cannot_be_saved_leaves_a_slave(tmp_path: Path) -> None
 
 
 async def send_over_a_switch(pair: Pair) -> list[SendReceipt]:
-    """The name server starts anew while no master lives: it knows brokers, and no topic."""
+    """The name server starts again while no master lives: it knows brokers, and no topic."""
     options: dict[str, Any] = {"name_server": pair.name_server, "send_timeout_ms": 60_000}
     async with (
         Producer("once", idempotent=True, producer_id="p", **options) as once,

@@ -106,7 +106,7 @@ async def test_manual_switch(tmp_path: Path) -> None:
             held = await in_thread(stored_bodies, pair.master.store)
             assert [body for body in promised if body not in held] == []
             # It serves alone, and says 11 until it has a slave. Its messages take the places of
-            # those that are lost, and are consumed all the same.
+            # those that are lost, and are consumed anyway.
             await traffic.send("plain", 20)
             # The old master comes back as the slave.
             pair.slave = await _restart(pair, old, SLAVE)

@@ -289,7 +289,7 @@ def nonsense(question: Request, numbers: random.Random) -> bytes:
 
 
 class _Talk:
-    """One connection that reads while it writes: neither end waits for the other for ever."""
+    """One connection that reads while it writes: neither end waits for the other forever."""
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer

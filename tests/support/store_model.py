@@ -1,4 +1,4 @@
-"""A store on a simulated disk beside a model of what must be in it.
+"""A store on a simulated disk next to a model of what must be in it.
 
 The model knows every record that was put and how far `flushed` was seen. After a power cut it asks
 the recovered store for everything, through queues, by key and by offset, and compares.

@@ -158,7 +158,7 @@ def measure(
                 traceback.print_exc()
                 failure = {"name": row.name, "error": f"{type(error).__name__}: {error}"[:2000]}
                 document = results.with_failure(document, failure | harness.moment())
-                release()  # Whatever it had started may be broken: the next row starts anew.
+                release()  # Whatever it had started may be broken: the next row starts again.
             save(document)
             for path in base.iterdir():
                 shutil.rmtree(path, ignore_errors=True)

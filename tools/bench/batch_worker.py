@@ -1,6 +1,6 @@
 """Our client with automatic batches, in a process of its own: batch_worker.py NAMESRV TOPIC SIZE S.
 
-The latency is that of single sends that are made beside the stream, every few milliseconds: each
+The latency is that of single sends that are made next to the stream, every few milliseconds: each
 takes its place in the batches as any other message does.
 """
 

@@ -23,7 +23,7 @@ from support.processes import ProcessGroup
 from support.toolchain import cpp_client_python
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 
-WINDOW = 256  # Sends on their way at a time, for every client alike.
+WINDOW = 256  # Sends on their way at a time, for every client.
 _SAMPLE_S = 3.0
 _DEADLINE_S = 180.0
 # The driver's own are for tests that must start quickly: these are a JVM's and a client's defaults.

@@ -87,7 +87,7 @@ def start_namesrv(make: str, directory: Path) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """What stands beside twinlog in the tables, and what measures it."""
+    """What is compared with twinlog in the tables, and what measures it."""
     java = subprocess.run([tool("java"), "-version"], capture_output=True, text=True, check=True)
     go = subprocess.run([tool("go"), "version"], capture_output=True, text=True, check=True)
     return {
@@ -209,7 +209,7 @@ def warm_up_seconds(make: str, scale: float) -> float:
 
 
 class Pairs:
-    """The pairs that are up: both makes in one role. Another role ends them and starts anew."""
+    """The pairs that are up: both makes in one role. Another role ends them and starts again."""
 
     def __init__(self) -> None:
         self._role = ""

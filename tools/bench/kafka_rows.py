@@ -1,4 +1,4 @@
-"""Rows beside Kafka: our SYNC_MASTER pair with batches, two Kafka brokers with acks=all."""
+"""Rows compared with Kafka: our SYNC_MASTER pair with batches, two Kafka brokers with acks=all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows about a master and its slave under load from outside: Apache's pair beside ours."""
+"""Rows about a master and its slave under load from outside: Apache's pair and ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows about writing into topics with Spark, beside our Python client's own rate.
+"""Rows about writing into topics with Spark, compared with our Python client's own rate.
 
 One broker without a slave, Spark with two cores: all share the machine. The first two send rows
 that Spark makes itself; `replay` reads them from a store, with all that a message had.

@@ -1,8 +1,9 @@
-"""Rows about the pipeline: reading, archiving and auditing a store, beside Spark's own Parquet.
+"""Rows about the pipeline: reading, archiving and auditing a store, compared with Spark's own
+Parquet.
 
 All rows share one Spark session and the stores that were generated for them: 2048 different
 documents, so that Parquet's codec has work to do, and as many bytes as the design measured with. A
-subject is run unmeasured first, until the JVM has compiled it. Beside the rate stands the CPU of
+subject is run unmeasured first, until the JVM has compiled it. Next to the rate stands the CPU of
 the JVM and its Python workers, which a busy machine does not change.
 """
 

@@ -51,7 +51,7 @@ def _killed(make: str, *, is_rebuilt: bool = False) -> Subject:
 
 
 def _arguments(make: str, broker: Any) -> tuple[Any, ...]:
-    """A broker process anew, without waiting for it: the clock runs."""
+    """A broker process again, without waiting for it: the clock runs."""
     options = (broker.java_options,) if make == "apache" else ()
     return (broker.directory, broker.config, *options)
 

@@ -1,7 +1,7 @@
 """The connection of an administrator: name servers, brokers, and answers of many at once.
 
-Answers to DefaultMQAdminExtImpl. The operations themselves are functions in the modules beside this
-one; each takes an `Admin` and returns values.
+Corresponds to DefaultMQAdminExtImpl. The operations themselves are functions in the modules next to
+this one; each takes an `Admin` and returns values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a request of a broker needs, by rule: the access column of the table in `handlers.py`.
 
-Answers to PlainAccessValidator.parse. A request that is denied is answered with 1 and the reason;
-the connection stays; a one-way request is dropped.
+Corresponds to PlainAccessValidator.parse. A request that is denied is answered with 1 and the
+reason; the connection stays; a one-way request is dropped.
 
 Stricter than 4.9 where 4.9 forgets. It asks nothing but an account for most requests: each account
 reads every body by its offset, locks the queues of every group, moves and clones offsets, deletes

@@ -1,7 +1,7 @@
 """What a broker refuses in the name of a topic or group, in Apache's words.
 
-Answers to the checks of RocketMQ's TopicValidator. The names themselves are in `message/names.py`.
-Pure.
+Corresponds to the checks of RocketMQ's TopicValidator. The names themselves are in
+`message/names.py`. Pure.
 """
 
 from __future__ import annotations

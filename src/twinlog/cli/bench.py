@@ -221,7 +221,7 @@ async def _sub(session: Session, topic: str, count: int, group: str, idle: float
 
 @bench.command(epilog="Example: twinlog bench latency orders --msgs 1000 --rate 200")
 @_load
-@click.option("--rate", default=100.0, show_default=True, help="Messages a second.")
+@click.option("--rate", default=100.0, show_default=True, help="Messages per second.")
 @connection_options
 def latency(session: Session, topic: str, count: int, size: int, is_json: bool, rate: float) -> int:
     """Send at a steady rate and consume; the time from send to arrival."""

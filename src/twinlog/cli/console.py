@@ -42,7 +42,7 @@ class Tokens(msgspec.Struct):
               help="plain_acl.yml: its accounts may log in; admin ones may change.")  # fmt: skip
 @click.option("--no-auth", "is_open", is_flag=True, help="No login; only on loopback.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Tokens are kept in this file instead of made anew.")  # fmt: skip
+              help="Tokens are kept in this file instead of made again.")  # fmt: skip
 @click.option("--tls-cert", type=click.Path(dir_okay=False), help="Serve https with this.")
 @click.option("--tls-key", type=click.Path(dir_okay=False))
 @click.option("--audit", type=click.Path(dir_okay=False), metavar="FILE",

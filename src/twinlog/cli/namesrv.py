@@ -37,8 +37,8 @@ def namesrv(path: str | None, is_print: bool, ignored: str | None) -> None:
         click.echo(loaded.config.to_properties(), nl=False)
         return
     configure_logging(loaded.config)
-    beside = Path(loaded.config.kv_config_path).absolute().parent
-    write_audit_to(str(beside / "twinlog" / "audit.log"))
+    folder = Path(loaded.config.kv_config_path).absolute().parent
+    write_audit_to(str(folder / "twinlog" / "audit.log"))
     log_findings(_LOG, loaded)
     run_service(
         lambda lifetime: _build(loaded.config, lifetime),

@@ -95,7 +95,7 @@ def fail(text: str, code: int = EXIT_FAILED) -> None:
 
 def configure_logging(settings: LogSettings) -> None:
     """Log as the configuration says; ends with one line when the file cannot be opened."""
-    # From here on there is something to open anew, and until the loop runs nobody who could.
+    # From here on there is something to open again, and until the loop runs nobody who could.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         log_config.configure(settings, os.environ)
@@ -126,7 +126,7 @@ def run_service(
 ) -> None:
     """Start what `make` builds, serve until SIGTERM or SIGINT, stop cleanly, exit.
 
-    SIGHUP makes it read certificates and access rules again and open its log files anew.
+    SIGHUP makes it read certificates and access rules again and open its log files again.
 
     `known_errors` are what a start may end with besides OSError; they are shown in one line.
     """
@@ -154,7 +154,7 @@ def _reload(service: Service | None) -> None:
     try:
         log_config.reopen()
     except OSError as error:
-        _LOG.error("log file cannot be opened anew reason=%s", error)
+        _LOG.error("log file cannot be opened again reason=%s", error)
     if service is not None:
         service.reload()
     _LOG.info("read again what may change: certificates, access rules, log files")

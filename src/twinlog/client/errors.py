@@ -189,11 +189,11 @@ class BrokerUnreachableError(TransportError):
 
 
 class RequestTimeoutError(TransportError):
-    """No answer in time. The broker may have done it all the same."""
+    """No answer in time. The broker may have done it anyway."""
 
 
 class ConnectionLostError(TransportError):
-    """The connection broke before the answer. The broker may have done it all the same."""
+    """The connection broke before the answer. The broker may have done it anyway."""
 
     is_passing = True
 

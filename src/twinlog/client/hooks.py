@@ -1,6 +1,6 @@
 """Functions of yours that are called around sends and handlers: tracing, metrics, audit.
 
-Answers to SendMessageHook and ConsumeMessageHook. `twinlog.client.telemetry` has hooks for
+Corresponds to SendMessageHook and ConsumeMessageHook. `twinlog.client.telemetry` has hooks for
 OpenTelemetry. A hook that raises is logged and does not stop the message.
 """
 

@@ -1,6 +1,6 @@
 """What is sent and what is received.
 
-Answers to Message, MessageExt, SendResult and Validators.
+Corresponds to Message, MessageExt, SendResult and Validators.
 """
 
 from __future__ import annotations

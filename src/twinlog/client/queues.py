@@ -1,7 +1,8 @@
 """Names of queues, in the order that every RocketMQ client agrees on.
 
 Members of one group each compute the whole allocation for themselves. They come to the same answer
-only if all of them sort queues and client ids alike, so the order here is Java's: by UTF-16 units.
+only if all of them sort queues and client ids in the same way, so the order here is Java's: by
+UTF-16 units.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class TooManyFailures(Exception):
 class Access:
     """The door of the console.
 
-    `accounts` is asked anew for each login, so that a changed rule file counts at once.
+    `accounts` is asked again for each login, so that a changed rule file counts at once.
     """
 
     def __init__(

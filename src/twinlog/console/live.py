@@ -1,4 +1,4 @@
-"""Pages that move: the part of a page that changes, rendered anew and sent as an event.
+"""Pages that move: the part of a page that changes, rendered again and sent as an event.
 
 The same template makes the page and its events, so that a page without JavaScript shows the same.
 """

@@ -1,6 +1,6 @@
 """The controller's decisions: `handle(now, event)` returns effects. Pure.
 
-One object decides for all groups while its process leads. What it holds beside the committed
+One object decides for all groups while its process leads. What it holds besides the committed
 records is rebuilt from heartbeats, so a new leader begins with `Controller(records, now)`.
 """
 

@@ -38,7 +38,7 @@ LEASE_S = 5
 LEASE_MS = LEASE_S * 1000 - LEASE_S * 50 - 200  # By our clock: rates differ by less than 5 %.
 KEEP_ALIVE_MS = 1_000
 RETRY_MS = 500
-WATCH_S = 5.0  # Looked at anew so often, should a watch have been forgotten.
+WATCH_S = 5.0  # Looked at again so often, should a watch have been forgotten.
 
 
 class EtcdRecordStore:

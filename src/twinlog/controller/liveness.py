@@ -1,7 +1,7 @@
 """Who is alive, who is in doubt, who still hears the master: the last report of each replica. Pure.
 
 Corresponds to RocketMQ 5's RaftBrokerHeartBeatManager. Nothing of this is stored: a controller that
-starts anew hears all of it again within a heartbeat.
+starts again hears all of it again within a heartbeat.
 """
 
 from __future__ import annotations

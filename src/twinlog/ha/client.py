@@ -1,8 +1,8 @@
 """The slave's end: dials the master, stores what it sends, reports what is stored.
 
-Answers to RocketMQ's HAClient. `MasterLink` is one connection, a shell over HAReceiver; `HAClient`
-keeps one up: it knows the master's address, dials, waits between attempts, and answers damage that
-the dispatcher found behind it.
+Corresponds to RocketMQ's HAClient. `MasterLink` is one connection, a shell over HAReceiver;
+`HAClient` keeps one up: it knows the master's address, dials, waits between attempts, and answers
+damage that the dispatcher found behind it.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class HAClient:
             self._guard.reset()
             self._stay_reason = ""
             if self.link is not None:
-                self.link.close("the master speaks another dialect: connecting anew")
+                self.link.close("the master speaks another dialect: connecting again")
         if is_other or self.link is None:
             self._policy.reset()
             self._wake.set()
@@ -458,7 +458,7 @@ class HAClient:
 
     def _refused(self, code: int, reason: str, master_min: int) -> None:
         """One of the two twinlogs said no. A log that does not fit stays as it is, unless the
-        policy says that everything may be copied anew."""
+        policy says that everything may be copied again."""
         _LOG.error("HA refused code=%d reason=%s", code, reason)
         if code == ErrorCode.CONFIRMED_DIFFERS:
             # Dialled again: whoever decides does so at the master.
@@ -473,7 +473,7 @@ class HAClient:
         )
 
     def _nothing_common(self, code: int, reason: str, master_min: int) -> None:
-        """twinlogReseed=all: copy everything anew, unless that gives up what is confirmed.
+        """twinlogReseed=all: copy everything again, unless that gives up what is confirmed.
 
         A slave that was away for longer than its master keeps files gives up nothing. A master that
         lost its disk and has taken a message since looks like any other stranger.
@@ -486,11 +486,11 @@ class HAClient:
                 " move it aside: OPERATIONS.md says what to do"
             )
             return
-        self._stay_reason = f"{reason}; everything is moved aside and copied anew"
+        self._stay_reason = f"{reason}; everything is moved aside and copied again"
         self._reseed_all(reason)
 
     def _link_failed(self, error: BaseException) -> None:
-        """A bug in the link ends the client's task, which then begins anew."""
+        """A bug in the link ends the client's task, which then begins again."""
         self._failure = error
         if self.link is not None:
             self.link.close(f"internal error: {error!r}")
@@ -501,7 +501,7 @@ class HAClient:
         _LOG.warning("HA not connected to master %s reason=%s", address, reason)
 
     def _repair(self) -> bool:
-        """Cut back to the damaged record; the same bytes a second time are the master's own.
+        """Cut back to the damaged record; the same bytes per second time are the master's own.
 
         False when it could not be cut: nothing may follow it, so nobody is dialled until then.
         """

@@ -1,9 +1,9 @@
 """One accepted HA connection: reads reports, writes runs of the log. Shell over HASender.
 
-Answers to RocketMQ's HAConnection. Takes no decision of its own: bytes go into the core, its events
-are executed in order, what it wants sent is read from the log and written. A slow slave costs at
-most three runs in the transport's buffer: the core is told when the transport takes no more, and
-goes on while one run is left, so that the link never waits for the loop.
+Corresponds to RocketMQ's HAConnection. Takes no decision of its own: bytes go into the core, its
+events are executed in order, what it wants sent is read from the log and written. A slow slave
+costs at most three runs in the transport's buffer: the core is told when the transport takes no
+more, and goes on while one run is left, so that the link never waits for the loop.
 """
 
 from __future__ import annotations

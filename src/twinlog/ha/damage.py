@@ -3,7 +3,7 @@
 The classic dialect has no checksum, so a slave stores and acknowledges what comes. The dispatcher
 behind it checks every record. At the first damage of a place the slave cuts its log back to the
 start of that record and asks again: the link or the disk may have done it. If the same bytes come
-again the master itself has them, and asking for ever would help nobody: the slave stays there.
+again the master itself has them, and asking forever would help nobody: the slave stays there.
 """
 
 from __future__ import annotations

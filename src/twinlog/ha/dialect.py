@@ -2,8 +2,8 @@
 
 A slave that speaks classic to a twinlog appends whatever follows at the end of its own log, also
 behind a tail that went another way; nothing in that dialect would tell it. So classic needs a
-definite "not twinlog", given anew for every connection; twin may be remembered, because a peer that
-does not speak it sends nothing that is taken.
+definite "not twinlog", given again for every connection; twin may be remembered, because a peer
+that does not speak it sends nothing that is taken.
 
 | said by twinlogHADialect, or heard | and                                   | verdict |
 |------------------------------------|---------------------------------------|---------|

@@ -2,7 +2,7 @@
 
 Written before the first byte of an epoch is appended: an entry at or beyond the end of the log did
 not happen here, and is dropped when the file is read. RocketMQ 5's `epochFileCheckpoint` is written
-beside it, in Apache's form, for whoever looks there.
+next to it, in Apache's form, for whoever looks there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EpochFile:
         self._apache_path = posixpath.join(root, "epochFileCheckpoint")
         self._entries: tuple[EpochEntry, ...] = ()
         self.was_lost = False
-        """Neither copy could be read: whoever has the log makes the list anew."""
+        """Neither copy could be read: whoever has the log makes the list again."""
 
     def load(self) -> None:
         if self._disk is None:

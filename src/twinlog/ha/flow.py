@@ -1,4 +1,4 @@
-"""How fast bytes go, and how fast they may go. Pure. Answers to RocketMQ's FlowMonitor.
+"""How fast bytes go, and how fast they may go. Pure. Corresponds to RocketMQ's FlowMonitor.
 
 The rate is that of the last whole second. The budget is a bucket of one second's worth that fills
 as time passes; unlike RocketMQ 5.x it counts bodies, not only headers, so the limit really holds.

@@ -1,6 +1,6 @@
 """Synchronous replication: who may be waited for, and for how long.
 
-Answers to RocketMQ's GroupTransferService and to `isSlaveOK`. There is no thread and no request
+Corresponds to RocketMQ's GroupTransferService and to `isSlaveOK`. There is no thread and no request
 list: a put waits on the watermark `confirmed`, which is the offset that enough replicas have
 acknowledged. Deadlines are absolute, one timer serves all of them.
 

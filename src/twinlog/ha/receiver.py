@@ -1,6 +1,6 @@
 """Slave side of one classic HA connection. Bytes and facts in, bytes and events out; no I/O.
 
-Answers to the reading half of RocketMQ's HAClient: reassembly of frames from any split, the
+Corresponds to the reading half of RocketMQ's HAClient: reassembly of frames from any split, the
 equality rule, reports. What leaves as a report is only what the store said it has (`appended`).
 
     TRANSFER  -- heartbeat or frame at the log's end -->  TRANSFER   LogStarted, BodyReceived

@@ -1,7 +1,8 @@
 """When a slave dials again. Pure.
 
-RocketMQ 4.9 redials without a pause after a close, thousands of times a second against a peer that
-accepts and closes. Here: at once after a connection that had brought log bytes, then 1, 2, 4, 5 s.
+RocketMQ 4.9 redials without a pause after a close, thousands of times per second against a peer
+that accepts and closes. Here: at once after a connection that had brought log bytes, then 1, 2, 4,
+5 s.
 """
 
 from __future__ import annotations

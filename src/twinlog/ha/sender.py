@@ -1,6 +1,6 @@
 """Master side of one classic HA connection. Bytes and facts in, bytes and events out; no I/O.
 
-Answers to RocketMQ's HAConnection with its ReadSocketService and WriteSocketService.
+Corresponds to RocketMQ's HAConnection with its ReadSocketService and WriteSocketService.
 
     READY     -- first report inside [min, end], or 0 --> TRANSFER   SlaveJoined
     READY     -- any other first report --------------->  SUSPEND    SlaveRefused
@@ -10,7 +10,7 @@ Answers to RocketMQ's HAConnection with its ReadSocketService and WriteSocketSer
     any       -- end of stream, silence, refuse() ----->  SHUTDOWN   ConnectionEnded (or SUSPEND)
 
 SUSPEND is a connection held open, silent and uncounted: an Apache slave that is closed redials
-thousands of times a second. Housekeeping closes it.
+thousands of times per second. Housekeeping closes it.
 
 Invariants: nothing is sent before the first report; `ack_offset <= next_offset <= log end`; runs
 are contiguous and never cross the end of a file.
@@ -218,7 +218,7 @@ class HASender:
         self._last_write_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Housekeeping: a silent slave is closed, a suspended one does not stay for ever."""
+        """Housekeeping: a silent slave is closed, a suspended one does not stay forever."""
         limit = self.settings.housekeeping_interval_ms
         if self.state is HAConnectionState.SHUTDOWN:
             return
@@ -305,7 +305,7 @@ class HASender:
             )
         return (
             f"its first report {report} is below this master's oldest offset {self.log_min}:"
-            " empty its store to copy anew"
+            " empty its store to copy again"
         )
 
     def _last_file_start(self) -> int:

@@ -1,8 +1,8 @@
 """Replication of one broker: the HA port, its connections, the acks, and the slave's client.
 
-Answers to RocketMQ's HAService with its AcceptSocketService. On a master it feeds slaves and turns
-their reports into the watermark `confirmed`; on a slave it dials the master, and holds whoever
-dials it: a slave of a slave is refused with a reason.
+Corresponds to RocketMQ's HAService with its AcceptSocketService. On a master it feeds slaves and
+turns their reports into the watermark `confirmed`; on a slave it dials the master, and holds
+whoever dials it: a slave of a slave is refused with a reason.
 
 Invariants: only a connection in TRANSFER is a replica; a replica that is gone acknowledges nothing;
 strangers cost at most HA_SUSPENDED_PER_HOST_MAX silent connections per address.

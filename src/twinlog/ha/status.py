@@ -1,6 +1,6 @@
 """What replication says about itself: values for the log, the status request and the console.
 
-Answers to RocketMQ 5's HARuntimeInfo (request 907); `runtime_info` gives its JSON, with what we
+Corresponds to RocketMQ 5's HARuntimeInfo (request 907); `runtime_info` gives its JSON, with what we
 know beyond it under the key `twinlog` of each entry.
 """
 

@@ -1,4 +1,4 @@
-"""Message ids and packed host addresses. Answers to MessageDecoder's ids and MessageClientIDSetter.
+"""Message ids and packed host addresses. Corresponds to MessageDecoder's ids and MessageClientIDSetter.
 
 | id | bytes, as upper-case hex |
 |---|---|

@@ -1,6 +1,6 @@
 """A message on its way into the store, and a record that was read out of it.
 
-Answers to RocketMQ's MessageExtBrokerInner and MessageExt. Both are msgspec structs: made in C,
+Corresponds to RocketMQ's MessageExtBrokerInner and MessageExt. Both are msgspec structs: made in C,
 no per-instance dict. They hold no reference cycles, so the garbage collector need not see them.
 """
 

@@ -1,7 +1,7 @@
 """Topics and groups that RocketMQ names itself, and who is "system". Pure; imports almost nothing.
 
-Answers to the name constants of TopicValidator and MixAll. What a broker refuses in a name, and in
-which words, is in `broker/names.py`.
+Corresponds to the name constants of TopicValidator and MixAll. What a broker refuses in a name, and
+in which words, is in `broker/names.py`.
 """
 
 from __future__ import annotations

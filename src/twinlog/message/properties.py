@@ -1,6 +1,6 @@
 """The property string of a message: `name 0x01 value 0x02 name 0x01 value ...`, UTF-8.
 
-Answers to RocketMQ's MessageDecoder.messageProperties2String / string2messageProperties and to
+Corresponds to RocketMQ's MessageDecoder.messageProperties2String / string2messageProperties and to
 MessageConst. The 4.9 writer leaves no separator at the end, older ones do; both are read. A piece
 counts only when name and value are not empty; the last of two equal names wins.
 """

@@ -1,4 +1,4 @@
-"""The record of the commit log, to bytes and back. Answers to MessageExtEncoder and
+"""The record of the commit log, to bytes and back. Corresponds to MessageExtEncoder and
 CommitLog.checkMessageAndReturnSize.
 
 The places of its fields are in `layout.py`. The flag bits 4 and 5 follow from the hosts, whatever

@@ -1,4 +1,4 @@
-"""Bits of the SYSFLAG field. Answers to RocketMQ's MessageSysFlag and CompressionType.
+"""Bits of the SYSFLAG field. Corresponds to RocketMQ's MessageSysFlag and CompressionType.
 
 | bits | meaning |
 |---|---|

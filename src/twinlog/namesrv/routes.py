@@ -1,6 +1,6 @@
 """The route table of a name server. Pure: time and connections are passed in.
 
-Answers to RocketMQ's RouteInfoManager. Invariants: a broker name has at least one address or is
+Corresponds to RocketMQ's RouteInfoManager. Invariants: a broker name has at least one address or is
 not there; an address belongs to one broker id of one name; a topic has queues on at least one
 broker name or is not there; only a master's topics count; a topic missing from a later
 registration stays, unless the broker says that it names all it has (twinlog's do).
@@ -201,7 +201,7 @@ class RouteInfoManager:
             self._live.pop(holder, None)
 
     def _place(self, broker: BrokerIdentity, now_ms: int) -> bool:
-        """Put the address in its place, unless another one has it. True: it is there anew."""
+        """Put the address in its place, unless another one has it. True: it is there again."""
         data = self._brokers.get(broker.broker_name)
         if data is None:
             if len(self._brokers) >= BROKERS_MAX:

@@ -231,7 +231,7 @@ BUILD_INFO = _family(
     servers=ALL,
 )  # fmt: skip
 LOOP_LAG = _family(
-    "twinlog_loop_lag_seconds", _H, "How late the event loop was, looked at ten times a second.",
+    "twinlog_loop_lag_seconds", _H, "How late the event loop was, looked at ten times per second.",
     servers=ALL,
 )  # fmt: skip
 LOOP_LAG_MAX = _family(

@@ -1,6 +1,6 @@
 """What makes a server visible: its HTTP port, the measure of its loop, its own judgement.
 
-The shell that runs a server makes one of these beside it and tells it the phase; the server gives
+The shell that runs a server makes one of these next to it and tells it the phase; the server gives
 it facts and numbers when it is asked.
 """
 

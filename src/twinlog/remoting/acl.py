@@ -1,6 +1,6 @@
 """Access control as ACL 1.0 has it: accounts, signatures, white lists, permissions. Pure.
 
-Answers to RocketMQ's PlainAccessValidator and PlainPermissionManager. The rules come from
+Corresponds to RocketMQ's PlainAccessValidator and PlainPermissionManager. The rules come from
 `conf/plain_acl.yml`; reading and watching that file is `acl_file.py`. Comparison of signatures
 takes the same time whatever differs.
 

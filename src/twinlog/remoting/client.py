@@ -1,4 +1,4 @@
-"""The dialling end of remoting: answers to RocketMQ's NettyRemotingClient.
+"""The dialling end of remoting: corresponds to RocketMQ's NettyRemotingClient.
 
 One connection per address, opened at the first use and again after it was lost: there is no
 background redialling, the next request dials. Requests made while a connection is being opened

@@ -1,6 +1,6 @@
 """Commands to bytes and back, in both header forms. Pure.
 
-Answers to RocketMQ's RemotingSerializable and RocketMQSerializable. JSON headers are written as
+Corresponds to RocketMQ's RemotingSerializable and RocketMQSerializable. JSON headers are written as
 fastjson writes them: members in alphabetical order, absent ones left out, ext values as strings
 in the order they were put. The binary header:
 

@@ -1,6 +1,6 @@
 """Numbers of the wire: request codes, response codes, languages, header forms.
 
-Answers to RocketMQ's RequestCode, ResponseCode, RemotingSysResponseCode, LanguageCode and
+Corresponds to RocketMQ's RequestCode, ResponseCode, RemotingSysResponseCode, LanguageCode and
 SerializeType; names and numbers are RocketMQ's. Codes above 10000 are twinlog's own and are sent
 only to a peer that has said it is twinlog.
 """

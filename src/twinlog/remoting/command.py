@@ -1,4 +1,4 @@
-"""One remoting command, request or response: answers to RocketMQ's RemotingCommand.
+"""One remoting command, request or response: corresponds to RocketMQ's RemotingCommand.
 
 A decoded command keeps its ext fields undecoded until someone asks: `header(StructClass)` decodes
 them straight into a typed struct (1 us for a send), `ext()` into a map of strings. The struct

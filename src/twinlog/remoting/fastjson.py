@@ -27,7 +27,7 @@ DEPTH_MAX = 64  # RocketMQ's deepest body has 6 levels.
 _SLOW_SIZE_MAX = 1024 * 1024  # Of a request that is read through plain lists and maps.
 LENIENT_SIZE_MAX = 8 * 1024  # Of a request: 20 ms at worst.
 
-# A string without end is a match to the end of the text: else the search would begin anew at each
+# A string without end is a match to the end of the text: else the search would begin again at each
 # of its quotes, and a text of 16 KiB would take seconds.
 _INT_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*+)(-?[0-9]++)(\s*+:)', re.DOTALL)
 _encode = msgspec.json.Encoder().encode

@@ -1,6 +1,6 @@
 """Cuts a byte stream into frames. Pure: bytes in, frames out, limits checked before anything else.
 
-Answers to RocketMQ's NettyDecoder. A frame:
+Corresponds to RocketMQ's NettyDecoder. A frame:
 
     offset  size  field
     0       4     L, bytes that follow this field: 4 + H + B

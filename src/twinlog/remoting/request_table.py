@@ -24,7 +24,7 @@ H = TypeVar("H", bound=msgspec.Struct)
 Handler = Callable[[ServerConnection, Request], None]
 
 # Limits of bodies, in bytes.
-UNUSED_BODY = 64 * 1024  # Nothing looks at it. Room for a client that sends one all the same.
+UNUSED_BODY = 64 * 1024  # Nothing looks at it. Room for a client that sends one anyway.
 SMALL_BODY = 64 * 1024  # One object or a few lines.
 LIST_BODY = 256 * 1024  # A heartbeat of 1,000 subscriptions.
 QUEUES_BODY = 512 * 1024  # 6,000 queues to lock.

@@ -1,4 +1,4 @@
-"""The accepting end of remoting: answers to RocketMQ's NettyRemotingServer.
+"""The accepting end of remoting: corresponds to RocketMQ's NettyRemotingServer.
 
 Owns its listeners and connections, the limits over all of them, idle closing and the choice
 between TLS and plain text. What a request means is the handler's business. A peer that breaks a
@@ -450,7 +450,7 @@ class RemotingServer:
     def busy_handler(self, connection: ServerConnection, request: Request) -> None:
         """Answers instead of the handler while an address sends more than it may."""
         limit = self.limits.requests_per_address_max
-        remark = f"[REJECTREQUEST]system busy, more than {limit} requests a second of one address"
+        remark = f"[REJECTREQUEST]system busy, more than {limit} requests per second of one address"
         self.on_refused(connection, request.code, remark)
         raise CommandError(remark, ResponseCode.SYSTEM_BUSY)
 

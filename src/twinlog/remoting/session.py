@@ -1,6 +1,6 @@
 """Requests that wait for their answers. Pure: time is passed in.
 
-Answers to the response table of RocketMQ's NettyRemotingAbstract. One table per connection: an
+Corresponds to the response table of RocketMQ's NettyRemotingAbstract. One table per connection: an
 answer that comes over another connection matches nothing.
 """
 

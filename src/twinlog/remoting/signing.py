@@ -1,4 +1,4 @@
-"""ACL signatures: answers to RocketMQ's AclClientRPCHook and AclSigner. Pure.
+"""ACL signatures: corresponds to RocketMQ's AclClientRPCHook and AclSigner. Pure.
 
 The signed content is the values of all ext fields, ordered by key, without separators, then the
 body. `Signature` is not part of it; neither is `_UNIQUE_KEY_QUERY` for peers up to 4.9.3. From

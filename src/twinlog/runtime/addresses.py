@@ -1,4 +1,4 @@
-"""Which address this machine is reached at. Answers to RemotingUtil.getLocalAddress."""
+"""Which address this machine is reached at. Corresponds to RemotingUtil.getLocalAddress."""
 
 from __future__ import annotations
 

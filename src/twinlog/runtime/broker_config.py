@@ -1,4 +1,4 @@
-"""The keys of a 4.9 `broker.conf`, typed. Answers to BrokerConfig; the bases have what Apache's
+"""The keys of a 4.9 `broker.conf`, typed. Corresponds to BrokerConfig; the bases have what Apache's
 MessageStoreConfig, NettyServerConfig and NettyClientConfig hold, filled from the same file.
 
 Names, defaults and meanings are Apache's. What differs on purpose: `bindAddress` is loopback, and
@@ -192,7 +192,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         Reseed,
         used(
             "What a slave does with messages its master does not have: tail cuts them off and keeps"
-            " them aside, all also copies anew if nothing is common, manual changes nothing."
+            " them aside, all also copies again if nothing is common, manual changes nothing."
         ),
     ] = Reseed.TAIL
     twinlog_metadata_in_log: Annotated[

@@ -1,6 +1,6 @@
 """The compiled parts, where they were built: each does what a few Python functions do.
 
-`make setup` builds them beside their sources when there is a C compiler. Without them, or with
+`make setup` builds them next to their sources when there is a C compiler. Without them, or with
 TWINLOG_PURE=1 in the environment, everything works the same and takes longer.
 """
 
@@ -74,6 +74,6 @@ def _origin(name: str) -> Path | None:
 
 
 def _is_stale(built: Path, name: str) -> bool:
-    """In a work tree the source lies beside it, and may have changed since."""
+    """In a work tree the source lies next to it, and may have changed since."""
     source = built.with_name(name.rpartition(".")[2] + ".pyx")
     return source.exists() and source.stat().st_mtime > built.stat().st_mtime

@@ -1,8 +1,8 @@
 """Configuration from Apache's properties files: typed, checked, nothing silently ignored.
 
-Answers to MixAll.properties2Object and BrokerStartup's parsing. Apache ignores a value that does
-not parse; here it ends the start with one line that names file, key and value. An unknown key is
-a warning with the nearest known name; what a known key does is said by its declaration.
+Corresponds to MixAll.properties2Object and BrokerStartup's parsing. Apache ignores a value that
+does not parse; here it ends the start with one line that names file, key and value. An unknown key
+is a warning with the nearest known name; what a known key does is said by its declaration.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An error that belongs to one request, message, connection, group or timer round costs that one.
 Whoever contains it says so here. The first of a kind is logged with its place, later ones at every
-power of ten: a peer that provokes the same error a thousand times a second does not fill a disk.
+power of ten: a peer that provokes the same error a thousand times per second does not fill a disk.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def reopen() -> None:
-    """Open every log file anew by its name: whoever rotates logs has moved the old one away."""
+    """Open every log file again by its name: whoever rotates logs has moved the old one away."""
     for handler in _file_handlers():
         handler.acquire()
         try:

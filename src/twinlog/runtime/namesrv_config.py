@@ -1,4 +1,4 @@
-"""The keys of a `namesrv.conf`, typed. Answers to NamesrvConfig and NettyServerConfig, and to
+"""The keys of a `namesrv.conf`, typed. Corresponds to NamesrvConfig and NettyServerConfig, and to
 5.x's ControllerConfig for a controller inside the name server."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
         str,
         used(
             "File in which the name server keeps its table of values. The audit log is in"
-            " twinlog/ beside it."
+            " twinlog/ next to it."
         ),
     ] = os.path.join(_HOME, "kvConfig.json")
     config_store_path: Annotated[

@@ -1,9 +1,9 @@
 """Tables that are written whole: gathered, off the loop, tried again when the disk refuses.
 
-Answers to the `persist` of RocketMQ's ConfigManager, which writes after every change. A table here
-has a version that grows with each change and one that is on disk. Whoever changes it is told when
-that change is on disk, or why it is not; changes that come while a save is on its way share the
-next one, so a thousand of them cost a handful of saves.
+Corresponds to the `persist` of RocketMQ's ConfigManager, which writes after every change. A table
+here has a version that grows with each change and one that is on disk. Whoever changes it is told
+when that change is on disk, or why it is not; changes that come while a save is on its way share
+the next one, so a thousand of them cost a handful of saves.
 
 What cannot be saved (a full disk, a read-only one, EIO) is kept in memory and tried again with
 growing pauses. It never ends the process: serving what is there needs no table on disk.

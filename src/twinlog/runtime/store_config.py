@@ -69,7 +69,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     ] = 300000 * CONSUME_QUEUE_UNIT_SIZE
     enable_consume_queue_ext: Annotated[
         bool,
-        no_effect("Keep filter data of each message beside the queues.", _NO_EXT, is_missed=True),
+        no_effect("Keep filter data of each message next to the queues.", _NO_EXT, is_missed=True),
     ] = False
     mapped_file_size_consume_queue_ext: Annotated[
         Positive, no_effect("Size of one file of such filter data, in bytes.", _NO_EXT)

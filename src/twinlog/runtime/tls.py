@@ -1,4 +1,4 @@
-"""The one place that makes TLS contexts. Answers to TlsSystemConfig, TlsHelper and TlsMode.
+"""The one place that makes TLS contexts. Corresponds to TlsSystemConfig, TlsHelper and TlsMode.
 
 Keys are Apache's, `tls.*`. Apache takes them from JVM options and from the file that
 `tls.config.file` names; here they may stand in the server's own properties file as well.
@@ -46,7 +46,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
     server_mode: Annotated[
         TlsMode | None,
         used(
-            "Whether TLS is refused, accepted beside plain text, or the only way in.",
+            "Whether TLS is refused, accepted besides plain text, or the only way in.",
             spelling="tls.server.mode",
             default="permissive with a certificate, else disabled",
         ),

@@ -1,7 +1,8 @@
 """A monotonic number and those who wait for it.
 
-Answers to RocketMQ's WaitNotifyObject, GroupCommitService's request queue, GroupTransferService's
-request queue and FlushDiskWatcher: all of them wait for an offset to be passed.
+Corresponds to RocketMQ's WaitNotifyObject, GroupCommitService's request queue,
+GroupTransferService's request queue and FlushDiskWatcher: all of them wait for an offset to be
+passed.
 
 Invariants: the value never goes back except through `reset`; every waiter is called exactly once;
 waiters of one watermark are called in offset order, and in arrival order for equal offsets.
@@ -60,7 +61,7 @@ class Watermark:
     def __init__(self, name: str, value: int = 0) -> None:
         self.name = name
         self.value = value
-        """Read by everyone, many times a message, hence no property; set only in here."""
+        """Read by everyone, many times per message, so it is not a property; set only in here."""
         self._waiters: deque[_Waiter] = deque()
         self._deadline_min: int | None = None
         self.failures: Failures | None = None

@@ -1,4 +1,4 @@
-"""Retention and disk space. Answers to RocketMQ's CleanCommitLogService.
+"""Retention and disk space. Corresponds to RocketMQ's CleanCommitLogService.
 
 A segment is old when its newest record is: the store time of the first record of the next segment
 tells. Apache looks at the time of the file, which a copy or a restore changes.

@@ -1,4 +1,4 @@
-"""What the store asks before it hands a message out. Answers to RocketMQ's MessageFilter."""
+"""What the store asks before it hands a message out. Corresponds to RocketMQ's MessageFilter."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What the store does on the side: write waiting entries, sync them, save the checkpoint.
 
-Answers to RocketMQ's FlushConsumeQueueService and the flushing part of IndexService. A round makes
-queues, index and log durable up to one offset and writes that offset down, so that a crash costs a
-scan from there and nothing more.
+Corresponds to RocketMQ's FlushConsumeQueueService and the flushing part of IndexService. A round
+makes queues, index and log durable up to one offset and writes that offset down, so that a crash
+costs a scan from there and nothing more.
 """
 
 from __future__ import annotations

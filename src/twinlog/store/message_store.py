@@ -1,4 +1,4 @@
-"""The store: one log, its queues and its index. Answers to RocketMQ's DefaultMessageStore.
+"""The store: one log, its queues and its index. Corresponds to RocketMQ's DefaultMessageStore.
 
 Everything here runs on the loop. `put` assigns the place and buffers; all that was put in one turn
 of the loop is written by one call at its end, then `appended` moves once. On a master the entry
@@ -310,7 +310,7 @@ class MessageStore:
         return AppendResult(_PUT_OK, offset, self._end.tail, queue_offset, appender.timestamp)
 
     def put_batch(self, message: PutMessage, members: Sequence[BatchMember]) -> AppendResult:
-        """All members or none, one after the other in one segment. Answers to putMessages.
+        """All members or none, one after the other in one segment. Corresponds to putMessages.
 
         `message` gives what they share; each member is stored with its own properties followed by
         those of `message`.
@@ -619,7 +619,7 @@ class MessageStore:
         message_filter: MessageFilter | None = None,
         max_bytes: int | None = None,
     ) -> GetResult:
-        """Messages of a queue from `offset` on. Answers to getMessage."""
+        """Messages of a queue from `offset` on. Corresponds to getMessage."""
         queue = self.queue_table.by_key.get((topic, queue_id))
         is_corrected = self.is_master or self.config.offset_check_in_slave
         if queue is None:
@@ -676,7 +676,7 @@ class MessageStore:
         return self._destroy([q for q in self.queue_table if q.topic in doomed])
 
     def clean_unused_topics(self, known: Collection[str]) -> int:
-        """Remove queues of topics that are not `known`. Answers to cleanUnusedTopic."""
+        """Remove queues of topics that are not `known`. Corresponds to cleanUnusedTopic."""
         doomed = {queue.topic for queue in self.queue_table} - OWN_TOPICS - set(known)
         return self.delete_topics(t for t in doomed if not t.startswith(LMQ_PREFIX))
 

@@ -1,4 +1,4 @@
-"""Reads: by queue, by time, by key, by physical offset. Answers to the getters of
+"""Reads: by queue, by time, by key, by physical offset. Corresponds to the getters of
 RocketMQ's DefaultMessageStore.
 
 Records are handed out exactly as stored. Neighbours in the log are read with one call.

@@ -1,4 +1,4 @@
-"""What the store may do right now. Answers to RocketMQ's RunningFlags: same bits, same meaning.
+"""What the store may do right now. Corresponds to RocketMQ's RunningFlags: same bits, same meaning.
 
 Ours clears an error bit when the cause is gone; Apache's needs a restart for bits 2 and 3.
 """

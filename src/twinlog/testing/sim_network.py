@@ -356,7 +356,7 @@ class SimTransport(asyncio.Transport):
         self._loop.call_soon(self._run_queued, context=self._context)
 
     def _run_queued(self) -> None:
-        # The loop shuffles callbacks; what happens to one end stays in order all the same.
+        # The loop shuffles callbacks; what happens to one end stays in order anyway.
         if self._queue:
             function, arguments = self._queue.popleft()
             function(*arguments)

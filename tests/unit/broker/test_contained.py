@@ -172,7 +172,7 @@ async def test_a_delayed_message_that_always_fails_holds_back_neither_level(
             return fail() if b"poison" in data else original(data, level)
 
         monkeypatch.setattr(broker.schedule, "_real_message", real)
-        for level, body in ((1, b"poison"), (1, b"behind it"), (2, b"beside it")):
+        for level, body in ((1, b"poison"), (1, b"behind it"), (2, b"next to it")):
             broker.store.put(delayed(message("T", body), {}, level, {1: 1000, 2: 1000}))
         await until(lambda: broker.store.max_offset_in_queue("T", 0) == 2)
         assert not died

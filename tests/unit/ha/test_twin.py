@@ -114,7 +114,7 @@ def test_manual_policy_cuts_nothing_and_both_say_why() -> None:
 
 
 @pytest.mark.parametrize("reseed", ["tail", "all", "manual"])
-@pytest.mark.parametrize("store_id", ["store-1", "drawn anew"])
+@pytest.mark.parametrize("store_id", ["store-1", "drawn again"])
 def test_an_empty_master_is_no_reason_to_give_up_a_copy(reseed: str, store_id: str) -> None:
     """Its disk was wiped, with or without its identity."""
     log = log_of(1, 20_000)

@@ -1,7 +1,7 @@
 """The page and the README's table are functions of the JSON: golden files, and what is committed.
 
 PYTHONPATH=tools/bench:tests/unit/tools python -c "import test_bench_report as t; t.write_golden()"
-writes the golden page anew; read the difference.
+writes the golden page again; read the difference.
 """
 
 import importlib.util

@@ -46,7 +46,7 @@ _BATCH = 256  # Entries of a level in one turn: due crowds must not stop the loo
 _RETRY_MS = 100  # Apache's pause after a put that was refused.
 _IDLE_MS_MAX = 10_000  # A level looks at its head at least so often, in case a clock was set.
 _DUPLICATES_MAX = 64
-_TRIES_MAX = 6  # Within 13 s: what still fails then would hold back its level for ever.
+_TRIES_MAX = 6  # Within 13 s: what still fails then would hold back its level forever.
 
 
 def delay_table(data: Any) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """SQL92 filter expressions: parsed once per subscription, evaluated on a message's properties.
 
-Answers to RocketMQ's filter module (SelectorParser and its expression classes). Pure.
+Corresponds to RocketMQ's filter module (SelectorParser and its expression classes). Pure.
 
 Values are what Java would hold: a property is a string or null, a literal is a 32-bit integer, a
 64-bit integer, a double, a string, TRUE, FALSE or NULL. A string that meets a number is converted

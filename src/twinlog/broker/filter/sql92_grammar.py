@@ -1,6 +1,6 @@
 """Grammar and meaning of SQL92 filter expressions. Pure.
 
-Answers to RocketMQ's SelectorParser and its expression classes; the rules are told in `sql92`,
+Corresponds to RocketMQ's SelectorParser and its expression classes; the rules are told in `sql92`,
 which loads this with the first expression: a broker without one starts sooner.
 """
 

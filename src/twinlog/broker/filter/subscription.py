@@ -99,7 +99,7 @@ def build_subscription(
 
 
 def subscription_from_json(value: Any) -> SubscriptionData:
-    """A subscription out of a heartbeat. Java and C++ forms; hashes are made anew.
+    """A subscription out of a heartbeat. Java and C++ forms; hashes are made again.
 
     Raises:
         SubscriptionError: a member is of a kind that it cannot be.

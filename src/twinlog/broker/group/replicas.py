@@ -8,7 +8,7 @@ is the order in which things happen:
                        -> the record is stored -> the change is carried out
 
 A record that is learnt while an older one is being carried out interrupts it: the change that is
-wanted is asked for anew after each wait.
+wanted is asked for again after each wait.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Corresponds to RocketMQ 5's changeToMaster and changeToSlave, which set the epoch first and never
 retry. Here a promotion counts when its last step is done: whatever interrupts it, a full disk or a
-newer epoch, the next call begins anew and finds done what is done.
+newer epoch, the next call begins again and finds done what is done.
 
 Order of a promotion: nobody is followed and nobody connected (`stand_down`); the epoch is stored;
 queues have all of the log; a torn record is cut; the record that opens the epoch is appended; the

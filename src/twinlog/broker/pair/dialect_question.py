@@ -90,7 +90,7 @@ class DialectQuestion:
         self._registered = (address, ha_address)
 
     async def ask(self, ha_address: str) -> Verdict:
-        """What to speak at `ha_address`; asked anew, whatever was heard before."""
+        """What to speak at `ha_address`; asked again, whatever was heard before."""
         if self._judge.must_ask:
             async with self._lock:
                 await self._ask_all(ha_address)

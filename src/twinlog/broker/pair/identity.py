@@ -1,4 +1,4 @@
-"""Who this store is: drawn once, kept in `store/twinlog/identity.json` and in a copy beside it.
+"""Who this store is: drawn once, kept in `store/twinlog/identity.json` and in a copy next to it.
 
 The store id names the lineage of the log, so a slave that is pointed at another master's log is
 told so before a byte is written. The replica id tells a slave that connects again from another one

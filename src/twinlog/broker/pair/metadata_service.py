@@ -134,7 +134,7 @@ class MetadataWriter:
         if not self._is_enabled:
             return
         if self._needs_snapshot:
-            # A record was refused (a full disk): the next good moment writes everything anew.
+            # A record was refused (a full disk): the next good moment writes everything again.
             self.write_snapshot()
             return
         try:

@@ -1,6 +1,6 @@
 """OFFSET_MOVED_EVENT: a record for monitoring when a consumer asked outside its queue.
 
-Answers to PullMessageProcessor.generateOffsetMovedEvent.
+Corresponds to PullMessageProcessor.generateOffsetMovedEvent.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def reseed_if_asked(disk: Disk, root: str, log_paths: Sequence[str] = ()) -> str
         _move(disk, directory, f"{directory}.{name}")
     disk.unlink(path)
     disk.fsync_directory(posixpath.join(root, "twinlog"))
-    _LOG.warning("store moved aside to be copied anew aside=%s reason=%s", aside, reason.strip())
+    _LOG.warning("store moved aside to be copied again aside=%s reason=%s", aside, reason.strip())
     return aside
 
 

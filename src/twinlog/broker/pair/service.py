@@ -1,4 +1,4 @@
-"""Two brokers as one: what master and slave of a group do for each other beside the log.
+"""Two brokers as one: what master and slave of a group do for each other besides copying the log.
 
 On a slave: find the master, ask whether it is twinlog, copy its tables every ten seconds, apply
 the metadata that comes through the log. On a master: write metadata into the log once a twin slave
@@ -329,7 +329,7 @@ class PairService:
     # Status
 
     def status(self) -> dict[str, str]:
-        """Keys for the broker's runtime information: metadata beside data."""
+        """Keys for the broker's runtime information: metadata besides data."""
         if self._role.is_master:
             return {
                 "metadataInLog": str(self.writer.is_enabled).lower(),

@@ -122,7 +122,7 @@ class SlaveSynchronize:
         ]
         is_complete = True
         for name, step in steps:
-            # Read anew each time: a registration may have changed it while a table was on its way.
+            # Read again each time: a registration may have changed it while a table was on its way.
             address = self._current_master()
             if address is None:
                 return False

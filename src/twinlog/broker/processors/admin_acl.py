@@ -1,4 +1,4 @@
-"""Administration of the access rules: 50 to 53. Answers to AdminBrokerProcessor's ACL codes.
+"""Administration of the access rules: 50 to 53. Corresponds to AdminBrokerProcessor's ACL codes.
 
 54, which shows every secret, is not answered. Without `aclEnable` there is nothing to administer:
 Apache then does not answer at all, we say so.

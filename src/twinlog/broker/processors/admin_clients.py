@@ -1,6 +1,6 @@
 """Connections, and what is relayed to consumers: 203, 204, 222, 223, 307, 309, 328.
 
-Answers to the client codes of RocketMQ's AdminBrokerProcessor and to Broker2Client.
+Corresponds to the client codes of RocketMQ's AdminBrokerProcessor and to Broker2Client.
 """
 
 from __future__ import annotations

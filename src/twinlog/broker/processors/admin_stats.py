@@ -1,6 +1,6 @@
 """How much was put and consumed: 28, 208, 303, 308, 314, 315, 317, 321, and 43, 45 for slaves.
 
-Answers to the statistics codes of RocketMQ's AdminBrokerProcessor.
+Corresponds to the statistics codes of RocketMQ's AdminBrokerProcessor.
 """
 
 from __future__ import annotations

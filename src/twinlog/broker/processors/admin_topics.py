@@ -1,6 +1,6 @@
 """Topics and groups of this broker: 17, 21, 200, 201, 202, 207, 215, 300, 305, 351, 352.
 
-Answers to the topic and group codes of RocketMQ's AdminBrokerProcessor. What was answered is on
+Corresponds to the topic and group codes of RocketMQ's AdminBrokerProcessor. What was answered is on
 disk.
 """
 

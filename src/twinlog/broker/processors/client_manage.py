@@ -1,4 +1,4 @@
-"""Clients come, live and go: 34, 35, 46. Answers to RocketMQ's ClientManageProcessor."""
+"""Clients come, live and go: 34, 35, 46. Corresponds to RocketMQ's ClientManageProcessor."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ClientManageProcessor:
             if group:
                 info = ClientChannelInfo(connection, client_id, language, request.version)
                 self._producers.register(group, info, now)
-        # Groups and retry topics that it made are on disk, or kept: it is alive all the same.
+        # Groups and retry topics that it made are on disk, or kept: it is alive anyway.
         topics = self._topics.saver
         self._groups.saver.when_saved(
             lambda _: topics.when_saved(lambda _: connection.reply(request))

@@ -1,6 +1,6 @@
 """What consumers ask besides messages: members, locks, offsets (14, 15, 38, 41, 42, 29 to 32).
 
-Answers to RocketMQ's ConsumerManageProcessor and to the offset and lock codes of
+Corresponds to RocketMQ's ConsumerManageProcessor and to the offset and lock codes of
 AdminBrokerProcessor.
 """
 

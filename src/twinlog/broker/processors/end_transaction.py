@@ -1,4 +1,4 @@
-"""Ends of transactions: 37, 323. Answers to RocketMQ's EndTransactionProcessor."""
+"""Ends of transactions: 37, 323. Corresponds to RocketMQ's EndTransactionProcessor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls (11, 361), answered at once or held. Answers to RocketMQ's PullMessageProcessor.
+"""Pulls (11, 361), answered at once or held. Corresponds to RocketMQ's PullMessageProcessor.
 
 Bodies are slices of the log, never decoded. A pull that finds nothing new is parked in hold.py
 and evaluated again when its queue moves; a held pull is answered in JSON, whatever it asked in.

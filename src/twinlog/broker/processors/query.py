@@ -1,4 +1,4 @@
-"""Messages by key and by id: 12, 33. Answers to RocketMQ's QueryMessageProcessor.
+"""Messages by key and by id: 12, 33. Corresponds to RocketMQ's QueryMessageProcessor.
 
 Answers in JSON also to a binary request, because Apache's do.
 """

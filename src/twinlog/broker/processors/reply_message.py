@@ -1,4 +1,4 @@
-"""Replies of request-reply: 324, 325. Answers to RocketMQ's ReplyMessageProcessor.
+"""Replies of request-reply: 324, 325. Corresponds to RocketMQ's ReplyMessageProcessor.
 
 A reply is pushed to the client that asked (326) on the connection of its producer heartbeat; its
 answer decides ours. The reply is stored, too, unless `storeReplyMessageEnable` says no.

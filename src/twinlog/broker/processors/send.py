@@ -1,4 +1,4 @@
-"""Sends: single (10, 310) and batch (320). Answers to RocketMQ's SendMessageProcessor.
+"""Sends: single (10, 310) and batch (320). Corresponds to RocketMQ's SendMessageProcessor.
 
 The common case runs inside `data_received`: typed header, one pass over the properties, one
 `store.put`, one tuple in the list of replies. No task, future, map or log line per message; what
@@ -302,7 +302,7 @@ class SendMessageProcessor:
             park_delayed(message, level)
 
     def _park_again(self, message: PutMessage, text: str, level: int, is_half: bool) -> None:
-        """A message that was parked before, or by a level that there is not: properties anew."""
+        """A message that was parked before, or by a level that there is not: properties again."""
         properties = decode_properties(text.encode())
         properties[PROPERTY_CLUSTER] = self._config.broker_cluster_name
         if is_half:

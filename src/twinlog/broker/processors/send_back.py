@@ -1,6 +1,6 @@
 """Messages that a consumer could not handle: 36. To the retry topic, at last to dead letters.
 
-Answers to SendMessageProcessor.asyncConsumerSendMsgBack.
+Corresponds to SendMessageProcessor.asyncConsumerSendMsgBack.
 """
 
 from __future__ import annotations

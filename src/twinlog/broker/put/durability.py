@@ -1,6 +1,6 @@
 """When a reply may leave: the watermarks its mode demands, or the deadline, whichever is first.
 
-Answers to CommitLog.submitFlushRequest/submitReplicaRequest and to the place where 4.9 combines
+Corresponds to CommitLog.submitFlushRequest/submitReplicaRequest and to the place where 4.9 combines
 the two futures. Pure: watermarks and time are passed in, decided replies come out.
 
 | demand    | OK when             | else, at its deadline                 |

@@ -1,4 +1,4 @@
-"""Keeps the table of idempotent producers beside the log: loads it, follows the log, saves it.
+"""Keeps the table of idempotent producers next to the log: loads it, follows the log, saves it.
 
 The state is in the log (`message/once.py`); `store/twinlog/producers` is a snapshot of it. It is
 written before every checkpoint that follows a change, so what recovery does not read again is in

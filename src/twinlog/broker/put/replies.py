@@ -1,7 +1,7 @@
-"""Answers to puts, released by the watermarks that their mode demands.
+"""Corresponds to puts, released by the watermarks that their mode demands.
 
-Answers to the futures that CommitLog.asyncPutMessage returns, without a future: everything put in
-one turn of the loop waits in one list, and one callback of the `appended` watermark releases it.
+Corresponds to the futures that CommitLog.asyncPutMessage returns, without a future: everything put
+in one turn of the loop waits in one list, and one callback of the `appended` watermark releases it.
 What must also be flushed or replicated then waits in a DurabilityQueue. Shell over durability.py.
 """
 
@@ -21,7 +21,7 @@ from twinlog.runtime.failures import Failures
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.status import AppendResult, PutMessageStatus
 
-_EXPIRE_INTERVAL_MS = 50  # Deadlines are seconds: looking 20 times a second is precise enough.
+_EXPIRE_INTERVAL_MS = 50  # Deadlines are seconds: looking 20 times per second is precise enough.
 _NO_DEADLINE_MS = 1 << 62  # The write of a turn always ends, well or not.
 WAITING_PUTS_MAX = 200_000  # Replies waiting for a slow disk or slave; more are refused with 2.
 

@@ -1,6 +1,6 @@
 """One pass over the property string of a send: what is stored, and what the broker must know.
 
-Answers to the steps of SendMessageProcessor that parse the properties, take `WAIT` out, put
+Corresponds to the steps of SendMessageProcessor that parse the properties, take `WAIT` out, put
 `CLUSTER` in and encode again. Pure, and made for the hot path: no map unless something rare is in
 the string.
 """
@@ -29,7 +29,7 @@ TAGS: Final = 2
 UNIQUE: Final = 3
 KEYS: Final = 4
 CLUSTER: Final = 5
-# From here on rare: what sends a message somewhere else than where it says, or did so before.
+# From here on rare: what sends per message somewhere else than where it says, or did so before.
 DELAY: Final = 6
 HALF: Final = 7
 PARKED: Final = 8

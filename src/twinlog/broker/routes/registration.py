@@ -1,4 +1,4 @@
-"""Being known to the name servers: 103, 104, 322, 904. Answers to RocketMQ's BrokerOuterAPI.
+"""Being known to the name servers: 103, 104, 322, 904. Corresponds to RocketMQ's BrokerOuterAPI.
 
 Registers with all of them at the start, every `registerNameServerPeriod` and at once when a topic
 changes. One name server that is away costs a log line, never the others their registration. To a
@@ -309,7 +309,7 @@ class Registration:
         after = self._client.connection(view.address)
         if answer is not None:
             if plan.names is not None and after is not before:
-                # A part went to a name server that may know nothing else: everything, anew.
+                # A part went to a name server that may know nothing else: everything, again.
                 self._topics.bump_version()
                 view.forget()
             else:
@@ -459,7 +459,7 @@ class Registration:
         return answer
 
     def _note_silence(self, view: NamesrvView) -> None:
-        """A connection may stand though nobody is there any more: dial anew after the second."""
+        """A connection may stand though nobody is there any more: dial again after the second."""
         view.silences += 1
         if view.silences >= _SILENCES_MAX:
             view.silences = 0

@@ -51,7 +51,7 @@ class BrokerFacts:
         )
 
     def _refusal(self) -> str:
-        """A slave takes no sends by design; what its disk refuses is told all the same."""
+        """A slave takes no sends by design; what its disk refuses is told anyway."""
         store = self._broker.store
         if self._broker.role.is_master:
             return store.refusal_reason

@@ -1,4 +1,4 @@
-"""A table kept as one JSON file with a backup beside it (RocketMQ's ConfigManager).
+"""A table kept as one JSON file with a backup next to it (RocketMQ's ConfigManager).
 
 Saved with temp file, fsync and rename, so that a crash leaves the old table or the new one; what
 was answered is on disk. Loaded as Apache does: the file, else its backup, else nothing.
@@ -32,7 +32,7 @@ class ConfigFile:
         """The object in the file or in its backup; None when there is neither.
 
         Raises:
-            ConfigFileError: there is text, and it is not JSON in file and backup alike.
+            ConfigFileError: there is text, and it is not JSON in the file or in the backup.
         """
         fault = None
         for path in (self.path, self.path + ".bak"):

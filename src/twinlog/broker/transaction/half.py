@@ -1,6 +1,6 @@
 """Half messages: how a transactional message is parked, checked, ended. Pure.
 
-Answers to the message rewriting of RocketMQ's TransactionalMessageBridge and
+Corresponds to the message rewriting of RocketMQ's TransactionalMessageBridge and
 EndTransactionProcessor. Bytes are Apache's: a store with open transactions may change hands.
 """
 

@@ -64,7 +64,7 @@ class PendingHalves:
         return self._places[half_offset]
 
     def done(self, half_offset: int) -> None:
-        """The half message is decided, given up, or stored anew elsewhere."""
+        """The half message is decided, given up, or stored again elsewhere."""
         if half_offset >= self.next_offset:
             # Decided in the turn in which it was stored, before it was seen in its queue.
             self._done_early.add(half_offset)

@@ -209,7 +209,7 @@ def _rows(group: GroupHAStatus) -> list[dict[str, Any]]:
 
 
 def _metadata_rows(group: GroupHAStatus) -> list[dict[str, Any]]:
-    """Topics, groups and offsets beside the data: how far each slave is with them."""
+    """Topics, groups and offsets besides the data: how far each slave is with them."""
     return [
         {
             "broker": group.broker_name,
@@ -346,7 +346,7 @@ class _Promotion:
             return "stop the master first (SIGTERM), and try again"
         count = comparison.lost_messages
         lost = "an unknown number of messages" if count is None else f"{count} messages"
-        return f"--force {self.name} does it all the same and loses what is said ({lost} known)"
+        return f"--force {self.name} does it anyway and loses what is said ({lost} known)"
 
 
 def _promotion_report(comparison: Comparison, done: str) -> Report:

@@ -183,7 +183,7 @@ def _code(report: Report) -> int:
 
 
 def _watch(session: Session, action: Callable[[Admin], Awaitable[Report]]) -> int:
-    """Until interrupted. On a terminal the screen is drawn anew; JSON becomes one line a round."""
+    """Until interrupted. On a terminal the screen is drawn again; JSON becomes one line a round."""
     import asyncio
 
     assert session.watch_seconds is not None

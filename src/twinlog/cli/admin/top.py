@@ -1,6 +1,6 @@
 """`twinlog top`: one screen of a cluster, live. `q` quits.
 
-The screen is made by a pure function of what was seen and of the terminal's size, anew for each
+The screen is made by a pure function of what was seen and of the terminal's size, again for each
 round, so a window that changes its size is drawn rightly within a second. Nothing but plain control
 sequences is used: it works over ssh.
 """

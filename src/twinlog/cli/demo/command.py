@@ -28,7 +28,7 @@ REPORT_NAME = "twinlog-demo.html"
 @click.option("--seconds", default=8.0, show_default=True, type=click.FloatRange(2, 600),
               help="Traffic before the kill, and again after the return.")  # fmt: skip
 @click.option("--rate", default=0, show_default="as fast as it goes", type=click.IntRange(0),
-              help="Sends a second.")  # fmt: skip
+              help="Sends per second.")  # fmt: skip
 @click.option("--size", default=256, show_default=True, type=click.IntRange(16, 1 << 20),
               help="Bytes of a message.")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path),
@@ -169,7 +169,7 @@ def _print(verdict: Verdict, report: Path) -> None:
         ("seconds without reads", f"{verdict.seconds_without_reads}"),
         ("seconds without writes", f"{verdict.seconds_without_writes}"
          + (", until the slave had taken over" if verdict.has_switched else "")),
-        ("sends a second", f"{verdict.rate_before:,.0f} before, {verdict.rate_after:,.0f} after"),
+        ("sends per second", f"{verdict.rate_before:,.0f} before, {verdict.rate_after:,.0f} after"),
         ("p99 of a send", f"{verdict.latency_ms_before['p99']:.1f} ms before,"
          f" {verdict.latency_ms_after['p99']:.1f} ms after"),
         ("audit", verdict.audit),

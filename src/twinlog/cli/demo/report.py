@@ -110,7 +110,7 @@ def _rows(verdict: Verdict) -> list[tuple[str, str, str]]:
          + ("" if verdict.has_switched else " With fixed roles no slave becomes master.")),
         ("Seconds to catch up", _seconds(verdict.seconds_to_catch_up),
          "From the restart of the killed one until both had the same log again."),
-        ("Sends a second", f"{verdict.rate_before:,.0f} / {verdict.rate_after:,.0f}",
+        ("Sends per second", f"{verdict.rate_before:,.0f} / {verdict.rate_after:,.0f}",
          "Before the kill / after the return."),
         ("p50 of a send, ms", f"{before['p50']:.1f} / {after['p50']:.1f}",
          "Half of the acknowledged sends took at most this long."),
@@ -137,10 +137,10 @@ def _charts(ledger: Ledger, moments: Moments, lag: list[Point]) -> list[str]:
     consumed = rate_per_bin(ledger.consumed_at, end, BIN_SECONDS)
     latency = ledger.latency_ms
     return [
-        "<h2>Messages a second</h2>",
+        "<h2>Messages per second</h2>",
         f"<p class=soft>{why}</p>",
         chart([Series("acknowledged", acknowledged, 1), Series("consumed", consumed, 2)], marks,
-              end=end, unit="messages/s", label="Acknowledged and consumed messages a second"),
+              end=end, unit="messages/s", label="Acknowledged and consumed messages per second"),
         "<h2>Slave behind master</h2>",
         "<p class=soft>Bytes of the master's log that the slave had not reported yet.</p>",
         chart([Series("bytes behind", lag, 3)], marks, end=end, unit="bytes",

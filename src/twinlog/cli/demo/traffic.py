@@ -26,7 +26,7 @@ class Load:
     """How much traffic."""
 
     size: int = 256
-    rate: int = 0  # Messages a second; 0 = as fast as the pair acknowledges.
+    rate: int = 0  # Messages per second; 0 = as fast as the pair acknowledges.
 
 
 class Stopwatch:

@@ -41,7 +41,7 @@ def local_targets(directory: Path) -> list[str]:
               help="Without --target: the cluster of `twinlog up` in this directory.")  # fmt: skip
 @click.option("--interval", default="15s", show_default=True, help="Between two scrapes.")
 @click.option("--rules", "rule_files", multiple=True, default=RULE_FILES, show_default=True,
-              help="Rule files, beside the configuration.")  # fmt: skip
+              help="Rule files, next to the configuration.")  # fmt: skip
 def prometheus(
     targets: tuple[str, ...], directory: Path, interval: str, rule_files: tuple[str, ...]
 ) -> None:

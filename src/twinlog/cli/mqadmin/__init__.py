@@ -3,8 +3,8 @@
     mqadmin topicList -n 127.0.0.1:9876
     mqadmin help topicStatus
 
-Answers to MQAdminStartup and the SubCommand classes. What differs on purpose: errors are one line
-on standard error and the exit code says what happened (0 ok, 1 failed, 2 usage, 3 not found,
+Corresponds to MQAdminStartup and the SubCommand classes. What differs on purpose: errors are one
+line on standard error and the exit code says what happened (0 ok, 1 failed, 2 usage, 3 not found,
 4 unreachable, 10 not all brokers answered), where Apache prints a stack trace and exits 0.
 """
 

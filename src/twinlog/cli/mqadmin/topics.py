@@ -204,7 +204,7 @@ async def _topic_list_line(call: Call, name: str, clusters: dict[str, str]) -> N
         cluster = clusters.get(next(iter(route.brokers), ""), "")
         groups = await topics.topic_groups(call.admin, name)
     except ClientError:
-        # Apache prints the topic all the same.
+        # Apache prints the topic anyway.
         cluster, groups = "", []
     for group in java.hash_order(groups) or [""]:
         cells = (java.front(cluster, 20), java.front(name, 64), java.front(group, 64))

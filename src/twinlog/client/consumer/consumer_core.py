@@ -1,7 +1,7 @@
 """What push and pull consumers share: membership, rebalance, readers, offsets.
 
-Answers to RebalanceImpl, RebalanceService and the consumer half of MQClientInstance. One task owns
-the assignment; everybody else asks it for a round.
+Corresponds to RebalanceImpl, RebalanceService and the consumer half of MQClientInstance. One task
+owns the assignment; everybody else asks it for a round.
 
 Letting go of a queue: pull no more, start no more handlers, wait a moment for those that run,
 commit, and only then is it let go. Taking a queue that another member may still hold waits a moment
@@ -332,7 +332,7 @@ class ConsumerCore:
             async with asyncio.timeout(self.settings.revoke_timeout_ms / 1000):
                 await getattr(listener, what)(sorted(queues))
         except Exception as error:
-            # The listener's own error, or its time is up: queues must change hands all the same.
+            # The listener's own error, or its time is up: queues must change hands anyway.
             _LOG.warning(
                 "%s of the listener failed group=%s error=%r", what, self.group, error,
                 exc_info=error,

@@ -1,6 +1,6 @@
 """What brokers and administrators ask of a consumer.
 
-Answers to ClientRemotingProcessor: 220 reset offsets, 221 status, 307 running information,
+Corresponds to ClientRemotingProcessor: 220 reset offsets, 221 status, 307 running information,
 309 handle one message now. A pull consumer answers only what asks for information: as with Java's,
 where it reads is its caller's business.
 """

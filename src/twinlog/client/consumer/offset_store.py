@@ -1,4 +1,5 @@
-"""Where a group's progress is kept. Answers to RemoteBrokerOffsetStore and LocalFileOffsetStore.
+"""Where a group's progress is kept. Corresponds to RemoteBrokerOffsetStore and
+LocalFileOffsetStore.
 
 Clustering groups commit to the broker: every few seconds without waiting, and once more, waiting,
 when a queue is let go and at the end. Broadcasting consumers keep a file of their own.
@@ -108,7 +109,7 @@ class LocalOffsetStore:
             }
         except (ValueError, KeyError, TypeError) as error:
             raise ClientError(
-                f"{self._path} does not hold offsets ({error!r}): move it away to start anew"
+                f"{self._path} does not hold offsets ({error!r}): move it away to start again"
             ) from error
 
     def update(self, queue: MessageQueue, offset: int) -> None:

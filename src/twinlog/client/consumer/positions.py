@@ -1,4 +1,4 @@
-"""Where a consumer is in its queues: what push and pull consumers can be asked and told alike."""
+"""Where a consumer is in its queues: what push and pull consumers share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What was pulled from one queue and is not finished: the source of the offset to commit.
 
-Answers to ProcessQueue. Messages finish in any order; the offset that may be committed is the
+Corresponds to ProcessQueue. Messages finish in any order; the offset that may be committed is the
 lowest one not finished, because after a crash everything from there is delivered again.
 
 Invariants: `commit_offset` never goes back; it is at most one above the highest offset added; a

@@ -1,4 +1,4 @@
-"""Messages at the caller's pace. Answers to DefaultLitePullConsumer.
+"""Messages at the caller's pace. Corresponds to DefaultLitePullConsumer.
 
     async with PullConsumer("group", name_server="127.0.0.1:9876") as consumer:
         await consumer.subscribe("orders")

@@ -1,4 +1,4 @@
-"""Calls a handler for each message. Answers to DefaultMQPushConsumer.
+"""Calls a handler for each message. Corresponds to DefaultMQPushConsumer.
 
     async with PushConsumer("group", name_server="127.0.0.1:9876") as consumer:
         await consumer.subscribe("orders", "a || b", handler)
@@ -124,7 +124,7 @@ class PushConsumer(Positions, Lifetime):
         consume_timeout_ms: A handler that takes longer is cancelled and counts as failed.
         suspend_ms: Ordered mode: pause of a queue after its handler failed.
         shutdown_timeout_ms: How long `close` waits for running handlers.
-        strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or a function; alike in the whole group.
+        strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or a function; the same in the whole group.
         pull_count: Messages asked for at a time.
         queue_count_max, queue_size_max: How much of one queue is held before pulling pauses.
         serializer: Reads bodies: `message.value`.
@@ -252,7 +252,8 @@ class PushConsumer(Positions, Lifetime):
             handler: `async def handler(message) -> None`; raise to have it delivered again.
             sql: The expression is SQL92 over properties, as in `price > 3 AND kind = 'a'`.
 
-        All members of a group must subscribe alike: RocketMQ keeps one list for each group.
+        All members of a group must have the same subscriptions: RocketMQ keeps one list for each
+        group.
         """
         await self._subscribe(topic, expression, sql, _Handling(check_handler(handler)))
 

@@ -1,7 +1,7 @@
 """One assigned queue: pulls ahead of whoever consumes, as far as flow control allows.
 
-Answers to PullRequest, PullMessageService and the callback in DefaultMQPushConsumerImpl. One task
-for each queue, one pull on its way at a time, held by the broker while there is nothing.
+Corresponds to PullRequest, PullMessageService and the callback in DefaultMQPushConsumerImpl. One
+task for each queue, one pull on its way at a time, held by the broker while there is nothing.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class QueueReader:
         if result.next_offset >= self.process.end_offset:
             self.process.skip_to(result.next_offset)
         else:
-            # The queue was made anew or lost its tail: what we hold of that belongs to the old
+            # The queue was made again or lost its tail: what we hold of that belongs to the old
             # one. What is before the new place is the same in both, and is not read again.
             while self.process.commit_offset < result.next_offset:
                 self._room.clear()

@@ -1,6 +1,6 @@
 """Which queues are mine: the allocation strategies of RocketMQ, as pure functions.
 
-Answers to AllocateMessageQueueAveragely, ...AveragelyByCircle, ...ByConfig, ...ByMachineRoom,
+Corresponds to AllocateMessageQueueAveragely, ...AveragelyByCircle, ...ByConfig, ...ByMachineRoom,
 ...ConsistentHash, AllocateMachineRoomNearby, and to the diff that RebalanceImpl computes.
 
 Invariant: for one list of client ids, the shares of all clients are disjoint; for every strategy

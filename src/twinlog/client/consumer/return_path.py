@@ -1,7 +1,7 @@
 """The way back for messages whose handling failed: retry topic, then dead letters.
 
-Answers to DefaultMQPushConsumerImpl.sendMessageBack. The broker that stored the message is asked
-to deliver it again; if it cannot, a copy is sent to the group's retry topic.
+Corresponds to DefaultMQPushConsumerImpl.sendMessageBack. The broker that stored the message is
+asked to deliver it again; if it cannot, a copy is sent to the group's retry topic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a consumer wants of a topic: tags or an SQL92 expression.
 
-Answers to SubscriptionData and FilterAPI. The broker compares hashes of tags only, so the consumer
-compares the tag itself again (`accepts`).
+Corresponds to SubscriptionData and FilterAPI. The broker compares hashes of tags only, so the
+consumer compares the tag itself again (`accepts`).
 """
 
 from __future__ import annotations

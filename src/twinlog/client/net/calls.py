@@ -1,7 +1,7 @@
 """Requests to brokers as functions: one for each that consumers, tools and Spark need.
 
-Answers to MQClientAPIImpl and MQAdminImpl. Reads go to the replica that can be reached, writes to
-the master; offsets are committed to a slave while there is no master, as RocketMQ does.
+Corresponds to MQClientAPIImpl and MQAdminImpl. Reads go to the replica that can be reached, writes
+to the master; offsets are committed to a slave while there is no master, as RocketMQ does.
 """
 
 from __future__ import annotations

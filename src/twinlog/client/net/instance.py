@@ -1,7 +1,7 @@
 """One client of a cluster: its life, its connections, and what brokers ask of it.
 
-Answers to MQClientInstance. Each producer or consumer owns one; nothing is shared through module
-state, so that two clients of a process cannot disturb each other. Routes are the business of
+Corresponds to MQClientInstance. Each producer or consumer owns one; nothing is shared through
+module state, so that two clients of a process cannot disturb each other. Routes are the business of
 `route_table.py`, heartbeats and reachability that of `presence.py`.
 """
 

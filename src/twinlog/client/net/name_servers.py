@@ -1,6 +1,6 @@
 """The name servers of a client: which there are, and which one is asked.
 
-Answers to the name-server half of NettyRemotingClient and to TopAddressing. One server is used
+Corresponds to the name-server half of NettyRemotingClient and to TopAddressing. One server is used
 until it fails, then the next: they do not differ, and a single one keeps its connection warm.
 """
 

@@ -1,7 +1,7 @@
 """Being known to brokers, and knowing which of them can be reached.
 
-Answers to the heartbeat half of MQClientInstance. A broker knows a client by its connection, so a
-new connection needs a new heartbeat. A broker that refuses connections is set aside and probed
+Corresponds to the heartbeat half of MQClientInstance. A broker knows a client by its connection, so
+a new connection needs a new heartbeat. A broker that refuses connections is set aside and probed
 until it answers; readers use another replica meanwhile.
 """
 

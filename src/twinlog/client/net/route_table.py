@@ -1,6 +1,6 @@
 """Routes of a client: which broker has which queues, asked of whichever name server answers.
 
-Answers to the route half of MQClientInstance. Routes are kept by topic, asked for again every
+Corresponds to the route half of MQClientInstance. Routes are kept by topic, asked for again every
 `route_poll_ms`, at once after an error, and every second while they are provisional: the topic is
 not there yet, or one of its brokers has no master.
 """

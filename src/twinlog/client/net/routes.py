@@ -1,6 +1,6 @@
 """Where the queues of a topic are: what the name server's answer means.
 
-Answers to TopicRouteData, TopicPublishInfo and MQClientInstance.findBrokerAddressInSubscribe.
+Corresponds to TopicRouteData, TopicPublishInfo and MQClientInstance.findBrokerAddressInSubscribe.
 """
 
 from __future__ import annotations

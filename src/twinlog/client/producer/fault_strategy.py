@@ -1,6 +1,6 @@
 """Brokers that were slow or failed are left alone for a while.
 
-Answers to MQFaultStrategy and LatencyFaultToleranceImpl: the table of latencies and pauses is
+Corresponds to MQFaultStrategy and LatencyFaultToleranceImpl: the table of latencies and pauses is
 RocketMQ's. Time comes in; nothing is read from the world.
 """
 

@@ -1,6 +1,6 @@
 """Send requests as bytes and back: the headers of 310, 320 and 325, and the receipt in the answer.
 
-Answers to SendMessageRequestHeaderV2, MessageBatch and MQClientAPIImpl.processSendResponse.
+Corresponds to SendMessageRequestHeaderV2, MessageBatch and MQClientAPIImpl.processSendResponse.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SendRequest:
         # those whose reason does not pass by itself.
         self.failures = 0
         self.outcome = SendOutcome.NOT_STORED  # Of all attempts so far, together.
-        # Of an attempt whose status was not SEND_OK and that is made again all the same.
+        # Of an attempt whose status was not SEND_OK and that is made again anyway.
         self.receipts: list[SendReceipt] | None = None
         self.reconsume_times = 0
         self.reconsume_times_max: int | None = None

@@ -1,4 +1,4 @@
-"""Sends messages. Answers to DefaultMQProducer.
+"""Sends messages. Corresponds to DefaultMQProducer.
 
     async with Producer("group", name_server="127.0.0.1:9876") as producer:
         receipt = await producer.send(Message("orders", b"body", tags="a", keys=["o-1"]))
@@ -86,7 +86,7 @@ class Producer(Lifetime):
             brokers. Sends are retried until `send_timeout_ms` is over, to the same queue.
         producer_id, epoch: For an idempotent producer that must survive its process: opened again
             with the same id (and epoch), it may send everything again in the same order, and what
-            the broker has is not stored twice. A higher epoch begins to count anew.
+            the broker has is not stored twice. A higher epoch begins to count again.
         serializer: Makes bodies of values, for `send_value`.
     """
 
@@ -320,7 +320,7 @@ class Producer(Lifetime):
             while start < len(chunk):
                 self._check_open()
                 if self._is_over_limit() or self._batching.is_backed_up:
-                    # More would only wait here, and whoever sends beside us behind it.
+                    # More would only wait here, and other senders would wait behind it.
                     await self._wait_for_room(is_bulk=True)
                 start = self._enqueue_some(chunk, start, outcomes)
             if failure is not None:

@@ -1,4 +1,4 @@
-"""Request and reply over a broker. Answers to RequestFutureHolder and MessageUtil.
+"""Request and reply over a broker. Corresponds to RequestFutureHolder and MessageUtil.
 
 The requester names itself in the request; the consumer's reply goes to a broker, which pushes it
 over the requester's own connection. So the broker must know the requester before the reply comes:

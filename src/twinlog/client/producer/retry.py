@@ -1,6 +1,6 @@
 """Whether a failed send is made again, and where.
 
-Answers to the retry loop of DefaultMQProducerImpl.sendDefaultImpl.
+Corresponds to the retry loop of DefaultMQProducerImpl.sendDefaultImpl.
 """
 
 from __future__ import annotations

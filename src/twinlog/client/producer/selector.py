@@ -1,6 +1,6 @@
 """Which queue a message goes to.
 
-Answers to TopicPublishInfo.selectOneMessageQueue and SelectMessageQueueByHash.
+Corresponds to TopicPublishInfo.selectOneMessageQueue and SelectMessageQueueByHash.
 """
 
 from __future__ import annotations

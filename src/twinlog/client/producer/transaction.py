@@ -1,4 +1,4 @@
-"""Messages that appear only if a local transaction succeeds. Answers to TransactionMQProducer.
+"""Messages that appear only if a local transaction succeeds. Corresponds to TransactionMQProducer.
 
     async with TransactionProducer("group", check=check, name_server=...) as producer:
         async with producer.transaction(Message("orders", b"paid")) as transaction:

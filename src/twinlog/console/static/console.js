@@ -48,7 +48,7 @@ function isAlike(one, other) {
     (one.nodeType !== Node.ELEMENT_NODE || one.id === other.id);
 }
 
-// Parts of a page that the server renders anew.
+// Parts of a page that the server renders again.
 function live(element) {
   const mark = document.querySelector("[data-live-mark]");
   const show = (isOn) => {

@@ -267,7 +267,7 @@ async def preview_delete(context: Context, params: GroupParams) -> Preview:
         " and its retry and dead-letter topics are deleted."
     ]
     if details.members:
-        lines.append(f"{len(details.members)} members are online and will consume anew.")
+        lines.append(f"{len(details.members)} members are online and will consume again.")
     return Preview(lines)
 
 

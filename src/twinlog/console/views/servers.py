@@ -117,7 +117,7 @@ def _check_address(address: str, known: list[str]) -> None:
 
 
 def config_row(key: str, value: str) -> ConfigRow:
-    """What is declared about a key, beside its value. A secret is never shown."""
+    """What is declared about a key, besides its value. A secret is never shown."""
     is_secret = any(word in key.lower() for word in ("secret", "password"))
     shown = "•••" if is_secret and value else value
     declared = spellings(BrokerConfig).get(key)

@@ -31,7 +31,7 @@ from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
 LINGER_MS = 2000
-# One TAIL at a time, and acknowledgements beside it.
+# One TAIL at a time, and acknowledgements besides it.
 _BACKLOG_MAX = HEADER_SIZE + PAYLOAD_SIZE_MAX + HA_REPORT_BACKLOG_MAX
 
 

@@ -1,6 +1,6 @@
 """What this replica knows as confirmed, and whether a power loss may have taken some of it.
 
-Two files in `store/twinlog/`, on masters and slaves alike:
+Two files in `store/twinlog/`, on masters and on slaves:
 
     confirmed.mark   0-7 int64 offset, 8-11 uint32 CRC-32 of bytes 0-7
     replicas.json    the boot of the machine that wrote it last, whether the store is in doubt, and

@@ -198,7 +198,7 @@ class TwinSender:
         if silence_ms > self.facts.housekeeping_interval_ms:
             self._end(f"housekeeping: nothing from the slave for {silence_ms} ms")
         elif not self.is_proved and now_ms - self.now_ms > self.facts.housekeeping_interval_ms:
-            # Whoever drips bytes is not silent; a place here is not held for it for ever.
+            # Whoever drips bytes is not silent; a place here is not held for it forever.
             self.refuse(ErrorCode.PROTOCOL, f"no proof within {now_ms - self.now_ms} ms")
 
     def admit(self) -> None:

@@ -74,7 +74,7 @@ class FrameType(IntEnum):
 
 
 class ErrorCode(IntEnum):
-    """Why a connection is refused or ended; the reason beside it is a sentence."""
+    """Why a connection is refused or ended; the reason next to it is a sentence."""
 
     PROTOCOL = 1
     VERSION = 2
@@ -275,7 +275,7 @@ class FrameParser:
             self._view[:started] = rest
             self._parsed, self._filled = 0, started
         elif self._parsed:
-            # Less than one frame: moving it is cheap beside reading the next large one.
+            # Less than one frame: moving it is cheap compared with reading the next large one.
             self._view[:started] = bytes(self._view[self._parsed : self._filled])
             self._parsed, self._filled = 0, started
         return self._view[self._filled :]

@@ -1,4 +1,4 @@
-"""Commit-log records to Arrow columns. Answers to RocketMQ's MessageDecoder, by the batch.
+"""Commit-log records to Arrow columns. Corresponds to RocketMQ's MessageDecoder, by the batch.
 
 Owns the record layout as arrays of positions (`Layout`), the checks of a record against its index
 entry, and one function per column. Only the columns that are asked for are decoded. No pyspark

@@ -197,7 +197,7 @@ def split_properties(texts: pa.Array) -> Properties | SameNames:
 
 
 def _same_names(data: pa.Buffer, bounds: I64, separators: I64, kinds: U8) -> SameNames | None:
-    """Split rows that are all alike; None when they are not."""
+    """Split rows that all have the same form; None when they are not."""
     rows = len(bounds) - 1
     each = len(separators) // rows
     if each * rows != len(separators) or each == 0:

@@ -2,7 +2,7 @@
 
 Tasks walk windows of the log that begin at known record starts (any queue entry names one), check
 each record and compare the entries of its queue with it. `rebuild` writes the consume queues again
-from the log, beside the old ones, then swaps: the broker must be stopped.
+from the log, next to the old ones, then swaps: the broker must be stopped.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ def _fill_blanks(
 
 
 def _swap(store: Path, target: Path) -> None:
-    """Put the new queues in place; the old ones are kept beside them."""
+    """Put the new queues in place; the old ones are kept next to them."""
     old = store / "consumequeue"
     if old.exists():
         os.replace(old, store / "twinlog" / f"consumequeue.old.{os.getpid()}")

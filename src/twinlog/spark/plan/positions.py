@@ -108,7 +108,7 @@ def ranges_between(start: Offsets, end: Offsets, bounds: Bounds, policy: LossPol
             continue
         begin, head = bounds[key]
         if high > head:
-            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made anew or cut"
+            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made again or cut"
             policy.lost(Skip(*key, max(low, head), high, reason), ADVICE)
             high = head
         if low < begin and high > low:

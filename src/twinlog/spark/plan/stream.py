@@ -247,7 +247,7 @@ class StreamPlanner:
 
     def _end(self, key: QueueKey, number: int, head: int) -> int:
         if head < number:
-            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made anew or cut"
+            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made again or cut"
             self.policy.lost(Skip(*key, head, number, reason), ADVICE)
         if self.target is not None:
             head = min(head, self.target.setdefault(key, head))

@@ -1,8 +1,8 @@
 """The hash index of a store, read without its broker: where the messages of a key are.
 
-Answers to RocketMQ's IndexService.queryOffset. A broker of ours keeps the slots of the newest file
-in memory until the file is full, so of that file the entries themselves are searched; older files
-are followed by their chains.
+Corresponds to RocketMQ's IndexService.queryOffset. A broker of ours keeps the slots of the newest
+file in memory until the file is full, so of that file the entries themselves are searched; older
+files are followed by their chains.
 """
 
 from __future__ import annotations

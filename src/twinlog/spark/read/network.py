@@ -1,9 +1,9 @@
 """The `broker` transport: the same rows pulled over the network, from whichever replica answers.
 
-Answers to RocketMQ's pull protocol, a broker's default of which is 32 messages an answer, so many
-pulls are kept in flight and their answers are joined before they are decoded. A read goes to the
-master and, when that cannot be reached, to a slave of the same name; offsets stay valid because a
-replica's log is the same log.
+Corresponds to RocketMQ's pull protocol, a broker's default of which is 32 messages an answer, so
+many pulls are kept in flight and their answers are joined before they are decoded. A read goes to
+the master and, when that cannot be reached, to a slave of the same name; offsets stay valid because
+a replica's log is the same log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A read-only view of a store directory: a live broker's, a stopped one's, or a copy.
 
-Answers to what RocketMQ keeps in MappedFileQueue, ConsumeQueue and the files under `config/`.
+Corresponds to what RocketMQ keeps in MappedFileQueue, ConsumeQueue and the files under `config/`.
 Nothing here writes, locks or loads the broker. Facts that shape it:
 
 - Files are created at full length, so a file's size says nothing about its content: the end of a

@@ -2,7 +2,7 @@
 
     twinlog-env.tar.gz: twinlog/ pyspark_twinlog/ pyarrow/ numpy/ ... side by side
 
-Spark unpacks it beside each executor (`spark.archives`) and PYTHONPATH names that directory. Their
+Spark unpacks it next to each executor (`spark.archives`) and PYTHONPATH names that directory. Their
 Python must be of the same minor version and platform as this one, because of the compiled parts.
 """
 

@@ -1,4 +1,4 @@
-"""One file of the hash index. Answers to RocketMQ's IndexFile and IndexHeader.
+"""One file of the hash index. Corresponds to RocketMQ's IndexFile and IndexHeader.
 
 | position | type | content |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""Find messages by key. Answers to RocketMQ's IndexService.
+"""Find messages by key. Corresponds to RocketMQ's IndexService.
 
 Keys arrive with each dispatched message and wait in `pending`; `drain` hashes and writes them in
 batches. A query drains first, so that nobody sees the delay.

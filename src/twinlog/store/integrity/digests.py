@@ -74,7 +74,7 @@ class RangeDigests:
         self._dirty.add(start)
 
     def truncate(self, offset: int) -> None:
-        """The log was cut: what was digested behind may be written anew."""
+        """The log was cut: what was digested behind may be written again."""
         starts = {*self._known, *self._starts_on_disk()}
         for start in starts:
             if start + self._segment_size <= offset:

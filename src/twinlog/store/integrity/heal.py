@@ -140,7 +140,7 @@ class Healer:
         """Compare entries of a queue with those that the log says; the number that were mended.
 
         An entry that is not the log's here but sound stays: a topic that was deleted and made
-        again numbers its messages anew.
+        again numbers its messages again.
         """
         queue = self._store.queue_table.get(run.topic, run.queue_id)
         if queue is None:

@@ -167,7 +167,7 @@ class Verifier:
         at = (number - run.first_number) * ENTRY.size
         is_, wanted = ENTRY.unpack_from(found, at), ENTRY.unpack_from(run.entries, at)
         if is_[0] > wanted[0] and self._is_sound(queue, number, is_[0], is_[1]):
-            return  # The topic was deleted and made again: its numbers began anew.
+            return  # The topic was deleted and made again: its numbers began again.
         self.result.add(
             f"entry {number} of queue {queue.topic}-{queue.queue_id} says {is_}, the log {wanted}"
         )

@@ -1,4 +1,4 @@
-"""Members of a batch become ordinary records. Answers to RocketMQ's MessageExtBatch encoding.
+"""Members of a batch become ordinary records. Corresponds to RocketMQ's MessageExtBatch encoding.
 
 Made for batches of hundreds of small messages: what members share is packed once, and the bytes of
 all records leave as one piece.

@@ -1,4 +1,4 @@
-"""The log: the one file set that matters. Answers to RocketMQ's CommitLog.
+"""The log: the one file set that matters. Corresponds to RocketMQ's CommitLog.
 
 Owns the segments, the bytes waiting to be written in this turn of the loop, and the watermarks
 `appended` and `flushed`. Does not know topics, queues or indexes.

@@ -1,4 +1,4 @@
-"""Make the log durable. Answers to RocketMQ's GroupCommitService and FlushRealTimeService.
+"""Make the log durable. Corresponds to RocketMQ's GroupCommitService and FlushRealTimeService.
 
 One fdatasync is in flight at a time, in a thread. SYNC_FLUSH: it starts as soon as something was
 appended, and what arrives meanwhile shares the next one. ASYNC_FLUSH: at intervals. A failed sync

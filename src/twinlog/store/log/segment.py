@@ -1,4 +1,5 @@
-"""One file of a set whose name is the offset of its first byte. Answers to RocketMQ's MappedFile.
+"""One file of a set whose name is the offset of its first byte. Corresponds to RocketMQ's
+MappedFile.
 
 Never mapped for writing: pwrite makes a full disk an error of the call. The length is the
 configured one from creation on; what is not written is zero.

@@ -1,4 +1,4 @@
-"""A row of segments, one after the other without a gap. Answers to RocketMQ's MappedFileQueue.
+"""A row of segments, one after the other without a gap. Corresponds to RocketMQ's MappedFileQueue.
 
 Used by the commit log. Consume queues keep two numbers instead (there may be a hundred thousand
 of them) and share `list_segments`.

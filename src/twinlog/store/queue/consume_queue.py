@@ -1,4 +1,4 @@
-"""Which records belong to one queue of a topic. Answers to RocketMQ's ConsumeQueue.
+"""Which records belong to one queue of a topic. Corresponds to RocketMQ's ConsumeQueue.
 
 | position | type | field |
 |---|---|---|
@@ -204,7 +204,7 @@ class ConsumeQueue:
     def _first_at_or_after(self, pool: FilePool, physical_offset: int) -> int:
         """Binary search: pre-blank entries count as gone, physical offsets only grow.
 
-        One damaged entry may lead it astray, to the place right beside itself: then the entries
+        One damaged entry may lead it astray, to the place right next to itself: then the entries
         beyond say so, and the search goes on there.
         """
         low, high = self.first_offset, self.next_offset

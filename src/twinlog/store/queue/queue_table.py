@@ -1,4 +1,4 @@
-"""All consume queues. Answers to the consume-queue table of RocketMQ's DefaultMessageStore.
+"""All consume queues. Corresponds to the consume-queue table of RocketMQ's DefaultMessageStore.
 
 Owns the open files of the queues and the order in which waiting entries are written: oldest first,
 a bounded number at a time, so that a hundred thousand queues do not stop the loop.

@@ -1,4 +1,4 @@
-"""From records to consume queues and index. Answers to RocketMQ's CommitLogDispatcher classes.
+"""From records to consume queues and index. Corresponds to RocketMQ's CommitLogDispatcher classes.
 
 Used where the log is read again: on a slave, in recovery, for a rebuild. The put path of a master
 knows the entry already and does the same without decoding.

@@ -1,5 +1,5 @@
-"""Find the end of the log and make queues and index fit it. Answers to RocketMQ's recoverNormally
-and recoverAbnormally.
+"""Find the end of the log and make queues and index fit it. Corresponds to RocketMQ's
+recoverNormally and recoverAbnormally.
 
 Where the scan starts (the first that applies):
 

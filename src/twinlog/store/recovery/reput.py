@@ -1,4 +1,4 @@
-"""Follow the log where records arrive as bytes. Answers to RocketMQ's ReputMessageService.
+"""Follow the log where records arrive as bytes. Corresponds to RocketMQ's ReputMessageService.
 
 A slave appends what the master sends, unparsed. This reads it again, checks every record and
 dispatches it. At damage it stops, says so, and goes on only after the log was truncated: what is

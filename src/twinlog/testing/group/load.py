@@ -182,7 +182,7 @@ class Consumer:
         elif answer.code == NOT_FOUND:
             self.committed.pop(queue_id, None)
             if known is not None and self.sim.is_saved(known.first_s):
-                self.sim.fail(f"group {GROUP} starts anew on queue {queue_id} (I12)")
+                self.sim.fail(f"group {GROUP} starts again on queue {queue_id} (I12)")
             position = 0
         else:
             return None

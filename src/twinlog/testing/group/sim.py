@@ -9,7 +9,7 @@ is on disks, a power cut of everything), and the verdict from the disks. What mu
 - I2 to I6 Nothing else is there: no strangers, nothing refused, nothing twice; one record for each
   queue offset.
 - I7 Logs of the group are the same; I13 so are all entries of all queues.
-- I12 No group starts anew, no committed offset beyond its queue, none behind the promoted log.
+- I12 No group starts again, no committed offset beyond its queue, none behind the promoted log.
 - L2 Everybody catches up when the faults stop; L3 consumers are given all; topics have routes.
 """
 
@@ -164,7 +164,7 @@ class GroupSimulation:
             )
         ]
         needed = world.in_sync_replicas if world.is_sync else 1
-        # A repeat of what retention took from the master: a copy that begins anew never gets it.
+        # A repeat of what retention took from the master: a copy that begins again never gets it.
         if len(holders) < needed and not self.master.began_later(sent):
             names = [node.name for node in holders]
             self.fail(f"{sent.text()} was answered SEND_OK, {needed} must have it, {names} do (I1)")

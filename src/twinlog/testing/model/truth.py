@@ -37,7 +37,7 @@ class Truth:
                 raise Violation(f"{host.id} answers {value} in {epoch}; {who} leads {later}")
 
     def see(self, host: Host, end: int) -> None:
-        """A consumer reads up to `end`: one value for each place, for ever."""
+        """A consumer reads up to `end`: one value for each place, forever."""
         common = min(end, len(self.visible))
         if host.log[:common] != self.visible[:common]:
             raise Violation(f"a visible place has changed at {host.id}")
