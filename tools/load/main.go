@@ -94,7 +94,7 @@ func parse(mode string, arguments []string) *options {
 	flags.IntVar(&o.first, "first", 0, "number of the first topic (send)")
 	flags.IntVar(&o.consumers, "consumers", 1, "readers of the whole topic (flow)")
 	flags.Float64Var(&o.seconds, "seconds", 10, "how long")
-	flags.Float64Var(&o.rate, "rate", 0, "sends a second by the clock, all connections together; 0: as fast as answered")
+	flags.Float64Var(&o.rate, "rate", 0, "sends per second by the clock, all connections together; 0: as fast as answered")
 	flags.BoolVar(&o.wait, "wait", true, "the WAIT property: wait for store and replica")
 	flags.BoolVar(&o.again, "again", false, "start over at the end of a queue (pull)")
 	flags.StringVar(&o.properties, "properties", "", "more properties: name=value,name=value (send)")
