@@ -292,6 +292,45 @@ async def test_ordered_mode_keeps_order_over_failures(cluster: Any, unique: Uniq
     assert set(failures.values()) == {2}
 
 
+async def test_a_queue_changes_hands_when_its_handler_has_ended(
+    cluster: Any, unique: Unique
+) -> None:
+    """Ordered mode: a second member joins while the first one handles a message."""
+    topic, group = unique("T"), unique("g")
+    release, begun = asyncio.Event(), asyncio.Event()
+    handled: list[bytes] = []
+
+    async def slow(message: ReceivedMessage) -> None:
+        begun.set()
+        await release.wait()
+        handled.append(message.body)
+
+    async def other(message: ReceivedMessage) -> None:
+        assert release.is_set(), "two members in one queue"
+        handled.append(message.body)
+
+    await make_topic(cluster, topic, queues=1)
+    options: dict[str, Any] = {"name_server": cluster.name_server, "ordered": True}
+    async with PushConsumer(group, client_id=unique("z"), **options) as first:
+        await first.subscribe(topic, "*", slow)
+        async with Producer("pg", name_server=cluster.name_server) as producer:
+            for body in (b"1", b"2"):
+                await producer.send(Message(topic, body))
+        await asyncio.wait_for(begun.wait(), 20)
+        async with PushConsumer(group, client_id=unique("a"), **options) as second:
+            await second.subscribe(topic, "*", other)
+            core = first._core
+            await eventually(
+                lambda: any(reader.process.is_dropped for reader in core.readers.values()),
+                "the queue belongs to the second member",
+            )
+            await core.round()
+            assert core.readers, "still ours"
+            release.set()
+            await eventually(lambda: len(handled) >= 2, "both handled")
+    assert handled == [b"1", b"2"]
+
+
 async def test_ordered_mode_with_a_limit_gives_up_into_the_dead_letters(
     cluster: Any, unique: Unique
 ) -> None:

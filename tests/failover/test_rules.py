@@ -15,7 +15,6 @@ from support.local_group import GROUP, LocalGroup, local_group
 from twinlog.broker.group.role_change import RoleChange
 from twinlog.broker.server import Broker
 from twinlog.ha.twin.wire import ErrorCode, Hello
-from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode, ResponseCode
 
 TOPIC, QUEUE = "load", 0
@@ -285,27 +284,6 @@ async def test_a_topic_that_was_created_is_there_after_a_switch(tmp_path: Path) 
         topic = second.topics.select("new")
         assert topic is not None
         assert topic.write_queue_nums == 3
-
-
-async def test_a_queue_has_one_owner_over_a_switch(tmp_path: Path) -> None:
-    """RocketMQ forgets locks at a switch: two clients consume one queue in order."""
-    async with local_group(tmp_path) as group:
-        first, second = await group.pair()
-        queue = {"topic": "t", "brokerName": "broker-a", "queueId": 0}
-
-        async def lock(broker: Broker, client: str) -> list[object]:
-            body = {"consumerGroup": "g", "clientId": client, "mqSet": [queue]}
-            answer = await group.brokers.call(
-                broker, RequestCode.LOCK_BATCH_MQ, body=msgspec.json.encode(body)
-            )
-            found: list[object] = fastjson.loads(answer.body)["lockOKMQSet"]
-            return found
-
-        assert len(await lock(first, "one")) == 1
-        await group.brokers.end(first)
-        await until(lambda: second.role.is_master)
-        assert await lock(second, "other") == []
-        assert len(await lock(second, "one")) == 1
 
 
 async def test_commits_of_the_last_moment_reach_the_next_master(tmp_path: Path) -> None:

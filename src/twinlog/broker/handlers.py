@@ -130,6 +130,8 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         clock=broker.clock,
         memory_size=memory_size,
         committed=broker.pair.committed,
+        role=broker.role,
+        is_surely_master=broker.is_surely_master,
     )
     return [
         Row(

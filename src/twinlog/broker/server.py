@@ -195,6 +195,12 @@ class Broker:
     def hold(self) -> Any:
         return self.pulls.hold
 
+    def is_surely_master(self) -> bool:
+        """A fixed master, or one that nobody can have replaced for longer than its lease."""
+        group = self.ha.group
+        authority = None if group is None else group.authority
+        return authority is None or authority.may_answer_early(self.clock.boot_ms())
+
     def observed(self) -> Observed:
         return observed_broker(self)
 

@@ -154,9 +154,8 @@ class MetadataWriter:
         put, deleted = _parts(self._groups.table, names)
         self._write(GroupsChanged(self._groups.data_version.to_json(), put, deleted))
 
-    def _locks_moved(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
-        named = [(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
-        self._write(LocksMoved(group, named, client_id))
+    def _locks_moved(self, group: str, client_id: str, queues: list[MessageQueue]) -> bool:
+        return self._write(_locks_record(group, client_id, queues))
 
     def _write_delays(self) -> None:
         offsets = self._schedule.offsets
@@ -169,9 +168,9 @@ class MetadataWriter:
             self._delay_written.update(moved)
             self._write(DelayMoved(offsets=moved))
 
-    def _write(self, change: MetadataChange) -> None:
+    def _write(self, change: MetadataChange) -> bool:
         if not self._is_enabled:
-            return
+            return False
         for body in split_change(change):
             message = PutMessage(
                 METADATA_TOPIC,
@@ -184,8 +183,14 @@ class MetadataWriter:
             result = self._store.put(message)
             if result.status is not PutMessageStatus.PUT_OK:
                 self._needs_snapshot = True
-                return
+                return False
             self.record_count += 1
+        return True
+
+
+def _locks_record(group: str, client_id: str, queues: list[MessageQueue]) -> LocksMoved:
+    named = [(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
+    return LocksMoved(group, named, client_id)
 
 
 def _parts(table: dict[str, Any], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
@@ -194,9 +199,11 @@ def _parts(table: dict[str, Any], names: Iterable[str]) -> tuple[dict[str, Any],
 
 
 class _Position(msgspec.Struct):
-    """How far a slave has applied the queue, in `store/twinlog/metadata.json`."""
+    """How far a slave has applied the queue, in `store/twinlog/metadata.json`, and the locks up to
+    there or further: they have no file of their own, and are not read from the start again."""
 
     next_offset: int = 0
+    locks: list[LocksMoved] = []
 
 
 class MetadataReader:
@@ -242,6 +249,8 @@ class MetadataReader:
             except msgspec.DecodeError as error:
                 # Reading from the start again is right, only slower.
                 _LOG.warning("metadata position unreadable path=%s error=%s", self._path, error)
+        for change in self._position.locks:
+            self._locks_heard(change)
         self.queues_cut({_QUEUE: self._store.max_offset_in_queue(*_QUEUE)})
         self.catch_up(only_offsets=only_offsets)
 
@@ -300,7 +309,10 @@ class MetadataReader:
 
     async def save(self, next_offset: int) -> None:
         """Keep the place that was reached before the tables were saved; a cut moves it back."""
-        place = _Position(min(next_offset, self._position.next_offset))
+        locks = () if self._locks is None else self._locks.snapshot()
+        place = _Position(
+            min(next_offset, self._position.next_offset), [_locks_record(*lock) for lock in locks]
+        )
         if place != self._saved:
             data = msgspec.json.encode(place)
             await self._disk.run(write_atomically, self._disk, self._path, data)
@@ -361,10 +373,14 @@ class MetadataReader:
                 self._schedule.replace({"offsetTable": merged})
             elif isinstance(change, Armed):
                 self._guard_armed(change)
-            elif isinstance(change, LocksMoved) and self._locks is not None:
-                queues = [MessageQueue(*queue) for queue in change.queues]
-                now_ms = self._clock.monotonic_ms()
-                self._locks.heard(change.group, queues, change.client_id, now_ms)
+            elif isinstance(change, LocksMoved):
+                self._locks_heard(change)
+
+    def _locks_heard(self, change: LocksMoved) -> None:
+        if self._locks is not None:
+            queues = [MessageQueue(*queue) for queue in change.queues]
+            now_ms = self._clock.monotonic_ms()
+            self._locks.heard(change.group, queues, change.client_id, now_ms)
 
     def _guard_armed(self, armed: Armed) -> None:
         """As on the master at this place of the log: what was committed further is of its lost

@@ -80,7 +80,7 @@ class SkipGuard:
         self._passed: set[tuple[str, str, int]] = set()
         self._tries: dict[tuple[str, str, int], int] = {}
         self.is_armed = False
-        self.on_armed: Callable[[Armed], None] | None = None
+        self.on_armed: Callable[[Armed], object] | None = None
 
     # Life
 

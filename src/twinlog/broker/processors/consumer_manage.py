@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.role import Role
 from twinlog.broker.stats.store_view import is_on_disk
 from twinlog.broker.tables.clients import ConsumerManager
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, is_offset
@@ -44,7 +45,11 @@ class ConsumerManageProcessor:
         clock: Clock,
         memory_size: int,
         committed: Callable[[str, str, int, int, Callable[[], None]], None],
+        role: Role,
+        is_surely_master: Callable[[], bool],
     ) -> None:
+        self._role = role
+        self._is_surely_master = is_surely_master
         self._committed = committed
         self._memory_size = memory_size
         self._store = store
@@ -129,16 +134,28 @@ class ConsumerManageProcessor:
     def lock_batch(self, connection: ServerConnection, request: Request) -> None:
         """LOCK_BATCH_MQ (41)."""
         group, client_id, queues = _lock_body(request)
+        self._check_leads()
         granted = self._locks.try_lock_batch(
-            group, queues, client_id=client_id, now_ms=self._clock.monotonic_ms()
+            group,
+            queues,
+            client_id=client_id,
+            now_ms=self._clock.monotonic_ms(),
+            is_sure=self._is_surely_master(),
         )
         connection.reply(request, body=fastjson.dumps({"lockOKMQSet": granted}))
 
     def unlock_batch(self, connection: ServerConnection, request: Request) -> None:
         """UNLOCK_BATCH_MQ (42)."""
         group, client_id, queues = _lock_body(request)
+        self._check_leads()
         self._locks.unlock_batch(group, queues, client_id=client_id)
         connection.reply(request)
+
+    def _check_leads(self) -> None:
+        """In a controlled group the master alone knows who has which queue."""
+        if self._role.is_controlled and not self._role.is_master:
+            remark = "queues are locked at the master of this group, and this broker is a slave"
+            raise BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
 
 def _lock_body(request: Request) -> tuple[str, str, list[MessageQueue]]:

@@ -2,6 +2,9 @@
 
 A lock belongs to (group, queue) and one client; it ends 60 s after its last renewal, so a client
 that died keeps others waiting for that long at most. Time is passed in, monotonic.
+
+In a controlled group a change of owner is also a record of the log (`on_moved`): the next master,
+and this one after a restart, honours it. What could not be recorded is not granted.
 """
 
 from __future__ import annotations
@@ -21,27 +24,37 @@ class RebalanceLockManager(Generic[QueueT]):
         self._live_ms_max = live_ms_max
         self._groups: dict[str, dict[QueueT, tuple[str, int]]] = {}
         # Told (group, client, queues) when queues get another owner; no client: they have none.
-        self.on_moved: Callable[[str, str, list[QueueT]], None] | None = None
+        # False: nobody else will know of it, so it must not be.
+        self.on_moved: Callable[[str, str, list[QueueT]], bool] | None = None
 
     def try_lock_batch(
-        self, group: str, queues: Iterable[QueueT], *, client_id: str, now_ms: int
+        self,
+        group: str,
+        queues: Iterable[QueueT],
+        *,
+        client_id: str,
+        now_ms: int,
+        is_sure: bool = True,
     ) -> list[QueueT]:
-        """Lock what is free, expired or already the client's; return what it has locked now."""
+        """Lock what is free, expired or already the client's; return what it has locked now.
+
+        `is_sure`: nobody else can be the master. Else a renewal, too, must be recorded: a master
+        that was replaced would renew for ever what the next one gives to another client.
+        """
         held = self._groups.setdefault(group, {})
-        granted, moved = [], []
+        kept, moved = [], []
         for queue in queues:
             owner = held.get(queue)
-            if owner is None or owner[0] == client_id or self._is_expired(owner, now_ms):
-                if owner is None or owner[0] != client_id:
-                    moved.append(queue)
-                held[queue] = (client_id, now_ms)
-                granted.append(queue)
-        self._tell(group, client_id, moved)
+            if owner is not None and owner[0] == client_id and is_sure:
+                kept.append(queue)
+            elif owner is None or owner[0] == client_id or self._is_expired(owner, now_ms):
+                moved.append(queue)
+        granted = kept + moved if self._tell(group, client_id, moved) else kept
+        held.update(dict.fromkeys(granted, (client_id, now_ms)))
         return granted
 
-    def _tell(self, group: str, client_id: str, queues: list[QueueT]) -> None:
-        if queues and self.on_moved is not None:
-            self.on_moved(group, client_id, queues)
+    def _tell(self, group: str, client_id: str, queues: list[QueueT]) -> bool:
+        return not queues or self.on_moved is None or self.on_moved(group, client_id, queues)
 
     def unlock_batch(self, group: str, queues: Iterable[QueueT], *, client_id: str) -> None:
         """Give back what the client has locked; the rest is not its business."""
@@ -87,8 +100,10 @@ class RebalanceLockManager(Generic[QueueT]):
         """Drop dead locks, so that groups which never come back cost nothing."""
         for group in list(self._groups):
             held = self._groups[group]
-            for queue in [q for q, entry in held.items() if self._is_expired(entry, now_ms)]:
+            dead = [q for q, entry in held.items() if self._is_expired(entry, now_ms)]
+            for queue in dead:
                 del held[queue]
+            self._tell(group, "", dead)
             if not held:
                 del self._groups[group]
 

@@ -275,7 +275,7 @@ class ConsumerCore:
                 is_complete = False
         orphans = [q for q in self.readers if q.topic not in self.subscriptions]
         if orphans and self.role is MemberRole.CONSUMER:
-            await self._release(orphans, wait_ms=RELEASE_WAIT_MS)
+            is_complete &= await self._let_go(orphans)
         return is_complete
 
     async def _rebalance_topic(self, topic: str) -> bool:
@@ -293,13 +293,14 @@ class ConsumerCore:
             is_alone = len(members) == 1
             target = allocate(self.settings.strategy, self.instance.client_id, queues, members)
         change = difference(current, target)
-        if change.revoked:
-            await self._release(change.revoked, wait_ms=RELEASE_WAIT_MS)
+        is_complete = await self._let_go(
+            {*change.revoked, *(q for q in current if self.readers[q].process.is_dropped)}
+        )
         if not change.gained or self._is_stopping:
-            return True
+            return is_complete
         if not is_alone:
             await self.instance.clock.sleep_ms(TAKEOVER_WAIT_MS)
-        return await self._take(change.gained)
+        return await self._take(change.gained) and is_complete
 
     async def _member_ids(self, broker_names: list[str]) -> list[str]:
         error: ClientError | None = None
@@ -386,7 +387,23 @@ class ConsumerCore:
             return await calls.max_offset(self.instance, queue)
         return await calls.offset_for_time(self.instance, queue, settings.consume_timestamp_ms)
 
+    async def _let_go(self, queues: Collection[MessageQueue]) -> bool:
+        """At a rebalance. A locked queue whose handler still runs stays ours until it ends, or the
+        next member would begin beside it; False: there is one."""
+        if self._needs_locks:
+            readers = [self.readers[queue] for queue in queues if queue in self.readers]
+            for reader in readers:
+                reader.stop()
+            await asyncio.gather(*(reader.wait_idle(RELEASE_WAIT_MS) for reader in readers))
+            queues = [reader.queue for reader in readers if not reader.running]
+            await self._release(queues, wait_ms=0)
+            return len(queues) == len(readers)
+        await self._release(queues, wait_ms=RELEASE_WAIT_MS)
+        return True
+
     async def _release(self, queues: Collection[MessageQueue], *, wait_ms: float) -> None:
+        if not queues:
+            return
         readers = [self.readers[queue] for queue in queues if queue in self.readers]
         for reader in readers:
             reader.stop()
@@ -403,8 +420,8 @@ class ConsumerCore:
             self.readers.pop(reader.queue, None)
             self.offsets.forget(reader.queue)
             _LOG.info("queue let go group=%s queue=%s", self.group, reader.queue)
-        if self.settings.is_ordered and not self.settings.is_broadcast:
-            await self._unlock([reader.queue for reader in readers])
+        if self._needs_locks:  # One whose handler still runs keeps its lock until it ends.
+            await self._unlock([reader.queue for reader in readers if not reader.running])
 
     # Offsets
 
@@ -431,15 +448,19 @@ class ConsumerCore:
 
     # Locks of ordered consumption
 
+    @property
+    def _needs_locks(self) -> bool:
+        return self.settings.is_ordered and not self.settings.is_broadcast
+
     async def _locked(self, queue: MessageQueue) -> bool:
-        if not self.settings.is_ordered or self.settings.is_broadcast:
+        if not self._needs_locks:
             return True
         locked = await calls.lock_queues(self.instance, self.group, queue.broker_name, [queue])
         return queue in locked
 
     def is_locked(self, reader: QueueReader) -> bool:
         """Whether order is safe on this queue: the broker's lock is ours and fresh."""
-        if self.settings.is_broadcast or not self.settings.is_ordered:
+        if not self._needs_locks:
             return True
         until = reader.locked_until_ms
         return until is not None and self.instance.clock.monotonic_ms() < until
