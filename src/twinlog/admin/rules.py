@@ -1,15 +1,17 @@
 """Access rules of brokers with `aclEnable=true`: which version they have, and changing accounts.
 
-The rules themselves cannot be read: the request that shows them shows every secret, and our brokers
-do not answer it.
+The rules themselves cannot be read from our brokers: the request that shows them shows every
+secret. Apache's brokers answer it, and a migration takes them over that way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import UsageError
+from twinlog.client.net.calls import json_object
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
@@ -70,3 +72,23 @@ async def delete_account(admin: Admin, access_key: str) -> Gathered[Request]:
         )
 
     return await gather((await admin.cluster()).addresses(), delete)
+
+
+async def read_rules(admin: Admin, address: str) -> dict[str, Any]:
+    """The rules of an Apache broker as its `plain_acl.yml` has them, secrets included."""
+    answer = await admin.ask(
+        address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, action="access rules"
+    )
+    return rules_file(json_object(answer))
+
+
+def rules_file(data: dict[str, Any]) -> dict[str, Any]:
+    """Request 54's answer in the names of the file; what is not set is left out."""
+    accounts = [
+        {key: value for key, value in account.items() if value not in (None, "", [])}
+        for account in data.get("plainAccessConfigs") or ()
+    ]
+    return {
+        "globalWhiteRemoteAddresses": list(data.get("globalWhiteAddrs") or ()),
+        "accounts": accounts,
+    }

@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "generate": ("twinlog.cli.generate", "generate", "Files for systemd, compose and shells."),
     "store": ("twinlog.cli.store", "store", "Check the files of a store."),
     "backup": ("twinlog.cli.backup", "backup", "Back a broker's store up, and restore it."),
+    "migrate": ("twinlog.cli.admin.migrate", "migrate", "Move a cluster from Apache, or back."),
     "bench": ("twinlog.cli.bench", "bench", "Measure sending and consuming."),
     "version": ("twinlog.cli.version", "version", "The version, and what it runs with."),
     "spark": ("twinlog.cli.spark", "spark", "Archive, audit and query topics with Spark."),

@@ -175,6 +175,9 @@ class RemotingClient:
         except TimeoutError:
             reason = f"no answer within {self._limits.connect_timeout_ms} ms"
             raise ConnectError(address, reason) from None
+        except ConnectionRefusedError:
+            # asyncio and uvloop have different words for it, and a promotion asks for this one.
+            raise ConnectError(address, "connection refused") from None
         except (OSError, ssl.SSLError) as error:
             raise ConnectError(address, str(error) or type(error).__name__) from None
         connection.address = address

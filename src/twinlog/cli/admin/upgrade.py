@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,8 @@ import click
 
 from twinlog.cli.admin.options import cluster_options
 from twinlog.cli.admin.session import Session, call, run
-from twinlog.cli.exit_codes import FAILED, OK, UNHEALTHY, CommandError
+from twinlog.cli.admin.templates import fill, run_words
+from twinlog.cli.exit_codes import OK, UNHEALTHY, CommandError
 from twinlog.cli.output import Column, Report, Table
 from twinlog.cli.times import parse_duration
 
@@ -70,28 +70,19 @@ def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -
     if not found.is_fit:
         raise CommandError(f"not begun: {'; '.join(found.obstacles)}", UNHEALTHY)
     for step in found.steps:
-        words = _fill(template, step)
+        words = fill(
+            template, step.address, name=step.broker_name, id=step.broker_id, role=step.role
+        )
         click.echo(words)
         if dry_run:
             continue
         began = time.monotonic()
-        done = subprocess.run(words, shell=True, check=False)
-        if done.returncode:
-            raise CommandError(f"the command ended with {done.returncode}: {words}", FAILED)
+        run_words(words)
         _wait_in_sync(session, step, len(found.steps), parse_duration(wait))
         click.echo(
             f"{step.broker_name}:{step.broker_id} in sync after {time.monotonic() - began:.1f} s"
         )
     return OK
-
-
-def _fill(template: str, step: RestartStep) -> str:
-    host, _, port = step.address.rpartition(":")
-    values = {"name": step.broker_name, "id": str(step.broker_id), "host": host, "port": port,
-              "role": step.role}  # fmt: skip
-    for name, value in values.items():
-        template = template.replace(f"{{{name}}}", value)
-    return template
 
 
 def _wait_in_sync(session: Session, step: RestartStep, count: int, seconds: float) -> None:

@@ -1,0 +1,429 @@
+"""`twinlog migrate plan|run|verify|cutover`: from Apache RocketMQ to twinlog, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
+from twinlog.cli.admin.templates import fill, run_words
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, UNHEALTHY, USAGE, CommandError
+from twinlog.cli.lazy import LazyGroup
+from twinlog.cli.output import Column, Report, Table, show_bytes
+from twinlog.cli.times import parse_duration
+
+if TYPE_CHECKING:
+    from twinlog.admin.client import Admin
+    from twinlog.admin.cutover import Steps
+    from twinlog.admin.migration import Member, Move
+    from twinlog.admin.migration_check import Checked
+
+Command = Callable[..., Any]
+_STEP_SECONDS = 0.3
+_CAUGHT_UP_BYTES = 1 << 20  # So near that the rest is copied within a moment of standing still.
+_SAMPLES = 20
+
+
+def broker_options(command: Command) -> Command:
+    command = click.option("--to", "wanted", metavar="ID|ADDRESS",
+                           help="The replica that takes over; the one of the other make unless "
+                           "given.")(command)  # fmt: skip
+    return click.option("--broker", metavar="NAME", help="Only this group of brokers.")(command)
+
+
+@click.group(cls=LazyGroup, short_help="Move a cluster from Apache, or back.")
+def migrate() -> None:
+    """Move brokers from Apache RocketMQ to twinlog, or back, while clients run.
+
+    A replica of the other make joins each group and copies log and tables at the same offsets; then
+    it takes the master's place, and the name servers lead clients to it. Rehearse it first.
+    """
+
+
+# plan
+
+_COLUMNS = [
+    Column("broker"),
+    Column("master"),
+    Column("replica"),
+    Column("log_bytes", "LOG", show_bytes, is_right=True),
+    Column("behind_bytes", "BEHIND", show_bytes, is_right=True),
+    Column("left_behind_bytes", "LEFT BEHIND", show_bytes, is_right=True),
+    Column("next_step", "NEXT STEP"),
+]
+
+
+@migrate.command(epilog="Example: twinlog migrate plan -n old-namesrv:9876")
+@broker_options
+@cluster_options
+def plan(session: Session, broker: str | None, wanted: str | None) -> int:
+    """What is to be moved, what speaks against it, and the next step. Changes nothing.
+
+    Exit code 10: something must be mended first.
+    """
+
+    async def action(admin: Admin) -> Report:
+        return plan_report(await _moves(admin, broker, wanted))
+
+    return run(session, action)
+
+
+def plan_report(moves: list[Move]) -> Report:
+    tables = [Table(_COLUMNS, [_row(move) for move in moves], "moves")]
+    obstacles = [{"obstacle": f"{m.group}: {text}"} for m in moves for text in m.obstacles]
+    if obstacles:
+        tables.append(Table([Column("obstacle")], obstacles, "obstacles"))
+    sentence = "nothing speaks against it" if not obstacles else "to be mended first"
+    notes = [f"{move.group}: {text}" for move in moves for text in move.notes]
+    notes += [
+        f"{move.group}: an Apache master gives an empty replica its newest file only; the"
+        f" {show_bytes(move.left_behind)} before it come with `run --seed STORE`"
+        for move in moves
+        if move.left_behind
+    ]
+    return Report(tables, sentence=sentence, is_healthy=not obstacles, notes=notes)
+
+
+def _row(move: Move) -> dict[str, Any]:
+    return {
+        "broker": move.group,
+        "master": move.source.name,
+        "replica": "" if move.target is None else move.target.name,
+        "log_bytes": move.source.log_end - move.source.log_min,
+        "behind_bytes": move.behind,
+        "left_behind_bytes": move.left_behind,
+        "next_step": _next_step(move),
+    }
+
+
+def _next_step(move: Move) -> str:
+    if move.obstacles:
+        return "mend what is named below"
+    if move.target is None:
+        return f"twinlog migrate run --broker {move.group}"
+    if (move.behind or 0) > _CAUGHT_UP_BYTES:
+        return "wait until it has caught up"
+    return f"twinlog migrate cutover --broker {move.group} --rehearse"
+
+
+async def _moves(admin: Admin, broker: str | None, wanted: str | None) -> list[Move]:
+    from twinlog.admin.migration import survey
+
+    moves = await survey(admin, broker=broker, wanted=wanted)
+    if not moves and broker is not None:
+        raise not_found("broker", broker, list((await admin.cluster()).brokers))
+    if not moves:
+        raise CommandError("no master answers: there is nothing to move", UNHEALTHY)
+    return moves
+
+
+# run
+
+
+@migrate.command(
+    "run",
+    epilog="Example: twinlog migrate run --dir /var/lib/twinlog --start 'systemctl start {name}'",
+)
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path),
+              help="Files of the new replicas: DIR/BROKER/broker.conf, the store, the rules."
+              )  # fmt: skip
+@click.option("--port", default=10911, show_default=True,
+              help="listenPort of the first replica; each next one 10 above.")  # fmt: skip
+@click.option("--start", metavar="TEXT",
+              help="Starts one replica; {name}, {id}, {conf} are filled in.")  # fmt: skip
+@click.option("--seed", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="The old broker's store, or a copy: its full log files are copied first."
+              )  # fmt: skip
+@click.option("--wait", default="10m", show_default=True, metavar="TIME",
+              help="How long the replicas may take to catch up.")  # fmt: skip
+@broker_options
+@cluster_options
+def run_command(
+    session: Session,
+    directory: Path,
+    port: int,
+    start: str | None,
+    seed: Path | None,
+    wait: str,
+    broker: str | None,
+    wanted: str | None,
+) -> int:
+    """Prepare a replica for each group, start it, and wait until it has caught up.
+
+    A file that is there already is left as it is, so that the command may be called again.
+    """
+    moves = call(session, lambda admin: _moves(admin, broker, wanted))
+    _check_clear(moves)
+    if seed is not None and len(moves) > 1:
+        raise CommandError("--seed is the store of one broker: add --broker", USAGE)
+    for number, move in enumerate(moves):
+        if move.target is not None:
+            click.echo(f"{move.group}: {move.target.name} is its replica already")
+            continue
+        conf = _prepare(session, move, directory / move.group, port + 10 * number, seed)
+        click.echo(f"{move.group}: {conf}")
+        if start is not None:
+            run_words(fill(start, "", name=move.group, id=move.free_id, conf=conf))
+    if start is None and any(move.target is None for move in moves):
+        click.echo("start a broker with each file, then call this again")
+        return OK
+    return _wait_caught_up(session, moves, parse_duration(wait))
+
+
+def _check_clear(moves: list[Move]) -> None:
+    obstacles = [f"{move.group}: {text}" for move in moves for text in move.obstacles]
+    if obstacles:
+        raise CommandError(f"not begun: {'; '.join(obstacles)}", UNHEALTHY)
+
+
+def _prepare(session: Session, move: Move, home: Path, port: int, seed: Path | None) -> Path:
+    """The replica's files, unless they are there."""
+    from twinlog.admin.migration import replica_config
+
+    conf = home / "broker.conf"
+    if conf.exists():
+        return conf
+    store = home / "store"
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    if seed is not None:
+        _copy_log(seed / "commitlog", store / "commitlog", move.source)
+    values = replica_config(move, session.namesrv, str(store), port)
+    if values.get("aclEnable") == "true":
+        _write_rules(session, move, home / "conf" / "plain_acl.yml")
+        values["rocketmqHome"] = str(home)
+    conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return conf
+
+
+def _copy_log(source: Path, target: Path, master: Member) -> None:
+    """The full files, which do not change any more; the rest comes by replication."""
+    size = master.segment_size
+    files = sorted(path for path in source.iterdir() if path.name.isdigit())
+    full = [path for path in files if int(path.name) + size <= master.log_end]
+    if not files:
+        raise CommandError(f"{source} holds no log", NOT_FOUND)
+    target.mkdir(parents=True, exist_ok=True)
+    for path in full:
+        if path.stat().st_size != size:
+            raise CommandError(f"{path} is not {size} bytes long: not a file of this log", FAILED)
+        shutil.copyfile(path, target / path.name)
+        click.echo(f"copied {path}")
+
+
+def _write_rules(session: Session, move: Move, path: Path) -> None:
+    import yaml
+
+    from twinlog.admin.rules import read_rules
+
+    if move.source.is_twinlog:
+        raise CommandError(
+            f"{move.source.name} does not show its rules", FAILED,
+            hint=f"copy its plain_acl.yml to {path} and call this again",
+        )  # fmt: skip
+    rules = call(session, lambda admin: read_rules(admin, move.source.address))
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(rules, sort_keys=False))
+
+
+def _wait_caught_up(session: Session, moves: list[Move], seconds: float) -> int:
+    deadline = time.monotonic() + seconds
+    names = [move.group for move in moves]
+
+    async def look(admin: Admin) -> list[Move]:
+        return [move for move in await _moves(admin, None, None) if move.group in names]
+
+    while True:
+        found = call(session, look)
+        behind = {m.group: m.behind for m in found if m.behind is None or m.behind > 0}
+        if not behind:
+            return show(session, plan_report(found))
+        if time.monotonic() > deadline:
+            text = ", ".join(
+                f"{name}: {'not registered' if lag is None else show_bytes(lag) + ' behind'}"
+                for name, lag in behind.items()
+            )
+            raise CommandError(f"not caught up after {seconds:.0f} s: {text}", UNHEALTHY)
+        time.sleep(_STEP_SECONDS)
+
+
+# verify
+
+_CHECK_COLUMNS = [
+    Column("broker"),
+    Column("topics", is_right=True),
+    Column("groups", is_right=True),
+    Column("offsets", is_right=True),
+    Column("offsets_behind", "NOT YET THERE", is_right=True),
+    Column("queues", is_right=True),
+    Column("messages", is_right=True),
+    Column("findings", is_right=True),
+]
+
+
+@migrate.command(epilog="Example: twinlog migrate verify --deep")
+@click.option("--deep", is_flag=True, help="Every message, not only some of each queue.")
+@broker_options
+@cluster_options
+def verify(session: Session, deep: bool, broker: str | None, wanted: str | None) -> int:
+    """Has the replica what its master has? Exit code 0: yes, 1: no, and what differs.
+
+    Topics, groups and committed offsets, the ends of all queues, and messages byte for byte.
+    """
+
+    async def action(admin: Admin) -> list[tuple[Move, Checked]]:
+        moves = await _moves(admin, broker, wanted)
+        return [(move, await check(admin, move, deep=deep)) for move in moves]
+
+    return _shown(session, call(session, action))
+
+
+async def check(admin: Admin, move: Move, *, deep: bool = False) -> Checked:
+    from twinlog.admin.migration_check import Checked, compare_logs, compare_tables, read_tables
+
+    checked = Checked()
+    if move.target is None:
+        checked.findings.append(f"{move.group} has no replica")
+        return checked
+    mine, theirs = move.source.address, move.target.address
+    source, target = await asyncio.gather(read_tables(admin, mine), read_tables(admin, theirs))
+    compare_tables(source, target, checked)
+    both = sorted(source.topics.keys() & target.topics.keys())
+    await compare_logs(admin, mine, theirs, both, checked, samples=None if deep else _SAMPLES)
+    return checked
+
+
+def _shown(session: Session, checks: list[tuple[Move, Checked]]) -> int:
+    rows = [
+        {"broker": move.group, "topics": c.topics, "groups": c.groups, "offsets": c.offsets,
+         "offsets_behind": c.offsets_behind, "queues": c.queues, "messages": c.messages,
+         "findings": len(c.findings)}
+        for move, c in checks
+    ]  # fmt: skip
+    tables = [Table(_CHECK_COLUMNS, rows, "checks")]
+    found = [{"broker": m.group, "finding": text} for m, c in checks for text in c.findings]
+    if found:
+        tables.append(Table([Column("broker"), Column("finding")], found, "findings"))
+    sentence = f"{len(found)} differences" if found else "the replicas have what their masters have"
+    show(session, Report(tables, sentence=sentence, is_healthy=not found))
+    return FAILED if found else OK
+
+
+# cutover
+
+_STEP_COLUMNS = [Column("broker"), Column("step"), Column("seconds", is_right=True)]
+
+
+@migrate.command(epilog="Example: twinlog migrate cutover --stop 'ssh {host} mqshutdown broker'")
+@click.option("--stop", metavar="TEXT", help="Stops the old master (SIGTERM); {name}, {id}, {host},"
+              " {port} are filled in.")  # fmt: skip
+@click.option("--promote", metavar="TEXT",
+              help="Makes an Apache replica the master: brokerId=0, and a restart.")  # fmt: skip
+@click.option("--rehearse", is_flag=True,
+              help="Stop sends, wait for the replica, measure, and take sends again.")  # fmt: skip
+@click.option("--wait", default="60s", show_default=True, metavar="TIME",
+              help="How long each step may take.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@broker_options
+@cluster_options
+def cutover(
+    session: Session,
+    stop: str | None,
+    promote: str | None,
+    rehearse: bool,
+    wait: str,
+    yes: bool,
+    broker: str | None,
+    wanted: str | None,
+) -> int:
+    """Make the replicas the masters, one group after the other.
+
+    The old master takes no more sends, its replica gets the rest of the log, the old one is stopped
+    and the replica promoted. Until the old master is stopped every failure opens it again.
+    """
+    moves = call(session, lambda admin: _moves(admin, broker, wanted))
+    _check_ready(session, moves, stop, promote, rehearse)
+    if not rehearse:
+        confirm(f"stop the masters of {', '.join(move.group for move in moves)}?", yes)
+    seconds = parse_duration(wait)
+    done = [(move, _cut_over(session, move, stop, promote, rehearse, seconds)) for move in moves]
+    return show(session, _cutover_report(done, rehearse))
+
+
+def _check_ready(
+    session: Session, moves: list[Move], stop: str | None, promote: str | None, rehearse: bool
+) -> None:
+    _check_clear(moves)
+    for move in moves:
+        if move.target is None:
+            raise CommandError(f"{move.group} has no replica", UNHEALTHY, hint=_next_step(move))
+        if not rehearse and not move.target.is_twinlog and promote is None:
+            raise CommandError(f"{move.target.name} cannot be promoted by request", USAGE,
+                               hint="add --promote")  # fmt: skip
+        checked = call(session, partial(check, move=move))
+        if checked.findings and (move.behind or 0) <= _CAUGHT_UP_BYTES:
+            raise CommandError(f"not begun: {checked.findings[0]}", UNHEALTHY,
+                               hint="see: twinlog migrate verify")  # fmt: skip
+        if (move.behind or 0) > _CAUGHT_UP_BYTES:
+            raise CommandError(f"{move.target.name} is {show_bytes(move.behind)} behind", UNHEALTHY)
+    if not rehearse and stop is None:
+        raise CommandError("--stop says how the old master is stopped", USAGE,
+                           hint="--rehearse does everything but that")  # fmt: skip
+
+
+def _cut_over(
+    session: Session,
+    move: Move,
+    stop: str | None,
+    promote: str | None,
+    rehearse: bool,
+    seconds: float,
+) -> Steps:
+    from twinlog.admin import cutover as core
+
+    def runner(template: str | None) -> Callable[[Member], Any]:
+        async def act(member: Member) -> None:
+            words = fill(template or "", member.address, name=move.group, id=member.broker_id)
+            await asyncio.to_thread(run_words, words)
+
+        return act
+
+    async def action(admin: Admin) -> Steps:
+        if rehearse:
+            return await core.rehearse(admin, move, wait_seconds=seconds)
+        return await core.cut_over(
+            admin, move, stop=runner(stop), promote=runner(promote) if promote else None,
+            wait_seconds=seconds,
+        )  # fmt: skip
+
+    try:
+        return call(session, action)
+    except core.CutoverError as error:
+        raise CommandError(str(error), FAILED) from error
+
+
+def _cutover_report(done: list[tuple[Move, Steps]], rehearse: bool) -> Report:
+    rows = [
+        {"broker": move.group, "step": name, "seconds": round(seconds, 3)}
+        for move, steps in done
+        for name, seconds in steps.times.items()
+    ]
+    longest = max(steps.seconds for _, steps in done)
+    if rehearse:
+        sentence = f"rehearsed: no sends were taken for {longest:.2f} s, and they are taken again"
+    else:
+        names = ", ".join(f"{m.group}: {m.target.address if m.target else ''}" for m, _ in done)
+        sentence = f"moved to {names}; no sends were taken for {longest:.2f} s at most"
+    notes = [
+        f"{move.group}: {steps.offsets_carried} committed offsets were carried over"
+        for move, steps in done
+        if steps.offsets_carried
+    ]
+    return Report([Table(_STEP_COLUMNS, rows, "steps")], sentence=sentence, notes=notes)

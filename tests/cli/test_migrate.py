@@ -1,0 +1,67 @@
+"""`twinlog migrate` on real processes; with Apache at one end: tests/interop/test_migration.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Result, twinlog
+from support.processes import Process, free_broker_port, process_group, wait_until
+from support.twinlog_servers import TWINLOG, start_twinlog_broker, start_twinlog_namesrv
+
+pytestmark = pytest.mark.timeout(240)
+FENCE = "startAcceptSendRequestTimeStamp"
+CONFIG = {"mappedFileSizeCommitLog": 1 << 20, "messageDelayLevel": "1s 2s"}
+
+
+def test_a_group_is_moved_step_by_step(tmp_path: Path) -> None:
+    with process_group() as processes:
+        namesrv = processes.add(start_twinlog_namesrv(tmp_path / "namesrv"))
+        old = start_twinlog_broker(tmp_path / "old", namesrv=namesrv.address, **CONFIG)
+        processes.add(old)
+
+        def call(*words: object, stdin: bytes = b"") -> Result:
+            return twinlog("-n", namesrv.address, *words, stdin=stdin)
+
+        def migrate(verb: str, *options: object) -> Result:
+            return call("migrate", verb, "--to", "1", *options)
+
+        wait_until(lambda: call("topic", "create", "orders").code == 0, "the topic is there")
+        call("group", "create", "billing").ok()
+        call("topic", "produce", "orders", "-q", stdin=b"one\ntwo\nthree\n").ok()
+
+        # Without a replica nothing can be moved, and nothing is changed.
+        refused = migrate("cutover", "--rehearse")
+        assert (refused.code, "has no replica" in refused.err) == (10, True)
+        options = ("--dir", tmp_path / "new", "--port", free_broker_port())
+        migrate("run", *options).ok()
+        conf = tmp_path / "new" / "broker-a" / "broker.conf"
+        assert "messageDelayLevel=1s 2s" in conf.read_text()
+        conf.write_text(conf.read_text() + "metricsPromExporterPort=0\n")
+        new = Process("new", [str(TWINLOG), "broker", "-c", str(conf)], log=tmp_path / "new.log")
+        processes.add(new)
+        migrate("run", *options, "--wait", "60s").ok()
+        wait_until(lambda: migrate("verify", "--deep").code == 0, "the tables are there too")
+        checks = migrate("verify", "--deep", "-o", "json").ok().json["checks"][0]
+        assert (checks["messages"], checks["topics"], checks["findings"]) == (3, 1, 0)
+
+        # A rehearsal ends as it began: sends are taken.
+        rehearsed = migrate("cutover", "--rehearse", "-o", "json").ok()
+        assert "taken again" in rehearsed.json["sentence"]
+        call("topic", "produce", "orders", "-q", stdin=b"four\n").ok()
+        # So does a cutover whose command fails.
+        failed = migrate("cutover", "--stop", "exit 3", "--yes")
+        assert (failed.code, "ended with 3" in failed.err) == (1, True)
+        assert f"{FENCE}=0" in (tmp_path / "old" / "broker.conf").read_text()
+        call("topic", "produce", "orders", "-q", stdin=b"five\n").ok()
+
+        asked = migrate("cutover", "--stop", f"kill {old.pid}")
+        assert (asked.code, old.is_alive) == (2, True)
+        done = migrate("cutover", "--stop", f"kill {old.pid}", "--yes", "-o", "json").ok().json
+        assert "moved to broker-a" in done["sentence"]
+        call("topic", "produce", "orders", "-q", stdin=b"six\n").ok()
+        bodies = call("topic", "consume", "orders", "-o", "start", "-e", "-f", "{body}").out.split()
+        assert sorted(bodies) == sorted(["one", "two", "three", "four", "five", "six"])
+        # Who starts the old one again gets a broker that takes no sends.
+        assert f"{FENCE}=4102444800000" in (tmp_path / "old" / "broker.conf").read_text()
