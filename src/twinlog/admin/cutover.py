@@ -10,7 +10,6 @@ asked how far it is. Until the old master is stopped, every failure opens it aga
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -31,6 +30,11 @@ _POLL_SECONDS = 0.05
 Action = Callable[[Member], Awaitable[None]]
 
 
+def _now() -> float:
+    """Seconds of a clock that is never set."""
+    return asyncio.get_running_loop().time()
+
+
 class CutoverError(Exception):
     """It was not done. The text says why, and what state the group is in."""
 
@@ -42,10 +46,10 @@ class Steps:
     times: dict[str, float] = field(default_factory=dict)
     offsets_carried: int = 0
     log_end: int = 0
-    _begin: float = field(default_factory=time.monotonic)
+    _begin: float = field(default_factory=_now)
 
     def done(self, name: str) -> None:
-        self.times[name] = time.monotonic() - self._begin
+        self.times[name] = _now() - self._begin
 
     @property
     def seconds(self) -> float:
@@ -137,7 +141,7 @@ async def _drain(
     admin: Admin, source: Member, target: Member, steps: Steps, wait_seconds: float
 ) -> None:
     """Until the replica has all that the master has; with sends stopped that is soon."""
-    deadline = time.monotonic() + wait_seconds
+    deadline = _now() + wait_seconds
     while True:
         end = (await ask_member(admin, source.address, source.broker_id)).log_end
         there = (await ask_member(admin, target.address, target.broker_id)).log_end
@@ -145,7 +149,7 @@ async def _drain(
             steps.log_end = there
             steps.done("replica has everything")
             return
-        if time.monotonic() > deadline:
+        if _now() > deadline:
             raise CutoverError(
                 f"{target.name} is {end - there} bytes behind after {wait_seconds:.0f} s;"
                 f" {source.name} takes sends again"
@@ -155,7 +159,7 @@ async def _drain(
 
 async def _wait_gone(admin: Admin, source: Member, wait_seconds: float) -> None:
     """Until nobody listens at the old address."""
-    deadline = time.monotonic() + wait_seconds
+    deadline = _now() + wait_seconds
     while True:
         try:
             await admin.ask(
@@ -167,7 +171,7 @@ async def _wait_gone(admin: Admin, source: Member, wait_seconds: float) -> None:
                 return
         except ClientError:
             pass
-        if time.monotonic() > deadline:
+        if _now() > deadline:
             raise CutoverError(
                 f"{source.name} still answers after the command that stops it; it takes no sends:"
                 f" stop it and go on with `twinlog ha promote`, or set {FENCE_KEY}=0 there"
@@ -177,13 +181,13 @@ async def _wait_gone(admin: Admin, source: Member, wait_seconds: float) -> None:
 
 async def _promote(admin: Admin, move: Move, target: Member, wait_seconds: float) -> None:
     """The link to the old master is seen as closed a moment after its process is gone."""
-    deadline = time.monotonic() + wait_seconds
+    deadline = _now() + wait_seconds
     while True:
         broker = (await admin.cluster()).brokers.get(move.group)
         found = None if broker is None else await promotion.compare(admin, broker, target.address)
         if found is not None and not found.reasons:
             break
-        if time.monotonic() > deadline:
+        if _now() > deadline:
             why = "it does not answer" if found is None else "; ".join(found.reasons)
             raise CutoverError(f"{target.name} is not promoted: {why}")
         await asyncio.sleep(_POLL_SECONDS)
@@ -195,7 +199,7 @@ async def _promote(admin: Admin, move: Move, target: Member, wait_seconds: float
 
 async def _wait_routed(admin: Admin, group: str, target: Member, wait_seconds: float) -> None:
     """Until the name server leads clients to the new master, and it answers."""
-    deadline = time.monotonic() + wait_seconds
+    deadline = _now() + wait_seconds
     while True:
         try:
             broker = (await admin.cluster()).brokers.get(group)
@@ -204,7 +208,7 @@ async def _wait_routed(admin: Admin, group: str, target: Member, wait_seconds: f
                 return
         except ClientError:
             pass  # A broker that starts, or a name server that is busy: asked again.
-        if time.monotonic() > deadline:
+        if _now() > deadline:
             raise CutoverError(f"the name server does not lead to {target.name} as the master")
         await asyncio.sleep(_POLL_SECONDS)
 

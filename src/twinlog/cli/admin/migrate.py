@@ -19,6 +19,7 @@ from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, UNHEALTHY, USAGE, Comm
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_bytes
 from twinlog.cli.times import parse_duration
+from twinlog.runtime.numbers import is_number
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -206,7 +207,7 @@ def _prepare(session: Session, move: Move, home: Path, port: int, seed: Path | N
 def _copy_log(source: Path, target: Path, master: Member) -> None:
     """The full files, which do not change any more; the rest comes by replication."""
     size = master.segment_size
-    files = sorted(path for path in source.iterdir() if path.name.isdigit())
+    files = sorted(path for path in source.iterdir() if is_number(path.name))
     full = [path for path in files if int(path.name) + size <= master.log_end]
     if not files:
         raise CommandError(f"{source} holds no log", NOT_FOUND)
