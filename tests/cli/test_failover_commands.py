@@ -56,9 +56,7 @@ def world(servers: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[
 
 @pytest.fixture
 def pair(world: World) -> World:
-    for number in (1, 2):
-        world.group.start(number)
-    world.group.until_in_sync(1, 2)
+    world.group.start_pair()
     return world
 
 

@@ -99,9 +99,7 @@ def test_the_configuration(tools: Tools, controller: str) -> None:
 
 def test_elections_and_removals(tools: Tools, controller: str) -> None:
     with FakeGroup(controller, name="fakes") as group:
-        for number in (1, 2):
-            group.start(number)
-        group.until_in_sync(1, 2)
+        group.start_pair()
         words = ["-a", controller, "-bn", "fakes", "-c", "DefaultCluster"]
         theirs = tools.apache("electMaster", *words, "-b", 2)
         group.until_master(2)

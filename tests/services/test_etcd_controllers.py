@@ -97,9 +97,7 @@ class Watch:
 @pytest.fixture
 def group(world: World) -> Iterator[FakeGroup]:
     with FakeGroup(*world.addresses) as group:
-        for number in (1, 2):
-            group.start(number)
-        group.until_in_sync(1, 2)
+        group.start_pair()
         watch = Watch(group)
         group.on_answer = watch.note
         yield group

@@ -197,6 +197,13 @@ class FakeGroup:
 
         return self.run(begin())
 
+    def start_pair(self) -> None:
+        """Replicas 1 and 2 with 1 as the first master: it is there before 2 comes."""
+        self.start(1)
+        self.until_in_sync(1)
+        self.start(2)
+        self.until_in_sync(1, 2)
+
     def kill(self, number: int) -> FakeReplica:
         """Its connection closes, as that of a process that ends."""
 
