@@ -166,6 +166,22 @@ async def test_without_a_good_copy_the_place_is_named_and_the_rest_is_served(
     assert await bodies_served(brokers, master) == set(bodies)
 
 
+async def test_a_broker_without_replicas_goes_on_behind_damage_at_once(brokers: Brokers) -> None:
+    """Nobody has a good copy, so that waiting for one in the first seconds would help nobody."""
+    rng = random.Random(11)
+    master = await brokers.master(**{**CONFIG, "namesrv_addr": None})
+    bodies = [b"%06d " % number + rng.randbytes(50) for number in range(20)]
+    for body in bodies:
+        assert (await brokers.send(master, body, topic="t", queue_id=0)).code == 11  # No slave.
+    await until(lambda: master.store.flushed.value >= master.store.commit_log.max_offset)
+    path = Path(master.store.commit_log.segments.segments[0].path)
+    flip_bit(path, path.read_bytes().index(bodies[5]) + 3, rng)
+    answer = await pull(brokers, master, 5, topic="t", queueId=0, maxMsgNums=32)
+    assert (answer.code, answer.ext()["nextBeginOffset"]) == (20, "6")
+    assert "is damaged" in answer.remark
+    assert await bodies_served(brokers, master) == set(bodies) - {bodies[5]}
+
+
 async def test_a_reader_waits_until_its_message_is_healed(brokers: Brokers) -> None:
     rng = random.Random(9)
     master, slave = await running_pair(brokers)

@@ -486,8 +486,12 @@ PULL_CODES = (
 
 
 def is_damaged(answer: Any) -> bool:
-    """Say whether a broker of ours refuses the first message because its record is damaged."""
-    return answer.code == ResponseCode.SYSTEM_ERROR and "is damaged" in (answer.remark or "")
+    """Say whether a broker of ours refuses the first message because its record is damaged.
+
+    The code says what it expects: SYSTEM_ERROR that a replica heals it, the other one does not.
+    """
+    refusals = (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    return answer.code in refusals and "is damaged" in (answer.remark or "")
 
 
 def _readable(body: Any) -> tuple[int, int]:

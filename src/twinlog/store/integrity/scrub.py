@@ -61,6 +61,7 @@ class Scrubber:
         self._store = store
         self._disk = disk
         self._clock = clock
+        self._own = own
         self._path = posixpath.join(own, "scrub.json")
         self.digests = RangeDigests(disk, own, store.commit_log.segment_size)
         self.healer = Healer(store, self.digests, disk, clock, own)
@@ -130,8 +131,15 @@ class Scrubber:
 
     def _may_heal(self) -> bool:
         """Whether a replica may have a good copy; they are found in the first seconds."""
+        if self.healer.replicas():
+            return True
         is_new = self._clock.monotonic_ms() - self._started_ms < _FINDING_MS
-        return bool(self.healer.replicas()) or is_new
+        return is_new and self._has_known_replicas()
+
+    def _has_known_replicas(self) -> bool:
+        """A master that no twin has followed waits for none."""
+        marks = (posixpath.join(self._own, name) for name in ("twin_slave", "group.json"))
+        return not self._store.is_master or any(map(self._disk.exists, marks))
 
     async def check_digests(self) -> None:
         """After a start: what was full when the store was opened, by digest alone."""
