@@ -7,7 +7,10 @@ healed by one scrub of each, or named.
 from __future__ import annotations
 
 import random
+import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ CONFIG: dict[str, Any] = {
     "flushIntervalCommitLog": 50,
 }
 QUEUES = 4
+STORED = (0, 10, 11, 12)  # All but the first: without its slave, or too late for it.
 
 
 def fill(pair: Pair, rng: random.Random, count: int) -> set[bytes]:
@@ -148,11 +152,7 @@ def story(directory: Path, seed: int, places: int, messages: int, *, is_stopped:
     with running_pair(directory, **CONFIG) as pair:
         bodies = fill(pair, rng, messages)
         wait_for_replicas(pair.master, pair.slave)
-        for broker in (pair.master, pair.slave):
-            assert scrub(broker)["damageFound"] == 0
-        full = list(range(0, log_end(pair.master) // SEGMENT * SEGMENT, SEGMENT))
-        assert len(full) >= 2
-        rng.shuffle(full)
+        full = full_segments(pair, rng)
         if is_stopped:
             pair.slave.stop()
             pair.master.stop()
@@ -177,6 +177,124 @@ def story(directory: Path, seed: int, places: int, messages: int, *, is_stopped:
             result = twinlog("store", "verify", str(broker.store), "-o", "json")
             texts = [row["finding"] for row in result.json.get("findings", [])]
             assert [text for text in texts if "/index/" not in text] == []
+
+
+class Traffic(threading.Thread):
+    """Sends and reads all the time: every body that either node gives must be one that was sent."""
+
+    def __init__(
+        self, master: TwinlogBroker, read: list[TwinlogBroker], bodies: set[bytes], seed: int
+    ) -> None:
+        super().__init__(daemon=True)
+        self._master = master
+        self._read = read
+        self._bodies = bodies
+        self._rng = random.Random(seed)
+        self._must_stop = threading.Event()
+        self.wrong: list[bytes] = []
+        self.sent = 0
+        self.rounds = 0
+
+    def run(self) -> None:
+        connection = Connection(self._master.address)
+        while not self._must_stop.is_set():
+            for _ in range(50):
+                body = b"live %06d " % self.sent + self._rng.randbytes(300)
+                self._bodies.add(body)
+                queue_id = self.sent % QUEUES
+                connection.send(send_command(body, queue_id=queue_id, KEYS=f"l{self.sent}"))
+                assert connection.receive().code in STORED
+                self.sent += 1
+            for broker in self._read:
+                self.wrong += set(served(broker)) - self._bodies
+            self.rounds += 1
+        connection.close()
+
+    def stop(self) -> None:
+        """After one more round over everything."""
+        before = self.rounds
+        wait_until(lambda: self.rounds > before or not self.is_alive(), "one more round")
+        self._must_stop.set()
+        self.join()
+        assert self.rounds > before, "the traffic has broken"
+
+
+@contextmanager
+def under_traffic(
+    bodies: set[bytes], seed: int, master: TwinlogBroker, *slaves: TwinlogBroker
+) -> Iterator[Traffic]:
+    traffic = Traffic(master, [master, *slaves], bodies, seed)
+    traffic.start()
+    wait_until(lambda: traffic.rounds > 0 or not traffic.is_alive(), "traffic", deadline_s=120)
+    yield traffic
+    traffic.stop()
+    assert traffic.wrong == []
+
+
+def full_segments(pair: Pair, rng: random.Random) -> list[int]:
+    for broker in (pair.master, pair.slave):
+        assert scrub(broker)["damageFound"] == 0
+    full = list(range(0, log_end(pair.master) // SEGMENT * SEGMENT, SEGMENT))
+    assert len(full) >= 2
+    rng.shuffle(full)
+    return full
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [3])
+def test_bits_flip_while_clients_send_and_read(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with running_pair(tmp_path, **CONFIG) as pair:
+        bodies = fill(pair, rng, 1_500)
+        wait_for_replicas(pair.master, pair.slave)
+        full = full_segments(pair, rng)
+        half = len(full) // 2
+        nodes = [Decay(rng, pair.master, full[:half]), Decay(rng, pair.slave, full[half:])]
+        with under_traffic(bodies, seed, pair.master, pair.slave):
+            for _ in range(3):
+                for node in nodes:
+                    node.run(4)
+                for broker in (pair.master, pair.slave):
+                    scrub(broker)
+        named = [scrub(broker)["places"] for broker in (pair.master, pair.slave)]
+        assert ([node.open for node in nodes], named) == ([[], []], [[], []])
+        assert set(served(pair.master)) == bodies
+
+
+def is_named(flip: Flip, places: list[str]) -> bool:
+    offset = int(flip.path.name) + flip.position
+    found = [re.search(r"(\d+) bytes at offset (\d+) of the log", text) for text in places]
+    spans = [(int(m[2]), int(m[2]) + int(m[1])) for m in found if m]
+    return any(start <= offset < end for start, end in spans)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [4])
+def test_bits_flip_while_the_peer_is_away(tmp_path: Path, seed: int) -> None:
+    """Queues are healed from the log at once; what the log has lost is named until the peer is
+    back, and then healed."""
+    rng = random.Random(seed)
+    with running_pair(tmp_path, **CONFIG) as pair:
+        bodies = fill(pair, rng, 1_500)
+        wait_for_replicas(pair.master, pair.slave)
+        node = Decay(rng, pair.master, full_segments(pair, rng))
+        with under_traffic(bodies, seed, pair.master):
+            pair.slave.stop()
+            node.run(12)
+            scrub(pair.master)
+            places = scrub(pair.master)["places"]
+        in_log = [flip for flip in node.flips if flip.path.parent.name == "commitlog"]
+        assert in_log
+        assert [
+            str(flip) for flip in in_log if not (flip.is_healed or is_named(flip, places))
+        ] == []
+        assert [text for text in node.open if not text.startswith("commitlog/")] == []
+        pair.slave = pair.restart(pair.slave)
+        pair.wait_in_sync()
+        wait_for_replicas(pair.master)
+        scrub(pair.master)
+        assert (node.open, scrub(pair.master)["places"]) == ([], [])
+        assert set(served(pair.master)) == bodies
 
 
 @pytest.mark.timeout(240)
