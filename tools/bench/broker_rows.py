@@ -67,7 +67,7 @@ def _filtered_pull(make: str) -> Subject:
 
 _SEND_METRICS = [
     Metric("rate", "msg/s", "higher"),
-    Metric("cpu", "us of master a message", "lower"),
+    Metric("cpu", "us of master per message", "lower"),
     Metric("p99", "ms", "lower"),
     Metric("refused", "% answered with an error"),
 ]

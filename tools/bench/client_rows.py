@@ -174,7 +174,7 @@ def _java_consume(size: int) -> Subject:
     return run
 
 
-_METRICS = [Metric("rate", "msg/s", "higher"), Metric("cpu", "us of client a message", "lower")]
+_METRICS = [Metric("rate", "msg/s", "higher"), Metric("cpu", "us of client per message", "lower")]
 _SIZES = (128, 1024)
 
 

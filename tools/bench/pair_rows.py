@@ -49,11 +49,11 @@ def _figures(report: dict) -> dict[str, float]:
 
 _SEND_METRICS = [
     Metric("rate", "msg/s", "higher"),
-    Metric("master_cpu", "us of master a message", "lower"),
-    Metric("slave_cpu", "us of slave a message", "lower"),
+    Metric("master_cpu", "us of master per message", "lower"),
+    Metric("slave_cpu", "us of slave per message", "lower"),
     Metric("p99", "ms", "lower"),
     Metric("anonymous", "MB of master", "lower"),
-    Metric("disk", "bytes written by master a message"),
+    Metric("disk", "bytes written by master per message"),
     Metric("refused", "% answered with an error"),
 ]
 

@@ -48,7 +48,7 @@ class Curve:
     points: Callable[[Path, float], Iterator[dict[str, float]]]
 
 
-_CPU = Metric("cpu", "us of broker a message", "lower")
+_CPU = Metric("cpu", "us of broker per message", "lower")
 _P99 = Metric("p99", "ms", "lower")
 _MEMORY = Metric("memory", "MB, anonymous", "lower")
 
@@ -154,11 +154,11 @@ def _consumers(directory: Path, scale: float) -> Iterator[dict[str, float]]:
         broker.kill()
 
 
-_DELIVERED = Metric("cpu", "us of broker a message delivered", "lower")
+_DELIVERED = Metric("cpu", "us of broker per message delivered", "lower")
 CURVES = [
     Curve(
         "log", f"1 KiB sends at {RATE:,} msg/s, and pulls, as the log grows", "GiB of log",
-        [_CPU, Metric("pull", "us of broker a message pulled", "lower"), _P99, _MEMORY], _log,
+        [_CPU, Metric("pull", "us of broker per message pulled", "lower"), _P99, _MEMORY], _log,
     ),
     Curve(
         "topics", f"1 KiB sends at {RATE:,} msg/s over more and more topics", "topics",

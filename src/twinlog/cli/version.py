@@ -20,7 +20,7 @@ _LIBRARIES = ("uvloop", "msgspec", "isal", "pyspark", "pyarrow", "lz4", "zstanda
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table")
 def version(is_all: bool, output: str) -> None:
     """The version of twinlog, and with --all what it runs with."""
-    found = {"twinlog": __version__} | (_surroundings() if is_all else {})
+    found = {"twinlog": __version__} | (surroundings() if is_all else {})
     if output == "json":
         click.echo(json.dumps(found, indent=2))
     elif not is_all:
@@ -31,7 +31,8 @@ def version(is_all: bool, output: str) -> None:
             click.echo(f"{name.ljust(width)}  {value}")
 
 
-def _surroundings() -> dict[str, str]:
+def surroundings() -> dict[str, str]:
+    """What decides speed and features, with versions."""
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),

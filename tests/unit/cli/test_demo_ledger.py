@@ -8,9 +8,12 @@ from pathlib import Path
 import click
 import pytest
 
+from twinlog import __version__
+from twinlog.cli.demo.circumstances import circumstances
 from twinlog.cli.demo.command import _writable, _write_page
 from twinlog.cli.demo.ledger import Ledger, latency_per_bin, percentile, rate_per_bin
-from twinlog.cli.demo.plot import Series, chart, pieces
+from twinlog.cli.demo.observe import Observer
+from twinlog.cli.demo.plot import Series, chart, pieces, scale_of
 from twinlog.cli.demo.verdict import Findings, Moments, judge
 
 QUEUE = ("broker-a", 0)
@@ -95,6 +98,45 @@ def test_lines_of_a_plot_are_broken_where_nothing_was_measured() -> None:
     assert pieces([]) == []
     drawn = chart([Series("a", points, 1)], [], end=10, unit="bytes", label="A")
     assert drawn.count("<polyline") == 2
+
+
+def test_a_logarithmic_scale_shows_small_and_large_values() -> None:
+    points = [(0.0, 2.0), (1.0, 300.0)]
+    scale = scale_of([Series("a", points, 1)], is_logarithmic=True)
+    assert (scale.lowest, scale.highest) == (1.0, 1000.0)
+    assert scale.steps() == [1.0, 10.0, 100.0, 1000.0]
+    assert 0.09 < scale.share(2.0) < 0.11
+    assert 0.8 < scale.share(300.0) < 0.85
+    assert (scale.share(0.0), scale.share(1000.0)) == (0.0, 1.0)
+    assert scale_of([], is_logarithmic=True).steps() == [1.0, 10.0]
+    assert scale_of([Series("a", points, 1)]).share(250.0) == 0.5
+
+
+def test_the_page_says_where_and_when() -> None:
+    facts = circumstances()
+    assert facts["Date"].endswith("UTC")
+    assert "CPUs" in facts["Machine"]
+    assert f"twinlog {__version__}" in facts["Versions"]
+    assert facts["Code"]
+
+
+async def test_a_slave_that_is_away_is_behind_by_what_it_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: dict[str, int | None] = {"master": 100, "slave": 100}
+    observer = Observer("127.0.0.1:1", "master", "slave")
+
+    async def log_end(address: str) -> int | None:
+        return ends[address]
+
+    monkeypatch.setattr(observer, "_log_end", log_end)
+    assert await observer.lag_bytes() == 0
+    ends |= {"slave": None, "master": 150}
+    assert await observer.lag_bytes() == 50
+    ends["slave"] = 120
+    assert await observer.lag_bytes() == 30
+    ends["master"] = None
+    assert await observer.lag_bytes() is None
 
 
 def test_the_page_goes_where_one_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

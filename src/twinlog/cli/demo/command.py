@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 
 import click
 
-from twinlog import __version__
 from twinlog.cli.demo.sabotage import KINDS
 from twinlog.cli.demo.verdict import Verdict
 
@@ -101,6 +99,7 @@ def _write_page(path: Path | None, text: str) -> Path:
 
 
 async def _run(options: Any, report: Path | None, *, as_json: bool) -> int:
+    from twinlog.cli.demo.circumstances import circumstances
     from twinlog.cli.demo.java_tools import JavaClientError
     from twinlog.cli.demo.report import page
     from twinlog.cli.demo.scenario import DemoFailure, story
@@ -121,10 +120,7 @@ async def _run(options: Any, report: Path | None, *, as_json: bool) -> int:
     except (DemoFailure, ClusterError, ClientError, JavaClientError, TimeoutError) as error:
         click.echo(f"twinlog: the demo stopped: {error or 'a job took too long'}", err=True)
         return EXIT_FAILED
-    facts = {
-        "twinlog": __version__,
-        "Python": platform.python_version(),
-        "Machine": f"{platform.machine()}, {platform.system()}",
+    facts = circumstances() | {
         "Client": "RocketMQ Java 4.9.7" if options.with_apache_client else "twinlog.client",
         "Message size": f"{options.load.size} bytes",
         "Sabotage": options.sabotage or "none",

@@ -23,6 +23,7 @@ class Observer:
         self._admin = Admin(name_server, request_timeout_ms=1000)
         self._master = master
         self._slave = slave
+        self._ends: dict[str, int] = {}
         self._rest_end: int | None = None
         self._rest_since = 0.0
 
@@ -53,11 +54,15 @@ class Observer:
         return masters[0] if masters else None
 
     async def lag_bytes(self) -> int | None:
-        """Bytes of the master's log that the slave lacks; None while one of them is away."""
+        """Bytes of the master's log that the slave lacks. While the slave is away, what it had when
+        it last answered counts; None while the master is away."""
         ends = [await self._log_end(address) for address in (self._master, self._slave)]
-        if ends[0] is None or ends[1] is None:
+        for address, end in zip((self._master, self._slave), ends, strict=True):
+            if end is not None:
+                self._ends[address] = end
+        if ends[0] is None or self._slave not in self._ends:
             return None
-        return max(0, ends[0] - ends[1])
+        return max(0, ends[0] - self._ends[self._slave])
 
     async def is_replicating(self) -> bool:
         """The master counts its slave as one that is in sync."""

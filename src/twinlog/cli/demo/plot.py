@@ -32,16 +32,51 @@ class Mark:
     line: int = 1  # Labels of moments that are near each other stand below each other.
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The vertical axis: from `lowest`, or from 0, to `highest`. With `lowest` it is logarithmic,
+    so that values of very different size can all be read."""
+
+    highest: float
+    lowest: float = 0.0
+
+    def share(self, value: float) -> float:
+        """How far up the value is, from 0 to 1."""
+        if not self.lowest:
+            share = value / self.highest
+        elif value <= self.lowest:
+            share = 0.0
+        else:
+            share = math.log(value / self.lowest) / math.log(self.highest / self.lowest)
+        return min(max(share, 0.0), 1.0)
+
+    def steps(self) -> list[float]:
+        if not self.lowest:
+            return [self.highest * step / 4 for step in range(5)]
+        count = round(math.log10(self.highest / self.lowest))
+        return [self.lowest * 10**power for power in range(count + 1)]
+
+
+def scale_of(series: Sequence[Series], *, is_logarithmic: bool = False) -> Scale:
+    values = [y for line in series for _, y in line.points]
+    if not is_logarithmic:
+        return Scale(_round_up(max(values, default=1.0)))
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    return Scale(10.0 ** max(high, low + 1), 10.0**low)
+
+
 def chart(
-    series: Sequence[Series], marks: Sequence[Mark], *, end: float, unit: str, label: str
-) -> str:
+    series: Sequence[Series], marks: Sequence[Mark], *, end: float, unit: str, label: str,
+    is_logarithmic: bool = False,
+) -> str:  # fmt: skip
     """A chart over [0, end) seconds, with axes, marks and a legend. `label` is for the blind."""
-    highest = _round_up(max((y for line in series for _, y in line.points), default=1.0))
+    scale = scale_of(series, is_logarithmic=is_logarithmic)
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">',
-        *_grid(highest, end),
+        *_grid(scale, end),
         *(_mark(mark, end) for mark in marks),
-        *(_line(line, highest, end) for line in series),
+        *(_line(line, scale, end) for line in series),
         "</svg>",
         '<p class="legend">',
         *(f'<span class="t{line.tone}">{html.escape(line.name)}</span>' for line in series),
@@ -54,8 +89,8 @@ def _x(at: float, end: float) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * min(max(at / end, 0.0), 1.0)
 
 
-def _y(value: float, highest: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(value / highest, 0.0), 1.0)
+def _y(value: float, scale: Scale) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * scale.share(value)
 
 
 def _round_up(value: float) -> float:
@@ -76,11 +111,10 @@ def short_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _grid(highest: float, end: float) -> list[str]:
+def _grid(scale: Scale, end: float) -> list[str]:
     parts = []
-    for step in range(5):
-        value = highest * step / 4
-        y = _y(value, highest)
+    for value in scale.steps():
+        y = _y(value, scale)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" '
                      f'y2="{y:.1f}"/>')  # fmt: skip
         parts.append(f'<text class="axis" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
@@ -105,10 +139,10 @@ def _mark(mark: Mark, end: float) -> str:
     )
 
 
-def _line(line: Series, highest: float, end: float) -> str:
+def _line(line: Series, scale: Scale, end: float) -> str:
     return "".join(
         f'<polyline class="t{line.tone}" points="'
-        + " ".join(f"{_x(x, end):.1f},{_y(y, highest):.1f}" for x, y in piece)
+        + " ".join(f"{_x(x, end):.1f},{_y(y, scale):.1f}" for x, y in piece)
         + '"/>'
         for piece in pieces(line.points)
     )

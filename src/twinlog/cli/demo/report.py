@@ -136,18 +136,22 @@ def _charts(ledger: Ledger, moments: Moments, lag: list[Point]) -> list[str]:
     acknowledged = rate_per_bin(ledger.acknowledged.values(), end, BIN_SECONDS)
     consumed = rate_per_bin(ledger.consumed_at, end, BIN_SECONDS)
     latency = ledger.latency_ms
+    behind = [point for point in lag if point[0] < end]
     return [
         "<h2>Messages per second</h2>",
         f"<p class=soft>{why}</p>",
         chart([Series("acknowledged", acknowledged, 1), Series("consumed", consumed, 2)], marks,
               end=end, unit="messages/s", label="Acknowledged and consumed messages per second"),
         "<h2>Slave behind master</h2>",
-        "<p class=soft>Bytes of the master's log that the slave had not reported yet.</p>",
-        chart([Series("bytes behind", lag, 3)], marks, end=end, unit="bytes",
+        "<p class=soft>Bytes of the master's log that the slave does not have. While the slave is"
+        " away they grow with every send; after its restart it catches up.</p>",
+        chart([Series("bytes behind", behind, 3)], marks, end=end, unit="bytes",
               label="Bytes of the log that the slave lacks"),
         "<h2>Time of an acknowledged send</h2>",
-        "<p class=soft>Each half second: the median and the slowest of a hundred.</p>",
+        "<p class=soft>The median and the 99th percentile of each half second, on a logarithmic"
+        " scale.</p>",
         chart([Series("p50", latency_per_bin(latency, end, BIN_SECONDS, 0.50), 1),
                Series("p99", latency_per_bin(latency, end, BIN_SECONDS, 0.99), 2)], marks,
-              end=end, unit="milliseconds", label="Latency of acknowledged sends"),
+              end=end, unit="milliseconds", label="Latency of acknowledged sends",
+              is_logarithmic=True),
     ]  # fmt: skip

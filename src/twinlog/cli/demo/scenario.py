@@ -121,6 +121,7 @@ class Demo:
         create_topic = partial(self._observer.create_topic, TOPIC, 4)
         await self._until(create_topic, 30, "the topic to be created")
         self.now = Stopwatch()
+        self.lag.clear()  # Of another clock.
         load = self.options.load
         if command:
             self._traffic = JavaTraffic(
@@ -259,7 +260,11 @@ class Demo:
         """Start processes off the loop. An interrupt does not end a thread: `_stop` waits for it,
         so that no process is started behind its back."""
         self._starting = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-        await asyncio.shield(self._starting)
+        while not self._starting.done():
+            await asyncio.wait([self._starting], timeout=0.25)
+            if self._traffic is not None:
+                await self._sample(0)
+        self._starting.result()
 
     async def _stop(self) -> None:
         self._is_stopping = True
