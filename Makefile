@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo dist setup bench bench-scale test test-pure coverage interop services sim swarm mutants chaos fuzz lint fmt clean browser
+.PHONY: demo dist docs release setup bench bench-scale test test-pure coverage interop services sim swarm mutants chaos fuzz lint fmt clean browser
 
 COMPILED := $(VENV)/.compiled
 PYX := $(shell find src -name '*.pyx' -o -name '*.pxd')
@@ -116,12 +116,26 @@ dist: setup
 	$(BIN)/python -m pytest tests/packaging -m dist $(ARGS)
 	@ls -l dist
 
+# The documentation as a site with search, in .cache/site/. Links that lead nowhere are errors, and so is
+# anything that a page would load from another host.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "docs: .cache/site/index.html"
+
+# Everything that a release needs, except the commit, the tag and the upload: it prints those. VERSION=0.2.0.
+release: setup
+	$(BIN)/python tools/release.py "$(VERSION)"
+	$(MAKE) lint docs dist
+	@$(BIN)/python tools/release.py "$(VERSION)" --next
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/tidy.py
+	$(BIN)/python tools/prose.py
 
 fmt: setup
 	$(BIN)/ruff check --fix .

@@ -1,5 +1,5 @@
-"""Hook of mkdocs: pages of the repository's root become pages of the site, and the site is checked
-for requests to other hosts.
+"""Hook of mkdocs: pages of the repository's root become pages of the site, the commands describe
+themselves, and the site is checked for requests to other hosts.
 
 The README is the front page, so that nothing is written twice.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+
+from command_reference import page as command_page
 
 ROOT = Path(__file__).resolve().parent.parent
 FROM_ROOT = {
@@ -44,6 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in FROM_ROOT.items():
         text = as_page((ROOT / source).read_text(encoding="utf-8"))
         files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "COMMANDS.md", content=command_page()))
     return files
 
 

@@ -194,7 +194,7 @@ RESPONSE_TEXTS = {
     ),
     "CONTROLLER_BROKER_ID_INVALID": (
         "The replica's id belongs to another store.",
-        "Read the remark; a copied store must not run beside its original.",
+        "Read the remark; a copied store must not run while its original runs.",
     ),
     "TWINLOG_SEQUENCE_GAP": (
         "The number of an idempotent send does not follow the last one.",

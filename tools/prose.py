@@ -23,7 +23,8 @@ WORDS_MAX = 45
 # (pattern, what to write instead); docs/STYLE.md has examples.
 _COUNTED = r"(?:\d[\d,.]*|messages|requests|bytes|times|records|sends|seeds|switches|MB|MiB|us|ms)"
 HABITS = [
-    (rf"\b{_COUNTED} an? (?:second|minute|hour|message|send|record)\b(?! \w*or\b)", "per second"),
+    (rf"\b{_COUNTED} an? (?:second|minute|hour)\b", "per second"),
+    (r"\b(?:\d[\d,.]*|bytes|times|us|ms) a (?:message|send|record)\b", "per message"),
     (r"\bbeside\b", "besides, next to, or with"),
     (r"\banew\b", "again, or from the start"),
     (r"\balike\b", "both, or in the same way"),
@@ -32,7 +33,7 @@ HABITS = [
     (r"\ball the same\b", "anyway, or nevertheless"),
     (r"\bto the letter\b", "literally"),
     (r"\b(?:whilst|thereof|therein|wherein|hereby|amongst|thereby|hence)\b", "a common word"),
-    (r"\b(?:utili[sz]e|leverage|in order to|prior to|a number of)\b", "use, to, before, several"),
+    (r"\b(?:utili[sz]e|leverage|in order to|prior to)\b", "use, to, before"),
     (r"\b(?:simply|obviously|of course|easily|basically)\b", "nothing: leave it out"),
     (r"\b(?:seamless|blazing|cutting.edge|world.class|powerful|robust)\b", "a fact"),
 ]
@@ -75,7 +76,8 @@ def long_sentences(name: str, prose: str) -> Iterator[str]:
     number = 1
     for block in re.split(r"(\n\s*\n)", prose):
         text = block.strip()
-        if text and text[0] not in "|#<>-*0123456789":
+        is_code = block.startswith("    ")
+        if text and not is_code and text[0] not in "|#<>-*0123456789":
             for sentence in re.split(r"(?<=[.!?:;])\s+", text):
                 count = len(sentence.split())
                 if count > WORDS_MAX:

@@ -68,6 +68,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     blocks = "\n".join(BLOCK.findall(text))
     for line in IN_BLOCK.findall(blocks) + IN_TEXT.findall(BLOCK.sub("", text)):
         command, _, comment = line.partition(" # ")
+        command = command.partition(" | ")[0]
         if not comment.startswith("exit "):  # Shown for its error.
             assert wrong_words(shlex.split(command)[1:]) == [], line
 
@@ -102,15 +103,18 @@ def test_paths_of_tests_in_the_documents_exist() -> None:
 
 
 def test_the_readme_is_in_order() -> None:
+    """What it is in three sentences, a picture, the two commands, then proof."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     opening = text.split("\n```")[0].removeprefix("# twinlog").strip()
-    assert opening.count(". ") == 2, "what it is, in three sentences"
+    assert opening.count(". ") + opening.count(".\n") == 2, "what it is, in three sentences"
+    picture, commands = text.index("┌"), text.index("$ make demo")
+    assert picture < commands < text.index("VERDICT") < text.index("\n## ")
     assert re.findall(r"^\$ (.*?)  ", text, re.MULTILINE)[:2] == ["make demo", "make test"]
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
         "What works with what", "Measured", "What is promised", "The first ten minutes",
         "Moving from Apache, and back", "Where to read on",
     ]  # fmt: skip
-    last = text.split("## Where to read on")[1].split("Beside them")[0]
+    last = text.split("## Where to read on")[1].split("Guides by task")[0]
     assert re.findall(r"\]\(docs/(\w+)", last) == [
         "ARCHITECTURE", "GUARANTEES", "OPERATIONS", "CLIENT", "DEPLOYMENT", "SPARK", "WIRE",
         "STORE", "BENCHMARKS", "decisions",

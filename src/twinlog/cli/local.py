@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -175,10 +176,12 @@ def _wait_healthy(cluster: LocalCluster) -> str:
     """Wait until every broker is registered and every slave in sync; else what is missing."""
     from twinlog.cli.admin.cluster import health_report
     from twinlog.cli.admin.ha import ha_report
-    from twinlog.cli.admin.session import Session, call
+    from twinlog.cli.admin.session import call, find_cluster
     from twinlog.cli.exit_codes import CommandError
 
-    session = Session(cluster.name_server.address, "twinlog up", timeout_ms=2000)
+    # With the account of the environment, as any command: an operator may have switched ACL on.
+    found = find_cluster(cluster.name_server.address, None)
+    session = dataclasses.replace(found, source="twinlog up", timeout_ms=2000)
     deadline = time.monotonic() + HEALTHY_SECONDS_MAX
     problem = ""
     while time.monotonic() < deadline:

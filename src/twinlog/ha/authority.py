@@ -5,7 +5,7 @@ AutoSwitchHAService, which takes the set as it believes it to be and so lost mes
 
 A record is confirmed when every member of every set that may be committed has it: the set that is
 known, and in addition each set that was proposed and whose outcome is not known yet. A proposal
-that was sent may be committed at any time until a newer set epoch is seen, so it is never simply
+that was sent may be committed at any time until a newer set epoch is seen, so it is never just
 forgotten: it is withdrawn by having the present set committed again.
 
 Offsets given here are durable ones where the group flushes synchronously. Times come from a clock

@@ -1,0 +1,52 @@
+"""Cutting a release: version and changelog."""
+
+from __future__ import annotations
+
+import datetime
+import runpy
+from pathlib import Path
+
+import pytest
+
+from twinlog import __version__
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOL = runpy.run_path(str(ROOT / "tools" / "release.py"))
+ReleaseError = TOOL["ReleaseError"]
+DAY = datetime.date(2026, 11, 17)
+OPEN = "# Changelog\n\n## Unreleased\n\n### Features\n- One.\n\n## 0.1.0 - 2026-01-01\n- Zero.\n"
+
+
+def test_what_was_open_gets_the_version_and_the_day() -> None:
+    assert TOOL["with_section"](OPEN, "0.2.0", DAY) == (
+        "# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2026-11-17\n\n### Features\n- One.\n\n"
+        "## 0.1.0 - 2026-01-01\n- Zero.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "reason"),
+    [
+        (OPEN, "0.1.0", "section for 0.1.0 already"),
+        ("# Changelog\n", "0.2.0", "no section"),
+        ("## Unreleased\n\n## 0.1.0\n- Zero.\n", "0.2.0", "says nothing"),
+    ],
+)
+def test_a_changelog_that_cannot_be_cut_is_refused(text: str, version: str, reason: str) -> None:
+    with pytest.raises(ReleaseError, match=reason):
+        TOOL["with_section"](text, version, DAY)
+
+
+def test_the_version_is_in_one_place_and_does_not_go_back() -> None:
+    text = TOOL["VERSION_FILE"].read_text(encoding="utf-8")
+    assert TOOL["with_version"](text, __version__) == text
+    assert '__version__ = "99.0.0"' in TOOL["with_version"](text, "99.0.0")
+    for wrong, reason in (("0.0.1", "below"), ("", "three numbers"), ("1.0", "three numbers")):
+        with pytest.raises(ReleaseError, match=reason):
+            TOOL["with_version"](text, wrong)
+
+
+def test_the_version_is_in_the_changelog() -> None:
+    log = TOOL["CHANGELOG"].read_text(encoding="utf-8")
+    assert f"## {__version__} - " in log
+    assert "## Unreleased\n" in log
