@@ -135,7 +135,6 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/tidy.py
-	$(BIN)/python tools/prose.py
 
 fmt: setup
 	$(BIN)/ruff check --fix .

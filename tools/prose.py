@@ -3,7 +3,7 @@
 It reads the pages, and in the source the docstrings, comments and texts. Code samples and what
 stands in backquotes are left out.
 
-python tools/prose.py
+python tools/prose.py; `make lint` runs it with tools/tidy.py
 """
 
 from __future__ import annotations

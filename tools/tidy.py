@@ -207,7 +207,9 @@ def main() -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"tidy: {len(files)} files, {len(problems)} problems")
-    return 1 if problems else 0
+    import prose  # Next to this file; it needs codespell, which the check above does not.
+
+    return 1 if prose.main() or problems else 0
 
 
 if __name__ == "__main__":

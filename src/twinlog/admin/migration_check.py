@@ -33,7 +33,7 @@ Offsets = dict[tuple[str, str, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What one broker knows beside its log; our own and RocketMQ's inner names left out."""
+    """What one broker knows next to its log; our own and RocketMQ's inner names left out."""
 
     topics: Mapping[str, TopicConfig]
     groups: Mapping[str, GroupConfig]

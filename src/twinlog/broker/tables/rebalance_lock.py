@@ -39,7 +39,7 @@ class RebalanceLockManager(Generic[QueueT]):
         """Lock what is free, expired or already the client's; return what it has locked now.
 
         `is_sure`: nobody else can be the master. Else a renewal, too, must be recorded: a master
-        that was replaced would renew for ever what the next one gives to another client.
+        that was replaced would renew forever what the next one gives to another client.
         """
         held = self._groups.setdefault(group, {})
         kept, moved = [], []

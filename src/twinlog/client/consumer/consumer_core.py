@@ -389,7 +389,7 @@ class ConsumerCore:
 
     async def _let_go(self, queues: Collection[MessageQueue]) -> bool:
         """At a rebalance. A locked queue whose handler still runs stays ours until it ends, or the
-        next member would begin beside it; False: there is one."""
+        next member would begin next to it; False: there is one."""
         if self._needs_locks:
             readers = [self.readers[queue] for queue in queues if queue in self.readers]
             for reader in readers:
