@@ -17,6 +17,7 @@ from support.browser_pages import PAGES_SHOWN, serious_faults, shoot
 from support.console import ConsolePair
 from twinlog.admin import Admin, topics
 from twinlog.client import ConsumeFrom, Message, blocking
+from twinlog.remoting.bodies.topic import TopicConfig
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("load"), pytest.mark.timeout(300)]
 
@@ -339,7 +340,7 @@ def test_a_page_of_ten_thousand_topics(pair: ConsolePair, visit: Visit) -> None:
 
             async def one(number: int) -> None:
                 async with room:
-                    config = topics.TopicConfig(f"many-{number:05}", 1, 1, 6)
+                    config = TopicConfig(f"many-{number:05}", 1, 1, 6)
                     await topics.put_topic_config(admin, pair.master, config)
 
             await asyncio.gather(*(one(number) for number in range(10_000)))

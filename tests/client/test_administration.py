@@ -11,6 +11,7 @@ from support.client_support import eventually, eventually_async
 from twinlog.admin import Admin, brokers, groups, ha, messages, topics
 from twinlog.client import Message, Producer, PushConsumer, ReceivedMessage
 from twinlog.client.errors import ClientError, QueryNotFoundError, UsageError
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 
 Unique = Callable[[str], str]
 
@@ -25,7 +26,7 @@ async def test_topics(cluster: Any, unique: Unique) -> None:
         assert topics.is_user_topic(topic, await topics.system_topics(admin))
         (config,) = (await topics.topic_config(admin, topic)).all_or_raise().values()
         assert config is not None
-        assert (config.read_queues, config.write_queues, config.perm) == (3, 2, 6)
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 2, 6)
         async with Producer("pg", name_server=cluster.name_server) as producer:
             await producer.send_many(Message(topic, b"x") for _ in range(10))
         stats = (await topics.topic_stats(admin, topic)).all_or_raise()
@@ -43,7 +44,7 @@ async def test_groups_from_creation_to_deletion(cluster: Any, unique: Unique) ->
 
     async with Admin(cluster.name_server) as admin:
         await topics.create_topic(admin, topic, read_queues=4)
-        config = groups.GroupConfig(group, retry_max=3)
+        config = SubscriptionGroupConfig(group, retry_max_times=3)
         (await groups.create_group(admin, config)).all_or_raise()
         (known,) = (await groups.list_groups(admin)).all_or_raise().values()
         assert known[group] == config

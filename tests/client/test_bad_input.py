@@ -36,7 +36,7 @@ from twinlog.client.errors import (
     UsageError,
 )
 from twinlog.client.net import calls
-from twinlog.client.net.routes import BrokerData
+from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.codec import decode_header, encode_response
 from twinlog.remoting.framing import FrameSplitter
 
@@ -346,7 +346,7 @@ async def test_a_server_that_talks_nonsense(body: bytes) -> None:
         with pytest.raises(ClientError):
             await send_to(address, send_timeout_ms=300, retry_count=0)
         async with PullConsumer("g", name_server=address) as consumer:
-            consumer._instance.brokers["b"] = BrokerData("b", "C", {0: address})
+            consumer._instance.brokers["b"] = BrokerData("C", "b", {0: address})
             for call in (calls.max_offset, calls.min_offset):
                 with pytest.raises(UnreadableAnswerError, match="offset"):
                     await call(consumer._instance, MessageQueue("T", "b", 0))

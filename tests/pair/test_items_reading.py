@@ -10,8 +10,8 @@ import pytest
 
 from support.local_brokers import SUBSCRIPTION, Brokers, pull, until
 from twinlog.broker.server import Broker
-from twinlog.broker.tables.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 

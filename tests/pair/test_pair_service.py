@@ -11,10 +11,10 @@ from support.local_brokers import Brokers, until
 from support.not_twinlog import NotTwinlog
 from support.processes import free_port
 from twinlog.broker.server import Broker
-from twinlog.broker.tables.subscription_group import SubscriptionGroupConfig
 from twinlog.ha.dialect import Dialect
 from twinlog.ha.twin.link import TwinLink
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.errors import RemotingError

@@ -29,6 +29,7 @@ from support.pair_story import (
 from twinlog.admin import Admin, groups
 from twinlog.client import TransactionState
 from twinlog.client.net import route_table
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 
 TOPICS = ["plain", "ordered", "delayed", "tx"]
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
@@ -72,7 +73,9 @@ class Story:
         """New names seconds before, then SIGKILL with hundreds of sends on their way."""
         await create_topics(self.pair.name_server, ["fresh"])
         async with Admin(self.pair.name_server) as admin:
-            (await groups.create_group(admin, groups.GroupConfig("fresh-group"))).all_or_raise()
+            (
+                await groups.create_group(admin, SubscriptionGroupConfig("fresh-group"))
+            ).all_or_raise()
         await traffic.send("fresh", 5)
         burst = await self._launch_until(traffic, self.rng.randrange(200, 1000))
         on_their_way = sum(not future.done() for future in burst)

@@ -20,11 +20,11 @@ from support.captured import (
 from twinlog.broker.filter.subscription import build_subscription
 from twinlog.broker.server import Broker
 from twinlog.broker.tables.clients import ClientChannelInfo
-from twinlog.broker.tables.subscription_group import group_from_json
 from twinlog.broker.tables.topic_config import topic_from_json
 from twinlog.message.names import OP_HALF_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request

@@ -74,7 +74,7 @@ async def list_brokers(admin: Admin, *, cluster: str | None = None) -> list[Brok
     rows = []
     for name in info.names(cluster):
         broker = info.brokers[name]
-        for broker_id, address in broker.addresses.items():
+        for broker_id, address in broker.broker_addrs.items():
             failure = answers.failures.get(address)
             rows.append(
                 BrokerSummary(

@@ -17,8 +17,9 @@ from twinlog.client.errors import ClientError, NoBrokerError, UsageError
 from twinlog.client.lifetime import Lifetime
 from twinlog.client.net.calls import json_object
 from twinlog.client.net.instance import ClientInstance
-from twinlog.client.net.routes import BrokerData, TopicRoute, parse_broker_data
+from twinlog.client.net.routes import TopicRoute, parse_broker_data
 from twinlog.client.settings import ClientSettings, resolve
+from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Header, Request
 
@@ -67,23 +68,23 @@ class ClusterInfo:
         """One address of each group: the master's, else a slave's."""
         brokers = (self.brokers[name] for name in self.names(cluster))
         return [
-            broker.master_address or next(iter(broker.addresses.values()))
+            broker.master_address or next(iter(broker.broker_addrs.values()))
             for broker in brokers
-            if broker.addresses
+            if broker.broker_addrs
         ]
 
     def without_master(self, cluster: str | None = None) -> dict[str, str]:
         """Groups that have lost their master, and the slave that answers for each."""
         brokers = (self.brokers[name] for name in self.names(cluster))
         return {
-            broker.name: next(iter(broker.addresses.values()))
+            broker.broker_name: next(iter(broker.broker_addrs.values()))
             for broker in brokers
-            if broker.master_address is None and broker.addresses
+            if broker.master_address is None and broker.broker_addrs
         }
 
     def addresses(self, cluster: str | None = None) -> list[str]:
         """Addresses of masters and slaves."""
-        return [a for name in self.names(cluster) for a in self.brokers[name].addresses.values()]
+        return [a for name in self.names(cluster) for a in self.brokers[name].broker_addrs.values()]
 
 
 class Admin(Lifetime):
@@ -180,9 +181,9 @@ class Admin(Lifetime):
         """One address of each broker that has the topic: the master, else a slave."""
         route = await self.route(topic)
         return [
-            broker.master_address or next(iter(broker.addresses.values()))
+            broker.master_address or next(iter(broker.broker_addrs.values()))
             for broker in route.brokers.values()
-            if broker.addresses
+            if broker.broker_addrs
         ]
 
 

@@ -54,6 +54,6 @@ async def _journals(admin: Admin, name: str | None) -> list[str]:
         address
         for broker_name, broker in brokers.items()
         if name in (None, broker_name)
-        for address in broker.addresses.values()
+        for address in broker.broker_addrs.values()
     ]
     return [*replicas, *await find_controllers(admin)]

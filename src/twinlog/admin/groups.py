@@ -10,7 +10,7 @@ from typing import Any
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.topics import delete_topic
 from twinlog.client.consumer.consumer_requests import parse_offset_table
-from twinlog.client.consumer.subscription import SubscriptionData, subscription_from_wire
+from twinlog.client.consumer.subscription import subscription_from_wire
 from twinlog.client.errors import (
     ClientError,
     ConsumerNotOnlineError,
@@ -19,11 +19,16 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import check_group
 from twinlog.client.net import calls
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.calls import body_as, json_object
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.bodies.subscription import SubscriptionData
+from twinlog.remoting.bodies.subscription_group import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -40,48 +45,6 @@ from twinlog.runtime.numbers import number_of
 
 PROGRESS_TIMEOUT_MS = 15_000  # mqadmin's, for brokers with very many queues.
 CONCURRENT_MAX = 16  # Groups asked for at a time: a broker has other things to do.
-
-
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
-    """A group's settings on one broker; the defaults are RocketMQ's."""
-
-    name: str
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    consume_broadcast_enable: bool = True
-    retry_queues: int = 1
-    retry_max: int = 16
-    broker_id: int = 0
-    slow_broker_id: int = 1
-    notify_members: bool = True
-
-    def wire(self) -> dict[str, Any]:
-        return {
-            "brokerId": self.broker_id,
-            "consumeBroadcastEnable": self.consume_broadcast_enable,
-            "consumeEnable": self.consume_enable,
-            "consumeFromMinEnable": self.consume_from_min_enable,
-            "groupName": self.name,
-            "notifyConsumerIdsChangedEnable": self.notify_members,
-            "retryMaxTimes": self.retry_max,
-            "retryQueueNums": self.retry_queues,
-            "whichBrokerWhenConsumeSlowly": self.slow_broker_id,
-        }
-
-
-def group_config_from_wire(data: Mapping[str, Any]) -> GroupConfig:
-    return GroupConfig(
-        name=str(data.get("groupName", "")),
-        consume_enable=bool(data.get("consumeEnable", True)),
-        consume_from_min_enable=bool(data.get("consumeFromMinEnable", True)),
-        consume_broadcast_enable=bool(data.get("consumeBroadcastEnable", True)),
-        retry_queues=number_of(data.get("retryQueueNums", 1)),
-        retry_max=number_of(data.get("retryMaxTimes", 16)),
-        broker_id=number_of(data.get("brokerId", 0)),
-        slow_broker_id=number_of(data.get("whichBrokerWhenConsumeSlowly", 1)),
-        notify_members=bool(data.get("notifyConsumerIdsChangedEnable", True)),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,38 +108,37 @@ class OffsetReset:
 # Settings
 
 
-async def list_groups(admin: Admin) -> Gathered[dict[str, GroupConfig]]:
+async def list_groups(admin: Admin) -> Gathered[dict[str, SubscriptionGroupConfig]]:
     """Every group that a master has settings for, by broker address; a slave's without one."""
     return await gather(await admin.readers(), lambda address: group_configs(admin, address))
 
 
-async def group_configs(admin: Admin, address: str) -> dict[str, GroupConfig]:
+async def group_configs(admin: Admin, address: str) -> dict[str, SubscriptionGroupConfig]:
     """Every group that one broker has settings for."""
     answer = await admin.ask(
         address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, action="list of groups"
     )
-    table = json_object(answer).get("subscriptionGroupTable") or {}
-    return {name: group_config_from_wire(data) for name, data in table.items()}
+    return body_as(answer, SubscriptionGroupWrapper).subscription_group_table
 
 
 def is_user_group(name: str) -> bool:
     return not is_system_group(name)
 
 
-async def put_group_config(admin: Admin, address: str, config: GroupConfig) -> Request:
+async def put_group_config(admin: Admin, address: str, config: SubscriptionGroupConfig) -> Request:
     """Create or change a group on one broker, every setting as given."""
-    check_group(config.name)
+    check_group(config.group_name)
     return await admin.ask(
         address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None,
-        fastjson.dumps(config.wire()), action=f"group {config.name!r}",
+        fastjson.dumps(config.to_json()), action=f"group {config.group_name!r}",
     )  # fmt: skip
 
 
 async def create_group(
-    admin: Admin, config: GroupConfig, *, cluster: str | None = None
+    admin: Admin, config: SubscriptionGroupConfig, *, cluster: str | None = None
 ) -> Gathered[Request]:
     """Create or change a group on every master."""
-    check_group(config.name)
+    check_group(config.group_name)
     return await gather(
         await admin.masters(cluster), lambda address: put_group_config(admin, address, config)
     )

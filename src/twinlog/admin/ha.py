@@ -17,7 +17,6 @@ from twinlog.admin.brokers import broker_runtime, first_number
 from twinlog.admin.client import Admin
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
 from twinlog.client.net.calls import json_object
-from twinlog.client.net.routes import BrokerData
 from twinlog.observe.health import (
     DiskFacts,
     GroupFacts,
@@ -28,7 +27,7 @@ from twinlog.observe.health import (
     SlaveFacts,
     judge_group,
 )
-from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of
 
@@ -165,17 +164,17 @@ def _with_rivals(status: GroupHAStatus, rivals: Sequence[Mapping[str, Any]]) -> 
 
 async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
     master = broker.master_address
-    slaves = {i: a for i, a in broker.addresses.items() if i != MASTER_ID}
+    slaves = {i: a for i, a in broker.broker_addrs.items() if i != MASTER_ID}
     if master is None:
-        return await _with_slaves(admin, _lost(broker.name, None, "", len(slaves)), slaves)
+        return await _with_slaves(admin, _lost(broker.broker_name, None, "", len(slaves)), slaves)
     try:
         answer = await admin.ask(master, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
     except RequestCodeNotSupportedError:
         status = await _compare_offsets(admin, broker, master, slaves)
     except ClientError as error:
-        status = _lost(broker.name, master, str(error), len(slaves))
+        status = _lost(broker.broker_name, master, str(error), len(slaves))
     else:
-        status = parse_ha_status(json_object(answer), broker.name, master, len(slaves))
+        status = parse_ha_status(json_object(answer), broker.broker_name, master, len(slaves))
     return await _with_slaves(admin, status, slaves)
 
 
@@ -365,12 +364,12 @@ async def _compare_offsets(
         lag = max(0, end - number_of(slave.get("commitLogMaxOffset", 0)))
         replicas.append(ReplicaState(address, end - lag, lag, is_in_sync=lag == 0))
     facts = GroupFacts(
-        name=broker.name,
+        name=broker.broker_name,
         master_address=master,
         replicas=tuple(_replica_facts(replica) for replica in replicas),
         registered_slaves=len(slaves),
     )
-    return GroupHAStatus(broker.name, master, end, None, "", tuple(replicas), facts)
+    return GroupHAStatus(broker.broker_name, master, end, None, "", tuple(replicas), facts)
 
 
 def time_text(wall_ms: int) -> str:

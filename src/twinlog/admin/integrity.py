@@ -16,7 +16,7 @@ async def find_broker(admin: Admin, place: str) -> str:
     brokers = (await admin.cluster()).brokers
     name, _, number = place.partition(":")
     if name in brokers:
-        addresses = brokers[name].addresses
+        addresses = brokers[name].broker_addrs
         wanted = number_of(number) if is_number(number) else min(addresses)
         if wanted in addresses:
             return addresses[wanted]

@@ -70,9 +70,9 @@ async def query_by_key(
     header = QueryMessageRequestHeader(topic, key, max_count, begin_ms, end_ms, is_unique_key)
     route = await admin.route(topic)
     names = {
-        broker.master_address or next(iter(broker.addresses.values())): broker.name
+        broker.master_address or next(iter(broker.broker_addrs.values())): broker.broker_name
         for broker in route.brokers.values()
-        if broker.addresses
+        if broker.broker_addrs
     }
 
     async def ask(address: str) -> list[ReceivedMessage]:
@@ -127,8 +127,8 @@ async def query_by_offset_id(admin: Admin, message_id: str) -> ReceivedMessage:
 
 async def _broker_name(admin: Admin, address: str) -> str:
     for broker in (await admin.cluster()).brokers.values():
-        if address in broker.addresses.values():
-            return broker.name
+        if address in broker.broker_addrs.values():
+            return broker.broker_name
     return ""
 
 
@@ -233,13 +233,13 @@ async def copies(admin: Admin, message: ReceivedMessage) -> dict[str, bool | Non
             return False
         return any(
             copy.message_id == message.message_id and copy.queue_offset == message.queue_offset
-            for copy in calls.decode_messages(answer.body, broker.name)
+            for copy in calls.decode_messages(answer.body, broker.broker_name)
         )
 
-    found = await gather(broker.addresses.values(), ask)
+    found = await gather(broker.broker_addrs.values(), ask)
     return {
-        f"{broker.name}:{number}": found.values.get(address)
-        for number, address in sorted(broker.addresses.items())
+        f"{broker.broker_name}:{number}": found.values.get(address)
+        for number, address in sorted(broker.broker_addrs.items())
     }
 
 

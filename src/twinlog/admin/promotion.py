@@ -21,8 +21,7 @@ from twinlog.client.errors import (
     RequestCodeNotSupportedError,
 )
 from twinlog.client.net.calls import json_object
-from twinlog.client.net.routes import BrokerData
-from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.twinlog import (
     TwinlogPromoteRequestHeader,
@@ -246,7 +245,7 @@ async def compare(
     admin: Admin, broker: BrokerData, wanted: str | None, also: Sequence[str] = ()
 ) -> Comparison | None:
     """Ask every replica; None when no slave answers, or `wanted` (id or address) is none."""
-    addresses = {address: number for number, address in broker.addresses.items()}
+    addresses = {address: number for number, address in broker.broker_addrs.items()}
     addresses |= {address: -1 for address in also if address not in addresses}
     asked = await asyncio.gather(*(_ask(admin, a, number) for a, number in addresses.items()))
     replicas = await _with_digests(admin, asked)
@@ -257,7 +256,7 @@ async def compare(
     lost: int | None = 0
     if verdict.longest is not None:
         lost = await _count(admin, verdict.longest, target.log_end)
-    return Comparison(broker.name, tuple(replicas), verdict, lost, target.master_role)
+    return Comparison(broker.broker_name, tuple(replicas), verdict, lost, target.master_role)
 
 
 def _named(replicas: Sequence[Replica], wanted: str) -> Replica | None:

@@ -69,7 +69,7 @@ async def all_replicas(admin: Admin, info: ClusterInfo, *, timeout_ms: float) ->
     places = [
         (name, broker_id, address)
         for name in info.names()
-        for broker_id, address in sorted(info.brokers[name].addresses.items())
+        for broker_id, address in sorted(info.brokers[name].broker_addrs.items())
     ]
     return list(
         await asyncio.gather(

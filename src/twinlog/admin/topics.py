@@ -9,12 +9,14 @@ from twinlog.admin.names import is_user_topic as is_user_topic
 from twinlog.admin.names import system_names
 from twinlog.client.errors import UsageError
 from twinlog.client.message import check_topic
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.calls import body_as, json_object
 from twinlog.client.net.routes import TopicRoute
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.bodies.common import TopicList, queue_from_answer
+from twinlog.remoting.bodies.registration import TopicConfigSerializeWrapper
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -31,19 +33,6 @@ from twinlog.remoting.headers.namesrv import (
     PutKVConfigRequestHeader,
 )
 from twinlog.runtime.numbers import number_of
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """A topic as one broker has it."""
-
-    name: str
-    read_queues: int
-    write_queues: int
-    perm: int
-    order: bool = False
-    filter_type: str = "SINGLE_TAG"
-    sys_flag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +61,7 @@ async def list_topics(admin: Admin, *, cluster: str | None = None) -> list[str]:
             GetTopicsByClusterRequestHeader(cluster),
             action="list of topics",
         )
-    return sorted(json_object(answer).get("topicList") or ()) if answer.body else []
+    return sorted(body_as(answer, TopicList).topic_list)
 
 
 async def system_topics(admin: Admin) -> frozenset[str]:
@@ -98,7 +87,7 @@ async def create_topic(
         raise UsageError("a topic has at least one queue")
     if perm not in (0, 2, 4, 6):
         raise UsageError(f"perm {perm}: 2 (write), 4 (read) or 6 (both) are known")
-    config = TopicConfig(name, read_queues, write_queues or read_queues, perm, order)
+    config = TopicConfig(name, read_queues, write_queues or read_queues, perm, order=order)
 
     async def create(master: str) -> Request:
         return await put_topic_config(admin, master, config)
@@ -109,17 +98,17 @@ async def create_topic(
 async def put_topic_config(admin: Admin, address: str, config: TopicConfig) -> Request:
     """Create or change a topic on one broker, every setting as given."""
     header = CreateTopicRequestHeader(
-        topic=check_topic(config.name),
+        topic=check_topic(config.topic_name),
         default_topic=AUTO_CREATE_TOPIC,
-        read_queue_nums=config.read_queues,
-        write_queue_nums=config.write_queues,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
         perm=config.perm,
-        topic_filter_type=config.filter_type,
-        topic_sys_flag=config.sys_flag,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
         order=config.order,
     )
     return await admin.ask(
-        address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, action=f"topic {config.name!r}"
+        address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, action=f"topic {config.topic_name!r}"
     )
 
 
@@ -159,19 +148,7 @@ async def topic_config(admin: Admin, name: str) -> Gathered[TopicConfig | None]:
 async def all_topic_configs(admin: Admin, address: str) -> dict[str, TopicConfig]:
     """Every topic of one broker."""
     answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, action="topic settings")
-    table = json_object(answer).get("topicConfigTable") or {}
-    return {
-        name: TopicConfig(
-            name=str(data.get("topicName") or name),
-            read_queues=number_of(data.get("readQueueNums", 16)),
-            write_queues=number_of(data.get("writeQueueNums", 16)),
-            perm=number_of(data.get("perm", 6)),
-            order=bool(data.get("order", False)),
-            filter_type=str(data.get("topicFilterType") or "SINGLE_TAG"),
-            sys_flag=number_of(data.get("topicSysFlag", 0)),
-        )
-        for name, data in table.items()
-    }
+    return body_as(answer, TopicConfigSerializeWrapper).topic_config_table
 
 
 async def topic_stats(admin: Admin, name: str) -> Gathered[list[QueueStats]]:
@@ -224,7 +201,7 @@ async def broker_system_topics(admin: Admin, address: str) -> list[str]:
     answer = await admin.ask(
         address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, action="list of system topics"
     )
-    return list(json_object(answer).get("topicList") or ()) if answer.body else []
+    return body_as(answer, TopicList).topic_list
 
 
 # The name servers' table of values

@@ -47,9 +47,9 @@ async def restart_order(admin: Admin, *, cluster: str | None = None) -> tuple[Re
     slaves run what it will run."""
     info = await admin.cluster()
     steps = [
-        RestartStep(name, broker_id, address, has_slave=len(info.brokers[name].addresses) > 1)
+        RestartStep(name, broker_id, address, has_slave=len(info.brokers[name].broker_addrs) > 1)
         for name in info.names(cluster)
-        for broker_id, address in info.brokers[name].addresses.items()
+        for broker_id, address in info.brokers[name].broker_addrs.items()
     ]
     return tuple(
         sorted(steps, key=lambda s: (s.broker_id == MASTER_ID, s.broker_name, s.broker_id))

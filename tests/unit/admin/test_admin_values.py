@@ -9,16 +9,15 @@ import pytest
 from twinlog.admin.brokers import BrokerSummary, first_number, read_properties
 from twinlog.admin.client import ClusterInfo, Gathered, gather
 from twinlog.admin.groups import (
-    GroupConfig,
     GroupProgress,
-    group_config_from_wire,
     parse_consume_stats,
 )
 from twinlog.admin.ha import MetadataState, parse_ha_status, parse_metadata
 from twinlog.admin.topics import is_user_topic, parse_topic_stats
 from twinlog.client.errors import BrokerUnreachableError, UsageError
-from twinlog.client.net.routes import BrokerData
 from twinlog.client.queues import MessageQueue
+from twinlog.remoting.bodies.route import BrokerData
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig, group_from_json
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 KEY = b'{"brokerName":"broker-a","queueId":0,"topic":"T"}'
@@ -38,9 +37,9 @@ def test_consumption_statistics_as_java_writes_them() -> None:
 
 
 def test_group_settings_come_back() -> None:
-    config = GroupConfig("g", consume_enable=False, retry_max=3)
-    assert group_config_from_wire(config.wire()) == config
-    assert group_config_from_wire({"groupName": "g"}) == GroupConfig("g")
+    config = SubscriptionGroupConfig("g", consume_enable=False, retry_max_times=3)
+    assert group_from_json(config.to_json()) == config
+    assert group_from_json({"groupName": "g"}) == SubscriptionGroupConfig("g")
 
 
 def test_settings_are_lines() -> None:
@@ -68,7 +67,7 @@ def test_topics_of_users_and_of_rocketmq() -> None:
 
 def test_clusters_by_name() -> None:
     info = ClusterInfo(
-        {"a": BrokerData("a", "C", {0: "h:1", 1: "h:2"}), "b": BrokerData("b", "D", {1: "h:3"})},
+        {"a": BrokerData("C", "a", {0: "h:1", 1: "h:2"}), "b": BrokerData("D", "b", {1: "h:3"})},
         {"C": ("a",), "D": ("b",)},
     )
     assert info.masters() == ["h:1"]

@@ -13,11 +13,11 @@ from support.captured import Peer, open_without_ports, write_file
 from support.stores import ManualClock
 from twinlog.broker.filter.bloom import BloomParameters, murmur3_low64
 from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
-from twinlog.broker.filter.subscription import SubscriptionData
 from twinlog.broker.server import Broker, build_broker
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.message.properties import encode_properties
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request

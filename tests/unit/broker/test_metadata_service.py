@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from support.broker_tables import Side
-from twinlog.broker.tables.subscription_group import SubscriptionGroupConfig
 from twinlog.message.model import PutMessage
 from twinlog.message.names import METADATA_TOPIC
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
 
 

@@ -14,10 +14,10 @@ import pytest
 from support.broker_tables import Side
 from twinlog.broker.pair.slave_synchronize import SPARED_MAX, SlaveSynchronize
 from twinlog.broker.tables.config_file import ConfigFile
-from twinlog.broker.tables.subscription_group import SubscriptionGroupConfig
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message.model import PutMessage
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode as Code
 from twinlog.remoting.command import RemotingCommand

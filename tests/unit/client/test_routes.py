@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.client.net.routes import BrokerData, choose_read_address, parse_route
+from twinlog.client.net.routes import choose_read_address, parse_route
+from twinlog.remoting.bodies.route import BrokerData
 
 
 def route_data(**changes: Any) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def test_the_template_topic_becomes_the_route_of_a_new_topic() -> None:
         {"brokerName": "a", "perm": 7, "readQueueNums": 2, "writeQueueNums": 2},
     ]
     route = parse_route(data).as_template_for_new_topic(4)
-    assert [(d.write_queues, d.perm) for d in route.queue_data] == [(4, 6), (2, 6)]
+    assert [(d.write_queue_nums, d.perm) for d in route.queue_data] == [(4, 6), (2, 6)]
 
 
 def test_an_empty_route_has_nothing() -> None:
@@ -58,7 +59,7 @@ def test_an_empty_route_has_nothing() -> None:
     assert route.read_queues("T") == route.write_queues("T") == []
 
 
-BROKER = BrokerData("b", "C", {0: "m", 1: "s1", 2: "s2"})
+BROKER = BrokerData("C", "b", {0: "m", 1: "s1", 2: "s2"})
 
 
 def chosen(broker: BrokerData, suggested: int, *down: str) -> tuple[str, bool] | None:
@@ -73,7 +74,7 @@ def test_the_suggested_replica_is_read() -> None:
 
 
 def test_an_unknown_slave_means_the_next_one() -> None:
-    assert chosen(BrokerData("b", "C", {0: "m", 2: "s2"}), 1) == ("s2", True)
+    assert chosen(BrokerData("C", "b", {0: "m", 2: "s2"}), 1) == ("s2", True)
 
 
 def test_a_replica_that_cannot_be_reached_is_replaced() -> None:
@@ -88,5 +89,5 @@ def test_the_last_resort_is_the_suggested_one() -> None:
 
 
 def test_no_address_is_no_answer() -> None:
-    assert chosen(BrokerData("b", "C", {}), 0) is None
-    assert BrokerData("b", "C", {}).master_address is None
+    assert chosen(BrokerData("C", "b", {}), 0) is None
+    assert BrokerData("C", "b", {}).master_address is None

@@ -5,26 +5,25 @@ from __future__ import annotations
 import pytest
 
 from twinlog.client.consumer.subscription import (
-    SQL92,
-    SubscriptionData,
     parse_subscription,
     subscription_from_wire,
 )
 from twinlog.client.errors import InvalidSubscriptionError
+from twinlog.remoting.bodies.subscription import SQL92_TYPE, SubscriptionData
 
 
 @pytest.mark.parametrize("expression", [None, "", "*", "  * "])
 def test_everything(expression: str | None) -> None:
     subscription = parse_subscription("T", expression)
-    assert (subscription.expression, subscription.tags) == ("*", ())
+    assert (subscription.sub_string, subscription.tags_set) == ("*", ())
     assert subscription.accepts(None)
     assert subscription.accepts("x")
 
 
 def test_tags_are_split_trimmed_and_hashed() -> None:
     subscription = parse_subscription("T", "TagA || TagB||TagA||", version=5)
-    assert subscription.tags == ("TagA", "TagB")
-    assert subscription.wire() == {
+    assert subscription.tags_set == ("TagA", "TagB")
+    assert subscription.to_json() == {
         "classFilterMode": False,
         "codeSet": [2598919, 2598920],
         "expressionType": "TAG",
@@ -36,13 +35,13 @@ def test_tags_are_split_trimmed_and_hashed() -> None:
     assert subscription.accepts("TagB")
     assert not subscription.accepts("other")
     assert not subscription.accepts(None)
-    assert subscription.is_tag
+    assert subscription.is_tag_type
 
 
 def test_sql_is_kept_as_it_is() -> None:
     subscription = parse_subscription("T", " a > 3 ", sql=True)
-    assert (subscription.expression, subscription.expression_type) == ("a > 3", SQL92)
-    assert not subscription.is_tag
+    assert (subscription.sub_string, subscription.expression_type) == ("a > 3", SQL92_TYPE)
+    assert not subscription.is_tag_type
     assert subscription.accepts(None)
 
 
@@ -56,5 +55,5 @@ def test_what_cannot_be_read_is_refused(expression: object, sql: bool) -> None:
 
 def test_the_wire_form_comes_back() -> None:
     subscription = parse_subscription("T", "a || b", version=3)
-    assert subscription_from_wire(subscription.wire()) == subscription
+    assert subscription_from_wire(subscription.to_json()) == subscription
     assert subscription_from_wire({"topic": "T"}) == SubscriptionData("T")

@@ -16,10 +16,10 @@ from typing import Any
 
 from twinlog.broker.filter.bloom import BloomParameters
 from twinlog.broker.filter.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
-from twinlog.broker.filter.subscription import SubscriptionData
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
+from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import number_of

@@ -1,76 +1,21 @@
-"""What a group wants of a topic (RocketMQ's SubscriptionData and FilterAPI). Pure.
-
-Tag hashes are always rebuilt from the text: the C++ client sends wrong ones in its heartbeats.
-"""
+"""Subscriptions out of heartbeats and pulls (RocketMQ's FilterAPI). Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from twinlog.message.hashing import jhash
+from twinlog.remoting.bodies.subscription import (
+    SUB_ALL,
+    TAG_TYPE,
+    SubscriptionData,
+    is_tag_type,
+    split_tags,
+)
 from twinlog.runtime.numbers import number_of
-
-SUBSCRIBE_ALL = "*"
-TAG_TYPE = "TAG"
 
 
 class SubscriptionError(ValueError):
     """An expression that cannot be a subscription."""
-
-
-class SubscriptionData:
-    """One topic of a group: the expression, its tags and their hashes."""
-
-    __slots__ = (
-        "class_filter_mode",
-        "code_set",
-        "expression_type",
-        "sub_string",
-        "sub_version",
-        "tags_set",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        sub_string: str = SUBSCRIBE_ALL,
-        *,
-        expression_type: str = TAG_TYPE,
-        tags: tuple[str, ...] = (),
-        sub_version: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.sub_string = sub_string
-        self.expression_type = expression_type
-        self.tags_set = tags
-        self.code_set = frozenset(jhash(tag) for tag in tags)
-        self.sub_version = sub_version
-        self.class_filter_mode = False
-
-    @property
-    def is_tag_type(self) -> bool:
-        return is_tag_type(self.expression_type)
-
-    @property
-    def is_all(self) -> bool:
-        """Whether every message matches."""
-        return self.is_tag_type and self.sub_string == SUBSCRIBE_ALL
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "classFilterMode": self.class_filter_mode,
-            "codeSet": [jhash(tag) for tag in self.tags_set],
-            "expressionType": self.expression_type,
-            "subString": self.sub_string,
-            "subVersion": self.sub_version,
-            "tagsSet": list(self.tags_set),
-            "topic": self.topic,
-        }
-
-
-def is_tag_type(expression_type: str | None) -> bool:
-    return not expression_type or expression_type == TAG_TYPE
 
 
 def build_subscription(
@@ -90,12 +35,11 @@ def build_subscription(
             expression_type=expression_type or TAG_TYPE,
             sub_version=sub_version,
         )
-    if not sub_string or sub_string == SUBSCRIBE_ALL:
+    if not sub_string or sub_string == SUB_ALL:
         return SubscriptionData(topic, sub_version=sub_version)
-    tags = tuple(dict.fromkeys(t for part in sub_string.split("||") if (t := part.strip())))
     if not sub_string.replace("||", ""):
         raise SubscriptionError("subString split error")
-    return SubscriptionData(topic, sub_string, tags=tags, sub_version=sub_version)
+    return SubscriptionData(topic, sub_string, tags=split_tags(sub_string), sub_version=sub_version)
 
 
 def subscription_from_json(value: Any) -> SubscriptionData:

@@ -30,13 +30,14 @@ from twinlog.broker.pair.metadata_log import (
 from twinlog.broker.pair.skip_guard import Armed, SkipGuard
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager, group_from_json
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
 from twinlog.broker.tables.topic_config import TopicConfigManager, topic_from_json
 from twinlog.ha.epochs import EpochEntry
 from twinlog.message.model import PutMessage
 from twinlog.message.names import METADATA_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.remoting.bodies.common import MessageQueue
+from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.message_store import MessageStore

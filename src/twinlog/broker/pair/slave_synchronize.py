@@ -29,10 +29,11 @@ from twinlog.broker.pair.metadata_log import OffsetsMoved
 from twinlog.broker.tables import offset_json
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.broker.tables.data_version import DataVersion
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager, group_from_json
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
 from twinlog.broker.tables.topic_config import TopicConfigManager, topic_from_json
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address, split_address
+from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand

@@ -17,10 +17,11 @@ from twinlog.broker.routes.registration import Registration
 from twinlog.broker.stats.broker_stats import BrokerStatsManager
 from twinlog.broker.tables.clients import ConsumerManager
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager, group_from_json
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
 from twinlog.broker.tables.topic_config import FILTER_TYPES, TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue
+from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request

@@ -9,7 +9,6 @@ from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
 from twinlog.broker.filter.sql92 import FilterSyntaxError, compile_filter
 from twinlog.broker.filter.subscription import (
     SubscriptionError,
-    is_tag_type,
     subscription_from_json,
 )
 from twinlog.broker.tables.clients import (
@@ -21,6 +20,7 @@ from twinlog.broker.tables.clients import (
 from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import names
+from twinlog.remoting.bodies.subscription import is_tag_type
 from twinlog.remoting.codec import language_name
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request

@@ -18,7 +18,6 @@ from twinlog.broker.filter.consumer_filter import (
 )
 from twinlog.broker.filter.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
 from twinlog.broker.filter.subscription import (
-    SubscriptionData,
     SubscriptionError,
     build_subscription,
 )
@@ -34,12 +33,11 @@ from twinlog.broker.stats.broker_stats import (
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.broker.tables.clients import ConsumerManager
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.tables.subscription_group import (
-    SubscriptionGroupConfig,
-    SubscriptionGroupManager,
-)
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import perm
+from twinlog.remoting.bodies.subscription import SubscriptionData
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codec import encode_pull_opening
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request

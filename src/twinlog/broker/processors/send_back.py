@@ -16,10 +16,7 @@ from twinlog.broker.stats.broker_stats import (
     SNDBCK_PUT_NUMS,
     BrokerStatsManager,
 )
-from twinlog.broker.tables.subscription_group import (
-    SubscriptionGroupConfig,
-    SubscriptionGroupManager,
-)
+from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import names, perm
 from twinlog.message.model import PutMessage, Record
@@ -32,6 +29,7 @@ from twinlog.message.properties import (
     tags_and_keys,
 )
 from twinlog.message.record import RecordError, decode_record
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.send import ConsumerSendMsgBackRequestHeader

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from twinlog.broker.filter.subscription import SubscriptionData
+from twinlog.remoting.bodies.subscription import SubscriptionData
 
 _LOG = logging.getLogger("twinlog.broker")
 

@@ -9,45 +9,17 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from twinlog.broker.names import spoils_path
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.broker.tables.data_version import DataVersion
 from twinlog.message import names
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig, group_from_json
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.saving import TableSaver, TableText
 
 _LOG = logging.getLogger("twinlog.broker")
-
-
-class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
-    """One group; the values here are Apache's defaults."""
-
-    group_name: str
-    broker_id: int = 0
-    consume_broadcast_enable: bool = True
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: int = 16
-    retry_queue_nums: int = 1
-    which_broker_when_consume_slowly: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "brokerId": self.broker_id,
-            "consumeBroadcastEnable": self.consume_broadcast_enable,
-            "consumeEnable": self.consume_enable,
-            "consumeFromMinEnable": self.consume_from_min_enable,
-            "groupName": self.group_name,
-            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
-            "retryMaxTimes": self.retry_max_times,
-            "retryQueueNums": self.retry_queue_nums,
-            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
-        }
 
 
 class SubscriptionGroupManager:
@@ -134,8 +106,3 @@ class SubscriptionGroupManager:
 def _pretty_text(group: SubscriptionGroupConfig) -> str:
     """The member of the table in the file."""
     return fastjson.dumps_pretty({group.group_name: group.to_json()}, level=1)[1:-3].decode()
-
-
-def group_from_json(value: Any) -> SubscriptionGroupConfig:
-    """A group out of a JSON object; what is missing takes the default."""
-    return msgspec.convert(value, SubscriptionGroupConfig, strict=False)

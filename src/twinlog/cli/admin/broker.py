@@ -114,13 +114,13 @@ async def addresses_of(admin: Admin, name: str) -> list[str]:
     """The addresses of a broker given by name (all its replicas), by NAME:ID, or by address."""
     info = await admin.cluster()
     if name in info.brokers:
-        return list(info.brokers[name].addresses.values())
+        return list(info.brokers[name].broker_addrs.values())
     group, _, number = name.rpartition(":")
     broker_id = number_or_none(number)
     if group in info.brokers and broker_id is not None:
-        address = info.brokers[group].addresses.get(broker_id)
+        address = info.brokers[group].broker_addrs.get(broker_id)
         if address is None:
-            known = ", ".join(f"{group}:{i}" for i in info.brokers[group].addresses)
+            known = ", ".join(f"{group}:{i}" for i in info.brokers[group].broker_addrs)
             raise CommandError(f"no broker {name!r}", NOT_FOUND, hint=f"there is: {known}")
         return [address]
     if broker_id is not None and group:

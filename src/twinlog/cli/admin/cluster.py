@@ -54,7 +54,7 @@ def list_command(session: Session) -> int:
         rows: list[dict[str, Any]] = []
         for name in sorted(info.clusters):
             members = info.names(name)
-            count = sum(len(info.brokers[member].addresses) for member in members)
+            count = sum(len(info.brokers[member].broker_addrs) for member in members)
             rows.append({"cluster": name, "groups": members, "brokers": count})
         columns = [Column("cluster"), Column("brokers", is_right=True), Column("groups")]
         return Report([Table(columns, rows, empty="no broker has registered")])

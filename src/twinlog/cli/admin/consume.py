@@ -26,9 +26,9 @@ from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
-    from twinlog.client.consumer.subscription import SubscriptionData
     from twinlog.client.message import ReceivedMessage
     from twinlog.client.queues import MessageQueue
+    from twinlog.remoting.bodies.subscription import SubscriptionData
 
 SUSPEND_MS = 5000
 PULL_COUNT = 32

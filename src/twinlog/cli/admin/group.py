@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +24,8 @@ from twinlog.message.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
-    from twinlog.admin.groups import GroupConfig, GroupMembers, GroupProgress
+    from twinlog.admin.groups import GroupMembers, GroupProgress
+    from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 
 _TABLE = {
     "reset": (
@@ -43,21 +43,23 @@ def group() -> None:
     """Consumer groups: settings, members, how far they are, moving them."""
 
 
-async def all_groups(admin: Admin) -> tuple[dict[str, dict[str, GroupConfig]], list[str]]:
+async def all_groups(
+    admin: Admin,
+) -> tuple[dict[str, dict[str, SubscriptionGroupConfig]], list[str]]:
     """Settings by group and broker address, and who did not answer."""
     from twinlog.admin import groups
 
     found = await groups.list_groups(admin)
     if not found.values:
         found.all_or_raise()
-    table: dict[str, dict[str, GroupConfig]] = {}
+    table: dict[str, dict[str, SubscriptionGroupConfig]] = {}
     for address, configs in found.values.items():
         for name, config in configs.items():
             table.setdefault(name, {})[address] = config
     return table, missing_of(found)
 
 
-async def check_group_exists(admin: Admin, name: str) -> dict[str, GroupConfig]:
+async def check_group_exists(admin: Admin, name: str) -> dict[str, SubscriptionGroupConfig]:
     """Its settings by broker; raises with the nearest name."""
     from twinlog.admin import groups
 
@@ -101,7 +103,7 @@ async def _list(admin: Admin, is_all: bool, output: str) -> Report:
                 "model": online.message_model if online else None,
                 "topics": None if isinstance(known, Exception) else _topics(known),
                 "enabled": config.consume_enable,
-                "retry_max": config.retry_max,
+                "retry_max": config.retry_max_times,
             }
         )
     columns = [
@@ -142,12 +144,12 @@ async def _show(admin: Admin, name: str) -> Report:
         "consume_from": members.consume_from if members else None,
         "enabled": config.consume_enable,
         "broadcast_enabled": config.consume_broadcast_enable,
-        "retry_max": config.retry_max,
-        "retry_queues": config.retry_queues,
+        "retry_max": config.retry_max_times,
+        "retry_queues": config.retry_queue_nums,
         "brokers": sorted(configs),
     }
     subscriptions: list[dict[str, Any]] = [
-        {"topic": entry.topic, "expression": entry.expression, "type": entry.expression_type}
+        {"topic": entry.topic, "expression": entry.sub_string, "type": entry.expression_type}
         for entry in (members.subscriptions if members else ())
     ]
     columns = [Column("topic"), Column("expression"), Column("type")]
@@ -238,13 +240,15 @@ async def _progress(admin: Admin, name: str, topic: str | None, output: str) -> 
 
 def _settings(command: Any) -> Any:
     options = [
-        click.option("--retry-max", type=click.IntRange(min=0), help="Then to the dead letters."),
-        click.option("--retry-queues", type=click.IntRange(min=0)),
+        click.option("--retry-max", "retry_max_times", type=click.IntRange(min=0),
+                     help="Then to the dead letters."),
+        click.option("--retry-queues", "retry_queue_nums", type=click.IntRange(min=0)),
         click.option("--consume/--no-consume", "consume_enable", default=None,
                      help="Whether anybody of the group gets messages."),
         click.option("--broadcast/--no-broadcast", "consume_broadcast_enable", default=None),
         click.option("--from-min/--no-from-min", "consume_from_min_enable", default=None),
-        click.option("--slow-broker-id", type=int, help="The slave for readers that are behind."),
+        click.option("--slow-broker-id", "which_broker_when_consume_slowly", type=int,
+                     help="The slave for readers that are behind."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -261,12 +265,13 @@ def create(session: Session, name: str, cluster: str | None, **values: Any) -> i
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import groups
+        from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 
         table, _ = await all_groups(admin)
         if name in table:
             hint = f"change it with: twinlog group update {name}"
             raise CommandError(f"group {name!r} exists", FAILED, hint=hint)
-        config = groups.GroupConfig(name, **{k: v for k, v in values.items() if v is not None})
+        config = SubscriptionGroupConfig(name, **{k: v for k, v in values.items() if v is not None})
         found = await groups.create_group(admin, config, cluster=cluster)
         if not found.values:
             found.all_or_raise()
@@ -282,13 +287,13 @@ _CONFIG_COLUMNS = [
 ]  # fmt: skip
 
 
-def _config_row(address: str, config: GroupConfig) -> dict[str, Any]:
+def _config_row(address: str, config: SubscriptionGroupConfig) -> dict[str, Any]:
     return {
-        "group": config.name,
+        "group": config.group_name,
         "broker_address": address,
         "enabled": config.consume_enable,
-        "retry_max": config.retry_max,
-        "retry_queues": config.retry_queues,
+        "retry_max": config.retry_max_times,
+        "retry_queues": config.retry_queue_nums,
     }
 
 
@@ -303,11 +308,15 @@ def update(session: Session, name: str, **values: Any) -> int:
         raise CommandError("nothing to change", USAGE, hint="see: twinlog group update --help")
 
     async def action(admin: Admin) -> Report:
+        import msgspec
+
         from twinlog.admin import groups
         from twinlog.admin.client import gather
 
         configs = await check_group_exists(admin, name)
-        changed = {address: replace(config, **given) for address, config in configs.items()}
+        changed = {
+            address: msgspec.structs.replace(config, **given) for address, config in configs.items()
+        }
         found = await gather(
             changed, lambda address: groups.put_group_config(admin, address, changed[address])
         )
@@ -354,7 +363,7 @@ def check(session: Session, name: str) -> int:
         await check_group_exists(admin, name)
         found = await groups.member_subscriptions(admin, name)
         texts = {
-            client: "; ".join(sorted(f"{s.topic} {s.expression}" for s in entries))
+            client: "; ".join(sorted(f"{s.topic} {s.sub_string}" for s in entries))
             for client, entries in found.values.items()
         }
         is_same = len(set(texts.values())) <= 1

@@ -309,7 +309,7 @@ class _Promotion:
         broker = brokers[self.name]
         comparison = await promotion.compare(admin, broker, self.wanted, self.also)
         if comparison is None and self.wanted is not None:
-            known = ", ".join(f"{number} at {a}" for number, a in broker.addresses.items())
+            known = ", ".join(f"{number} at {a}" for number, a in broker.broker_addrs.items())
             raise CommandError(f"no replica {self.wanted!r} of {self.name}", NOT_FOUND,
                                hint=f"there is: {known}")  # fmt: skip
         if comparison is None:

@@ -24,7 +24,7 @@ from twinlog.cli.output import Column, Report, Table, show_time
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
-    from twinlog.admin.topics import TopicConfig
+    from twinlog.remoting.bodies.topic import TopicConfig
 
 PERMS = {"rw": 6, "r": 4, "w": 2, "none": 0, "6": 6, "4": 4, "2": 2, "0": 0}
 PERM_NAMES = {6: "rw", 4: "r", 2: "w", 0: "none"}
@@ -112,15 +112,17 @@ async def _add_settings(admin: Admin, rows: list[dict[str, Any]]) -> list[str]:
     from twinlog.admin.client import gather
 
     info = await admin.cluster()
-    names = {address: name for name, b in info.brokers.items() for address in b.addresses.values()}
+    names = {
+        address: name for name, b in info.brokers.items() for address in b.broker_addrs.values()
+    }
     found = await gather(
         info.readable_addresses(), lambda address: topics.all_topic_configs(admin, address)
     )
     for row in rows:
         have = [(a, configs[row["topic"]]) for a, configs in found.values.items()
                 if row["topic"] in configs]  # fmt: skip
-        row["read_queues"] = sum(config.read_queues for _, config in have)
-        row["write_queues"] = sum(config.write_queues for _, config in have)
+        row["read_queues"] = sum(config.read_queue_nums for _, config in have)
+        row["write_queues"] = sum(config.write_queue_nums for _, config in have)
         row["perm"] = perm_name(have[0][1].perm) if have else None
         row["brokers"] = sorted(names[address] for address, _ in have)
     return missing_of(found)
@@ -179,8 +181,8 @@ async def _show(admin: Admin, name: str) -> Report:
     if config is not None:
         fields |= {
             "perm": perm_name(config.perm),
-            "read_queues": config.read_queues,
-            "write_queues": config.write_queues,
+            "read_queues": config.read_queue_nums,
+            "write_queues": config.write_queue_nums,
             "order": config.order,
         }
     fields |= {
@@ -213,11 +215,11 @@ async def _route(admin: Admin, name: str) -> Report:
             {
                 "broker": data.broker_name,
                 "cluster": broker.cluster if broker else "",
-                "read_queues": data.read_queues,
-                "write_queues": data.write_queues,
+                "read_queues": data.read_queue_nums,
+                "write_queues": data.write_queue_nums,
                 "perm": perm_name(data.perm),
                 "master": broker.master_address if broker else None,
-                "slaves": [a for i, a in broker.addresses.items() if i] if broker else [],
+                "slaves": [a for i, a in broker.broker_addrs.items() if i] if broker else [],
             }
         )
     columns = [
@@ -347,6 +349,7 @@ def update(session: Session, name: str, queues: int | None, **values: Any) -> in
 async def _update(admin: Admin, name: str, values: dict[str, Any]) -> Report:
     from twinlog.admin import topics
     from twinlog.admin.client import gather
+    from twinlog.remoting.bodies.topic import TopicConfig
 
     await check_topic_exists(admin, name)
     configs = await topics.topic_config(admin, name)
@@ -355,13 +358,13 @@ async def _update(admin: Admin, name: str, values: dict[str, Any]) -> Report:
     async def change(address: str) -> TopicConfig:
         old = configs.values[address]
         assert old is not None
-        new = topics.TopicConfig(
-            name=name,
-            read_queues=values["read_queues"] or old.read_queues,
-            write_queues=values["write_queues"] or old.write_queues,
+        new = TopicConfig(
+            name,
+            values["read_queues"] or old.read_queue_nums,
+            values["write_queues"] or old.write_queue_nums,
             perm=old.perm if perm is None else perm,
             order=old.order if values["order"] is None else values["order"],
-            sys_flag=old.sys_flag,
+            topic_sys_flag=old.topic_sys_flag,
         )
         await topics.put_topic_config(admin, address, new)
         return new
@@ -372,8 +375,8 @@ async def _update(admin: Admin, name: str, values: dict[str, Any]) -> Report:
         found.all_or_raise()
     rows: list[dict[str, Any]] = [
         {
-            "topic": name, "broker_address": address, "read_queues": config.read_queues,
-            "write_queues": config.write_queues, "perm": perm_name(config.perm),
+            "topic": name, "broker_address": address, "read_queues": config.read_queue_nums,
+            "write_queues": config.write_queue_nums, "perm": perm_name(config.perm),
         }
         for address, config in found.values.items()
     ]  # fmt: skip

@@ -115,7 +115,7 @@ async def get_broker_config(call: Call) -> None:
     for name in info.names(call.options.text("c")):
         broker = info.brokers[name]
         master = broker.master_address or "null"
-        for broker_id, place in broker.addresses.items():
+        for broker_id, place in broker.broker_addrs.items():
             head = (
                 f"Master: {place}" if broker_id == 0 else f"My Master: {master}=====Slave: {place}"
             )

@@ -129,7 +129,7 @@ async def _broker_epoch(call: Call) -> None:
     if name is not None and name not in info.brokers:
         raise CommandError(f"no broker {name!r}", NOT_FOUND)
     if name is not None:
-        addresses = list(info.brokers[name].addresses.values())
+        addresses = list(info.brokers[name].broker_addrs.values())
     else:
         addresses = info.addresses(call.options.text("c"))
     for address in java.hash_order(addresses):

@@ -23,9 +23,9 @@ from twinlog.message.names import (
 from twinlog.remoting.codes import OWN_VERSION, version_description
 
 if TYPE_CHECKING:
-    from twinlog.admin.groups import GroupConfig
-    from twinlog.admin.topics import TopicConfig
     from twinlog.cli.mqadmin.startup import Call
+    from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
+    from twinlog.remoting.bodies.topic import TopicConfig
 
 DEFAULT_PATH = "/tmp/rocketmq/export"
 _CONFIG_KEYS = (
@@ -48,14 +48,6 @@ def _write(call: Call, name: str, content: Any) -> None:
     call.line(f"export {path} success")
 
 
-def _topic_wire(config: TopicConfig) -> dict[str, Any]:
-    return {
-        "order": config.order, "perm": config.perm, "readQueueNums": config.read_queues,
-        "topicFilterType": config.filter_type, "topicName": config.name,
-        "topicSysFlag": config.sys_flag, "writeQueueNums": config.write_queues,
-    }  # fmt: skip
-
-
 async def _user_topics(call: Call, address: str) -> dict[str, TopicConfig]:
     """Without those of RocketMQ; retry and dead-letter topics only with -s."""
     system = set(await topics.broker_system_topics(call.admin, address))
@@ -68,7 +60,7 @@ async def _user_topics(call: Call, address: str) -> dict[str, TopicConfig]:
     }
 
 
-async def _user_groups(call: Call, address: str) -> dict[str, GroupConfig]:
+async def _user_groups(call: Call, address: str) -> dict[str, SubscriptionGroupConfig]:
     found = await groups.group_configs(call.admin, address)
     return {name: config for name, config in found.items() if groups.is_user_group(name)}
 
@@ -79,12 +71,12 @@ async def export_metadata(call: Call) -> None:
     group_table: dict[str, dict[str, Any]] = {}
     for address in await masters(call):
         for name, topic in (await _user_topics(call, address)).items():
-            wire = _topic_wire(topic)
+            wire = topic.to_json()
             for key in ("readQueueNums", "writeQueueNums"):
                 wire[key] += topic_table.get(name, {}).get(key, 0)
             topic_table[name] = wire
         for name, group in (await _user_groups(call, address)).items():
-            wire = group.wire()
+            wire = group.to_json()
             wire["retryQueueNums"] += group_table.get(name, {}).get("retryQueueNums", 0)
             group_table[name] = wire
     content: dict[str, Any] = {"exportTime": now_ms()}
@@ -102,7 +94,7 @@ async def export_configs(call: Call) -> None:
     slaves = 0
     for name in info.names(call.options.text("c")):
         broker = info.brokers[name]
-        slaves += sum(1 for broker_id in broker.addresses if broker_id)
+        slaves += sum(1 for broker_id in broker.broker_addrs if broker_id)
         if broker.master_address is None:
             call.missing.append(f"mqadmin: {name} has no master now")
             continue

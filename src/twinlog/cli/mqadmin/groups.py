@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinlog.admin import brokers, groups
-from twinlog.admin.groups import GroupConfig, GroupMembers, GroupProgress, QueueProgress
+from twinlog.admin.groups import GroupMembers, GroupProgress, QueueProgress
 from twinlog.cli.exit_codes import NOT_FOUND, UNHEALTHY, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import cluster_names, masters, one_of_places
@@ -15,6 +15,7 @@ from twinlog.client.errors import BrokerError, ClientError, ConsumerNotOnlineErr
 from twinlog.client.net import calls
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, retry_topic
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codes import RequestCode, version_description
 from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
 
 async def update_sub_group(call: Call) -> None:
     options = call.options
-    config = GroupConfig(
+    config = SubscriptionGroupConfig(
         options.text("g"),
         consume_enable=options.flag("s", True),
         consume_from_min_enable=options.flag("m"),
         consume_broadcast_enable=options.flag("d"),
-        retry_queues=options.number("q", 1),
-        retry_max=options.number("r", 16),
+        retry_queue_nums=options.number("q", 1),
+        retry_max_times=options.number("r", 16),
         broker_id=options.number("i", 0),
-        slow_broker_id=options.number("w", 1),
-        notify_members=options.flag("a", True),
+        which_broker_when_consume_slowly=options.number("w", 1),
+        notify_consumer_ids_changed_enable=options.flag("a", True),
     )
     one_of_places(call)
     for address in await masters(call):
@@ -65,7 +66,7 @@ async def get_consumer_config(call: Call) -> None:
     is_found = False
     for broker in java.hash_order(info.brokers):
         data = info.brokers[broker]
-        address = data.master_address or next(iter(data.addresses.values()))
+        address = data.master_address or next(iter(data.broker_addrs.values()))
         configs = await groups.group_configs(call.admin, address)
         config = configs.get(name)
         if config is None:
@@ -79,17 +80,17 @@ async def get_consumer_config(call: Call) -> None:
         raise CommandError(f"no broker has settings of group {name!r}", NOT_FOUND)
 
 
-def _config_fields(config: GroupConfig) -> list[tuple[str, str]]:
+def _config_fields(config: SubscriptionGroupConfig) -> list[tuple[str, str]]:
     return [
-        ("groupName", config.name),
+        ("groupName", config.group_name),
         ("consumeEnable", java.boolean(config.consume_enable)),
         ("consumeFromMinEnable", java.boolean(config.consume_from_min_enable)),
         ("consumeBroadcastEnable", java.boolean(config.consume_broadcast_enable)),
-        ("retryQueueNums", str(config.retry_queues)),
-        ("retryMaxTimes", str(config.retry_max)),
+        ("retryQueueNums", str(config.retry_queue_nums)),
+        ("retryMaxTimes", str(config.retry_max_times)),
         ("brokerId", str(config.broker_id)),
-        ("whichBrokerWhenConsumeSlowly", str(config.slow_broker_id)),
-        ("notifyConsumerIdsChangedEnable", java.boolean(config.notify_members)),
+        ("whichBrokerWhenConsumeSlowly", str(config.which_broker_when_consume_slowly)),
+        ("notifyConsumerIdsChangedEnable", java.boolean(config.notify_consumer_ids_changed_enable)),
     ]
 
 
@@ -180,7 +181,7 @@ async def consumer_connection(call: Call) -> None:
     call.line("{:<20} {}".format("#Topic", "#SubExpression"))
     by_topic = {entry.topic: entry for entry in members.subscriptions}
     for topic in java.hash_order(by_topic):
-        call.line(f"{topic:<20} {by_topic[topic].expression}")
+        call.line(f"{topic:<20} {by_topic[topic].sub_string}")
     call.line()
     call.line(f"ConsumeType: {members.consume_type}")
     call.line(f"MessageModel: {members.message_model}")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from twinlog.message.hashing import jhash
 
 if TYPE_CHECKING:
-    from twinlog.admin.groups import GroupConfig
-    from twinlog.admin.topics import TopicConfig
     from twinlog.client.message import ReceivedMessage, SendReceipt
     from twinlog.client.queues import MessageQueue
+    from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
+    from twinlog.remoting.bodies.topic import TopicConfig
 
 
 def front(text: str | None, size: int) -> str:
@@ -63,22 +63,23 @@ def perm_text(perm: int) -> str:
 
 def topic_config(config: TopicConfig) -> str:
     return (
-        f"TopicConfig [topicName={config.name}, readQueueNums={config.read_queues}, "
-        f"writeQueueNums={config.write_queues}, perm={perm_text(config.perm)}, "
-        f"topicFilterType={config.filter_type}, topicSysFlag={config.sys_flag}, "
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
         f"order={boolean(config.order)}]"
     )
 
 
-def group_config(config: GroupConfig) -> str:
+def group_config(config: SubscriptionGroupConfig) -> str:
     return (
-        f"SubscriptionGroupConfig [groupName={config.name}, "
+        f"SubscriptionGroupConfig [groupName={config.group_name}, "
         f"consumeEnable={boolean(config.consume_enable)}, "
         f"consumeFromMinEnable={boolean(config.consume_from_min_enable)}, "
         f"consumeBroadcastEnable={boolean(config.consume_broadcast_enable)}, "
-        f"retryQueueNums={config.retry_queues}, retryMaxTimes={config.retry_max}, "
-        f"brokerId={config.broker_id}, whichBrokerWhenConsumeSlowly={config.slow_broker_id}, "
-        f"notifyConsumerIdsChangedEnable={boolean(config.notify_members)}]"
+        f"retryQueueNums={config.retry_queue_nums}, retryMaxTimes={config.retry_max_times}, "
+        f"brokerId={config.broker_id}, "
+        f"whichBrokerWhenConsumeSlowly={config.which_broker_when_consume_slowly}, "
+        f"notifyConsumerIdsChangedEnable={boolean(config.notify_consumer_ids_changed_enable)}]"
     )
 
 

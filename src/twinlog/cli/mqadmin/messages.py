@@ -11,11 +11,12 @@ from twinlog.admin import messages
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.times import now_ms, parse_time
-from twinlog.client.consumer.subscription import SubscriptionData, parse_subscription
+from twinlog.client.consumer.subscription import parse_subscription
 from twinlog.client.message import RESERVED_PROPERTIES, Message, ReceivedMessage
 from twinlog.client.net import calls
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import TOOLS_GROUP
+from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:

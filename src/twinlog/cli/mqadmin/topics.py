@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twinlog.admin import topics
-from twinlog.admin.topics import TopicConfig
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import cluster_names, masters, one_of_places
 from twinlog.client.errors import ClientError
 from twinlog.client.net.routes import TopicRoute
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ async def update_topic(call: Call) -> None:
     )
     config = TopicConfig(
         options.text("t"), options.number("r", 8), options.number("w", 8),
-        options.number("p", 6), options.flag("o"), sys_flag=sys_flag,
+        options.number("p", 6), topic_sys_flag=sys_flag, order=options.flag("o"),
     )  # fmt: skip
     one_of_places(call)
     addresses = await masters(call)
@@ -47,14 +47,14 @@ async def _set_order(call: Call, config: TopicConfig, addresses: list[str]) -> s
     info = await call.admin.cluster()
     names = [name for name, broker in info.brokers.items() if broker.master_address in addresses]
     if "b" in call.options:
-        old = await topics.get_kv(call.admin, ORDER_NAMESPACE, config.name)
+        old = await topics.get_kv(call.admin, ORDER_NAMESPACE, config.topic_name)
         kept = [part for part in (old or "").split(";") if part.partition(":")[0] not in names]
-        value = ";".join([p for p in kept if p] + [f"{n}:{config.write_queues}" for n in names])
+        value = ";".join([p for p in kept if p] + [f"{n}:{config.write_queue_nums}" for n in names])
         kind = "broker"
     else:
-        value = ";".join(f"{name}:{config.write_queues}" for name in java.hash_order(names))
+        value = ";".join(f"{name}:{config.write_queue_nums}" for name in java.hash_order(names))
         kind = "cluster"
-    found = await topics.put_kv(call.admin, ORDER_NAMESPACE, config.name, value)
+    found = await topics.put_kv(call.admin, ORDER_NAMESPACE, config.topic_name, value)
     found.all_or_raise()
     return f"set {kind} orderConf. isOrder=true, orderConf=[{value}]"
 
@@ -87,7 +87,11 @@ async def update_topic_perm(call: Call) -> None:
     route = await call.admin.route(name)
     first = route.queue_data[0]
     config = TopicConfig(
-        name, first.read_queues, first.write_queues, perm, sys_flag=first.topic_sys_flag
+        name,
+        first.read_queue_nums,
+        first.write_queue_nums,
+        perm,
+        topic_sys_flag=first.topic_sys_flag,
     )
     address = call.options.get("b")
     if address is None:
@@ -98,7 +102,7 @@ async def update_topic_perm(call: Call) -> None:
     broker = next((b for b in route.brokers.values() if b.master_address == address), None)
     if broker is None:
         raise CommandError(f"{address} is no master that has topic {name!r}", NOT_FOUND)
-    old = next(data.perm for data in route.queue_data if data.broker_name == broker.name)
+    old = next(data.perm for data in route.queue_data if data.broker_name == broker.broker_name)
     if old == perm:
         call.line("new perm equals to the old one!")
         return
@@ -115,8 +119,8 @@ def route_json(route: TopicRoute) -> dict[str, Any]:
     result: dict[str, Any] = {
         "brokerDatas": [
             {
-                "brokerAddrs": dict(broker.addresses),
-                "brokerName": broker.name,
+                "brokerAddrs": dict(broker.broker_addrs),
+                "brokerName": broker.broker_name,
                 "cluster": broker.cluster,
             }
             for broker in route.brokers.values()
@@ -129,9 +133,9 @@ def route_json(route: TopicRoute) -> dict[str, Any]:
         {
             "brokerName": data.broker_name,
             "perm": data.perm,
-            "readQueueNums": data.read_queues,
+            "readQueueNums": data.read_queue_nums,
             "topicSysFlag": data.topic_sys_flag,
-            "writeQueueNums": data.write_queues,
+            "writeQueueNums": data.write_queue_nums,
         }
         for data in route.queue_data
     ]
@@ -147,14 +151,14 @@ async def topic_route(call: Call) -> None:
     call.line(form("#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue",
                    "#Perm"))  # fmt: skip
     by_name = {data.broker_name: data for data in route.queue_data}
-    for broker in sorted(route.brokers.values(), key=lambda b: b.name):
-        data = by_name[broker.name]
-        addresses = "{" + ", ".join(f"{i}={a}" for i, a in broker.addresses.items()) + "}"
-        call.line(form(broker.cluster, broker.name, addresses, data.read_queues,
-                       data.write_queues, data.perm))  # fmt: skip
+    for broker in sorted(route.brokers.values(), key=lambda b: b.broker_name):
+        data = by_name[broker.broker_name]
+        addresses = "{" + ", ".join(f"{i}={a}" for i, a in broker.broker_addrs.items()) + "}"
+        call.line(form(broker.cluster, broker.broker_name, addresses, data.read_queue_nums,
+                       data.write_queue_nums, data.perm))  # fmt: skip
     call.line("-" * 158)
-    reads = sum(data.read_queues for data in by_name.values())
-    writes = sum(data.write_queues for data in by_name.values())
+    reads = sum(data.read_queue_nums for data in by_name.values())
+    writes = sum(data.write_queue_nums for data in by_name.values())
     call.line(form("Total:", len(by_name), "", reads, writes, ""))
 
 

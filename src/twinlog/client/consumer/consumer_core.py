@@ -27,13 +27,14 @@ from twinlog.client.consumer.rebalance import (
     allocate_averagely,
     difference,
 )
-from twinlog.client.consumer.subscription import SubscriptionData, parse_subscription
+from twinlog.client.consumer.subscription import parse_subscription
 from twinlog.client.errors import AccessDeniedError, ClientError, TopicNotFoundError, UsageError
 from twinlog.client.message import ReceivedMessage, check_topic
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance, MemberRole
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, retry_topic
+from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 
@@ -218,7 +219,7 @@ class ConsumerCore:
             "consumeType": "CONSUME_PASSIVELY" if settings.is_push else "CONSUME_ACTIVELY",
             "groupName": self.group,
             "messageModel": "BROADCASTING" if settings.is_broadcast else "CLUSTERING",
-            "subscriptionDataSet": [s.wire() for s in self.subscriptions.values()],
+            "subscriptionDataSet": [s.to_json() for s in self.subscriptions.values()],
             "unitMode": False,
         }
 

@@ -86,7 +86,7 @@ class ConsumerRequests:
                 "PROP_CLIENT_VERSION": "V4_9_8",
             },
             "statusTable": {},
-            "subscriptionSet": [s.wire() for s in core.subscriptions.values()],
+            "subscriptionSet": [s.to_json() for s in core.subscriptions.values()],
         }
 
     def _queue_info(self, queue: MessageQueue) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from twinlog.client.consumer.process_queue import ProcessQueue
 from twinlog.client.consumer.push_consumer import choose_strategy
 from twinlog.client.consumer.queue_reader import QueueReader, ReadLimits
 from twinlog.client.consumer.rebalance import AllocateStrategy
-from twinlog.client.consumer.subscription import SubscriptionData, parse_subscription
+from twinlog.client.consumer.subscription import parse_subscription
 from twinlog.client.errors import ClientClosedError, UsageError
 from twinlog.client.lifetime import Lifetime
 from twinlog.client.message import ReceivedMessage, check_group
@@ -36,6 +36,7 @@ from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.client.serializers import Serializer
 from twinlog.client.settings import ClientSettings, resolve
+from twinlog.remoting.bodies.subscription import SubscriptionData
 
 
 class PullConsumer(Positions, Lifetime):

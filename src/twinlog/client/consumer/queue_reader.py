@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twinlog.client.consumer.process_queue import ProcessQueue
-from twinlog.client.consumer.subscription import SubscriptionData
 from twinlog.client.errors import (
     BrokerBusyError,
     ClientError,
@@ -27,6 +26,7 @@ from twinlog.client.serializers import Serializer
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC
 from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.codes import ResponseCode
 
 _LOG = logging.getLogger("twinlog.client")
@@ -185,7 +185,7 @@ class QueueReader:
             count_max=self._limits.pull_count, suspend_ms=self._limits.suspend_ms,
             subscription=subscription,
             # A tag expression costs the broker nothing; an SQL92 one it would compile each time.
-            posts_subscription=subscription.is_tag,
+            posts_subscription=subscription.is_tag_type,
             suggested_id=self._suggested_id,
         )  # fmt: skip
 
@@ -213,7 +213,7 @@ class QueueReader:
     def _found(self, result: calls.PullResult) -> None:
         messages = result.messages
         subscription = self.subscription
-        if subscription.tags:
+        if subscription.tags_set:
             messages = [m for m in messages if subscription.accepts(m.tags)]
         if self.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:

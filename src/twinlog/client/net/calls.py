@@ -7,9 +7,8 @@ to the master; offsets are committed to a slave while there is no master, as Roc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from twinlog.client.consumer.subscription import SubscriptionData
 from twinlog.client.errors import (
     BrokerUnreachableError,
     NoWritableQueueError,
@@ -26,6 +25,7 @@ from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.subscription import TAG_TYPE, SubscriptionData
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Header, RemotingCommand, Request
 from twinlog.remoting.headers.admin import GetTopicStatsInfoRequestHeader
@@ -45,6 +45,8 @@ PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
 OFFSET_TIMEOUT_MS = 5000
 LOCK_TIMEOUT_MS = 1000
+
+_T = TypeVar("_T")
 
 
 class PullResult(NamedTuple):
@@ -121,6 +123,15 @@ def json_object(answer: Request) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UnreadableAnswerError("the body of an answer is not a JSON object")
     return data
+
+
+def body_as(answer: Request, wanted: type[_T]) -> _T:
+    """The body of an answer as one of the structs in `remoting.bodies`; without one, the empty."""
+    try:
+        return fastjson.loads_as(answer.body or b"{}", wanted)
+    except ValueError as error:
+        text = f"the body of an answer is no {wanted.__name__}: {error}"
+        raise UnreadableAnswerError(text) from error
 
 
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
@@ -300,13 +311,13 @@ async def check_client_config(
     body = {
         "clientId": instance.client_id,
         "group": group,
-        "subscriptionData": subscription.wire(),
+        "subscriptionData": subscription.to_json(),
     }
     target = readable(instance, broker_name, MASTER_ID)
     await instance.transport.call(
         target.address, RequestCode.CHECK_CLIENT_CONFIG, None, fastjson.dumps(body),
         timeout_ms=instance.settings.request_timeout_ms,
-        action=f"expression {subscription.expression!r}",
+        action=f"expression {subscription.sub_string!r}",
     )  # fmt: skip
 
 
@@ -372,9 +383,9 @@ def pull_command(
         sys_flag=sys_flag,
         commit_offset=commit_offset or 0,
         suspend_timeout_millis=suspend_ms,
-        subscription=subscription.expression if subscription else "*",
-        sub_version=subscription.version if subscription else 0,
-        expression_type=subscription.expression_type if subscription else "TAG",
+        subscription=subscription.sub_string if subscription else "*",
+        sub_version=subscription.sub_version if subscription else 0,
+        expression_type=subscription.expression_type if subscription else TAG_TYPE,
         broker_name=queue.broker_name,
     )
     return RemotingCommand.request(RequestCode.PULL_MESSAGE, header)

@@ -24,7 +24,6 @@ from twinlog.client.net.name_servers import NameServers, discover, is_discovery,
 from twinlog.client.net.presence import GroupMember, MemberRole, Presence
 from twinlog.client.net.route_table import RouteTable
 from twinlog.client.net.routes import (
-    BrokerData,
     ReadAddress,
     TopicRoute,
     choose_read_address,
@@ -32,7 +31,7 @@ from twinlog.client.net.routes import (
 from twinlog.client.net.transport import Transport
 from twinlog.client.settings import ResolvedSettings
 from twinlog.message.ids import UniqueIdGenerator
-from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.remoting.client import ClientConnection, RemotingClient
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Header, Request

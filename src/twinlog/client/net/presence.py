@@ -145,7 +145,7 @@ class Presence:
         return [
             address
             for broker in self._routes.brokers.values()
-            for replica, address in broker.addresses.items()
+            for replica, address in broker.broker_addrs.items()
             if (has_consumers or replica == MASTER_ID) and address not in self._unreachable
         ]
 

@@ -23,11 +23,12 @@ from twinlog.client.errors import (
     broker_error,
 )
 from twinlog.client.net.name_servers import NameServers
-from twinlog.client.net.routes import BrokerData, TopicRoute, parse_broker_data, parse_route
+from twinlog.client.net.routes import TopicRoute, parse_broker_data, parse_route
 from twinlog.client.net.transport import Transport
 from twinlog.client.settings import ResolvedSettings
 from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Header, RemotingCommand, Request
 from twinlog.runtime.clock import Clock
@@ -242,10 +243,10 @@ class RouteTable:
             self._routes[topic] = _Route(entry.route, self._host.clock.monotonic_ms(), True)
 
     def is_known(self, address: str) -> bool:
-        return any(address in broker.addresses.values() for broker in self.brokers.values())
+        return any(address in broker.broker_addrs.values() for broker in self.brokers.values())
 
     async def refresh_of_address(self, address: str) -> None:
-        names = {b.name for b in self.brokers.values() if address in b.addresses.values()}
+        names = {b.broker_name for b in self.brokers.values() if address in b.broker_addrs.values()}
         for topic, entry in list(self._routes.items()):
             if entry.route is not None and not names.isdisjoint(entry.route.brokers):
                 outcome = await self._fetch_route(topic)

@@ -11,31 +11,7 @@ from typing import Any
 
 from twinlog.client.queues import MessageQueue, java_order
 from twinlog.message.perm import PERM_INHERIT, PERM_READ, PERM_WRITE
-from twinlog.remoting.bodies.route import MASTER_ID
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerData:
-    """A master and its slaves: id to address."""
-
-    name: str
-    cluster: str
-    addresses: Mapping[int, str]
-
-    @property
-    def master_address(self) -> str | None:
-        return self.addresses.get(MASTER_ID)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueData:
-    """How many queues of the topic one broker has, and what is allowed."""
-
-    broker_name: str
-    read_queues: int
-    write_queues: int
-    perm: int
-    topic_sys_flag: int = 0
+from twinlog.remoting.bodies.route import MASTER_ID, BrokerData, QueueData
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +36,8 @@ class TopicRoute:
             if with_master_only and broker.master_address is None:
                 continue
             queues += (
-                MessageQueue(topic, data.broker_name, number) for number in range(data.write_queues)
+                MessageQueue(topic, data.broker_name, number)
+                for number in range(data.write_queue_nums)
             )
         return queues
 
@@ -70,7 +47,7 @@ class TopicRoute:
             MessageQueue(topic, data.broker_name, number)
             for data in self._sorted()
             if data.perm & PERM_READ and data.broker_name in self.brokers
-            for number in range(data.read_queues)
+            for number in range(data.read_queue_nums)
         ]
 
     def _sorted(self) -> list[QueueData]:
@@ -83,8 +60,8 @@ class TopicRoute:
             tuple(
                 QueueData(
                     data.broker_name,
-                    min(queue_count, data.read_queues),
-                    min(queue_count, data.write_queues),
+                    min(queue_count, data.read_queue_nums),
+                    min(queue_count, data.write_queue_nums),
                     data.perm & ~PERM_INHERIT,
                 )
                 for data in self.queue_data
@@ -95,9 +72,9 @@ class TopicRoute:
 def parse_broker_data(data: Mapping[str, Any]) -> BrokerData:
     addresses = {int(key): str(value) for key, value in (data.get("brokerAddrs") or {}).items()}
     return BrokerData(
-        name=str(data["brokerName"]),
         cluster=str(data.get("cluster") or ""),
-        addresses=dict(sorted(addresses.items())),
+        broker_name=str(data["brokerName"]),
+        broker_addrs=dict(sorted(addresses.items())),
     )
 
 
@@ -107,15 +84,15 @@ def parse_route(data: Mapping[str, Any]) -> TopicRoute:
     queue_data = tuple(
         QueueData(
             broker_name=str(item["brokerName"]),
-            read_queues=int(item.get("readQueueNums", 0)),
-            write_queues=int(item.get("writeQueueNums", 0)),
+            read_queue_nums=int(item.get("readQueueNums", 0)),
+            write_queue_nums=int(item.get("writeQueueNums", 0)),
             perm=int(item.get("perm", 0)),
             topic_sys_flag=int(item.get("topicSysFlag", item.get("topicSynFlag", 0)) or 0),
         )
         for item in data.get("queueDatas") or ()
     )
     return TopicRoute(
-        {broker.name: broker for broker in brokers}, queue_data, data.get("orderTopicConf")
+        {broker.broker_name: broker for broker in brokers}, queue_data, data.get("orderTopicConf")
     )
 
 
@@ -137,11 +114,11 @@ def choose_read_address(
     An unreachable replica is chosen only when there is no other: its connection may come back.
     """
     wanted = [suggested_id] if suggested_id == MASTER_ID else [suggested_id, suggested_id + 1]
-    order = [replica for replica in wanted if replica in broker.addresses]
-    order += [replica for replica in broker.addresses if replica not in order]
+    order = [replica for replica in wanted if replica in broker.broker_addrs]
+    order += [replica for replica in broker.broker_addrs if replica not in order]
     for replica in order:
-        if is_reachable(broker.addresses[replica]):
-            return ReadAddress(broker.addresses[replica], replica != MASTER_ID)
+        if is_reachable(broker.broker_addrs[replica]):
+            return ReadAddress(broker.broker_addrs[replica], replica != MASTER_ID)
     if not order:
         return None
-    return ReadAddress(broker.addresses[order[0]], order[0] != MASTER_ID)
+    return ReadAddress(broker.broker_addrs[order[0]], order[0] != MASTER_ID)

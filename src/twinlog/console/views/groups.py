@@ -14,6 +14,7 @@ from twinlog.console.access import Role
 from twinlog.console.operations import BadParameters, Context, Done, Operation, Preview, Refused
 from twinlog.console.views.lists import PAGE_SIZE, cut, missing_of
 from twinlog.message.names import RETRY_PREFIX
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codes import version_description
 
 
@@ -158,7 +159,7 @@ async def show_group(context: Context, params: GroupParams) -> GroupDetails:
             for m in members.members
         ],
         subscriptions=[
-            {"topic": s.topic, "expression": s.expression} for s in members.subscriptions
+            {"topic": s.topic, "expression": s.sub_string} for s in members.subscriptions
         ],
         consume_type=members.consume_type,
         message_model=members.message_model,
@@ -242,8 +243,8 @@ async def skip(context: Context, params: SkipParams) -> Done:
 
 
 async def create(context: Context, params: CreateGroup) -> Done:
-    config = groups.GroupConfig(
-        params.group, consume_enable=params.consume_enable, retry_max=params.retry_max
+    config = SubscriptionGroupConfig(
+        params.group, consume_enable=params.consume_enable, retry_max_times=params.retry_max
     )
     found = await groups.create_group(context.admin, config)
     if not found.values:

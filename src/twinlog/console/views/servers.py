@@ -91,7 +91,7 @@ async def configuration(context: Context, params: ConfigParams) -> Configuration
     known = [
         {"address": address, "name": f"{name}:{number}"}
         for name in info.names()
-        for number, address in sorted(info.brokers[name].addresses.items())
+        for number, address in sorted(info.brokers[name].broker_addrs.items())
     ]
     address = params.broker or (known[0]["address"] if known else "")
     if not address:

@@ -16,6 +16,7 @@ from twinlog.client.message import Message
 from twinlog.console.access import Role
 from twinlog.console.operations import Context, Done, Operation, Preview
 from twinlog.console.views.lists import PAGE_SIZE, cut, missing_of
+from twinlog.remoting.bodies.topic import TopicConfig
 
 QueueCount = Annotated[int, Meta(ge=1, le=1024)]
 SEND_GROUP = "TWINLOG_CONSOLE"
@@ -109,12 +110,12 @@ async def list_topics(context: Context, params: TopicsParams) -> TopicList:
     return TopicList(rows, len(chosen), number, pages, missing_of(found))
 
 
-def _row(name: str, kind: str, tables: list[dict[str, topics.TopicConfig]]) -> TopicRow:
+def _row(name: str, kind: str, tables: list[dict[str, TopicConfig]]) -> TopicRow:
     configs = [table[name] for table in tables if name in table]
     if not configs:
         return TopicRow(name, kind, None, None, None, 0)
     return TopicRow(
-        name, kind, sum(c.read_queues for c in configs), sum(c.write_queues for c in configs),
+        name, kind, sum(c.read_queue_nums for c in configs), sum(c.write_queue_nums for c in configs),
         configs[0].perm, len(configs),
     )  # fmt: skip
 
@@ -142,7 +143,7 @@ async def show_topic(context: Context, params: TopicParams) -> TopicView:
         name=name,
         kind=kind,
         configs=[
-            TopicRow(address, kind, c.read_queues, c.write_queues, c.perm, 1)
+            TopicRow(address, kind, c.read_queue_nums, c.write_queue_nums, c.perm, 1)
             for address, c in configs.values.items()
             if c is not None
         ],
