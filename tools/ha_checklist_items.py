@@ -333,7 +333,7 @@ ITEMS = (
          "        if False:\n            return 0"),
     Item(97, "without a master in the route consumers go on from a slave", "they wait for the master",
          "client/net/routes.py", "choose_read_address",
-         "    order += [replica for replica in broker.addresses if replica not in order]\n", ""),
+         "    order += [replica for replica in broker.broker_addrs if replica not in order]\n", ""),
     Item(98, "a slave that lags moves nobody back", "it corrects as a master",
          "store/message_store.py", "MessageStore.get_message",
          "        is_corrected = self.is_master or self.config.offset_check_in_slave", "        is_corrected = True"),

@@ -115,7 +115,8 @@ def _row(name: str, kind: str, tables: list[dict[str, TopicConfig]]) -> TopicRow
     if not configs:
         return TopicRow(name, kind, None, None, None, 0)
     return TopicRow(
-        name, kind, sum(c.read_queue_nums for c in configs), sum(c.write_queue_nums for c in configs),
+        name, kind,
+        sum(c.read_queue_nums for c in configs), sum(c.write_queue_nums for c in configs),
         configs[0].perm, len(configs),
     )  # fmt: skip
 
