@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from twinlog.admin.brokers import broker_config, broker_runtime
 from twinlog.admin.client import Admin
-from twinlog.client.net.routes import BrokerData
-from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.runtime.numbers import number_of
 
 # What a replica must have as its master has it: sizes of files, and what a message means.
@@ -162,14 +161,14 @@ async def survey(
 
 async def _move(admin: Admin, broker: BrokerData, wanted: str | None) -> Move:
     members = await asyncio.gather(
-        *(ask_member(admin, address, number) for number, address in broker.addresses.items())
+        *(ask_member(admin, address, number) for number, address in broker.broker_addrs.items())
     )
     source = next(member for member in members if member.broker_id == MASTER_ID)
     target = choose(members, source, wanted)
     obstacles, notes = judge(source, target)
-    free_id = next(n for n in range(1, len(members) + 1) if n not in broker.addresses)
+    free_id = next(n for n in range(1, len(members) + 1) if n not in broker.broker_addrs)
     return Move(
-        group=broker.name, source=source, target=target, free_id=free_id,
+        group=broker.broker_name, source=source, target=target, free_id=free_id,
         obstacles=obstacles, notes=notes,
     )  # fmt: skip
 

@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twinlog.admin.client import Admin
-from twinlog.admin.groups import GroupConfig, group_configs, is_user_group
+from twinlog.admin.groups import group_configs, is_user_group
 from twinlog.admin.messages import read_queue
 from twinlog.admin.names import kind_of_topic
 from twinlog.admin.topics import (
     QueueStats,
-    TopicConfig,
     all_topic_configs,
     parse_topic_stats,
     system_topics,
 )
 from twinlog.client.errors import ClientError
 from twinlog.client.net.calls import json_object
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
+from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.admin import GetTopicStatsInfoRequestHeader
 from twinlog.remoting.headers.pull import ViewMessageRequestHeader
@@ -36,7 +37,7 @@ class Tables:
     """What one broker knows next to its log; our own and RocketMQ's inner names left out."""
 
     topics: Mapping[str, TopicConfig]
-    groups: Mapping[str, GroupConfig]
+    groups: Mapping[str, SubscriptionGroupConfig]
     offsets: Offsets
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from twinlog.admin.groups import GroupConfig
 from twinlog.admin.migration import Member, Move, choose, judge, replica_config
 from twinlog.admin.migration_check import Checked, Tables, compare_tables, parse_offsets
 from twinlog.admin.rules import rules_file
-from twinlog.admin.topics import TopicConfig
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
+from twinlog.remoting.bodies.topic import TopicConfig
 
 CONFIG = {"mappedFileSizeCommitLog": "1024", "messageDelayLevel": "1s 5s", "brokerName": "a"}
 APACHE = Member(
@@ -69,14 +69,14 @@ def test_the_file_of_the_replica() -> None:
 
 
 def test_tables_are_compared_and_offsets_may_be_behind() -> None:
-    topic, group = TopicConfig("t", 4, 4, 6), GroupConfig("g")
+    topic, group = TopicConfig("t", 4, 4, 6), SubscriptionGroupConfig("g")
     offsets = parse_offsets({"offsetTable": {"t@g": {0: 7, 1: 3}, "no group": {0: 1}}})
     assert offsets == {("t", "g", 0): 7, ("t", "g", 1): 3}
     source = Tables({"t": topic}, {"g": group}, offsets)
     same = Checked()
     compare_tables(source, source, same)
     assert (same.is_equal, same.topics, same.groups, same.offsets) == (True, 1, 1, 2)
-    other = Tables({"t": replace(topic, perm=4), "u": topic}, {}, {("t", "g", 0): 6})
+    other = Tables({"t": TopicConfig("t", 4, 4, 4), "u": topic}, {}, {("t", "g", 0): 6})
     found = Checked()
     compare_tables(source, other, found)
     assert found.offsets_behind == 2
