@@ -1,4 +1,4 @@
-"""One pair with its console for each module."""
+"""One pair with its console for all modules that a worker runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from support.console import ConsolePair, console_pair
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsolePair]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("NAMESRV_ADDR", "ROCKETMQ_HOME", "TWINLOG_ACCESS_KEY", "TWINLOG_SECRET_KEY"):

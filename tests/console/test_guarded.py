@@ -275,6 +275,40 @@ def test_an_id_with_a_foreign_address_is_not_asked_there(pair: ConsolePair) -> N
             trap.accept()
 
 
+@pytest.mark.parametrize("path", ["/loginx", "/login/x", "/static/none.js", "/static/"])
+def test_a_stranger_learns_nothing_from_what_there_is_not(pair: ConsolePair, path: str) -> None:
+    answer = pair.stranger().get(path)
+    assert answer.status_code in (303, 404)
+    assert pair.namesrv not in answer.text
+    assert "<nav" not in answer.text
+
+
+def test_a_stranger_chooses_the_language_and_returns_to_the_page(pair: ConsolePair) -> None:
+    visitor = pair.stranger()
+    sent = visitor.get("/topics", search="a b")
+    assert sent.headers["location"] == "/login?next=%2Ftopics%3Fsearch%3Da%2Bb"
+    visitor.get("/prefer", lang="zh", next="/login")
+    page = visitor.http.get(sent.headers["location"])
+    assert "登录" in page.text
+    assert 'value="/topics?search=a+b"' in page.text
+    entered = visitor.http.post(
+        "/login", data={"token": pair.tokens["viewer"], "next": "/topics?search=a+b"}
+    )
+    assert entered.headers["location"] == "/topics?search=a+b"
+
+
+@pytest.mark.parametrize("body", ['"\\ud800"', '{"\\udfff": 1}', "[" * 3000, "1" * 5000, "NaN"])
+@pytest.mark.parametrize("view", ["text", "json", "hex"])
+def test_any_body_can_be_shown(pair: ConsolePair, body: str, view: str) -> None:
+    """Half of a pair of surrogates is JSON, and no text."""
+    http = pair.script()
+    sent = http.post("/api/topics/bodies/messages", json={"body": body}).json()
+    message_id = sent["details"][0]["message_id"]
+    for path in ("/messages/", "/api/messages/"):
+        answer = http.get(path + message_id, params={"topic": "bodies", "view": view})
+        assert answer.status_code == 200, answer.text
+
+
 def test_guessing_is_slowed_down(pair: ConsolePair) -> None:
     """Last in this module: the address of the tests is shut out for a minute afterwards."""
     visitor = pair.stranger()

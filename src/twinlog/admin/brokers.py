@@ -67,10 +67,12 @@ def first_number(text: str) -> float:
         return 0.0
 
 
-async def list_brokers(admin: Admin, *, cluster: str | None = None) -> list[BrokerSummary]:
+async def list_brokers(
+    admin: Admin, *, cluster: str | None = None, timeout_ms: int | None = None
+) -> list[BrokerSummary]:
     """Every broker with its statistics; one that does not answer has its error instead."""
     info = await admin.cluster()
-    answers = await gather(info.addresses(cluster), lambda a: broker_runtime(admin, a))
+    answers = await gather(info.addresses(cluster), lambda a: broker_runtime(admin, a, timeout_ms))
     rows = []
     for name in info.names(cluster):
         broker = info.brokers[name]
@@ -89,11 +91,14 @@ async def list_brokers(admin: Admin, *, cluster: str | None = None) -> list[Brok
     return rows
 
 
-async def broker_runtime(admin: Admin, address: str) -> dict[str, str]:
+async def broker_runtime(
+    admin: Admin, address: str, timeout_ms: int | None = None
+) -> dict[str, str]:
     """RocketMQ's runtime statistics."""
     answer = await admin.ask(
-        address, RequestCode.GET_BROKER_RUNTIME_INFO, action="runtime statistics"
-    )
+        address, RequestCode.GET_BROKER_RUNTIME_INFO, action="runtime statistics",
+        timeout_ms=timeout_ms,
+    )  # fmt: skip
     table: dict[str, str] = json_object(answer).get("table") or {}
     return table
 

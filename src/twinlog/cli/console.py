@@ -22,6 +22,8 @@ from twinlog.runtime.audit_file import write_audit_to
 from twinlog.runtime.config import NamesrvConfig
 from twinlog.runtime.disk import PosixDisk
 
+TOKEN_LENGTH_MIN = 32  # Nobody guesses one: whoever has it is let in without counting guesses.
+
 
 class Tokens(msgspec.Struct):
     """What `--token-file` holds: kept so that an address goes on working after a restart."""
@@ -94,7 +96,7 @@ def _tokens(path: Path | None) -> Tokens | None:
         return None
     try:
         return load_tokens(path)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         fail(f"--token-file {path}: {error}", EXIT_BAD_CONFIG)
         raise
 
@@ -102,7 +104,10 @@ def _tokens(path: Path | None) -> Tokens | None:
 def load_tokens(path: Path) -> Tokens:
     """The tokens of a file; a new file, its owner's alone, where there is none."""
     if path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=Tokens)
+        found = msgspec.json.decode(path.read_bytes(), type=Tokens)
+        if min(len(found.admin), len(found.viewer)) < TOKEN_LENGTH_MIN:
+            raise ValueError(f"a token has at least {TOKEN_LENGTH_MIN} characters")
+        return found
     import secrets
 
     tokens = Tokens(secrets.token_urlsafe(32), secrets.token_urlsafe(32))

@@ -42,7 +42,7 @@ def _endpoint(shell: Shell, row: Operation) -> Callable[[Request], Awaitable[Res
 
 async def _run(shell: Shell, row: Operation, request: Request) -> Any:
     values: dict[str, Any] = dict(request.query_params)
-    is_dry = values.pop("dry_run", "") == "true"
+    is_dry = _is_dry(values)
     if row.method != "GET":
         values |= _json(await read_body(request))
     params = read_params(row.params, values | request.path_params)
@@ -51,8 +51,20 @@ async def _run(shell: Shell, row: Operation, request: Request) -> Any:
     if is_dry:
         if row.preview is None:
             raise BadParameters("this operation has no dry run")
+        shell.check_role(row, params, caller_of(request))
         return await row.preview(shell.context, params)
     return await shell.change(row, params, caller_of(request))
+
+
+def _is_dry(values: dict[str, Any]) -> bool:
+    """Takes `dry_run` out. What is neither true nor false is refused: it must not be done by
+    mistake."""
+    if "dry_run" not in values:
+        return False
+    text = values.pop("dry_run")
+    if text not in ("true", "false"):
+        raise BadParameters(f"dry_run: true or false, not {text!r}")
+    return bool(text == "true")
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -80,8 +92,7 @@ def _description(shell: Shell) -> Callable[[Request], Awaitable[Response]]:
 def openapi(rows: Iterable[Operation], version: str) -> dict[str, Any]:
     """OpenAPI 3.1 of all operations."""
     found = list(rows)
-    kinds = [kind for row in found for kind in (row.params, row.result)]
-    kinds = [*dict.fromkeys(kinds), Preview]
+    kinds = [*dict.fromkeys(row.result for row in found), Preview]
     schemas, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -101,45 +112,67 @@ def openapi(rows: Iterable[Operation], version: str) -> dict[str, Any]:
     }
 
 
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}
+
+
 def _operation(row: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     in_path = [part[1:-1] for part in row.path.split("/") if part.startswith("{")]
-    names = row.params.__struct_fields__
     fields = {field.encode_name: field for field in msgspec.structs.fields(row.params)}
+    shown = {
+        name: field for name, field in fields.items() if name in in_path or row.method == "GET"
+    }
     parameters = [
-        _parameter(name, fields[name].type, is_in_path=name in in_path,
-                   is_required=name in in_path or fields[name].required)
-        for name in names
-        if name in in_path or row.method == "GET"
-    ]  # fmt: skip
+        _parameter(name, field, is_in_path=name in in_path) for name, field in shown.items()
+    ]
+    answer: dict[str, Any] = schemas[repr(row.result)]
     if row.preview is not None:
-        parameters.append(_parameter("dry_run", bool, is_in_path=False, is_required=False))
+        parameters.append(_DRY_RUN)
+        answer = {"oneOf": [answer, schemas[repr(Preview)]]}
     result: dict[str, Any] = {
         "operationId": row.name,
         "summary": row.summary,
         "description": f"Needs the role {row.role.text}.",
         "parameters": parameters,
         "responses": {
-            "200": {
-                "description": "Done.",
-                "content": {_JSON: {"schema": schemas[repr(row.result)]}},
-            },
-            "default": {
-                "description": "What went wrong.",
-                "content": {_JSON: {"schema": {"type": "object", "required": ["error"],
-                            "properties": {"error": {"type": "string"}}}}},
-            },
+            "200": {"description": "Done.", "content": {_JSON: {"schema": answer}}},
+            "default": {"description": "What went wrong.", "content": {_JSON: {"schema": _ERROR}}},
         },
-    }  # fmt: skip
-    if row.method != "GET" and set(names) - set(in_path):
-        body = {"schema": schemas[repr(row.params)]}
-        result["requestBody"] = {"content": {_JSON: body}}
+    }
+    rest = {name: field for name, field in fields.items() if name not in shown}
+    if rest:
+        result["requestBody"] = _body(rest)
     return result
 
 
-def _parameter(name: str, kind: Any, *, is_in_path: bool, is_required: bool) -> dict[str, Any]:
+_DRY_RUN = {
+    "name": "dry_run",
+    "in": "query",
+    "required": False,
+    "description": "With true nothing is done: the answer says what would be.",
+    "schema": {"type": "boolean"},
+}
+
+
+def _parameter(name: str, field: Any, *, is_in_path: bool) -> dict[str, Any]:
     return {
         "name": name,
         "in": "path" if is_in_path else "query",
-        "required": is_required,
-        "schema": msgspec.json.schema(kind),
+        "required": is_in_path or field.required,
+        "schema": msgspec.json.schema(field.type),
     }
+
+
+def _body(fields: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that are not in the path; any other is refused."""
+    required = [name for name, field in fields.items() if field.required]
+    schema = {
+        "type": "object",
+        "properties": {name: msgspec.json.schema(field.type) for name, field in fields.items()},
+        "required": required,
+        "additionalProperties": False,
+    }
+    return {"required": bool(required), "content": {_JSON: {"schema": schema}}}

@@ -8,19 +8,19 @@ from importlib.metadata import PackageNotFoundError, version
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from twinlog.console import api, pages
-from twinlog.console.access import Access
+from twinlog.console.access import Access, Role
 from twinlog.console.audit import ConsoleAudit
 from twinlog.console.door import Door
 from twinlog.console.forms import Forms
 from twinlog.console.live import Live
 from twinlog.console.operations import Context, Table
-from twinlog.console.shell import Shell
+from twinlog.console.shell import Shell, caller_of
 from twinlog.console.views import cluster, failover, groups, messages, servers, topics
 
 
@@ -59,19 +59,62 @@ def build_app(
         *api.routes(shell),
         Mount("/static", StaticFiles(packages=[("twinlog.console", "static")])),
     ]
-    inner = Starlette(routes=routes, exception_handlers={404: _missing(shell)})
+    inner = Starlette(
+        routes=routes,
+        exception_handlers={
+            404: _missing(shell),
+            405: _wrong_method(shell, routes),
+            Exception: _fault(shell),
+        },
+    )
     shell.door = Door(inner, access, audit, cookie=cookie, host_names=host_names, is_tls=is_tls)
     return Application(shell.door, live, shell)
 
 
-def _missing(shell: Shell) -> Callable[[Request, Exception], Awaitable[Response]]:
+Handler = Callable[[Request, Exception], Awaitable[Response]]
+
+
+def _missing(shell: Shell) -> Handler:
     async def handler(request: Request, error: Exception) -> Response:
-        if request.url.path.startswith("/api"):
-            return api.answer({"error": "there is no such resource"}, 404)
-        values = {"error": "there is no such page", "back": "/"}
-        return shell.page(request, "problem.html", values, 404)
+        is_api = request.url.path.startswith("/api")
+        return _answer(shell, request, f"there is no such {'resource' if is_api else 'page'}", 404)
 
     return handler
+
+
+def _wrong_method(shell: Shell, routes: list[Route | Mount]) -> Handler:
+    """Says which methods the path has: each of them may be another route."""
+
+    async def handler(request: Request, error: Exception) -> Response:
+        known = {
+            method
+            for route in routes
+            if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+            for method in route.methods or ()
+        }
+        response = _answer(shell, request, "this method is not for this path", 405)
+        response.headers["Allow"] = ", ".join(sorted(known))
+        return response
+
+    return handler
+
+
+def _fault(shell: Shell) -> Handler:
+    """A fault of ours: the trace is in the log, and who asked learns that it is."""
+
+    async def handler(request: Request, error: Exception) -> Response:
+        return _answer(shell, request, "the console has a fault; its log says more", 500)
+
+    return handler
+
+
+def _answer(shell: Shell, request: Request, text: str, status: int) -> Response:
+    """JSON from the API, a page elsewhere; nothing but the text to whoever is nobody."""
+    if request.url.path.startswith("/api"):
+        return api.answer({"error": text}, status)
+    if caller_of(request).role is Role.NOBODY:
+        return PlainTextResponse(text + "\n", status)
+    return shell.page(request, "problem.html", {"error": text, "back": "/"}, status)
 
 
 def _version() -> str:

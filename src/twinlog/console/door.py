@@ -27,7 +27,7 @@ from twinlog.console.access import (
 )
 from twinlog.console.audit import ConsoleAudit
 
-_OPEN_PATHS = ("/static/", "/login")
+_NO_PLACE_TO_RETURN = ("/do/", "/logout")  # Only forms lead there.
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -112,7 +112,7 @@ class Door:
             return response
         scope.setdefault("state", {})["caller"] = caller
         path = scope["path"]
-        if path.startswith(_OPEN_PATHS):
+        if is_open_path(path):
             return None
         if caller.role is Role.NOBODY:
             return self._stranger(scope)
@@ -167,8 +167,11 @@ class Door:
     def _stranger(self, scope: Scope) -> Response:
         if scope["path"].startswith(("/api", "/live")):
             return _refusal(scope, 401, "log in, or send Authorization: Bearer TOKEN")
-        target = scope["path"] if scope["method"] == "GET" else "/"
-        return RedirectResponse(f"/login?{urlencode({'next': target})}", 303)
+        target, query = scope["path"], scope["query_string"].decode("latin-1")
+        if scope["method"] != "GET" or target.startswith(_NO_PLACE_TO_RETURN):
+            target, query = "/", ""
+        place = quote(target) + (f"?{query}" if query else "")
+        return RedirectResponse(f"/login?{urlencode({'next': place})}", 303)
 
     def _is_own(self, scope: Scope, headers: Headers, caller: Caller) -> bool:
         """A change by a browser comes from our own page and has its secret; see `forms.py` for
@@ -183,6 +186,11 @@ class Door:
         if scope["path"].startswith("/api"):
             return is_right_csrf(caller.session, headers.get("x-csrf-token", ""))
         return True
+
+
+def is_open_path(path: str) -> bool:
+    """What a stranger may ask for: the way in, its colours and its language."""
+    return path in ("/login", "/prefer") or path.startswith("/static/")
 
 
 def cookie_of(headers: Headers, name: str) -> str | None:

@@ -13,9 +13,17 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from twinlog.console import wording
 from twinlog.console.access import Role, TooManyFailures, is_right_csrf
 from twinlog.console.operations import BadParameters, Operation, Preview, Refused, read_params
-from twinlog.console.shell import KNOWN_ERRORS, Shell, caller_of, read_form, status_of
+from twinlog.console.shell import (
+    KNOWN_ERRORS,
+    THEMES,
+    Shell,
+    caller_of,
+    read_form,
+    status_of,
+)
 
 _OWN_FIELDS = ("csrf", "next", "confirmed")
 
@@ -135,9 +143,9 @@ class Forms:
     async def prefer(self, request: Request) -> Response:
         """Language and colours: nothing of value, so a link may set them."""
         response = RedirectResponse(own_path(request.query_params.get("next", "/")), 303)
-        for name in ("lang", "theme"):
-            value = request.query_params.get(name)
-            if value in ("en", "zh", "auto", "light", "dark"):
+        for name, known in (("lang", wording.LANGUAGES), ("theme", THEMES)):
+            value = request.query_params.get(name, "")
+            if value in known:
                 response.set_cookie(
                     f"twinlog_{name}", value, max_age=31_536_000, httponly=True, samesite="strict"
                 )
@@ -146,7 +154,7 @@ class Forms:
 
 def own_path(text: str) -> str:
     """A path of this console; anything that leads elsewhere becomes the first page."""
-    if "://" in text:
+    if text.startswith(("http://", "https://")):
         text = "/" + text.partition("://")[2].partition("/")[2]
     is_plain = text.startswith("/") and not text.startswith(("//", "/\\"))
     return text if is_plain and text.isprintable() and "\\" not in text else "/"

@@ -7,6 +7,7 @@ API cannot, and who may do what is said once.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -137,7 +138,16 @@ def read_params(kind: type[Struct], values: Mapping[str, Any]) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise BadParameters(str(error)) from error
+        raise BadParameters(_plain(str(error))) from error
+
+
+def _plain(text: str) -> str:
+    """msgspec's sentence with the parameter first, as in all other errors of ours."""
+    if found := re.fullmatch(r"Object missing required field `(\w+)`", text):
+        return f"{found[1]} is missing"
+    if found := re.fullmatch(r"(.*) - at `\$\.(\w+)`", text):
+        return f"{found[2]}: {found[1][:1].lower()}{found[1][1:]}"
+    return text
 
 
 def resource_of(params: Struct) -> str:

@@ -57,13 +57,8 @@ class Shell:
 
     async def change(self, operation: Operation, params: Any, caller: Caller) -> Any:
         """An operation that changes something: who may, and a line in the audit log."""
+        self.check_role(operation, params, caller)
         about = resource_of(params)
-        if caller.role < operation.role:
-            self.audit.note(
-                caller.account, caller.address, operation.name, about,
-                f"refused: needs the role {operation.role.text}",
-            )  # fmt: skip
-            raise Refused(f"this needs the role {operation.role.text}", 403)
         try:
             result = await operation.run(self.context, params)
         except Exception as error:
@@ -73,6 +68,16 @@ class Shell:
             raise
         self.audit.note(caller.account, caller.address, operation.name, about, "done")
         return result
+
+    def check_role(self, operation: Operation, params: Any, caller: Caller) -> None:
+        """Raise Refused for whoever may not do this, and note it."""
+        if caller.role >= operation.role:
+            return
+        self.audit.note(
+            caller.account, caller.address, operation.name, resource_of(params),
+            f"refused: needs the role {operation.role.text}",
+        )  # fmt: skip
+        raise Refused(f"this needs the role {operation.role.text}", 403)
 
     # Pages
 
@@ -104,7 +109,7 @@ class Shell:
             is_admin=caller.role is Role.ADMIN,
             csrf=caller.session.csrf if caller.session is not None else "",
             path=request.url.path,
-            query=request.url.query,
+            here=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             name_server=self.context.name_server,
             has_lab=self.context.lab is not None,
             now_ms=self.context.clock.now_ms(),
@@ -195,6 +200,10 @@ def status_of(error: Exception) -> int:
         return 404
     if isinstance(error, errors.AccessDeniedError):
         return 403
+    if isinstance(error, errors.BrokerBusyError | errors.ServiceNotAvailableError):
+        return 503
+    if isinstance(error, errors.BrokerError):
+        return 409
     if isinstance(error, errors.TransportError | errors.RouteError | TimeoutError):
         return 503
     return 502

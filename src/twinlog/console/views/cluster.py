@@ -10,6 +10,9 @@ from twinlog.admin import brokers
 from twinlog.console.operations import Context, Nothing, Operation
 from twinlog.console.replication import EventView, GroupView, LagPoint, Snapshot
 
+ANSWER_MS = 2_000
+"""How long the overview waits for a broker."""
+
 
 class Replication(Struct, frozen=True, kw_only=True):
     """Replication now and in the last hour."""
@@ -69,7 +72,7 @@ async def replication(context: Context, _: Nothing) -> Replication:
 
 
 async def overview(context: Context, _: Nothing) -> Overview:
-    found = await brokers.list_brokers(context.admin)
+    found = await brokers.list_brokers(context.admin, timeout_ms=ANSWER_MS)
     rows = [_row(entry) for entry in found]
     snapshot = context.watcher.snapshot
     masters = [row for row in rows if row.broker_id == 0]

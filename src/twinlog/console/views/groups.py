@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from twinlog.admin import groups
-from twinlog.client.errors import ClientError
+from twinlog.client.errors import ClientError, RouteError, TransportError
 from twinlog.client.queues import MessageQueue
 from twinlog.console.access import Role
 from twinlog.console.operations import BadParameters, Context, Done, Operation, Preview, Refused
-from twinlog.console.views.lists import PAGE_SIZE, cut, missing_of
+from twinlog.console.views.lists import (
+    PAGE_SIZE,
+    GroupName,
+    Milliseconds,
+    TopicName,
+    cut,
+    done_on,
+    missing_of,
+)
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codes import version_description
@@ -20,7 +28,7 @@ from twinlog.remoting.codes import version_description
 
 class GroupsParams(Struct, frozen=True):
     search: str = ""
-    kind: str = "user"
+    kind: Literal["user", "all"] = "user"
     page: Annotated[int, Meta(ge=1)] = 1
     size: Annotated[int, Meta(ge=1, le=1_000)] = PAGE_SIZE
 
@@ -43,7 +51,7 @@ class GroupList(Struct, frozen=True):
 
 
 class GroupParams(Struct, frozen=True):
-    group: str
+    group: GroupName
 
 
 class QueueProgress(Struct, frozen=True):
@@ -83,19 +91,19 @@ class GroupDetails(Struct, frozen=True, kw_only=True):
 class ResetParams(Struct, frozen=True):
     """`to`: start, end or time; with time, `time_ms` since 1970."""
 
-    group: str
-    topic: str
-    to: str = "time"
-    time_ms: Annotated[int, Meta(ge=0)] | None = None
+    group: GroupName
+    topic: TopicName
+    to: Literal["start", "end", "time"] = "time"
+    time_ms: Milliseconds | None = None
 
 
 class SkipParams(Struct, frozen=True):
-    group: str
-    topic: str
+    group: GroupName
+    topic: TopicName
 
 
 class CreateGroup(Struct, frozen=True):
-    group: str
+    group: GroupName
     retry_max: Annotated[int, Meta(ge=0, le=1_000)] = 16
     consume_enable: bool = True
 
@@ -131,15 +139,13 @@ def _row(
 
 
 async def show_group(context: Context, params: GroupParams) -> GroupDetails:
-    admin, name = context.admin, params.group
-    online = (await groups.members_of_many(admin, [name])).get(name)
-    try:
-        progress = await groups.group_progress(admin, name)
-    except ClientError as error:
-        configs = await groups.list_groups(admin)
-        if not any(name in table for table in configs.values.values()):
-            raise Refused(f"there is no group {name!r}", 404) from error
-        progress = groups.GroupProgress(name, ())
+    name = params.group
+    members_now, progress, _ = await asyncio.gather(
+        groups.members_of_many(context.admin, [name]),
+        _progress(context, name),
+        _check_group(context, name),
+    )
+    online = members_now.get(name)
     owners = await _owners(context, name) if online is not None else {}
     queues = [
         QueueProgress(
@@ -170,6 +176,23 @@ async def show_group(context: Context, params: GroupParams) -> GroupDetails:
     )
 
 
+async def _check_group(context: Context, name: str) -> None:
+    """Raise Refused where every broker answers and none has the group: a slip of the pen."""
+    found = await groups.list_groups(context.admin)
+    if found.is_complete and not any(name in table for table in found.values.values()):
+        raise Refused(f"there is no group {name!r}", 404)
+
+
+async def _progress(context: Context, name: str) -> groups.GroupProgress:
+    """None of any queue for a group that has not consumed yet."""
+    try:
+        return await groups.group_progress(context.admin, name)
+    except (RouteError, TransportError):
+        raise
+    except ClientError:
+        return groups.GroupProgress(name, ())
+
+
 async def _owners(context: Context, name: str) -> dict[MessageQueue, str]:
     """Who reads which queue, as far as members tell within a second."""
     try:
@@ -184,13 +207,14 @@ def _target(params: ResetParams) -> int | None:
         return None
     if params.to == "start":
         return 0
-    if params.to != "time" or params.time_ms is None:
+    if params.time_ms is None:
         raise BadParameters("to: start, end, or time together with time_ms")
     return params.time_ms
 
 
 async def preview_reset(context: Context, params: ResetParams) -> Preview:
     """The dry run."""
+    await _check_group(context, params.group)
     plan = await groups.plan_reset(
         context.admin, params.group, params.topic, timestamp_ms=_target(params)
     )
@@ -247,18 +271,13 @@ async def create(context: Context, params: CreateGroup) -> Done:
         params.group, consume_enable=params.consume_enable, retry_max_times=params.retry_max
     )
     found = await groups.create_group(context.admin, config)
-    if not found.values:
-        found.all_or_raise()
-    text = f"group {params.group} is on {len(found.values)} broker(s)"
-    return Done(text, [{"missing": line} for line in missing_of(found)], found.is_complete)
+    return done_on(found, f"group {params.group} is")
 
 
 async def delete(context: Context, params: GroupParams) -> Done:
+    await _check_group(context, params.group)
     found = await groups.delete_group(context.admin, params.group)
-    if not found.values:
-        found.all_or_raise()
-    text = f"group {params.group} is deleted"
-    return Done(text, [{"missing": line} for line in missing_of(found)], found.is_complete)
+    return done_on(found, f"group {params.group} is deleted")
 
 
 async def preview_delete(context: Context, params: GroupParams) -> Preview:

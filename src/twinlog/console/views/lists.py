@@ -1,14 +1,26 @@
-"""Lists by pages, and what several servers answered, in one form for all views."""
+"""What all views share: kinds of parameters, lists by pages, how a change on many servers ended."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
 
 from twinlog.admin.client import Gathered
+from twinlog.console.operations import Done
 
 T = TypeVar("T")
 PAGE_SIZE = 100
+# Names as brokers allow them; what is wrong with one is said by the function that uses it.
+_NAME = "^[%|a-zA-Z0-9_-]+$"
+TopicName = Annotated[str, Meta(extra_json_schema={"pattern": _NAME, "maxLength": 127})]
+GroupName = Annotated[str, Meta(extra_json_schema={"pattern": _NAME, "maxLength": 255})]
+# Numbers as requests carry them.
+QueueId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+QueueOffset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Milliseconds = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""Since 1970."""
 
 
 def cut(rows: Sequence[T], page: int, size: int) -> tuple[list[T], int, int]:
@@ -21,3 +33,11 @@ def cut(rows: Sequence[T], page: int, size: int) -> tuple[list[T], int, int]:
 def missing_of(found: Gathered[Any]) -> list[str]:
     """Who did not answer."""
     return [f"{address}: {error}" for address, error in found.failures.items()]
+
+
+def done_on(found: Gathered[Any], text: str) -> Done:
+    """A change on several servers: `text` if any of them took it, else the error of one."""
+    if not found.values:
+        found.all_or_raise()
+    missing = [{"missing": line} for line in missing_of(found)]
+    return Done(f"{text} on {len(found.values)} broker(s)", missing, found.is_complete)

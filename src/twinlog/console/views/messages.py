@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -16,6 +16,7 @@ from twinlog.client.message import ReceivedMessage
 from twinlog.client.queues import MessageQueue
 from twinlog.console.access import Role
 from twinlog.console.operations import BadParameters, Context, Done, Operation, Preview, Refused
+from twinlog.console.views.lists import GroupName, Milliseconds, QueueId, QueueOffset, TopicName
 from twinlog.console.wording import hex_dump
 
 SHORT_MAX = 160
@@ -28,15 +29,15 @@ class SearchParams(Struct, frozen=True):
     """By `id` or `key`, or by `queue` and `offset`, or by time: the last `minutes`, or a span."""
 
     topic: str = ""
-    by: str = ""
+    by: Literal["", "id", "key", "offset", "time"] = ""
     id: str = ""
     key: str = ""
     broker: str = ""
-    queue: Annotated[int, Meta(ge=0)] | None = None
-    offset: Annotated[int, Meta(ge=0)] | None = None
+    queue: QueueId | None = None
+    offset: QueueOffset | None = None
     minutes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    begin_ms: int | None = None
-    end_ms: int | None = None
+    begin_ms: Milliseconds | None = None
+    end_ms: Milliseconds | None = None
     limit: Annotated[int, Meta(ge=1, le=500)] = 64
 
 
@@ -65,8 +66,8 @@ class Search(Struct, frozen=True):
 
 class MessageParams(Struct, frozen=True):
     id: str
-    topic: str | None = None
-    view: str = "text"
+    topic: TopicName | None = None
+    view: Literal["text", "json", "hex"] = "text"
 
 
 class Track(Struct, frozen=True):
@@ -96,7 +97,7 @@ class MessageView(Struct, frozen=True, kw_only=True):
 
 class ResendParams(Struct, frozen=True):
     id: str
-    topic: str | None = None
+    topic: TopicName | None = None
     to: str = ""
 
 
@@ -112,7 +113,7 @@ class LetterGroups(Struct, frozen=True):
 
 
 class LettersParams(Struct, frozen=True):
-    group: str
+    group: GroupName
     limit: Annotated[int, Meta(ge=1, le=1_000)] = LETTERS_MAX
 
 
@@ -123,7 +124,7 @@ class Letters(Struct, frozen=True):
 
 
 class ResendLetters(Struct, frozen=True):
-    group: str
+    group: GroupName
     ids: list[str] = []
     all: bool = False
 
@@ -192,7 +193,7 @@ async def _find(context: Context, params: SearchParams) -> tuple[list[ReceivedMe
         if scan.is_cut:
             notes.append(f"Stopped after {messages.SCAN_MAX} messages: choose a shorter time.")
         return scan.messages, notes
-    raise BadParameters("by: id, key, offset or time")
+    raise AssertionError(params.by)
 
 
 async def show_message(context: Context, params: MessageParams) -> MessageView:
@@ -228,10 +229,21 @@ def body_as(body: bytes, view: str, *, is_whole: bool = True) -> tuple[str, str]
         return "hex", hex_dump(body)
     if view == "json":
         try:
-            return "json", json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+            return "json", _pretty(text)
         except (ValueError, RecursionError):
             return "text", text
     return "text", text
+
+
+def _pretty(text: str) -> str:
+    """JSON with its characters as they are; half a pair, which no text may hold, stays escaped."""
+    value = json.loads(text)
+    shown = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        shown.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2)
+    return shown
 
 
 async def _copies(context: Context, message: ReceivedMessage) -> dict[str, bool | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -21,7 +21,7 @@ from twinlog.console.operations import (
     Preview,
     Refused,
 )
-from twinlog.console.views.lists import missing_of
+from twinlog.console.views.lists import done_on, missing_of
 from twinlog.console.views.messages import MessageRow, row_of
 from twinlog.remoting.headers.admin import CreateAccessConfigRequestHeader
 from twinlog.runtime.config import BrokerConfig
@@ -58,7 +58,7 @@ async def list_connections(context: Context, _: Nothing) -> Connections:
 class ConfigParams(Struct, frozen=True):
     broker: str = ""
     search: str = ""
-    only: str = ""
+    only: Literal["", "set", "live"] = ""
 
 
 class ConfigRow(Struct, frozen=True, kw_only=True):
@@ -220,18 +220,12 @@ async def put_account(context: Context, params: AccountParams) -> Done:
         group_perms=params.group_perms,
     )
     found = await rules.update_account(context.admin, header)
-    if not found.values:
-        found.all_or_raise()
-    text = f"account {params.access_key} is on {len(found.values)} broker(s)"
-    return Done(text, [{"missing": line} for line in missing_of(found)], found.is_complete)
+    return done_on(found, f"account {params.access_key} is")
 
 
 async def remove_account(context: Context, params: DeleteAccount) -> Done:
     found = await rules.delete_account(context.admin, params.access_key)
-    if not found.values:
-        found.all_or_raise()
-    text = f"account {params.access_key} is deleted on {len(found.values)} broker(s)"
-    return Done(text, [{"missing": line} for line in missing_of(found)], found.is_complete)
+    return done_on(found, f"account {params.access_key} is deleted")
 
 
 # What waits

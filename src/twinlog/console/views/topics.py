@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -14,8 +14,8 @@ from twinlog.admin.sending import send_one
 from twinlog.client.errors import ClientError
 from twinlog.client.message import Message
 from twinlog.console.access import Role
-from twinlog.console.operations import Context, Done, Operation, Preview
-from twinlog.console.views.lists import PAGE_SIZE, cut, missing_of
+from twinlog.console.operations import Context, Done, Operation, Preview, Refused
+from twinlog.console.views.lists import PAGE_SIZE, TopicName, cut, done_on, missing_of
 from twinlog.remoting.bodies.topic import TopicConfig
 
 QueueCount = Annotated[int, Meta(ge=1, le=1024)]
@@ -24,7 +24,7 @@ SEND_GROUP = "TWINLOG_CONSOLE"
 
 class TopicsParams(Struct, frozen=True):
     search: str = ""
-    kind: str = "user"
+    kind: Literal["user", "retry", "dlq", "system", "all"] = "user"
     page: Annotated[int, Meta(ge=1)] = 1
     size: Annotated[int, Meta(ge=1, le=10_000)] = PAGE_SIZE
 
@@ -47,7 +47,7 @@ class TopicList(Struct, frozen=True):
 
 
 class TopicParams(Struct, frozen=True):
-    topic: str
+    topic: TopicName
 
 
 class QueueRow(Struct, frozen=True):
@@ -73,7 +73,7 @@ class TopicView(Struct, frozen=True):
 
 
 class CreateTopic(Struct, frozen=True):
-    topic: str
+    topic: TopicName
     read_queues: QueueCount = 8
     write_queues: QueueCount = 8
     perm: int = 6
@@ -81,7 +81,7 @@ class CreateTopic(Struct, frozen=True):
 
 
 class SendMessage(Struct, frozen=True):
-    topic: str
+    topic: TopicName
     body: str
     tags: str = ""
     keys: str = ""
@@ -160,20 +160,22 @@ async def create(context: Context, params: CreateTopic) -> Done:
         context.admin, params.topic, read_queues=params.read_queues,
         write_queues=params.write_queues, perm=params.perm, order=params.order,
     )  # fmt: skip
-    if not found.values:
-        found.all_or_raise()
-    text = f"topic {params.topic} is on {len(found.values)} broker(s)"
-    return Done(text, [{"missing": line} for line in missing_of(found)], found.is_complete)
+    return done_on(found, f"topic {params.topic} is")
 
 
 async def delete(context: Context, params: TopicParams) -> Done:
+    await _check_topic(context, params.topic)
     found = await topics.delete_topic(context.admin, params.topic)
-    if not found.values:
-        found.all_or_raise()
-    return Done(
-        f"topic {params.topic} is deleted", [{"missing": line} for line in missing_of(found)],
-        found.is_complete,
-    )  # fmt: skip
+    return done_on(found, f"topic {params.topic} is deleted")
+
+
+async def _check_topic(context: Context, name: str) -> None:
+    """Raise Refused for a topic that neither a name server nor a broker has."""
+    if name in await topics.list_topics(context.admin):
+        return
+    found = await topics.topic_config(context.admin, name)
+    if found.is_complete and not any(found.values.values()):
+        raise Refused(f"there is no topic {name!r}", 404)
 
 
 async def preview_delete(context: Context, params: TopicParams) -> Preview:
