@@ -15,6 +15,7 @@ import yaml
 from support.command_line import Result, process, twinlog
 from twinlog.cli import doctor
 from twinlog.cli.bench import percentile, summary
+from twinlog.cli.exit_codes import CommandError
 from twinlog.cli.times import parse_duration, parse_time
 from twinlog.runtime import log_config
 from twinlog.runtime.config import BrokerConfig
@@ -236,6 +237,25 @@ def test_times_as_people_write_them() -> None:
     assert parse_time("1794787689183") == 1794787689183
     assert parse_time("2026-11-15T12:00:00+00:00") == 1794744000000
     assert parse_time("2026-11-15#12:00:00:500") == parse_time("2026-11-15T12:00:00.500")
+    day = 86_400_000
+    now = parse_time("2026-11-15T15:30:00")
+    for text, moment in {
+        "10m ago": now - 600_000, "10 minutes ago": now - 600_000, "1h30m": now - 5_400_000,
+        "an hour ago": now - 3_600_000, "2 days and 3 hours ago": now - 2 * day - 3 * 3_600_000,
+        "-5s": now - 5000, "today": parse_time("2026-11-15"), "14:00": now - 5_400_000,
+        "yesterday 14:00": now - 5_400_000 - day, "yesterday at 14:00:05": now - 5_395_000 - day,
+        "Yesterday": parse_time("2026-11-14"), "2026-11-15 12:00": now - 12_600_000,
+        "NOW": now,
+    }.items():  # fmt: skip
+        assert parse_time(text, now=now) == moment, text
+    for text in ("soon", "", "25:00", "10 parsecs", "yesterday noonish", "2026-13-01", "ago"):
+        with pytest.raises(CommandError, match="is no time") as wrong:
+            parse_time(text, now=now)
+        assert "10m ago" in wrong.value.hint
+    for text in ("-5s", "-1", "nan", "inf", "soon", "1h nonsense"):
+        with pytest.raises(CommandError, match="is no duration"):
+            parse_duration(text)
+    assert parse_duration("1h30m") == 5400
     assert parse_duration("500ms") == 0.5
     assert parse_duration("2") == 2.0
 

@@ -147,19 +147,6 @@ def test_on_a_terminal_the_sentence_is_green(cluster: LocalTwins) -> None:
     assert terminal.exitstatus == 0
 
 
-def test_watch_draws_again_until_interrupted(cluster: LocalTwins) -> None:
-    cluster.twinlog("topic", "create", "watched").ok()
-    terminal = spawn("-n", cluster.namesrv, "topic", "list", "--watch", "200ms")
-    for _ in range(3):
-        terminal.expect("\x1b\\[H\x1b\\[2J")
-        terminal.expect("TOPIC")
-    terminal.sendintr()
-    terminal.expect(pexpect.EOF)
-    terminal.close()
-    assert terminal.exitstatus == 0
-    assert "Traceback" not in (terminal.before or "")
-
-
 def test_deleting_asks_on_a_terminal(cluster: LocalTwins) -> None:
     cluster.twinlog("topic", "create", "asked").ok()
     terminal = spawn("-n", cluster.namesrv, "topic", "delete", "asked")
@@ -189,15 +176,6 @@ def test_tail_shows_what_comes(cluster: LocalTwins) -> None:
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 130
-
-
-def test_completion_knows_commands() -> None:
-    script = process("generate", "completion", "bash").ok().out
-    assert "complete -o nosort -F _twinlog_completion twinlog" in script
-    found = process(
-        _TWINLOG_COMPLETE="bash_complete", COMP_WORDS="twinlog topic cr", COMP_CWORD="2"
-    )
-    assert found.out == "plain,create\n"
 
 
 def test_up_twice_says_what_is_running(cluster: LocalTwins) -> None:

@@ -184,8 +184,8 @@ def test_drain_and_undrain(cluster: LocalTwins) -> None:
 def test_ha_status_is_a_sentence_then_replicas(cluster: LocalTwins) -> None:
     status = cluster.twinlog("ha", "status").ok()
     assert status.out.startswith("broker-a is healthy: 1 slave in sync with ")
-    assert status.rows[3] == ["BROKER", "ROLE", "ADDRESS", "OFFSET", "RECEIVED", "DURABLE", "LAG",
-                              "LAG TIME", "RATE", "SINCE", "STATE"]  # fmt: skip
+    assert status.rows[3] == ["BROKER", "ID", "ROLE", "ADDRESS", "OFFSET", "RECEIVED", "DURABLE",
+                              "LAG", "LAG TIME", "RATE", "SINCE", "STATE"]  # fmt: skip
     data = cluster.twinlog("ha", "status", "-o", "json").ok().json
     assert data["healthy"] is True
     assert [row["role"] for row in data["replicas"]] == ["ASYNC_MASTER", "SLAVE"]

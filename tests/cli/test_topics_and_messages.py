@@ -189,7 +189,7 @@ def test_delete_needs_a_yes_and_a_name_that_exists(cluster: LocalTwins) -> None:
 def test_contexts_say_where_the_cluster_is(cluster: LocalTwins, own_environment: Path) -> None:
     assert "no contexts" in twinlog("context", "list").ok().out
     twinlog("context", "add", "here", "--namesrv", cluster.namesrv, "--access-key", "me",
-            "--secret-key", "hidden").ok()  # fmt: skip
+            "--secret-key", "hidden", "--use").ok()  # fmt: skip
     shown = twinlog("context", "list").ok()
     assert shown.rows[1] == ["here", "yes", cluster.namesrv, "me", "no"]
     assert "hidden" not in shown.out

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from twinlog.admin.client import Admin, Gathered, gather
+from twinlog.client.errors import ClientError
 from twinlog.client.net.calls import json_object
+from twinlog.message.perm import PERM_WRITE
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import ViewBrokerStatsDataRequestHeader
@@ -24,6 +27,7 @@ class BrokerSummary:
     address: str
     runtime: Mapping[str, str]
     error: str | None = None
+    is_drained: bool = False  # A master that producers are told not to choose.
 
     @property
     def version(self) -> str:
@@ -72,7 +76,10 @@ async def list_brokers(
 ) -> list[BrokerSummary]:
     """Every broker with its statistics; one that does not answer has its error instead."""
     info = await admin.cluster()
-    answers = await gather(info.addresses(cluster), lambda a: broker_runtime(admin, a, timeout_ms))
+    answers, drained = await asyncio.gather(
+        gather(info.addresses(cluster), lambda a: broker_runtime(admin, a, timeout_ms)),
+        drained_brokers(admin, info.names(cluster)),
+    )
     rows = []
     for name in info.names(cluster):
         broker = info.brokers[name]
@@ -86,6 +93,7 @@ async def list_brokers(
                     address=address,
                     runtime=answers.values.get(address, {}),
                     error=None if failure is None else str(failure),
+                    is_drained=broker_id == 0 and name in drained,
                 )
             )
     return rows
@@ -176,6 +184,22 @@ async def _permission(admin: Admin, code: int, broker_name: str, field: str) -> 
     )
     counts = {a: number_of(answer.ext().get(field, 0)) for a, answer in told.values.items()}
     return Gathered(counts, told.failures)
+
+
+async def drained_brokers(admin: Admin, names: Iterable[str]) -> frozenset[str]:
+    """Brokers that producers do not choose: their own topic's route has lost its permission."""
+
+    async def is_drained(name: str) -> bool:
+        try:
+            route = await admin.route(name)  # Every broker has a topic of its name.
+        except ClientError:
+            return False
+        own = [queue for queue in route.queue_data if queue.broker_name == name]
+        return bool(own) and not any(queue.perm & PERM_WRITE for queue in own)
+
+    chosen = sorted(set(names))
+    found = await asyncio.gather(*map(is_drained, chosen))
+    return frozenset(name for name, drained in zip(chosen, found, strict=True) if drained)
 
 
 async def clean_unused(admin: Admin, address: str, code: int) -> Request:

@@ -29,7 +29,7 @@ from twinlog.observe.health import (
 )
 from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.remoting.codes import RequestCode
-from twinlog.runtime.numbers import number_of
+from twinlog.runtime.numbers import number_of, number_or_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,13 @@ class ReplicaState:
     durable_offset: int | None = None  # None: the classic dialect does not say.
     is_slave: bool = True
     """Whether it has reported an offset: a connection alone is no slave."""
+    broker_id: int | None = None
+    service: str = ""
+    """Where its clients find it; `address` is that of the connection, whose port is nobody's."""
+
+    @property
+    def known_address(self) -> str:
+        return self.service or self.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +182,31 @@ async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
         status = _lost(broker.broker_name, master, str(error), len(slaves))
     else:
         status = parse_ha_status(json_object(answer), broker.broker_name, master, len(slaves))
+        status = with_services(status, slaves)
     return await _with_slaves(admin, status, slaves)
+
+
+def with_services(status: GroupHAStatus, slaves: Mapping[int, str]) -> GroupHAStatus:
+    """Connections of slaves as the brokers that they are: by id in the twin dialect, else by host
+    where it leaves no doubt."""
+    replicas = tuple(_with_service(replica, status.replicas, slaves) for replica in status.replicas)
+    facts = replace(status.facts, replicas=tuple(map(_replica_facts, replicas)))
+    return replace(status, replicas=replicas, facts=facts)
+
+
+def _with_service(
+    replica: ReplicaState, every: Sequence[ReplicaState], slaves: Mapping[int, str]
+) -> ReplicaState:
+    connection, _, text = replica.address.partition("/")
+    broker_id = number_or_none(text)
+    if broker_id is None:
+        host = connection.rpartition(":")[0]
+        here = [i for i, address in slaves.items() if address.rpartition(":")[0] == host]
+        rivals = [r for r in every if r.is_slave and r.address.rpartition(":")[0] == host]
+        broker_id = here[0] if replica.is_slave and len(here) == len(rivals) == 1 else None
+    if broker_id is None:
+        return replica
+    return replace(replica, broker_id=broker_id, service=slaves.get(broker_id, ""))
 
 
 def _lost(name: str, master: str | None, error: str, slaves: int) -> GroupHAStatus:
@@ -322,7 +353,11 @@ def parse_ha_status(
 
 def _replica_facts(replica: ReplicaState) -> ReplicaFacts:
     return ReplicaFacts(
-        replica.address, replica.is_slave, replica.is_in_sync, replica.lag_bytes, replica.reason
+        replica.known_address,
+        replica.is_slave,
+        replica.is_in_sync,
+        replica.lag_bytes,
+        replica.reason,
     )
 
 
@@ -355,14 +390,15 @@ async def _compare_offsets(
     runtime = await broker_runtime(admin, master)
     end = number_of(runtime.get("commitLogMaxOffset", 0))
     replicas = []
-    for address in slaves.values():
+    for broker_id, address in slaves.items():
         try:
             slave = await broker_runtime(admin, address)
         except ClientError:
             continue  # It is missing among the registered slaves.
         # The slave was asked later, so it may be ahead of what the master said.
         lag = max(0, end - number_of(slave.get("commitLogMaxOffset", 0)))
-        replicas.append(ReplicaState(address, end - lag, lag, is_in_sync=lag == 0))
+        state = ReplicaState(address, end - lag, lag, is_in_sync=lag == 0, broker_id=broker_id)
+        replicas.append(replace(state, service=address))
     facts = GroupFacts(
         name=broker.broker_name,
         master_address=master,

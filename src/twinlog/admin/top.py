@@ -136,7 +136,7 @@ def _broker_line(found: ClusterHealth, entry: BrokerSummary, rates: _Rates) -> B
         broker_id=entry.broker_id,
         role=role,
         address=entry.address,
-        state="refuses" if server is not None and server.refusal else "up",
+        state=_state(entry, server),
         in_rate=rates.of(("in", entry.address), puts, entry.put_tps),
         out_rate=rates.of(("out", entry.address), gets, entry.get_tps),
         lag_bytes=lag[0],
@@ -146,12 +146,18 @@ def _broker_line(found: ClusterHealth, entry: BrokerSummary, rates: _Rates) -> B
     )
 
 
+def _state(entry: BrokerSummary, server: ServerFacts | None) -> str:
+    if server is not None and server.refusal:
+        return "refuses"
+    return "drained" if entry.is_drained else "up"
+
+
 def _lag(group: GroupHAStatus, broker_id: int) -> tuple[int | None, int | None]:
     """Of a slave, as its master sees it: the twin dialect has its id, else there is one slave."""
     if broker_id == 0:
         return None, None
     slaves = [replica for replica in group.replicas if replica.is_slave]
-    own = [replica for replica in slaves if replica.address.endswith(f"/{broker_id}")]
+    own = [replica for replica in slaves if replica.broker_id == broker_id]
     chosen = own or (slaves if len(slaves) == 1 else [])
     return (chosen[0].lag_bytes, chosen[0].lag_ms) if chosen else (None, None)
 

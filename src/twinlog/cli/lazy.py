@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from twinlog.cli.exit_codes import INTERRUPTED, USAGE, CommandError
+from twinlog.cli.exit_codes import FAILED, INTERRUPTED, USAGE, CommandError
 
 # name -> (module, attribute, one line)
 Table = Mapping[str, tuple[str, str, str]]
@@ -103,6 +103,8 @@ def run_group(group: click.Command, args: Sequence[str], prog_name: str) -> int:
         return _usage(error, prog_name)
     except click.ClickException as error:
         return complain(error.format_message(), error.exit_code)
+    except ModuleNotFoundError as error:
+        return _missing_module(error)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
@@ -110,6 +112,28 @@ def run_group(group: click.Command, args: Sequence[str], prog_name: str) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+# A package that is not always there -> the extra that brings it.
+_EXTRAS = {
+    "avro": ("fastavro",),
+    "lakehouse": ("deltalake", "pyiceberg"),
+    "lz4": ("lz4",),
+    "protobuf": ("google",),
+    "spark": ("pyspark", "pyarrow", "numpy"),
+    "zstd": ("zstandard",),
+}
+
+
+def _missing_module(error: ModuleNotFoundError) -> int:
+    """A package that is not installed is one sentence; a module of ours is a mistake of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "twinlog", "pyspark_twinlog"):
+        raise error
+    extra = next((extra for extra, packages in _EXTRAS.items() if package in packages), None)
+    what = package if extra is None else f"twinlog[{extra}]"
+    text = f"this needs {package}, which is not installed here"
+    return complain(f"{text}; install it with: pip install '{what}'", FAILED)
 
 
 def _usage(error: click.UsageError, prog_name: str) -> int:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 from twinlog.cli import local_cluster
 from twinlog.cli.local_cluster import ClusterError, ClusterPlan, LocalCluster, Node
 from twinlog.cli.modes import MODES
+from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, show_bytes, terminal_width
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -229,11 +231,13 @@ def _purge(cluster: LocalCluster) -> None:
 
 
 @click.command(short_help="Show the processes of the local cluster.")
+@click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table",
+              help="How to print it.")  # fmt: skip
 @_DIRECTORY
-def ps(directory: Path) -> None:
+def ps(directory: Path, output: str) -> None:
     """List the processes, their addresses, memory and state. Exit code 10 when one is down."""
     cluster = _found(directory)
-    _print_nodes(cluster)
+    _print_nodes(cluster, output)
     if len(cluster.running()) < len(cluster.nodes):
         sys.exit(EXIT_UNHEALTHY)
 
@@ -275,22 +279,31 @@ def _print_since(node: Node, position: int) -> int:
     return position + len(whole)
 
 
-def _print_nodes(cluster: LocalCluster) -> None:
-    header = ("NAME", "ROLE", "ADDRESS", "PID", "MEMORY", "STATE")
-    rows = [header, *(_node_row(node) for node in cluster.nodes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+_COLUMNS = [
+    Column("name"), Column("role"), Column("address"), Column("pid"),
+    Column("memory_bytes", "MEMORY", show_bytes), Column("state"),
+    Column("directory", is_wide=True),
+]  # fmt: skip
 
 
-def _node_row(node: Node) -> tuple[str, ...]:
+def _print_nodes(cluster: LocalCluster, output: str = "table") -> None:
+    report = Report([Table(_COLUMNS, [_node_row(node) for node in cluster.nodes])])
+    click.echo(render(report, output, width=terminal_width()), nl=False)
+
+
+def _node_row(node: Node) -> dict[str, Any]:
     process = node.process()
-    role = node.role or node.kind.upper()
-    if process is None:
-        return (node.name, role, node.address, "-", "-", "down")
-    memory = f"{process.memory_info().rss / 1e6:.0f} MB"
-    return (node.name, role, node.address, str(node.pid), memory, "up")
+    return {
+        "name": node.name,
+        "role": node.role or node.kind.upper(),
+        "kind": node.kind,
+        "address": node.address,
+        "pid": None if process is None else node.pid,
+        "memory_bytes": None if process is None else process.memory_info().rss,
+        "state": "down" if process is None else "up",
+        "directory": str(node.directory),
+        "log": str(node.log_path),
+    }
 
 
 def _print_hints(cluster: LocalCluster, directory: Path) -> None:

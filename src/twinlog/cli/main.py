@@ -6,6 +6,7 @@ nothing, so that `twinlog topic list` does not pay for the broker.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -66,6 +67,10 @@ def cli(context: click.Context, namesrv: str | None) -> None:
 
 def main(args: list[str] | None = None, prog_name: str = "twinlog") -> NoReturn:
     """The console script."""
+    if "_TWINLOG_COMPLETE" in os.environ:
+        from twinlog.cli.completion import register
+
+        register()
     sys.exit(run_group(cli, sys.argv[1:] if args is None else args, prog_name))
 
 

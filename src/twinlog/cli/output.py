@@ -16,6 +16,8 @@ from typing import Any
 
 OUTPUTS = ("table", "wide", "json", "yaml", "name")
 Row = dict[str, Any]
+GAP = "  "
+WIDTH_MIN = 6  # A name of fewer letters is no name.
 _BOLD, _RED, _GREEN, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 
 
@@ -113,13 +115,32 @@ class Report:
         return result
 
 
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; None when it is none."""
+    try:
+        # Not COLUMNS: it does not know of a resize. A terminal that says 0 does not know either.
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
 def uses_color(stream: Any = None) -> bool:
     stream = stream or sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def render(report: Report, output: str, *, color: bool = False, compact: bool = False) -> str:
-    """The text for standard output, with its line end; may be empty."""
+def render(
+    report: Report,
+    output: str,
+    *,
+    color: bool = False,
+    compact: bool = False,
+    width: int | None = None,
+) -> str:
+    """The text for standard output, with its line end; may be empty.
+
+    Tables fit into `width` columns; wide ones are as wide as they are.
+    """
     if output == "json":
         text = json.dumps(report.data, ensure_ascii=False, indent=None if compact else 2)
         return text + "\n"
@@ -130,7 +151,8 @@ def render(report: Report, output: str, *, color: bool = False, compact: bool = 
         return f"---\n{text}" if compact else text
     if output == "name":
         return "".join(f"{name}\n" for name in _names(report))
-    return _text(report, color=color, is_wide=output == "wide")
+    is_wide = output == "wide"
+    return _text(report, color=color, is_wide=is_wide, width=None if is_wide else width)
 
 
 def _names(report: Report) -> list[str]:
@@ -140,7 +162,7 @@ def _names(report: Report) -> list[str]:
     return [str(value) for value in list(report.fields.values())[:1]]
 
 
-def _text(report: Report, *, color: bool, is_wide: bool) -> str:
+def _text(report: Report, *, color: bool, is_wide: bool, width: int | None) -> str:
     parts = []
     if report.sentence:
         lines = [_sentence(report, color), *report.explanation]
@@ -150,7 +172,7 @@ def _text(report: Report, *, color: bool, is_wide: bool) -> str:
     for table in report.tables:
         if table.rows and table.columns:
             title = f"{table.name}:\n" if len(report.tables) > 1 and table.name else ""
-            parts.append(title + _table(table, color=color, is_wide=is_wide))
+            parts.append(title + _table(table, color=color, is_wide=is_wide, width=width))
         elif table.empty:
             parts.append(table.empty + "\n")
     if report.notes:
@@ -173,21 +195,49 @@ def _fields(values: Row) -> str:
     return "".join(lines)
 
 
-def _table(table: Table, *, color: bool, is_wide: bool) -> str:
+def _table(table: Table, *, color: bool, is_wide: bool, width: int | None) -> str:
     columns = [column for column in table.columns if is_wide or not column.is_wide]
-    cells = [[column.show(row.get(column.key)) for column in columns] for row in table.rows]
+    cells = [[one_line(column.show(row.get(column.key))) for column in columns]
+             for row in table.rows]  # fmt: skip
     heads = [column.head for column in columns]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    lines = [_line(heads, columns, widths)]
+    if width is not None:
+        may_shrink = [index for index, column in enumerate(columns) if not column.is_right]
+        widths = fit(widths, may_shrink, width)
+    lines = [cut(_line(row, columns, widths), width) for row in (heads, *cells)]
     if color:
         lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
-    lines += (_line(row, columns, widths) for row in cells)
     return "".join(f"{line}\n" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """Text from elsewhere must not break a table or steer the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)
+
+
+def fit(widths: Sequence[int], may_shrink: Sequence[int], width: int) -> list[int]:
+    """Widths whose sum fits. Text gives way, the widest column first; numbers keep theirs."""
+    result = list(widths)
+    excess = sum(result) + len(GAP) * (len(result) - 1) - width
+    while excess > 0:
+        widest = max(may_shrink, key=result.__getitem__, default=None)
+        if widest is None or result[widest] <= WIDTH_MIN:
+            break
+        result[widest] -= 1
+        excess -= 1
+    return result
+
+
+def cut(text: str, width: int | None) -> str:
+    """At most `width` characters; an ellipsis says that there was more."""
+    if width is None or len(text) <= width:
+        return text
+    return text[: max(0, width - 1)] + "…" * (width > 0)
 
 
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
     padded = (
-        cell.rjust(width) if column.is_right else cell.ljust(width)
+        cut(cell, width).rjust(width) if column.is_right else cut(cell, width).ljust(width)
         for cell, column, width in zip(cells, columns, widths, strict=True)
     )
-    return "  ".join(padded).rstrip()
+    return GAP.join(padded).rstrip()

@@ -82,7 +82,7 @@ def broker_row(entry: Any) -> dict[str, Any]:
         "out_tps": entry.get_tps if is_up else None,
         "max_offset": entry.max_offset if is_up else None,
         "disk_ratio": entry.disk_ratio if is_up else None,
-        "state": "up" if is_up else "not answering",
+        "state": ("drained" if entry.is_drained else "up") if is_up else "not answering",
     }
 
 

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from twinlog.cli.admin import contexts
+from twinlog.cli.admin.tls import Tls, take, tls_options
 from twinlog.cli.exit_codes import USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import OUTPUTS, Column, Report, Table, render
 
 _COLUMNS = [
     Column("name"), Column("current"), Column("namesrv"), Column("access_key"), Column("tls"),
+    Column("tls_ca", is_wide=True), Column("tls_cert", is_wide=True),
+    Column("tls_server_name", is_wide=True),
 ]  # fmt: skip
 _OUTPUT = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table")
 
 
 @click.group(cls=LazyGroup, short_help="Clusters by name, with credentials.")
 def context() -> None:
-    """Clusters by name: name servers, credentials, TLS. Used with --context or `context use`."""
+    """Clusters by name: name servers, credentials, TLS.
+
+    A context is chosen with --context, TWINLOG_CONTEXT or `twinlog context use`.
+    """
 
 
 def _row(name: str, entry: contexts.Context, current: str) -> dict[str, Any]:
     # A secret is never printed.
+    tls = entry.encryption
+    files = tls or Tls()
     return {
         "name": name,
         "current": name == current,
         "namesrv": entry.namesrv,
         "access_key": entry.access_key or None,
-        "tls": entry.tls,
+        "tls": "INSECURE" if files.insecure else tls is not None,
+        "tls_ca": files.ca or None,
+        "tls_cert": files.cert or None,
+        "tls_server_name": files.server_name or None,
     }
 
 
@@ -43,7 +56,8 @@ def _print(rows: list[dict[str, Any]], output: str) -> None:
 def list_command(output: str) -> None:
     """All contexts."""
     known = contexts.load()
-    _print([_row(n, entry, known.current) for n, entry in sorted(known.contexts.items())], output)
+    current = contexts.chosen(known)
+    _print([_row(n, entry, current) for n, entry in sorted(known.contexts.items())], output)
 
 
 @context.command("show", epilog="Example: twinlog context show prod")
@@ -52,38 +66,55 @@ def list_command(output: str) -> None:
 def show_command(name: str | None, output: str) -> None:
     """One context, the current one unless NAME is given."""
     known = contexts.load()
-    wanted = name or known.current
+    current = contexts.chosen(known)
+    wanted = name or current
     if not wanted:
         raise CommandError("no context is current", 3, hint="choose one: twinlog context use NAME")
-    _print([_row(wanted, known.get(wanted), known.current)], output)
+    _print([_row(wanted, known.get(wanted), current)], output)
 
 
 @context.command(epilog="Example: twinlog context add prod --namesrv 'ns1:9876;ns2:9876' --use")
 @click.argument("name")
 @click.option("-n", "--namesrv", required=True, metavar="ADDR[;ADDR]")
-@click.option("--access-key", default="")
-@click.option("--secret-key", default="", help="Asked for when --access-key is given without it.")
-@click.option("--tls", is_flag=True)
+@click.option("--access-key", default="", metavar="KEY", help="Account.")
+@click.option("--secret-key", default="", metavar="KEY",
+              help="Asked for when --access-key is given without it.")  # fmt: skip
+@tls_options
 @click.option("--use", "is_used", is_flag=True, help="Make it the current one.")
-def add(
-    name: str, namesrv: str, access_key: str, secret_key: str, tls: bool, is_used: bool
-) -> None:
-    """Add or replace a context."""
+def add(name: str, namesrv: str, access_key: str, secret_key: str, is_used: bool,
+        **values: Any) -> None:  # fmt: skip
+    """Add or replace a context. The current one stays the current one, unless --use is given."""
+    tls = _checked(namesrv, take(values, None))
+    if access_key and not secret_key:
+        secret_key = click.prompt("secret key", hide_input=True)
+    known = contexts.load()
+    known.contexts[name] = contexts.Context(
+        namesrv, access_key, secret_key, tls is not None, tls or Tls()
+    )
+    if is_used:
+        known.current = name
+    contexts.save(known)
+    click.echo(f"context {name} saved in {contexts.path()}")
+    if not is_used and known.current != name:
+        click.echo(f"it is not the current one; make it so with: twinlog context use {name}")
+
+
+def _checked(namesrv: str, tls: Tls | None) -> Tls | None:
+    """Wrong addresses and files are found when they are typed. Files are kept as whole paths."""
     from twinlog.client.errors import UsageError
     from twinlog.client.net.name_servers import parse_name_servers
 
     try:
         parse_name_servers(namesrv)
+        if tls is None:
+            return None
+        tls.settings().context()
     except UsageError as error:
         raise CommandError(str(error), USAGE) from error
-    if access_key and not secret_key:
-        secret_key = click.prompt("secret key", hide_input=True)
-    known = contexts.load()
-    known.contexts[name] = contexts.Context(namesrv, access_key, secret_key, tls)
-    if is_used or not known.current:
-        known.current = name
-    contexts.save(known)
-    click.echo(f"context {name} saved in {contexts.path()}")
+    ca, cert, key = (
+        str(Path(file).absolute()) if file else "" for file in (tls.ca, tls.cert, tls.key)
+    )
+    return replace(tls, ca=ca, cert=cert, key=key)
 
 
 @context.command(epilog="Example: twinlog context use prod")

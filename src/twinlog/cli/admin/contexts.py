@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from twinlog.cli.admin.tls import Tls
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, CommandError
 from twinlog.cli.lazy import nearest
 
@@ -21,6 +22,11 @@ class Context(msgspec.Struct, omit_defaults=True):
     access_key: str = ""
     secret_key: str = ""
     tls: bool = False
+    tls_files: Tls = Tls()
+
+    @property
+    def encryption(self) -> Tls | None:
+        return self.tls_files if self.tls or self.tls_files != Tls() else None
 
 
 class Contexts(msgspec.Struct, omit_defaults=True):
@@ -35,6 +41,11 @@ class Contexts(msgspec.Struct, omit_defaults=True):
             hint = nearest(name, list(self.contexts)) or "see: twinlog context list"
             raise CommandError(f"no context {name!r}", NOT_FOUND, hint=hint)
         return found
+
+
+def chosen(known: Contexts) -> str:
+    """The name of the context that holds: TWINLOG_CONTEXT, else the current one; may be empty."""
+    return os.environ.get("TWINLOG_CONTEXT") or known.current
 
 
 def path() -> Path:

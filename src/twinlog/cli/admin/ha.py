@@ -49,8 +49,10 @@ def _show_age(value: Any) -> str:
 
 _COLUMNS = [
     Column("broker"),
+    Column("id", is_right=True),
     Column("role"),
     Column("address"),
+    Column("connection", is_wide=True),
     Column("offset", is_right=True),
     Column("received_offset", "RECEIVED", is_right=True),
     Column("durable_offset", "DURABLE", is_right=True),
@@ -158,6 +160,7 @@ def _remaining_row(group: GroupHAStatus, replica: RemainingReplica) -> dict[str,
     state = "does not answer" if replica.error else f"left alone, {missing} bytes known missing"
     return {
         "broker": group.broker_name,
+        "id": replica.broker_id,
         "role": "SLAVE",
         "address": replica.address,
         "offset": None if replica.error else replica.max_offset,
@@ -174,7 +177,7 @@ def _rows(group: GroupHAStatus) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     if group.is_master_lost:
         if group.master_address is not None:
-            rows.append({"broker": group.broker_name, "role": "MASTER",
+            rows.append({"broker": group.broker_name, "id": 0, "role": "MASTER",
                          "address": group.master_address, "state": "does not answer"})  # fmt: skip
         return rows + [_remaining_row(group, replica) for replica in group.remaining]
     if group.master_address is not None:
@@ -182,6 +185,7 @@ def _rows(group: GroupHAStatus) -> list[dict[str, Any]]:
             {
                 "broker": group.broker_name,
                 "role": group.role or "MASTER",
+                "id": 0,
                 "address": group.master_address,
                 "offset": group.max_offset,
                 "confirmed_offset": group.confirmed_offset,
@@ -191,8 +195,10 @@ def _rows(group: GroupHAStatus) -> list[dict[str, Any]]:
     rows += (
         {
             "broker": group.broker_name,
+            "id": replica.broker_id,
             "role": "SLAVE",
-            "address": replica.address,
+            "address": replica.known_address,
+            "connection": replica.address,
             "offset": replica.ack_offset,
             "received_offset": replica.received_offset,
             "durable_offset": replica.durable_offset,

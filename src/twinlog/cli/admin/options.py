@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from twinlog.cli.admin.session import Session, color_of, find_cluster
+from twinlog.cli.admin.tls import take, tls_options, warn_of
 from twinlog.cli.exit_codes import USAGE, CommandError
 from twinlog.cli.output import OUTPUTS
 from twinlog.cli.times import parse_duration
@@ -34,13 +35,14 @@ def _with_options(command: Command, *, prints_reports: bool) -> Command:
         session = _session(values)
         return command(session=session, **values)
 
-    options = [
+    options: list[Command] = [
         click.option("-n", "--namesrv", metavar="ADDR[;ADDR]",
                      help="Name servers. Also: NAMESRV_ADDR, a context, the cluster of `up`."),
-        click.option("--context", "context_name", metavar="NAME", help="See: twinlog context."),
+        click.option("--context", "context_name", metavar="NAME",
+                     help="See: twinlog context. Also TWINLOG_CONTEXT."),
         click.option("--access-key", metavar="KEY", help="Account. Also TWINLOG_ACCESS_KEY."),
         click.option("--secret-key", metavar="KEY", help="Also TWINLOG_SECRET_KEY."),
-        click.option("--tls", is_flag=True, help="Encrypt, and check the server's certificate."),
+        tls_options,
         click.option("--timeout", metavar="TIME", default="5s", show_default=True,
                      help="How long to wait for one answer."),
     ]  # fmt: skip
@@ -69,14 +71,15 @@ def _session(values: dict[str, Any]) -> Session:
         session = replace(session, access_key=access_key, secret_key=secret_key)
     if bool(session.access_key) != bool(session.secret_key):
         raise CommandError("--access-key and --secret-key go together", USAGE)
-    is_tls = values.pop("tls")
+    tls = take(values, session.tls)
+    warn_of(tls)
     watch = values.pop("watch", None)
     timeout_ms = round(parse_duration(values.pop("timeout")) * 1000)
     if timeout_ms <= 0:
         raise CommandError("--timeout must be above 0", USAGE)
     return replace(
         session,
-        tls=is_tls or session.tls,
+        tls=tls,
         timeout_ms=timeout_ms,
         output=values.pop("output", "table"),
         watch_seconds=None if watch is None else parse_duration(watch),

@@ -1,8 +1,8 @@
 """Which cluster a command talks to, as whom, and how its answer is printed.
 
-The name server is the first of: `-n`, `--context`, NAMESRV_ADDR, the current context, the local
-cluster of `twinlog up`, 127.0.0.1:9876. Credentials: flags or environment, the context, then
-Apache's `$ROCKETMQ_HOME/conf/tools.yml`.
+The name server is the first of: `-n`, `--context`, TWINLOG_CONTEXT, NAMESRV_ADDR, the current
+context, the local cluster of `twinlog up`, 127.0.0.1:9876. Credentials: flags or environment, the
+context, then Apache's `$ROCKETMQ_HOME/conf/tools.yml`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from twinlog.cli.admin.tls import Tls, from_environment
 from twinlog.cli.exit_codes import (
     FAILED,
     NOT_FOUND,
@@ -25,7 +26,7 @@ from twinlog.cli.exit_codes import (
     CommandError,
 )
 from twinlog.cli.lazy import complain, nearest
-from twinlog.cli.output import Report, render, uses_color
+from twinlog.cli.output import Report, render, terminal_width, uses_color
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin, Gathered
@@ -44,11 +45,12 @@ class Session:
     source: str
     access_key: str | None = None
     secret_key: str | None = None
-    tls: bool = False
+    tls: Tls | None = None
     timeout_ms: int = 5000
     output: str = "table"
     watch_seconds: float | None = None
     color: bool = False
+    is_context: bool = False
 
     @property
     def client_settings(self) -> ClientSettings:
@@ -59,8 +61,8 @@ class Session:
         if self.access_key:
             settings["access_key"] = self.access_key
             settings["secret_key"] = self.secret_key or ""
-        if self.tls:
-            settings["tls"] = True
+        if self.tls is not None:
+            settings["tls"] = self.tls.settings()
         return settings
 
     def admin(self) -> Admin:
@@ -74,28 +76,42 @@ class Session:
 
 def find_cluster(namesrv: str | None, context_name: str | None) -> Session:
     """Where, and with which credentials."""
-    access_key = os.environ.get("TWINLOG_ACCESS_KEY") or None
-    secret_key = os.environ.get("TWINLOG_SECRET_KEY") or None
+    found = _address(namesrv, context_name)
+    access_key = os.environ.get("TWINLOG_ACCESS_KEY")
+    secret_key = os.environ.get("TWINLOG_SECRET_KEY")
+    return _with_tools(replace(
+        found,
+        access_key=access_key or found.access_key,
+        secret_key=secret_key or found.secret_key,
+        tls=from_environment(found.tls),
+    ))  # fmt: skip
+
+
+def _address(namesrv: str | None, context_name: str | None) -> Session:
+    """The first place that names a cluster."""
     if namesrv:
-        return _with_tools(Session(namesrv, "-n", access_key, secret_key))
+        return Session(namesrv, "-n")
+    source = f"context {context_name}"
+    if context_name is None:
+        context_name = os.environ.get("TWINLOG_CONTEXT") or None
+        source = f"context {context_name} (TWINLOG_CONTEXT)"
     if context_name is None:
         variable = os.environ.get("NAMESRV_ADDR")
         if variable:
-            return _with_tools(Session(variable, "NAMESRV_ADDR", access_key, secret_key))
+            return Session(variable, "NAMESRV_ADDR")
     from twinlog.cli.admin import contexts
 
     known = contexts.load()
-    name = context_name or known.current
-    if name:
-        context = known.get(name)
+    if context_name is None and known.current:
+        context_name, source = known.current, f"context {known.current}"
+    if context_name is not None:
+        context = known.get(context_name)
         return Session(
-            context.namesrv, f"context {name}", access_key or context.access_key or None,
-            secret_key or context.secret_key or None, context.tls,
+            context.namesrv, source, context.access_key or None, context.secret_key or None,
+            context.encryption, is_context=True,
         )  # fmt: skip
     local = _local_cluster()
-    if local is not None:
-        return Session(local, "twinlog up", access_key, secret_key)
-    return _with_tools(Session(DEFAULT_NAMESRV, "default", access_key, secret_key))
+    return Session(DEFAULT_NAMESRV, "default") if local is None else Session(local, "twinlog up")
 
 
 def _local_cluster() -> str | None:
@@ -115,7 +131,7 @@ def _local_cluster() -> str | None:
 def _with_tools(session: Session) -> Session:
     """Credentials of Apache's tools.yml, when there are no others."""
     home = os.environ.get("ROCKETMQ_HOME")
-    if session.access_key or not home:
+    if session.access_key or session.is_context or session.source == "twinlog up" or not home:
         return session
     file = Path(home) / "conf" / "tools.yml"
     if not file.exists():
@@ -129,7 +145,7 @@ def _with_tools(session: Session) -> Session:
         raise CommandError(f"{file} cannot be read: {error}", USAGE) from error
     if not access_key or not secret_key:
         return session
-    return Session(session.namesrv, session.source, str(access_key), str(secret_key))
+    return replace(session, access_key=str(access_key), secret_key=str(secret_key))
 
 
 # Running
@@ -168,7 +184,7 @@ def run_async(session: Session, main: Callable[[], Awaitable[T]]) -> T:
 
 
 def show(session: Session, report: Report) -> int:
-    text = render(report, session.output, color=session.color)
+    text = render(report, session.output, color=session.color, width=terminal_width())
     click.echo(text, nl=False)
     if session.output not in ("table", "wide"):
         for note in report.notes:
@@ -183,28 +199,36 @@ def _code(report: Report) -> int:
 
 
 def _watch(session: Session, action: Callable[[Admin], Awaitable[Report]]) -> int:
-    """Until interrupted. On a terminal the screen is drawn again; JSON becomes one line a round."""
+    """Until interrupted. A server that is away for a while is told and asked again."""
     import asyncio
+
+    from twinlog.cli.watching import painter
+    from twinlog.client.errors import ClientError
 
     assert session.watch_seconds is not None
     seconds = max(session.watch_seconds, WATCH_SECONDS_MIN)
-    code = 0
+    code: int | None = None
 
     async def rounds(admin: Admin) -> None:
         nonlocal code
         while True:
-            report = await action(admin)
-            if session.color or sys.stdout.isatty():
-                click.echo("\x1b[H\x1b[2J", nl=False)
-            text = render(report, session.output, color=session.color, compact=True)
-            click.echo(text if session.output in ("json", "yaml") else text + "\n", nl=False)
-            code = _code(report)
+            try:
+                report = await action(admin)
+            except ClientError as error:
+                if code is None:
+                    raise  # Wrong from the start: nobody wants to watch that.
+                explained = explain(error, session)
+                report, code = Report(missing=[explained.line]), explained.code
+            else:
+                code = UNHEALTHY if report.missing or not report.is_healthy else 0
+            paint(report)
             await asyncio.sleep(seconds)
 
-    try:
-        call(session, rounds)
-    except KeyboardInterrupt:
-        return code
+    with painter(session.output, color=session.color) as paint:
+        try:
+            call(session, rounds)
+        except KeyboardInterrupt:
+            return code or 0
     raise AssertionError("unreachable")
 
 

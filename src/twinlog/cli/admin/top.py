@@ -21,7 +21,7 @@ import click
 from twinlog.cli.admin.options import cluster_options
 from twinlog.cli.admin.session import Session, run_async
 from twinlog.cli.exit_codes import UNHEALTHY, USAGE, CommandError
-from twinlog.cli.output import show_bytes, show_percent, show_seconds
+from twinlog.cli.output import GAP, cut, fit, show_bytes, show_percent, show_seconds
 from twinlog.cli.times import now_ms
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _BOLD, _RED, _GREEN, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 _PROBLEMS_MAX = 3
-_GAP = "  "
 
 
 @click.command("top", epilog="Example: twinlog top --once",
@@ -137,12 +136,12 @@ def _clock() -> str:
 
 def screen(view: TopView, width: int, height: int, clock: str, *, color: bool = False) -> list[str]:
     """At most `height` lines of at most `width` columns."""
-    lines = [_paint(_cut(f"twinlog top  {clock}  {len(view.brokers)} brokers  q quits", width),
+    lines = [_paint(cut(f"twinlog top  {clock}  {len(view.brokers)} brokers  q quits", width),
                     _BOLD, color)]  # fmt: skip
-    lines.append(_paint(_cut(view.health.sentence("the cluster"), width),
+    lines.append(_paint(cut(view.health.sentence("the cluster"), width),
                         _GREEN if view.health.is_healthy else _RED, color))  # fmt: skip
     steps = [f"{f.level.value}: {f.text} -> {f.next_step}" for f in view.health.findings]
-    lines += (_cut(f"  {step}", width) for step in steps[:_PROBLEMS_MAX])
+    lines += (cut(f"  {step}", width) for step in steps[:_PROBLEMS_MAX])
     lines.append("")
     lines += _table(_BROKER_HEADS, [_broker_cells(line) for line in view.brokers], width, color)
     left = max(0, height - len(lines) - 4)
@@ -194,28 +193,18 @@ def _shares(room: int, *counts: int) -> tuple[int, ...]:
 def _table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, color: bool
 ) -> list[str]:
-    """Numbers keep their width; names, which are first, give way."""
+    """Numbers keep their width; names give way."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    names = [index for index, head in enumerate(heads) if head in _TEXT]
-    excess = sum(widths) + len(_GAP) * (len(heads) - 1) - width
-    for index in sorted(names, key=lambda index: -widths[index]):
-        spare = max(0, widths[index] - 6)
-        taken = min(spare, max(0, excess))
-        widths[index] -= taken
-        excess -= taken
+    widths = fit(widths, [index for index, head in enumerate(heads) if head in _TEXT], width)
     lines = []
     for row in (heads, *rows):
         cells = [
-            _cut(cell, size).ljust(size) if head in _TEXT else cell.rjust(size)
+            cut(cell, size).ljust(size) if head in _TEXT else cell.rjust(size)
             for cell, head, size in zip(row, heads, widths, strict=True)
         ]
-        lines.append(_cut(_GAP.join(cells).rstrip(), width))
+        lines.append(cut(GAP.join(cells).rstrip(), width))
     lines[0] = _paint(lines[0], _BOLD, color)
     return lines
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…" * (width > 0)
 
 
 def _paint(text: str, code: str, color: bool) -> str:

@@ -1,4 +1,4 @@
-"""`twinlog generate completion`: completion of commands and options for a shell."""
+"""`twinlog generate completion`: completion of commands, options and names for a shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _WHERE = {
 @click.command(epilog=f"Example: {_WHERE['bash']}")
 @click.argument("shell", type=click.Choice(tuple(_WHERE)))
 def completion(shell: str) -> None:
-    """Completion of commands and options for a shell."""
+    """Completion of commands, options and names for a shell.
+
+    Topics, groups, brokers and clusters are asked from the cluster that the command line is about,
+    for one second at most; contexts come from their file.
+    """
     from click.shell_completion import BashComplete, get_completion_class
 
     from twinlog.cli.main import cli

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from twinlog.cli.admin.tls import OPTIONS
 from twinlog.cli.exit_codes import USAGE, CommandError
 from twinlog.cli.lazy import nearest
 from twinlog.cli.mqadmin.verbs import Option, Verb
 
 COMMON = (Option("n", "namesrvAddr", True, False), Option("h", "help", False, False))
+# Ours, by their long names alone: every letter is some verb's.
+OWN = (
+    Option("context", "context", True, False),
+    Option("access-key", "access-key", True, False),
+    Option("secret-key", "secret-key", True, False),
+    *(Option(name, name, bool(metavar), False) for name, (metavar, _) in OPTIONS.items()),
+)
 
 
 class Values:
@@ -44,7 +52,7 @@ class Values:
 def parse(verb: Verb, args: Sequence[str]) -> Values:
     """The options of `args`. Raises with the verb, the option and the nearest known one."""
     by_letter = {option.letter: option for option in (*verb.options, *COMMON)}
-    by_name = {option.name: option for option in (*verb.options, *COMMON)}
+    by_name = {option.name: option for option in (*OWN, *verb.options, *COMMON)}
     values: dict[str, str] = {}
     rest = list(args)
     while rest:
@@ -109,4 +117,5 @@ def help_text(verb: Verb) -> str:
         value = " <arg>" if option.has_value else ""
         need = "  (required)" if option.is_required else ""
         lines.append(f" -{option.letter},--{option.name}{value}{need}")
+    lines.append(f"With every verb: {', '.join(f'--{option.name}' for option in OWN)}")
     return "\n".join(lines)

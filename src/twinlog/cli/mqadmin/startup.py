@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -90,11 +90,26 @@ def _print_verbs() -> None:
     click.echo(f"   {', '.join(REFUSED)}")
 
 
+def _session(options: Values) -> Session:
+    """The cluster of -n or of a context, with the account and the TLS of this call."""
+    from twinlog.cli.admin.session import find_cluster
+    from twinlog.cli.admin.tls import OPTIONS, merged, warn_of
+
+    session = find_cluster(options.get("n"), options.get("context"))
+    access_key = options.get("access-key") or session.access_key
+    secret_key = options.get("secret-key") or session.secret_key
+    if bool(access_key) != bool(secret_key):
+        raise CommandError("--access-key and --secret-key go together", USAGE)
+    tls = merged({name: options.get(name) for name in OPTIONS}, session.tls)
+    warn_of(tls)
+    return replace(session, access_key=access_key, secret_key=secret_key, tls=tls)
+
+
 def _execute(verb: Verb, options: Values) -> int:
-    from twinlog.cli.admin.session import explain, find_cluster
+    from twinlog.cli.admin.session import explain
     from twinlog.client.errors import ClientError
 
-    session = find_cluster(options.get("n"), None)
+    session = _session(options)
     function = getattr(importlib.import_module(verb.module), verb.function)
 
     async def main() -> list[str]:
