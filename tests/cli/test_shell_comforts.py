@@ -338,8 +338,8 @@ def test_tls_by_options_variables_and_contexts(
     assert "none.pem" in missing.err
     # A context remembers it, as whole paths.
     monkeypatch.chdir(certificates.authority.parent)
-    twinlog("context", "add", "secure", "-n", encrypted, "--tls-ca", "ca.pem", "--tls-cert",
-            "server.pem", "--tls-key", "server.key").ok()  # fmt: skip
+    twinlog("context", "add", "secure", "-n", encrypted, "--tls-ca", "ca.pem", "--tls-client-cert",
+            "server.pem", "--tls-client-key", "server.key").ok()  # fmt: skip
     monkeypatch.chdir("/")
     twinlog("broker", "list", "--context", "secure").ok()
     assert mqadmin("clusterList", "--context", "secure").code == 0

@@ -16,7 +16,7 @@ from twinlog.cli.output import OUTPUTS, Column, Report, Table, render
 
 _COLUMNS = [
     Column("name"), Column("current"), Column("namesrv"), Column("access_key"), Column("tls"),
-    Column("tls_ca", is_wide=True), Column("tls_cert", is_wide=True),
+    Column("tls_ca", is_wide=True), Column("tls_client_cert", is_wide=True),
     Column("tls_server_name", is_wide=True),
 ]  # fmt: skip
 _OUTPUT = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table")
@@ -41,7 +41,7 @@ def _row(name: str, entry: contexts.Context, current: str) -> dict[str, Any]:
         "access_key": entry.access_key or None,
         "tls": "INSECURE" if files.insecure else tls is not None,
         "tls_ca": files.ca or None,
-        "tls_cert": files.cert or None,
+        "tls_client_cert": files.client_cert or None,
         "tls_server_name": files.server_name or None,
     }
 
@@ -112,9 +112,10 @@ def _checked(namesrv: str, tls: Tls | None) -> Tls | None:
     except UsageError as error:
         raise CommandError(str(error), USAGE) from error
     ca, cert, key = (
-        str(Path(file).absolute()) if file else "" for file in (tls.ca, tls.cert, tls.key)
+        str(Path(file).absolute()) if file else ""
+        for file in (tls.ca, tls.client_cert, tls.client_key)
     )
-    return replace(tls, ca=ca, cert=cert, key=key)
+    return replace(tls, ca=ca, client_cert=cert, client_key=key)
 
 
 @context.command(epilog="Example: twinlog context use prod")

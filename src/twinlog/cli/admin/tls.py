@@ -24,8 +24,8 @@ class Tls:
     """Whom to trust, who we are, and which name to expect; all empty: the system's certificates."""
 
     ca: str = ""
-    cert: str = ""
-    key: str = ""
+    client_cert: str = ""
+    client_key: str = ""
     server_name: str = ""
     insecure: bool = False
 
@@ -34,9 +34,9 @@ class Tls:
 
         return TlsSettings(
             ca=self.ca or None,
-            certificate=self.cert or None,
-            key=self.key or None,
-            key_password=os.environ.get("TWINLOG_TLS_KEY_PASSWORD"),
+            certificate=self.client_cert or None,
+            key=self.client_key or None,
+            key_password=os.environ.get("TWINLOG_TLS_CLIENT_KEY_PASSWORD"),
             server_name=self.server_name or None,
             insecure=self.insecure,
         )
@@ -46,8 +46,8 @@ class Tls:
 OPTIONS: dict[str, tuple[str, str]] = {
     "tls": ("", "Encrypt, and check the server's certificate."),
     "tls-ca": ("FILE", "Certificates to trust instead of the system's."),
-    "tls-cert": ("FILE", "The client's certificate."),
-    "tls-key": ("FILE", "Its private key. Password: TWINLOG_TLS_KEY_PASSWORD."),
+    "tls-client-cert": ("FILE", "The client's certificate."),
+    "tls-client-key": ("FILE", "Its private key. Password: TWINLOG_TLS_CLIENT_KEY_PASSWORD."),
     "tls-server-name": ("NAME", "The name that the certificate must have."),
     "tls-insecure": ("", "Encrypt without checking whom we talk to. For tests only."),
 }
