@@ -141,7 +141,7 @@ def spawn(*words: str, **environment: str) -> pexpect.spawn:
 def test_on_a_terminal_the_sentence_is_green(cluster: LocalTwins) -> None:
     terminal = spawn("-n", cluster.namesrv, "ha", "status")
     terminal.expect("\x1b\\[32mbroker-a is healthy")
-    terminal.expect("\x1b\\[1mBROKER +ROLE")
+    terminal.expect("\x1b\\[1mBROKER +ID +ROLE")
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 0
