@@ -250,4 +250,4 @@ async def _ask_groups(admin: Admin) -> list[str]:
 
 async def _ask_cluster(admin: Admin) -> tuple[dict[str, dict[int, str]], list[str]]:
     info = await admin.cluster()
-    return {name: dict(b.addresses) for name, b in info.brokers.items()}, list(info.clusters)
+    return {name: dict(b.broker_addrs) for name, b in info.brokers.items()}, list(info.clusters)
