@@ -1,6 +1,6 @@
 """The console scripts. Whatever the moment, Ctrl-C ends a command at once and without a traceback.
 
-Until the modules are there, and again once the command is done, the signal simply ends the process:
+Until the modules are there, and again once the command is done, the signal ends the process:
 Python's own handling would print where it was interrupted. In between `run_group` answers for it.
 """
 
