@@ -33,7 +33,7 @@ EFFECTS = {
     "lose-a-master": ["DEGRADED", "\n200\n", "is the master of broker-a now"],
     "move-from-apache": ["10912", "sendMessageThreadPoolNums"],
     "write-a-client": ["SEND_OK", "b'order 9'"],
-    "read-with-spark": ["|orders|books| 1000|", "equal"],
+    "read-with-spark": ["|orders|books| 1000|", '"job": "audit", "ok": true'],
     "watch-it": ["is healthy"],
     "secure-it": ["SEND_OK", "AclException", "\n2\n"],
     "back-it-up": ["backups are sound", "restored"],
