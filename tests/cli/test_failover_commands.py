@@ -5,6 +5,7 @@ The controller is real and runs inside a real name server; the replicas are hear
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,37 @@ def test_a_lost_replica_is_degraded_with_exit_code_10_until_it_is_back(pair: Wor
     pair.group.start(2)
     pair.group.until_in_sync(1, 2)
     assert state_of(pair)["state"] == "healthy"
+
+
+def test_a_broker_that_hangs_is_named_and_the_rest_is_not_old(world: World) -> None:
+    """Its heartbeats come, and its port takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        world.group.addresses[2] = f"127.0.0.1:{hung.getsockname()[1]}"
+        for number in (1, 2):
+            world.group.start(number)
+        world.group.until_in_sync(1, 2)
+        found = world.twinlog("ha", "status")
+    assert found.code == UNHEALTHY
+    assert f"replica 2 at {world.group.addresses[2]} does not answer" in found.out
+
+
+def test_a_master_that_cannot_write_is_not_healthy(world: World) -> None:
+    world.group.start(1, twinlogWritable="false")
+    world.group.until_master(1)
+    found = world.twinlog("ha", "status")
+    assert found.code == UNHEALTHY
+    assert f"{world.group.name} is READ ONLY: 1 copy" in found.out
+    assert "master 1 cannot write: is its disk full? No other member can" in found.out
+
+
+def test_an_election_without_a_candidate_names_nobody_as_the_master(pair: World) -> None:
+    name = pair.group.name
+    pair.group.kill(2)
+    pair.group.until_in_sync(1)
+    pair.group.kill(1)
+    found = pair.twinlog("ha", "elect", name)
+    assert (found.code, "nobody is elected" in found.err) == (FAILED, True), found
+    assert "WAS MASTER" in pair.twinlog("ha", "status").out
 
 
 def test_a_switch_hands_over_and_back(pair: World) -> None:

@@ -58,7 +58,7 @@ class FakeReplica:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{20000 + self.broker_id}"
+        return self.group.addresses.get(self.broker_id, f"127.0.0.1:{20000 + self.broker_id}")
 
     @property
     def is_master(self) -> bool:
@@ -168,6 +168,8 @@ class FakeGroup:
         self.cluster = "DefaultCluster"
         self.policy = {"brokerRole": "SYNC_MASTER", **policy}
         self.replicas: dict[int, FakeReplica] = {}
+        self.addresses: dict[int, str] = {}
+        """Where they are to be found; nobody answers there."""
         self.on_answer: Callable[[], None] = lambda: None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()

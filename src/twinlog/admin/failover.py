@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from twinlog.admin.brokers import broker_config
-from twinlog.admin.client import Admin, gather
+from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import (
+    BrokerBusyError,
     ClientError,
     RequestCodeNotSupportedError,
+    RequestTimeoutError,
     UnreadableAnswerError,
     UsageError,
 )
@@ -31,6 +33,8 @@ from twinlog.runtime.event_journal import event_time
 T = TypeVar("T")
 NO_CONTROLLER = "no controller is known here"
 SWITCH_TIMEOUT_MS = 10_000
+STATUS_TIMEOUT_MS = 2_000
+"""For all that a status asks brokers: one that hangs does not make it old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ async def find_controllers(admin: Admin, given: str | None = None) -> list[str]:
             except ValueError as error:
                 raise UsageError(f"--controller: {error}") from None
         return addresses
-    return list(dict.fromkeys([*await _of_name_servers(admin), *await _of_brokers(admin)]))
+    return list(dict.fromkeys(await _of_name_servers(admin) or await _of_brokers(admin)))
 
 
 async def _of_name_servers(admin: Admin) -> list[str]:
@@ -127,6 +131,16 @@ async def leader(admin: Admin, addresses: Sequence[str]) -> str:
     raise ClientError(text)
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Groups as their controller sees them once everybody has been asked."""
+
+    groups: list[GroupFacts]
+    events: list[dict[str, Any]]
+    silent: frozenset[str]
+    """Brokers that it hears, and that did not answer in time."""
+
+
 class Controllers:
     """The controllers of a cluster, with the one that leads."""
 
@@ -147,6 +161,8 @@ class Controllers:
             return await self._admin.ask(
                 self.leader, code, header, action=action, timeout_ms=timeout_ms
             )
+        except BrokerBusyError as error:  # A controller has no load: its remark says all.
+            raise ClientError(f"{action} refused by {self.leader}: {error.remark}") from error
         except RequestCodeNotSupportedError as error:
             if code < RequestCode.TWINLOG_INFO:
                 raise
@@ -220,32 +236,57 @@ class Controllers:
         self, name: str | None = None, *, since_ms: int | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
         """The journals of all controllers and of the brokers that keep one, merged by time."""
-        header = headers.EventsRequestHeader(name, since_ms, limit)
+        header = headers.EventsRequestHeader(broker_name=name, since=since_ms, limit=limit)
+        found = await self._ask_journals(await self._journals(name, await self.groups()), header)
+        merged = _merged(found)
+        return merged if limit is None else merged[-limit:]
 
+    async def observe(self) -> Observed:
+        """All at once and within one time; the controller is asked last, so that what it says is
+        not older than the answers that were waited for."""
+        before = await self.groups()
+        found = await self._ask_journals(
+            await self._journals(None, before),
+            headers.EventsRequestHeader(),
+            timeout_ms=STATUS_TIMEOUT_MS,
+        )
+        silent = {a for a, e in found.failures.items() if isinstance(e, RequestTimeoutError)}
+        return Observed(await self.groups(), _merged(found), frozenset(silent))
+
+    async def _ask_journals(
+        self,
+        addresses: list[str],
+        header: headers.EventsRequestHeader,
+        timeout_ms: int | None = None,
+    ) -> Gathered[list[dict[str, Any]]]:
         async def ask(address: str) -> list[dict[str, Any]]:
             answer = await self._admin.ask(
-                address, RequestCode.TWINLOG_EVENTS, header, action="events"
+                address, RequestCode.TWINLOG_EVENTS, header, action="events", timeout_ms=timeout_ms
             )
             return [{**event, "from": address} for event in _decoded(answer, Events).events]
 
-        found = await gather(await self._journals(name), ask)
+        found = await gather(addresses, ask)
         if self.leader in found.failures:
             raise found.failures[self.leader]
-        merged = [event for events in found.values.values() for event in events]
-        merged.sort(key=lambda event: event_time(event))
-        return merged if limit is None else merged[-limit:]
+        return found
 
-    async def _journals(self, name: str | None) -> list[str]:
+    async def _journals(self, name: str | None, groups: Iterable[GroupFacts]) -> list[str]:
         peers = (await metadata(self._admin, self.leader)).peers
         controllers = [peer.partition("-")[2] for peer in peers]
         replicas = [
             replica.address
-            for group in await self.groups()
+            for group in groups
             if name in (None, group.broker_name)
             for replica in group.replicas
             if replica.is_alive
         ]
         return list(dict.fromkeys([self.leader, *self.addresses, *controllers, *replicas]))
+
+
+def _merged(found: Gathered[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    merged = [event for events in found.values.values() for event in events]
+    merged.sort(key=lambda event: event_time(event))
+    return merged
 
 
 # What brokers and controllers write that says nothing about who has what and who leads.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,6 +11,7 @@ from twinlog.remoting.bodies.controller import GroupFacts, ReplicaFacts
 from twinlog.runtime.event_journal import event_time
 
 _SET_CHANGES = {"admitted", "removed", "drained", "undrained", "forgotten"}
+_LINK_LOST_MS = 1_500  # As the controller counts.
 _OF_REPLICA = {*_SET_CHANGES, "registered", "cut"}
 
 
@@ -19,6 +20,7 @@ class GroupState(StrEnum):
 
     FROZEN = "FROZEN"
     NO_MASTER = "NO MASTER"
+    NOT_ADOPTED = "NOT ADOPTED"
     READ_ONLY = "READ ONLY"
     DEGRADED = "DEGRADED"
     HEALTHY = "healthy"
@@ -37,6 +39,8 @@ class ReplicaLine:
     behind: int | None
     lease_ms: int | None
     is_doubtful: bool
+    unconfirmed: int | None = None
+    """Of a master: the end of its log that not every member has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,15 @@ class ControlledGroup:
         return self.state is GroupState.HEALTHY
 
 
-def controlled_group(facts: GroupFacts, events: Sequence[dict[str, Any]]) -> ControlledGroup:
-    """`events` are those of this group, oldest first."""
+def controlled_group(
+    facts: GroupFacts,
+    events: Sequence[dict[str, Any]],
+    *,
+    silent: Collection[str] = (),
+    fixed_master: str = "",
+) -> ControlledGroup:
+    """`events` are those of this group, oldest first; `silent` are addresses that did not answer;
+    `fixed_master` is who serves while the group is not adopted."""
     master = _find(facts, facts.master_broker_id)
     election = _newest(
         events,
@@ -78,6 +89,15 @@ def controlled_group(facts: GroupFacts, events: Sequence[dict[str, Any]]) -> Con
     )
     members = [replica for replica in facts.replicas if replica.is_member]
     state, reason = _state(facts, master, len(members))
+    if fixed_master and not facts.master_epoch:
+        state = GroupState.NOT_ADOPTED
+        reason = f"{fixed_master} serves as its file says; {facts.waiting or 'nobody is heard'}"
+    hung = [replica for replica in facts.replicas if replica.address in silent]
+    if hung and state is not GroupState.FROZEN:
+        state = min(state, GroupState.DEGRADED, key=list(GroupState).index)
+        names = " and ".join(_name(facts, replica) for replica in hung)
+        verb = "does not answer" if len(hung) == 1 else "do not answer"
+        reason = "; ".join(text for text in (f"{names} {verb}", reason) if text)
     return ControlledGroup(
         name=facts.broker_name,
         state=state,
@@ -105,7 +125,8 @@ def _newest(events: Sequence[dict[str, Any]], is_meant: Any) -> dict[str, Any] |
 
 def _state(facts: GroupFacts, master: ReplicaFacts | None, copies: int) -> tuple[GroupState, str]:
     if facts.frozen:
-        return GroupState.FROZEN, facts.frozen
+        how = f"twinlog controller adopt {facts.broker_name} --group {facts.broker_name}"
+        return GroupState.FROZEN, f"{facts.frozen} ({how})"
     if master is None:
         return GroupState.NO_MASTER, facts.waiting or "none was elected yet"
     if not master.is_alive:
@@ -113,23 +134,71 @@ def _state(facts: GroupFacts, master: ReplicaFacts | None, copies: int) -> tuple
         return GroupState.NO_MASTER, facts.waiting or silent
     expected = [replica for replica in facts.replicas if not replica.is_learner]
     missing = [_missing(facts, replica, master) for replica in expected if not replica.is_member]
+    if not master.is_writable:
+        return GroupState.READ_ONLY, _unwritable_master(facts, master)
     if copies < facts.min_in_sync_replicas:
-        return GroupState.READ_ONLY, "; ".join(missing)
+        drained = [_drained(facts, replica) for replica in facts.replicas if replica.is_learner]
+        absent = f"{len(facts.replicas)} replicas have ever registered"
+        return GroupState.READ_ONLY, "; ".join(missing + drained) or absent
     if missing or len(facts.replicas) < facts.total_replicas:
         absent = f"{len(facts.replicas)} of {facts.total_replicas} replicas have ever registered"
         return GroupState.DEGRADED, "; ".join(missing) or absent
     silent_members = [r.broker_id for r in expected if not r.is_alive]
     if silent_members:
         return GroupState.DEGRADED, f"replica {silent_members[0]} is not heard"
+    unwritable = [r.broker_id for r in expected if not r.is_writable]
+    if unwritable:
+        return GroupState.DEGRADED, f"replica {unwritable[0]} cannot write: is its disk full?"
     return GroupState.HEALTHY, ""
+
+
+def _name(facts: GroupFacts, replica: ReplicaFacts) -> str:
+    kind = "master" if replica.broker_id == facts.master_broker_id else "replica"
+    return f"{kind} {replica.broker_id} at {replica.address}"
+
+
+def _unwritable_master(facts: GroupFacts, master: ReplicaFacts) -> str:
+    """Sends are refused with 14 until it can, or another one leads."""
+    others = [
+        r.broker_id
+        for r in facts.replicas
+        if r is not master and r.is_member and r.is_alive and r.is_writable
+    ]
+    text = f"master {master.broker_id} cannot write: is its disk full?"
+    return f"{text} Replica {others[0]} takes over" if others else f"{text} No other member can"
+
+
+def _drained(facts: GroupFacts, replica: ReplicaFacts) -> str:
+    n, name = replica.broker_id, facts.broker_name
+    return f"replica {n} is drained (twinlog ha undrain {name} {n})"
 
 
 def _missing(facts: GroupFacts, replica: ReplicaFacts, master: ReplicaFacts) -> str:
     who = f"replica {replica.broker_id}"
-    if not replica.is_alive:
-        return f"{who} is down"
     behind = _behind(replica, master)
-    return f"{who} rejoins" + (f", {behind} bytes behind" if behind else "")
+    distance = f", {behind} bytes behind" if behind else ""
+    if not replica.is_alive:
+        return f"{who} {_absence(facts, replica)}"
+    if not replica.is_writable:
+        return f"{who} cannot write: is its disk full?{distance}"
+    if replica.link_ms is None or replica.link_ms > _LINK_LOST_MS:
+        return f"{who} has no link to the master{distance}"
+    return f"{who} rejoins{distance}"
+
+
+def _absence(facts: GroupFacts, replica: ReplicaFacts) -> str:
+    """A store that was wiped comes back with another id; the old one is known until an operator
+    says that it is gone."""
+    is_replaced = any(
+        other.address == replica.address and other.broker_id > replica.broker_id
+        for other in facts.replicas
+    )
+    if is_replaced:
+        forget = f"twinlog ha remove {facts.broker_name} {replica.broker_id}"
+        return f"is down, and another one has its address: forget it ({forget})"
+    if replica.is_closed or replica.heard_ms is None:
+        return "is down"
+    return f"is silent for {replica.heard_ms / 1000:.1f} s"
 
 
 def _behind(replica: ReplicaFacts, master: ReplicaFacts | None) -> int | None:
@@ -144,8 +213,10 @@ def _line(
     master: ReplicaFacts | None,
     events: Sequence[dict[str, Any]],
 ) -> ReplicaLine:
-    is_master = replica is master
-    role = "MASTER" if is_master else "LEARNER" if replica.is_learner else "SLAVE"
+    is_master = replica is master and replica.is_alive
+    role = "LEARNER" if replica.is_learner else "SLAVE"
+    if replica is master:
+        role = "MASTER" if is_master else "WAS MASTER"
     return ReplicaLine(
         broker_id=replica.broker_id,
         address=replica.address,
@@ -156,7 +227,14 @@ def _line(
         behind=_behind(replica, master),
         lease_ms=facts.lease_left_ms if is_master else None,
         is_doubtful=replica.is_doubtful,
+        unconfirmed=_unconfirmed(replica) if is_master else None,
     )
+
+
+def _unconfirmed(master: ReplicaFacts) -> int | None:
+    if master.end is None or master.confirmed is None:
+        return None
+    return max(0, master.end - master.confirmed)
 
 
 def _why(
@@ -170,16 +248,24 @@ def _why(
     if replica.is_doubtful:
         return "lost power, in doubt until it is admitted again"
     if not replica.is_writable:
-        return "cannot write"
+        return "cannot write: is its disk full?"
     if is_master:
         return f"{facts.election} election, log ends in epoch {replica.last_epoch}"
     if facts.hand_over_to == replica.broker_id:
         return "takes over"
-    event = _newest(
-        events,
-        lambda e: e.get("replica") == replica.broker_id and e.get("event") in _OF_REPLICA,
-    )
-    if event is None or (replica.is_member and event["event"] == "registered"):
-        return "in the set of the election" if replica.is_member else ""
+    event = _newest(events, lambda e: _concerns(e, replica.broker_id))
+    kind = "" if event is None else str(event["event"])
+    if replica.is_member:
+        return kind if kind == "admitted" else "in the set of the election"
+    if event is None or kind == "admitted":
+        return "not in the set"
+    if kind.endswith("elected"):
+        return f"not in the set of the election of epoch {event.get('epoch')}"
     reason = event.get("reason")
-    return f"{event['event']}: {reason}" if reason else str(event["event"])
+    return f"{kind}: {reason}" if reason else kind
+
+
+def _concerns(event: dict[str, Any], broker_id: int) -> bool:
+    if str(event.get("event", "")).endswith("elected"):
+        return isinstance(event.get("members"), list) and broker_id not in event["members"]
+    return event.get("replica") == broker_id and event.get("event") in _OF_REPLICA

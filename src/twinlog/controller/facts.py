@@ -52,6 +52,7 @@ def _replica(group: Group, replica: Replica, now_ms: int) -> ReplicaFacts:
 def _add_report(facts: ReplicaFacts, report: Report, now_ms: int) -> None:
     beat = report.heartbeat
     facts.heard_ms = now_ms - report.at_ms
+    facts.is_closed = report.closed_ms is not None
     facts.is_writable = beat.is_writable
     facts.last_epoch = beat.last_epoch
     facts.end = beat.end

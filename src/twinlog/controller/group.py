@@ -37,6 +37,7 @@ from twinlog.controller.events import (
 from twinlog.controller.liveness import Liveness
 from twinlog.controller.record import Election, GroupRecord, Replica, changed
 from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
+from twinlog.controller.strangers import Strangers
 
 REPLICAS_MAX = 100
 BUSY = Refusal(RefusalKind.BUSY, "another change of this group is being written, ask again")
@@ -80,7 +81,7 @@ class Group:
         self._waiting_said: object = None
         self.waiting = ""
         self._is_adopted = False
-        self._strangers_said: set[tuple[int, str]] = set()
+        self._strangers = Strangers(self.liveness)
 
     # What is known of the replicas
 
@@ -108,10 +109,12 @@ class Group:
     def heartbeat(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
         if beat.broker_id not in self.record.replicas:
             return [self._refuse(beat.token, self._not_registered(beat.broker_id))]
-        stranger = self._stranger(now_ms, beat)
+        stranger = self._strangers.why(self.record, now_ms, beat)
         if stranger:
             refused = self._refuse(beat.token, Refusal(RefusalKind.INVALID, stranger))
-            return [*self._say_stranger(beat.broker_id, stranger), refused]
+            is_news = self._strangers.is_news(beat.broker_id, stranger)
+            said = self._happened("refused", replica=beat.broker_id, reason=stranger)
+            return [said, refused] if is_news else [refused]
         if not self.liveness.note(now_ms, beat):
             return [self._refuse(beat.token, REPLACED)]
         effects = self._freeze_if_newer(beat)
@@ -147,43 +150,6 @@ class Group:
         )
 
     # Rules that a heartbeat brings about
-
-    def _stranger(self, now_ms: int, beat: Heartbeat) -> str:
-        """Why a replica cannot be one of this group: it is of another cluster, or another process
-        has its id, or it follows a controller with another record. Its log may hold anything."""
-        stored, record = beat.stored, self.record
-        if beat.cluster and beat.cluster != record.cluster:
-            return f"{record.group} belongs to cluster {record.cluster}, not to {beat.cluster[:80]}"
-        holder = self._holder(now_ms, beat.broker_id, beat.address)
-        if holder:
-            return holder
-        if stored is None or not stored.lineage or not record.lineage:
-            return ""
-        if stored.lineage == record.lineage:
-            return ""
-        return (
-            f"replica {beat.broker_id} follows another controller (lineage {stored.lineage[:40]},"
-            f" here {record.lineage}): name the same controllers in all files of the group"
-        )
-
-    def _holder(self, now_ms: int, broker_id: int, address: str) -> str:
-        """Why an id cannot be taken: who has it lives at another address. A copy of a store would
-        otherwise replace the process that it was copied from."""
-        report = self.liveness.get(broker_id)
-        if report is None or not self.is_alive(broker_id, now_ms):
-            return ""
-        known = report.heartbeat.address
-        if not known or not address or known == address:
-            return ""
-        return f"id {broker_id} of {self.record.group} is taken: {known} has it and is alive"
-
-    def _say_stranger(self, broker_id: int, reason: str) -> list[Effect]:
-        if (broker_id, reason) in self._strangers_said:
-            return []
-        if len(self._strangers_said) >= REPLICAS_MAX:
-            self._strangers_said.clear()
-        self._strangers_said.add((broker_id, reason))
-        return [self._happened("refused", replica=broker_id, reason=reason)]
 
     def _freeze_if_newer(self, beat: Heartbeat) -> list[Effect]:
         """R12: the record was restored from a backup. Deciding by it could elect a stale copy."""
@@ -358,7 +324,17 @@ class Group:
             **self._gap(),
         )
         hints = [Hint(record.group, n) for n in sorted(record.replicas)]
-        return self._commit(following, happened, *hints)
+        return self._commit(following, happened, *self._overtaken(following, reason), *hints)
+
+    def _overtaken(self, following: GroupRecord, reason: str) -> list[Effect]:
+        """An election ends a planned switch: whoever asked for it hears how."""
+        switch, self._hand_over = self._hand_over, None
+        if switch is None:
+            return []
+        if following.master_broker_id == switch.target:
+            return [Reply(switch.token, following)]
+        text = f"no switch: {reason}, and replica {following.master_broker_id} was elected"
+        return [self._refuse(switch.token, Refusal(RefusalKind.NOT_ELECTED, text))]
 
     def _gap(self) -> dict[str, int]:
         """What a master that answers early last had alone: at most this may be lost."""
@@ -429,21 +405,32 @@ class Group:
         if request.is_unclean:
             return self._elect_unclean(now_ms, request)
         wanted = request.designate
-        if wanted is None or wanted == record.master_broker_id:
-            return self._then_reply(self.consider(now_ms), token)
+        if wanted in (None, record.master_broker_id):
+            return self._elect_now(now_ms, token)
+        assert wanted is not None
         if wanted not in record.sync_state_set:
             members = sorted(record.sync_state_set)
             text = f"replica {wanted} is not in the sync-state set {members}"
             return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
-        assert record.master_broker_id is not None
         if not self.is_alive(wanted, now_ms):
             text = f"replica {wanted} sends no heartbeats"
             return [self._refuse(token, Refusal(RefusalKind.NOT_ALIVE, text))]
+        assert record.master_broker_id is not None
         if self.is_alive(record.master_broker_id, now_ms):
             return self._begin_hand_over(now_ms, wanted, token)
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
             return [self._refuse(token, LEASE_LEFT)]
         return self._then_reply(self._elect(now_ms, "an operator's request", wanted), token)
+
+    def _elect_now(self, now_ms: int, token: Token) -> list[Effect]:
+        """Who leads, or is elected now; a master that is dead is not an answer."""
+        effects = self.consider(now_ms)
+        if self._pending is not None or self.liveness.does_master_live(self.record, now_ms):
+            return self._then_reply(effects, token)
+        master = self.record.master_broker_id
+        silent = "no replica sends heartbeats" if master is None else f"master {master} is silent"
+        refusal = Refusal(RefusalKind.NOT_ELECTED, f"nobody is elected: {self.waiting or silent}")
+        return [*effects, self._refuse(token, refusal)]
 
     def _begin_hand_over(self, now_ms: int, target: int, token: Token) -> list[Effect]:
         if self._hand_over is not None:
@@ -484,7 +471,7 @@ class Group:
         switch = self._hand_over
         if switch is None or now_ms < switch.until_ms:
             return []
-        return self._cancel_hand_over("the master did not drain in time")
+        return self._cancel_hand_over(self.liveness.why_not_drained(self.record, now_ms))
 
     def _cancel_hand_over(self, reason: str) -> list[Effect]:
         switch, self._hand_over = self._hand_over, None
@@ -501,6 +488,12 @@ class Group:
         if request.typed_group != record.group:
             text = f"an unclean election may lose messages: type the group's name {record.group}"
             return [self._refuse(token, Refusal(RefusalKind.INVALID, text))]
+        if self.liveness.does_master_live(record, now_ms):
+            text = (
+                f"master {record.master_broker_id} is alive: an unclean election is for a group"
+                " without a master; switch to another replica, or stop the master first"
+            )
+            return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
         if not self._are_leases_over(now_ms):
             return [self._refuse(token, LEASE_LEFT)]
         standings = self._standings(now_ms)
@@ -536,7 +529,9 @@ class Group:
             return [self._refuse(request.token, Refusal(RefusalKind.INVALID, text))]
         if known is not None:
             error = _identity_refusal(known, replica)
-            error = error or self._holder(now_ms, replica.broker_id, replica.address)
+            error = error or self._strangers.holder(
+                record.group, now_ms, replica.broker_id, replica.address
+            )
             if error:
                 return [self._refuse(request.token, Refusal(RefusalKind.ID_TAKEN, error))]
             replica = msgspec.structs.replace(
@@ -564,9 +559,8 @@ class Group:
         counts the larger one until it hears of it."""
         record, n = self.record, request.broker_id
         refusal = self._change_refusal(n)
-        if not refusal.text and request.is_learner and n == record.master_broker_id:
-            text = f"replica {n} is the master: switch to another one first"
-            refusal = Refusal(RefusalKind.INVALID, text)
+        if not refusal.text and request.is_learner:
+            refusal = membership.drain_refusal(record, n)
         if refusal.text:
             return [self._refuse(request.token, refusal)]
         replica = msgspec.structs.replace(record.replicas[n], learner=request.is_learner)
@@ -676,13 +670,14 @@ class Group:
         self._pending = None
         self._since_ms = now_ms  # Whoever wrote instead may have granted a lease.
         if stored is not None:
+            if self._hand_over is not None and stored.master_epoch != self.record.master_epoch:
+                refused += self._cancel_hand_over("another controller elected meanwhile")
             self._settle(stored)
         return [*refused, *self._commit(changed(self.record))]
 
     def _settle(self, record: GroupRecord) -> None:
         if record.master_epoch != self.record.master_epoch:
             self._granted_ms = None  # Nobody holds a lease of an epoch that begins now.
-            self._hand_over = None
             self.frozen = ""  # Adopted, and written: until then the old record decides nothing.
         self.record = record
         self._pending = None

@@ -96,6 +96,34 @@ class Liveness:
             is_writable=beat.is_writable,
         )
 
+    def does_master_live(self, record: GroupRecord, now_ms: int) -> bool:
+        """Whether the process that was elected sends heartbeats."""
+        report = self.get(record.master_broker_id)
+        if report is None or report.heartbeat.incarnation != record.master_incarnation:
+            return False
+        return self.is_alive(report.heartbeat.broker_id, now_ms)
+
+    def why_not_drained(self, record: GroupRecord, now_ms: int) -> str:
+        """Of a planned switch whose time is over: whom the master waited for."""
+        number = record.master_broker_id
+        master = self.get(number)
+        if master is None or not self.does_master_live(record, now_ms):
+            return f"master {number} is not heard any more"
+        late = [
+            self._lateness(n, master.heartbeat.end, now_ms)
+            for n in sorted(record.sync_state_set - {number})
+        ]
+        who = " and ".join(text for text in late if text)
+        text = f"master {number} did not drain within a second"
+        return f"{text}: {who}" if who else text
+
+    def _lateness(self, n: int, end: int, now_ms: int) -> str:
+        report = self.get(n)
+        if report is None or not self.is_alive(n, now_ms):
+            return f"replica {n} sends no heartbeats"
+        behind = end - report.heartbeat.end
+        return f"replica {n} is {behind} bytes behind" if behind > 0 else ""
+
     def is_master_heard(self, record: GroupRecord, now_ms: int) -> bool:
         """Whether a living member still hears the master: then only our own link to it is cut."""
         return any(ms < self._timing.link_lost_ms for ms in self._links(record, now_ms))

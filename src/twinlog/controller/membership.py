@@ -71,3 +71,19 @@ def commit(record: GroupRecord, proposal: Proposal) -> GroupRecord:
         sync_state_set_epoch=record.sync_state_set_epoch + 1,
         admitted=admitted,
     )
+
+
+def drain_refusal(record: GroupRecord, broker_id: int) -> Refusal:
+    """Why a replica cannot leave the set by command: nobody, or too few, would be left."""
+    members, least = record.sync_state_set, record.policy.min_in_sync_replicas
+    if broker_id == record.master_broker_id:
+        text = f"replica {broker_id} is the master: switch to another one first"
+        return Refusal(RefusalKind.INVALID, text)
+    left = len(members - {broker_id})
+    if left < least <= len(members):
+        text = (
+            f"without replica {broker_id} the set has {left} of minInSyncReplicas {least}: every"
+            " send would be refused"
+        )
+        return Refusal(RefusalKind.INVALID, text)
+    return NO_REFUSAL

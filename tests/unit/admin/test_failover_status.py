@@ -13,6 +13,7 @@ from twinlog.remoting.bodies.controller import GroupFacts, ReplicaFacts
 def replica(n: int, **fields: Any) -> ReplicaFacts:
     given: dict[str, Any] = {
         "is_member": True, "is_alive": True, "heard_ms": 100, "last_epoch": 3, "end": 1000,
+        "link_ms": 5, "confirmed": 900,
     }  # fmt: skip
     return ReplicaFacts(n, f"127.0.0.1:{n}", **{**given, **fields})
 
@@ -25,7 +26,9 @@ def facts(*replicas: ReplicaFacts, **fields: Any) -> GroupFacts:
 
 
 OUT = {"is_member": False}
-DOWN = {"is_member": False, "is_alive": False}
+DOWN = {"is_member": False, "is_alive": False, "is_closed": True}
+SILENT = {"is_member": False, "is_alive": False, "heard_ms": 2500}
+FULL = {"is_writable": False}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,22 @@ DOWN = {"is_member": False, "is_alive": False}
         (facts(replica(1), replica(2, **DOWN)), GroupState.DEGRADED, "replica 2 is down"),
         (facts(replica(1), replica(2, **OUT, end=10)), GroupState.DEGRADED,
          "replica 2 rejoins, 990 bytes behind"),
+        (facts(replica(1), replica(2, **OUT, **FULL, end=10)), GroupState.DEGRADED,
+         "replica 2 cannot write: is its disk full?, 990 bytes behind"),
+        (facts(replica(1), replica(2, **OUT, end=10, link_ms=None)), GroupState.DEGRADED,
+         "replica 2 has no link to the master, 990 bytes behind"),
+        (facts(replica(1), replica(2, **SILENT)), GroupState.DEGRADED,
+         "replica 2 is silent for 2.5 s"),
+        (facts(replica(1), replica(2, **FULL)), GroupState.DEGRADED,
+         "replica 2 cannot write: is its disk full?"),
+        (facts(replica(1, **FULL), replica(2)), GroupState.READ_ONLY,
+         "master 1 cannot write: is its disk full? Replica 2 takes over"),
+        (facts(replica(1, **FULL), replica(2, **DOWN)), GroupState.READ_ONLY,
+         "master 1 cannot write: is its disk full? No other member can"),
+        (facts(replica(1), replica(2, is_learner=True, **OUT), min_in_sync_replicas=2),
+         GroupState.READ_ONLY, "replica 2 is drained (twinlog ha undrain g 2)"),
+        (facts(replica(1), min_in_sync_replicas=2), GroupState.READ_ONLY,
+         "1 replicas have ever registered"),
         (facts(replica(1), replica(2, is_alive=False)), GroupState.DEGRADED,
          "replica 2 is not heard"),
         (facts(replica(1)), GroupState.DEGRADED, "1 of 2 replicas have ever registered"),
@@ -47,7 +66,7 @@ DOWN = {"is_member": False, "is_alive": False}
          "master 1 is not heard"),
         (facts(replica(1), master_broker_id=None), GroupState.NO_MASTER, "none was elected yet"),
         (facts(replica(1), replica(2), frozen="older than the group"), GroupState.FROZEN,
-         "older than the group"),
+         "older than the group (twinlog controller adopt g --group g)"),
     ],
 )  # fmt: skip
 def test_the_state_and_its_reason(known: GroupFacts, state: GroupState, reason: str) -> None:
@@ -78,7 +97,7 @@ def test_since_when_and_why_come_from_the_events() -> None:
         ({"heard_ms": None}, "not heard since the controller started"),
         ({"is_alive": False, "heard_ms": 2500}, "silent for 2.5 s"),
         ({"is_doubtful": True}, "lost power, in doubt until it is admitted again"),
-        ({"is_writable": False}, "cannot write"),
+        (FULL, "cannot write: is its disk full?"),
         ({}, "in the set of the election"),
     ],
 )
@@ -90,3 +109,57 @@ def test_why_a_replica_is_where_it_is(fields: dict[str, Any], why: str) -> None:
 def test_who_takes_over_is_named() -> None:
     told = controlled_group(facts(replica(1), replica(2), hand_over_to=2), [])
     assert told.replicas[1].why == "takes over"
+
+
+def test_a_replica_that_an_election_left_out_is_not_called_admitted() -> None:
+    events = [
+        {"time": 1, "event": "admitted", "replica": 2},
+        {"time": 2, "event": "elected", "epoch": 3, "members": [1], "reason": "2 was silent"},
+    ]
+    told = controlled_group(facts(replica(1), replica(2, **OUT)), events)
+    assert told.replicas[1].why == "not in the set of the election of epoch 3"
+    told = controlled_group(facts(replica(1), replica(2, **OUT)), events[:1])
+    assert told.replicas[1].why == "not in the set"
+
+
+def test_a_dead_master_has_neither_the_role_nor_a_lease() -> None:
+    known = facts(replica(1, is_alive=False), replica(2), lease_left_ms=900)
+    dead = controlled_group(known, []).replicas[0]
+    assert (dead.role, dead.lease_ms, dead.unconfirmed) == ("WAS MASTER", None, None)
+    known = facts(replica(1), replica(2), lease_left_ms=900)
+    living = controlled_group(known, []).replicas[0]
+    assert (living.role, living.lease_ms, living.unconfirmed) == ("MASTER", 900, 100)
+
+
+def test_a_broker_that_does_not_answer_is_named_and_not_healthy() -> None:
+    told = controlled_group(facts(replica(1), replica(2)), [], silent={"127.0.0.1:1"})
+    assert not told.is_healthy
+    assert (told.state, told.reason) == (
+        GroupState.DEGRADED, "master 1 at 127.0.0.1:1 does not answer",
+    )  # fmt: skip
+    known = facts(replica(1, is_alive=False), replica(2))
+    told = controlled_group(known, [], silent={"127.0.0.1:1", "127.0.0.1:2"})
+    assert told.state is GroupState.NO_MASTER, "the worst counts"
+    assert told.reason.startswith("master 1 at 127.0.0.1:1 and replica 2 at 127.0.0.1:2 do not")
+
+
+def test_a_pair_that_is_not_adopted_is_served_by_its_fixed_master() -> None:
+    known = facts(
+        replica(1), master_broker_id=None, master_epoch=0, waiting="adoption: 1 of 2 are here"
+    )
+    told = controlled_group(known, [], fixed_master="127.0.0.1:7")
+    assert (told.state, told.reason) == (
+        GroupState.NOT_ADOPTED,
+        "127.0.0.1:7 serves as its file says; adoption: 1 of 2 are here",
+    )
+    adopted = controlled_group(facts(replica(1), replica(2)), [], fixed_master="127.0.0.1:1")
+    assert adopted.is_healthy
+
+
+def test_a_store_that_was_wiped_leaves_an_id_to_forget() -> None:
+    old, new = replica(2, **DOWN), replica(3)
+    new.address = old.address
+    told = controlled_group(facts(replica(1), old, new), [])
+    assert told.reason == (
+        "replica 2 is down, and another one has its address: forget it (twinlog ha remove g 2)"
+    )

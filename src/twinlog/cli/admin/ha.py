@@ -99,8 +99,7 @@ async def ha_report(admin: Admin, cluster: str | None, controller: str | None = 
         if cluster not in known:
             raise not_found("cluster", cluster, list(known))
     controlled, names = await controlled_report(admin, cluster, controller)
-    every = await ha_admin.ha_status(admin, cluster=cluster)
-    groups = [group for group in every if group.broker_name not in names]
+    groups = await ha_admin.ha_status(admin, cluster=cluster, without=names)
     if controlled is not None and not groups:
         return controlled
     fixed = _fixed_report(groups)

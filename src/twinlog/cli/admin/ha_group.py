@@ -38,6 +38,7 @@ _COLUMNS = [
     Column("why"),
     Column("end", is_right=True),
     Column("behind", "BEHIND", show_bytes, is_right=True),
+    Column("unconfirmed", "UNCONFIRMED", show_bytes, is_right=True),
     Column("lease_ms", "LEASE", show_seconds, is_right=True),
     Column("doubt"),
     Column("address", is_wide=True),
@@ -59,17 +60,35 @@ async def controlled_report(
         controllers = failover.Controllers(
             admin, addresses, await failover.leader(admin, addresses)
         )
-        facts = [f for f in await controllers.groups() if cluster in (None, f.cluster)]
-        events = await controllers.events()
+        seen = await controllers.observe()
     except ClientError as error:
         missing = f"the controller does not answer, nobody would be elected: {error}"
         return Report(sentence=missing, is_healthy=False), set()
+    fixed = await _fixed_masters(admin)
     groups = [
-        controlled_group(f, [e for e in events if e.get("group") == f.broker_name]) for f in facts
+        controlled_group(
+            f,
+            [e for e in seen.events if e.get("group") == f.broker_name],
+            silent=seen.silent,
+            fixed_master=fixed.get(f.broker_name, ""),
+        )
+        for f in seen.groups
+        if cluster in (None, f.cluster)
     ]
     if not groups:
         return None, set()
     return _report(groups), {group.name for group in groups}
+
+
+async def _fixed_masters(admin: Admin) -> dict[str, str]:
+    """Who serves under a group's name, as name servers know it."""
+    from twinlog.client.errors import ClientError
+
+    try:
+        brokers = (await admin.cluster()).brokers
+    except ClientError:
+        return {}
+    return {name: broker.master_address or "" for name, broker in brokers.items()}
 
 
 def _report(groups: list[ControlledGroup]) -> Report:
@@ -94,15 +113,16 @@ def sentence_of(group: ControlledGroup) -> str:
         )
     if group.state is GroupState.NO_MASTER:
         return f"{group.name} has NO MASTER: {group.reason}"
-    if group.state is GroupState.FROZEN:
-        return f"{group.name} is FROZEN: {group.reason}"
+    if group.state in (GroupState.FROZEN, GroupState.NOT_ADOPTED):
+        return f"{group.name} is {group.state}: {group.reason}"
     since = f" since {_clock(group.since_ms)}" if group.since_ms else ""
     text = f"{group.name} is {group.state}: {copies}{since}"
     return f"{text} (minInSyncReplicas {group.min_copies}); {group.reason}"
 
 
 def _how(group: ControlledGroup) -> str:
-    text = f"{group.name}: epoch {group.epoch}, master {group.master_id}"
+    last = "" if any(line.role == "MASTER" for line in group.replicas) else "last "
+    text = f"{group.name}: epoch {group.epoch}, {last}master {group.master_id}"
     if group.elected_ms:
         text += f" since {show_time(group.elected_ms)}: {group.elected_why}"
     members = ",".join(map(str, group.members))
@@ -139,6 +159,7 @@ def _rows(group: ControlledGroup) -> list[dict[str, Any]]:
             "why": line.why,
             "end": line.end,
             "behind": line.behind,
+            "unconfirmed": line.unconfirmed,
             "lease_ms": line.lease_ms,
             "doubt": line.is_doubtful,
             "address": line.address,

@@ -78,6 +78,8 @@ class ReplicaFacts(Body):
     is_member: bool = False
     is_learner: bool = False
     is_alive: bool = False
+    is_closed: bool = False
+    """Its connection to the controller closed: the process ended."""
     is_doubtful: bool = False
     is_writable: bool = True
     priority: int = 0

@@ -1,0 +1,132 @@
+"""What an operator is answered while a group is not as it should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.controller_bench import GROUP, Bench, group
+from twinlog.controller import events
+from twinlog.controller.events import DEFAULT_TIMING, Reply
+from twinlog.controller.record import Policy, changed
+from twinlog.controller.refusals import RefusalKind
+
+SWITCH = events.ElectMaster(GROUP, designate=2, token="switch")
+
+
+def switching(*members: int, **fields: Any) -> Bench:
+    bench = Bench(group(set(members), replicas=len(members)))
+    bench.beat(1)
+    for n in members[1:]:
+        bench.beat(n, **fields)
+    bench.tell(SWITCH)
+    return bench
+
+
+class TestSwitch:
+    def test_one_whose_master_dies_ends_with_the_election(self) -> None:
+        bench = switching(1, 2, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        assert bench.record.master_broker_id == 2
+        assert not bench.replies["switch"].error, "who was wanted is the master"
+
+    def test_one_that_another_replica_wins_says_so(self) -> None:
+        bench = switching(1, 2, 3, link_ms=None)
+        bench.beat(3, end=200, link_ms=None)
+        bench.tell(events.ConnectionClosed(1))
+        assert bench.record.master_broker_id == 3
+        assert "replica 3 was elected" in bench.replies["switch"].error
+        assert "the connection of master 1 closed" in bench.replies["switch"].error
+
+    def test_one_whose_master_is_not_heard_says_so(self) -> None:
+        bench = switching(1, 2)
+        bench.tell(events.ConnectionClosed(1))
+        bench.beat(2, link_ms=0)
+        bench.now += DEFAULT_TIMING.hand_over_ms
+        bench.beat(2, link_ms=0)
+        assert "master 1 is not heard any more" in bench.replies["switch"].error
+
+    @pytest.mark.parametrize(
+        ("fields", "why"),
+        [
+            ({"end": 40}, "did not drain within a second: replica 2 is 60 bytes behind"),
+            ({}, "master 1 did not drain within a second"),
+        ],
+    )
+    def test_one_that_does_not_drain_names_who_is_late(
+        self, fields: dict[str, Any], why: str
+    ) -> None:
+        bench = switching(1, 2, **fields)
+        bench.wait(DEFAULT_TIMING.hand_over_ms)
+        assert bench.replies["switch"].error.endswith(why)
+
+    def test_one_that_does_not_drain_names_who_is_silent(self) -> None:
+        bench = switching(1, 2)
+        bench.tell(events.ConnectionClosed(2))
+        bench.wait(DEFAULT_TIMING.hand_over_ms)
+        assert "replica 2 sends no heartbeats" in bench.replies["switch"].error
+
+    def test_another_controller_that_elects_meanwhile_ends_it(self) -> None:
+        bench = switching(1, 2)
+        bench.answers_commits = False
+        bench.tell(events.SetLearner(GROUP, 2, True, "drain"))
+        stored = group({1, 2}, replicas=2)
+        bench.stored = changed(stored, master_epoch=5, master_broker_id=2, master_incarnation="i2")
+        bench.tell(events.CommitUnknown(GROUP, 8))
+        assert "another controller elected" in bench.replies["switch"].error
+
+
+class TestElect:
+    ask = events.ElectMaster(GROUP, token="elect")
+
+    def asked(self, bench: Bench) -> Reply:
+        return bench.ask(self.ask)
+
+    def test_the_living_master_is_the_answer(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        assert not self.asked(bench).error
+
+    def test_a_dead_one_is_none(self) -> None:
+        bench = Bench(group({1}, replicas=2))
+        bench.beat(1)
+        bench.beat(2)
+        bench.tell(events.ConnectionClosed(1))
+        reply = self.asked(bench)
+        assert reply.kind is RefusalKind.NOT_ELECTED
+        assert "nobody is elected" in reply.error
+        bench.wait(DEFAULT_TIMING.silence_ms)
+        assert "waiting for replica 1" in self.asked(bench).error
+
+    def test_one_that_only_has_its_id_is_none(self) -> None:
+        bench = Bench(group({1}, replicas=2))
+        bench.beat(1, incarnation="again", is_writable=False)
+        assert self.asked(bench).kind is RefusalKind.NOT_ELECTED
+
+    def test_a_group_without_replicas_has_none(self) -> None:
+        bench = Bench(group(set(), master=1, replicas=0))
+        assert self.asked(bench).kind is RefusalKind.NOT_ELECTED
+
+    def test_a_master_that_began_again_and_cannot_write_may_be_replaced_uncleanly(self) -> None:
+        bench = Bench(group({1}, replicas=2), age_ms=DEFAULT_TIMING.lease_wait_ms)
+        bench.beat(1, incarnation="again", is_writable=False)
+        bench.beat(2)
+        typed = events.ElectMaster(GROUP, 2, is_unclean=True, typed_group=GROUP, token="elect")
+        assert not bench.ask(typed).error
+        assert bench.record.master_broker_id == 2
+
+
+class TestDrain:
+    def test_it_is_refused_when_sends_would_be(self) -> None:
+        bench = Bench(group({1, 2}, policy=Policy(min_in_sync_replicas=2)))
+        bench.beat(1)
+        bench.beat(2)
+        drained = bench.ask(events.SetLearner(GROUP, 2, True, "drain"))
+        assert drained.error.startswith("without replica 2 the set has 1 of minInSyncReplicas 2")
+        assert bench.record.sync_state_set == {1, 2}
+        assert not bench.ask(events.SetLearner(GROUP, 3, True, "drain")).error, "not a member"
+
+    def test_it_is_not_refused_when_sends_are_refused_already(self) -> None:
+        bench = Bench(group({1, 2}, policy=Policy(min_in_sync_replicas=3)))
+        assert not bench.ask(events.SetLearner(GROUP, 2, True, "drain")).error
