@@ -349,3 +349,42 @@ async def test_a_disk_that_promises_less_than_the_group_is_not_taken(tmp_path: P
         second.on_failure = reasons.append
         await until(lambda: reasons)
         assert "promises SYNC_FLUSH" in reasons[0]
+
+
+async def test_a_slave_of_a_controlled_group_is_not_promoted_by_hand(tmp_path: Path) -> None:
+    """It would write the role into its file, start again, and be a slave as before."""
+    async with local_group(tmp_path) as group:
+        _, second = await group.pair()
+        await group.brokers.end(group.master)
+        header = {"brokerName": GROUP, "brokerRole": "SYNC_MASTER", "logEnd": 0, "promotion": 1}
+        answer = await group.brokers.call(second, RequestCode.TWINLOG_PROMOTE, header)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert f"twinlog ha elect {GROUP} --unclean {GROUP}" in (answer.remark or "")
+        asked = await group.brokers.call(second, RequestCode.TWINLOG_REPLICA)
+        assert msgspec.json.decode(asked.body)["isControlled"]
+
+
+async def test_without_a_controller_a_slave_that_began_again_follows_its_master(
+    tmp_path: Path,
+) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        await group.controller.stop()
+        await group.brokers.end(second)
+        second = await group.start("second")
+        await until(lambda: second.ha.is_linked)
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+
+
+async def test_without_controller_and_slave_sends_end_with_12_and_then_14(tmp_path: Path) -> None:
+    """Once it is suspect a master stores nothing more that nobody may ever confirm."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair(slave_timeout=30_000)
+        await cut_link(group, second)
+        code, remark = await send(group, first)
+        assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT, remark
+        end = first.store.commit_log.max_offset
+        code, remark = await send(group, first)
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert remark.startswith("service not available now: no word from the controller")
+        assert first.store.commit_log.max_offset == end

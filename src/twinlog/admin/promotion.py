@@ -50,6 +50,7 @@ class Replica:
     confirmed: int = 0
     master_end: int = 0
     is_linked: bool = False
+    is_controlled: bool = False
     replica_ids: tuple[int, ...] = ()
     in_sync_replicas: int = 0
     master_role: str = ""
@@ -129,6 +130,8 @@ def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
     """What speaks against `target` as the master of its group."""
     found = _Findings()
     others = [r for r in replicas if r.address != target.address]
+    if any(replica.is_controlled for replica in replicas):
+        found.refusals.append("a controller decides who is the master of this group")
     _judge_master(found, replicas, target)
     longest = _judge_copies(found, others, target)
     _judge_marks(found, replicas, target)
@@ -303,6 +306,7 @@ def _parse(data: Mapping[str, Any], address: str) -> Replica:
         confirmed=int(data["confirmed"]),
         master_end=int(data["masterEnd"]),
         is_linked=bool(data["isLinked"]),
+        is_controlled=bool(data.get("isControlled")),
         replica_ids=tuple(int(number) for number in data["replicaIds"]),
         in_sync_replicas=int(data["inSyncReplicas"]),
         master_role=str(data["masterRole"]),

@@ -63,6 +63,18 @@ class GroupView:
         """Whether a peer of `epoch` is to be refused with STALE_EPOCH."""
         return epoch < self.known_epoch
 
+    def go_on(self) -> bool:
+        """No controller answers: a slave that started again follows the master that it knows, as
+        if it had not stopped. Its epoch is stored, so older masters stay refused (R4), and who is
+        elected meanwhile is of the set that this master counts. Whether anything changed."""
+        is_other = self.state.master_id not in (None, self.own_id)
+        if self.role is not ReplicaRole.FENCED or not is_other:
+            return False
+        if not self.state.epoch or self.state.epoch != self.known_epoch:
+            return False
+        self.role = ReplicaRole.SLAVE
+        return True
+
     def learn(self, state: GroupState) -> list[Step]:
         """The controller's record. Only newer knowledge counts; copies may come late."""
         if state.epoch == 0 or state.epoch < self.known_epoch:

@@ -151,7 +151,7 @@ class MessageStore:
         self.is_master = config.is_master and not config.enable_controller_mode
         self.was_clean = True
         self._hold_reason = ""
-        self._closed_reason = ""
+        self.closed_reason = ""  # Why a controlled group's master takes no messages.
         self._state = "new"
         self._refusal: AppendResult | None = None
         self._update_refusal()
@@ -538,7 +538,7 @@ class MessageStore:
 
     def close_for_puts(self, reason: str) -> None:
         """Refuse messages with this reason, whatever else holds; empty: take them again."""
-        self._closed_reason = reason
+        self.closed_reason = reason
         self._update_refusal()
 
     def hold_puts(self, reason: str) -> None:
@@ -570,7 +570,7 @@ class MessageStore:
             self._state,
             broken_reason=self.commit_log.broken_reason,
             is_master=self.is_master,
-            hold_reason=self._hold_reason or self._closed_reason,
+            hold_reason=self._hold_reason or self.closed_reason,
             flags=self.running_flags,
         )
 

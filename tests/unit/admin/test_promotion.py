@@ -107,3 +107,9 @@ def test_a_slave_that_never_heard_a_master_is_not_called_safe() -> None:
     verdict = judge([GONE, apache], apache)
     assert verdict.losses == ()
     assert "which slaves the lost master had is not known" in verdict.warnings
+
+
+def test_a_group_with_a_controller_is_refused_whatever_else_is_found() -> None:
+    controlled = replace(ONE, is_controlled=True)
+    verdict = judge([controlled, GONE], controlled)
+    assert verdict.refusals == ("a controller decides who is the master of this group",)

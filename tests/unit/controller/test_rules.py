@@ -78,6 +78,19 @@ def test_r4_an_epoch_is_stored_before_it_is_acted_on_and_older_ones_are_refused(
     assert view.is_stale(3)
 
 
+def test_r4_a_slave_goes_on_without_a_controller_by_what_it_stored_and_a_master_does_not() -> None:
+    known = GroupState(epoch=4, set_epoch=9, master_id=1, members=frozenset({1, 2}))
+    slave = GroupView(2, "2.2", known, 4)
+    assert slave.role is ReplicaRole.FENCED
+    assert slave.go_on()
+    assert slave.role is ReplicaRole.SLAVE
+    assert not slave.go_on(), "once"
+    assert slave.is_stale(3)
+    assert not GroupView(1, "1.2", known, 4).go_on(), "a master is elected anew or not at all"
+    assert not GroupView(2, "2.2", known, 5).go_on(), "who leads the epoch it met is not known"
+    assert not GroupView(2, "2.2", GroupState(), 0).go_on()
+
+
 def test_r4_a_master_that_meets_a_newer_epoch_demotes_itself() -> None:
     view = GroupView(1, "1.1", GroupState(), 0)
     members = frozenset({1, 2})

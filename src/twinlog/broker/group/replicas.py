@@ -45,6 +45,7 @@ _NOT_CAUGHT_UP_MS_MAX = 1_500
 _JOINING_MS_MAX = 3_000  # One that has not caught up by then holds back everybody's sends.
 _RETRY_MS = 200
 _SUSPECT_MS = 1_500
+_ALONE_MS = 1_000  # Without a word from the controller a slave follows whom it followed.
 _RESIGN_MS_MAX = 3_000
 _HAND_OVER_MS_MAX = 2_000  # The controller gives up after one second.
 _NEVER_MS = 1 << 62
@@ -89,7 +90,9 @@ class ReplicasManager:
         self._suspect = ""
         self._wake = asyncio.Event()
         self._settling = asyncio.Event()
-        self._said = ""
+        self._said: dict[str, str] = {}
+        self._is_heard = False
+        self._started_ms = 0
         self.frozen = ""
 
     # Life
@@ -110,6 +113,7 @@ class ReplicasManager:
         group.on_links_changed = self._links_changed
         if self._stored.broker_id is not None:
             self._known_id(self._stored.broker_id)
+        self._started_ms = self._clock.monotonic_ms()
         broker.tasks.contained("controller", self._follow_controller)
         broker.tasks.contained("role", self._keep_settled)
         broker.tasks.round("in-sync", lambda: _TICK_MS, self._tick)
@@ -207,8 +211,17 @@ class ReplicasManager:
             except RemotingError as error:
                 self._not_answered(error)
             except OSError as error:
-                self._say(f"the identity cannot be written: {error}")
+                self._say("controller", f"the identity cannot be written: {error}")
+            self._go_on_alone()
             await self._pause(started_ms)
+
+    def _go_on_alone(self) -> None:
+        """The controller is away since before this process began."""
+        if self._is_heard or self._view is None:
+            return
+        if self._clock.monotonic_ms() - self._started_ms >= _ALONE_MS and self._view.go_on():
+            _LOG.warning("no controller answers: this slave follows the master that it knows")
+            self._settling.set()
 
     async def _pause(self, started_ms: int) -> None:
         await self._clock.sleep_ms(_HEARTBEAT_MS_MIN)
@@ -227,16 +240,16 @@ class ReplicasManager:
             self._is_registered = False
         elif code is None:
             self._link.lost()
-        self._say(error_text(error))
+        self._say("controller", error_text(error))
 
-    def _say(self, problem: str) -> None:
-        """Once for each change."""
-        if problem != self._said:
-            if problem:
-                _LOG.warning("controller: %s", problem)
-            elif self._said:
-                _LOG.info("the controller answers again")
-            self._said = problem
+    def _say(self, what: str, problem: str) -> None:
+        """Once for each change; no problem: it is over."""
+        before = self._said.pop(what, "")
+        if problem:
+            self._said[what] = problem
+        if problem != before:
+            level = logging.WARNING if problem else logging.INFO
+            _LOG.log(level, "%s: %s", what, problem or "well again")
 
     async def _register(self) -> None:
         """Have an id, and say where this broker is."""
@@ -333,7 +346,8 @@ class ReplicasManager:
             twinlog_was_master=broker.identity.was_master,
         )
         beat = await self._link.heartbeat(header, self._stored.record, sent_ms)
-        self._say("")
+        self._say("controller", "")
+        self._is_heard = True
         self._answered(beat)
 
     def _answered(self, beat: Beat) -> None:
@@ -367,6 +381,10 @@ class ReplicasManager:
         self._record = record
         if before != (view.role, view.state.epoch):
             self._stand_down(f"epoch {view.state.epoch} has begun, {_who(record)} leads")
+            if view.role is ReplicaRole.SLAVE:
+                # Before it is stored, which a full disk refuses: to pass on is no act of ours.
+                assert self._broker.relay is not None
+                self._broker.relay.master_is(_serves_at(record))
         self._settling.set()
 
     def _check_policy(self, policy: Policy) -> None:
@@ -439,9 +457,11 @@ class ReplicasManager:
             try:
                 await self._settle()
             except OSError as error:
-                _LOG.error("a change of role waits error=%s", error)
+                self._say("change of role", f"waits, and is tried again: {error}")
                 self._settling.set()
                 await self._clock.sleep_ms(_RETRY_MS)
+            else:
+                self._say("change of role", "")
 
     async def _settle(self) -> None:
         """Store what is known, then be what it says."""
@@ -461,8 +481,7 @@ class ReplicasManager:
         if view.role is ReplicaRole.MASTER:
             await self._lead(state, record)
         elif view.role is ReplicaRole.SLAVE:
-            master = record.replicas[record.master_broker_id or 0]
-            self.change.follow(state, replica_address(master.address, master.ha_address))
+            self.change.follow(state, _serves_at(record))
 
     async def _lead(self, state: GroupState, record: GroupRecord) -> None:
         if self.change.leading_epoch != state.epoch:
@@ -515,6 +534,7 @@ class ReplicasManager:
             )
             _LOG.error("suspect: %s", self._suspect)
             self._broker.registration.pause()
+            self._broker.replies.give_up(self._suspect)  # Stored here, and perhaps elsewhere: 12.
         elif self._suspect and (has_lease or authority.confirmed >= end):
             _LOG.warning("not suspect any more")
             self._suspect = ""
@@ -572,10 +592,17 @@ class ReplicasManager:
                 _LOG.warning("sync-state set refused reason=%s", error)
                 authority.rejected(proposal.set_epoch)
         except RemotingError as error:
-            _LOG.info("sync-state set not answered reason=%s", error)
+            self._say("sync-state set", f"not answered: {error_text(error)}")
+        else:
+            self._say("sync-state set", "")
         finally:
             self._is_proposing = False
             self._wake.set()
+
+
+def _serves_at(record: GroupRecord) -> str:
+    master = record.replicas[record.master_broker_id or 0]
+    return replica_address(master.address, master.ha_address)
 
 
 def _who(record: GroupRecord) -> str:

@@ -121,6 +121,7 @@ class PromoteProcessor:
             "confirmed": self._ha.known_confirmed,
             "masterEnd": self._ha.known_master_end,
             "isLinked": self._ha.is_linked,
+            "isControlled": self._role.is_controlled,
             "replicaIds": memory.replica_ids,
             "inSyncReplicas": memory.in_sync_replicas,
             "masterRole": memory.master_role,
@@ -166,6 +167,10 @@ class PromoteProcessor:
         role, log_end = header.broker_role, header.log_end
         if header.broker_name != config.broker_name:
             _refuse(f"this is a broker of {config.broker_name}, not of {header.broker_name}")
+        if self._role.is_controlled:
+            name = config.broker_name
+            how = f"twinlog ha elect {name} --unclean {name}"
+            _refuse(f"a controller decides who is the master of {name}; to overrule it: {how}")
         if self._role.is_master:
             _refuse(f"this broker is the master of {config.broker_name} already")
         if role not in _MASTER_ROLES:

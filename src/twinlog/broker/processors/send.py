@@ -546,6 +546,10 @@ class SendMessageProcessor:
             case PutMessageStatus.MESSAGE_ILLEGAL | PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
                 return self._illegal()
             case PutMessageStatus.SERVICE_NOT_AVAILABLE:
+                if result.reason and result.reason == self._store.closed_reason:
+                    # Of a controlled group: nothing that Apache guesses at.
+                    text = f"service not available now: {result.reason}"
+                    return BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
                 error = self._unavailable()
             case PutMessageStatus.OS_PAGECACHE_BUSY:
                 error = BrokerError(

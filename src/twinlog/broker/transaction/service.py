@@ -360,7 +360,9 @@ class TransactionalMessageService:
         connection = self._producers.available_connection(group)
         target = halves.real_queue(record)
         if connection is None or target is None:
-            _LOG.warning("no producer to ask about a transaction group=%s", group)
+            _LOG.warning(
+                "no producer to ask about a transaction group=%s id=%s", group, record.message_id
+            )
             return
         connection.oneway(self._check_request(record, message, result, target))
 

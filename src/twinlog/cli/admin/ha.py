@@ -347,6 +347,11 @@ class _Promotion:
             raise CommandError(str(error), FAILED) from error
 
     def hint(self, comparison: Comparison) -> str:
+        if any(replica.is_controlled for replica in comparison.replicas):
+            name = self.name
+            return (
+                f"twinlog ha switch {name}, or without a master: ha elect {name} --unclean {name}"
+            )
         if comparison.verdict.refusals:
             return "stop the master first (SIGTERM), and try again"
         count = comparison.lost_messages
