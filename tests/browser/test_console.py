@@ -332,7 +332,7 @@ def test_chinese_from_the_same_catalogue(pair: ConsolePair, visit: Visit) -> Non
 
 
 def test_a_page_of_ten_thousand_topics(pair: ConsolePair, visit: Visit) -> None:
-    """The aim is a second; three on a machine that others use too."""
+    """The aim is a second, for a hundred of them and for all; more on a machine that others use."""
 
     async def make() -> None:
         async with Admin(pair.namesrv) as admin:
@@ -358,8 +358,11 @@ def test_a_page_of_ten_thousand_topics(pair: ConsolePair, visit: Visit) -> None:
             best = min(best, time.monotonic() - started)
         took.append(best)
     assert page.locator("tbody tr").count() >= 10_000
+    page.keyboard.press("End")
+    expect(page.get_by_role("link", name="many-09999")).to_be_in_viewport()
     print(f"10,000 topics: a page of 100 in {took[0]:.2f} s, all on one page in {took[1]:.2f} s")
     assert took[0] < 3.0
+    assert took[1] < 5.0
 
 
 def eventually_known(pair: ConsolePair) -> None:

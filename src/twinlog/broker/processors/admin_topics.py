@@ -22,7 +22,7 @@ from twinlog.broker.tables.topic_config import FILTER_TYPES, TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.subscription_group import group_from_json
-from twinlog.remoting.bodies.topic import TopicConfig
+from twinlog.remoting.bodies.topic import TopicConfig, table_text
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -119,7 +119,8 @@ class AdminTopicsProcessor:
 
     def all_topics(self, connection: ServerConnection, request: Request) -> None:
         """GET_ALL_TOPIC_CONFIG (21)."""
-        body = fastjson.dumps(self._topics.to_json())
+        version = self._topics.data_version.to_json()
+        body = table_text(version, self._topics.table.values())
         connection.reply(request, header={}, body=body)
 
     def topic_config(self, connection: ServerConnection, request: Request) -> None:

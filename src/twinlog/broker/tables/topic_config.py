@@ -64,12 +64,6 @@ class TopicConfigManager:
         members = await self._texts.pieces(lambda: self.table)
         await self._file.save_table(self.data_version.to_json(), "topicConfigTable", members)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "topicConfigTable": {name: topic.to_json() for name, topic in self.table.items()},
-        }
-
     def subscribe(self, listener: TopicListener) -> None:
         self._listeners.append(listener)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import Body, DataVersion
-from twinlog.remoting.bodies.topic import TopicConfig, topics_text
+from twinlog.remoting.bodies.topic import TopicConfig, table_text
 from twinlog.remoting.errors import CommandError
 from twinlog.runtime.numbers import INT32_MAX, number_of
 
@@ -49,12 +49,9 @@ def body_crc32(body: bytes) -> int:
 def encode_registration(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
     wrapper = body.topic_config_serialize_wrapper
     if not compressed:
-        version = fastjson.dumps(wrapper.data_version)
-        topics = topics_text(wrapper.topic_config_table.values())
-        return (
-            b'{"filterServerList":%b,"topicConfigSerializeWrapper":{"dataVersion":%b,'
-            b'"topicConfigTable":%b}}' % (fastjson.dumps(body.filter_server_list), version, topics)
-        )
+        table = table_text(wrapper.data_version, wrapper.topic_config_table.values())
+        filters = fastjson.dumps(body.filter_server_list)
+        return b'{"filterServerList":%b,"topicConfigSerializeWrapper":%b}' % (filters, table)
     texts = [_sized(fastjson.dumps(wrapper.data_version))]
     texts.append(_INT32.pack(len(wrapper.topic_config_table)))
     for topic in wrapper.topic_config_table.values():

@@ -73,6 +73,12 @@ def topics_text(topics: Iterable[TopicConfig]) -> bytes:
     return f"{{{','.join(parts)}}}".encode()
 
 
+def table_text(data_version: object, topics: Iterable[TopicConfig]) -> bytes:
+    """RocketMQ's TopicConfigSerializeWrapper."""
+    version = fastjson.dumps(data_version)
+    return b'{"dataVersion":%b,"topicConfigTable":%b}' % (version, topics_text(topics))
+
+
 def pretty_text(topic: TopicConfig) -> str:
     """The member of the table in a configuration file."""
     if _is_plain(topic.topic_name) and _is_plain(topic.topic_filter_type):
