@@ -6,9 +6,12 @@ import pytest
 
 from support.local_brokers import SUBSCRIPTION, Brokers, pull, until
 from twinlog.broker.server import Broker
+from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting import fastjson
+from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
-from twinlog.remoting.command import Request
+from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.runtime.clock import SystemClock
 
 COMMIT = 1
 SHARED, CONSUMED, TAIL_END = 5, 3, 10
@@ -86,10 +89,27 @@ async def test_offsets_beyond_the_copy_go_back_with_it(brokers: Brokers) -> None
 
 
 async def test_a_group_without_offsets_may_start_anywhere_in_the_queue(brokers: Brokers) -> None:
+    """It has asked for its offset first; tools never do."""
     promoted = await promote(brokers, sent_after=20)
-    answer = await pull(brokers, promoted, TAIL_END, consumerGroup="new")
-    assert answer.code == ResponseCode.SUCCESS
+    asked = {"consumerGroup": "new", "topic": "t", "queueId": 0}
+    await brokers.call(promoted, RequestCode.QUERY_CONSUMER_OFFSET, asked)
+    for group in ("new", TOOLS_GROUP):
+        answer = await pull(brokers, promoted, TAIL_END, consumerGroup=group)
+        assert answer.code == ResponseCode.SUCCESS
     answer = await pull(brokers, promoted, 99, consumerGroup="lost")
+    assert (answer.code, goes_on_at(answer)) == (ResponseCode.PULL_OFFSET_MOVED, SHARED)
+
+
+async def test_a_running_group_whose_commits_were_lost_is_sent_back_too(brokers: Brokers) -> None:
+    promoted = await promote(brokers, sent_after=20)
+    other = RemotingClient(clock=SystemClock())
+    asked = {"consumerGroup": "lost", "topic": "t", "queueId": 0}
+    command = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+    try:  # Another client: what it was told, this one does not know.
+        await other.invoke(promoted.address, command, 30_000)
+    finally:
+        await other.close()
+    answer = await pull(brokers, promoted, TAIL_END, consumerGroup="lost")
     assert (answer.code, goes_on_at(answer)) == (ResponseCode.PULL_OFFSET_MOVED, SHARED)
 
 

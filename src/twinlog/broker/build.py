@@ -272,6 +272,7 @@ def _build_pair(broker: Broker) -> PairService:
             client=broker.client,
             is_classic=lambda: broker.pair.is_master_classic,
             is_twin=lambda: broker.pair.is_master_twin,
+            is_following=lambda: _is_following(broker),
             queue_end=broker.store.max_offset_in_queue,
             **tables,
         ),
@@ -287,9 +288,19 @@ def _build_pair(broker: Broker) -> PairService:
         master_is_at=broker.ha.update_master_address,
         dialect_heard=lambda is_other: broker.ha.dialect_heard(is_other=is_other),
         dialled=lambda: broker.ha.client.master_address if broker.ha.client is not None else None,
-        is_copy=lambda: broker.identity.is_copy and broker.store.commit_log.max_offset > 0,
+        is_copy=lambda: _is_copy(broker),
         is_replicating=lambda: broker.ha.client is None or broker.ha.client.link is not None,
         ha_address=lambda: broker.ha_address,
         redispatch=broker.redispatch,
         role=broker.role,
     )
+
+
+def _is_copy(broker: Broker) -> bool:
+    return broker.identity.is_copy and broker.store.commit_log.max_offset > 0
+
+
+def _is_following(broker: Broker) -> bool:
+    """Whether what the master says of its tables is about the log that this slave has."""
+    client = broker.ha.client
+    return not _is_copy(broker) or (client is not None and client.is_linked)

@@ -129,6 +129,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         locks=broker.locks,
         clock=broker.clock,
         memory_size=memory_size,
+        skip_guard=broker.skip_guard,
         committed=broker.pair.committed,
         role=broker.role,
         is_surely_master=broker.is_surely_master,

@@ -284,7 +284,7 @@ class Broker:
         if self.replicas is not None:
             self.ha.prepare()
             self._show_confirmed()
-        self.pair.load(was_master=self.identity.was_master)
+        self.pair.load(was_master=self.identity.has_led)
         self.ha.prepare(is_log_accepted=is_granted)
         if self.role.is_master:
             self.ha.when_complete(self._log_is_complete)
@@ -334,13 +334,13 @@ class Broker:
 
     def _log_is_complete(self) -> None:
         """On a master, before the first send: it has what was confirmed, or never lacked it."""
-        self.pair.complete(was_master=self.identity.was_master)
+        self.pair.complete(was_master=self.identity.has_led)
         assert self.recovery is not None
         # A power cut may take whole records, and leave nothing to cut. A kill takes nothing.
         is_doubtful = self.ha.began_in_doubt or self.recovery.cut_bytes > 0
         self.shorter_log.began(
-            was_master=self.identity.was_master,
-            is_promotion=self.identity.is_promotion,
+            was_master=self.identity.has_led,
+            is_promotion=self.identity.is_taking_over,
             is_doubtful=is_doubtful,
         )
 
@@ -349,7 +349,7 @@ class Broker:
         assert self.recovery is not None
         # A slave that became the master has offsets a moment older than its log, as after a
         # crash: what was delivered already is recognised.
-        is_doubtful = not (self.recovery.was_clean and self.identity.was_master)
+        is_doubtful = not (self.recovery.was_clean and self.identity.has_led)
         self.schedule.start(after_crash=is_doubtful)
         self.transactions.start(after_crash=is_doubtful)
 
@@ -449,13 +449,15 @@ class Broker:
     async def _save_offsets(self) -> None:
         self.transactions.note_progress()
         # Where the log's metadata is applied to now: while the tables are written it goes on.
-        place = self.pair.mark()
+        place, is_complete = self.pair.mark(), self.pair.is_complete
         tables: list[Any] = [self.topics, self.groups, self.offsets]
         if not self.role.is_master:
             tables.append(self.schedule)
         problems = [await table.saver.save() for table in tables]
         if not any(problems):  # The place in the log says that they hold what is before it.
             await self.pair.save(place)
+            if is_complete:
+                self.identity.taken_over()
 
     async def _save_delays(self) -> None:
         if self.role.is_master:

@@ -340,7 +340,7 @@ class RemotingServer:
         # The largest body of a request code; what serves a table sets it.
         self.body_max: Callable[[int], int] = lambda code: limits.frame_size_max
         self.turn = turn if turn is not None else Turn()
-        self.connections: set[ServerConnection] = set()
+        self.connections: dict[ServerConnection, None] = {}  # In the order of their coming.
         self.partial_bytes = 0
         self._large: dict[ServerConnection, None] = {}  # In the order they became long.
         self._is_stopping = False
@@ -432,11 +432,11 @@ class RemotingServer:
             self.on_refused(connection, 0, reason)
             connection.abort(reason)
             return
-        self.connections.add(connection)
+        self.connections[connection] = None
 
     def connection_removed(self, connection: ServerConnection) -> None:
         if connection in self.connections:
-            self.connections.remove(connection)
+            del self.connections[connection]
             self._shares.remove(connection.remote_address[0])
         connection.forget_partial()
         self._had_burst |= connection.is_congested

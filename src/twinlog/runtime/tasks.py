@@ -65,7 +65,7 @@ class TaskOwner:
         self.kinds: dict[str, Kind] = {}
         """Of every service that was ever spawned here, by name; jobs are not among them."""
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # Cancelled in the order of their start.
         self._is_stopping = False
 
     @property
@@ -111,7 +111,7 @@ class TaskOwner:
 
     def _start(self, name: str, coroutine: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         task = asyncio.get_running_loop().create_task(coroutine, name=f"{self.name}/{name}")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
         return task
 
@@ -178,7 +178,7 @@ class TaskOwner:
             raise
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled():
             task.exception()  # Noted where it was raised.
 

@@ -136,6 +136,49 @@ def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_
     assert restarted.was_master
 
 
+def test_a_promotion_that_cannot_be_written_is_none() -> None:
+    """The next start would take its own slaves for those whom it must not replace."""
+    disk = new_disk()
+    slave = identity(disk, "SLAVE")
+    slave.twin()
+    slave.load()
+    slave.settle(1000)
+    slave.adopt("lineage")
+    disk.quota = 1
+    promoted = identity(disk)
+    promoted.twin()
+    promoted.load()
+    with pytest.raises(StoreError, match="the promotion cannot be written"):
+        promoted.settle(1000)
+    disk.quota = 1 << 40
+    again = identity(disk)
+    again.twin()
+    again.load()
+    assert again.is_promotion
+
+
+def test_a_copy_takes_over_until_its_tables_are_saved() -> None:
+    disk = new_disk()
+    slave = identity(disk, "SLAVE")
+    slave.twin()
+    slave.load()
+    slave.settle(1000)
+    for killed in (False, True):
+        promoted = identity(disk)
+        promoted.twin()
+        promoted.load()
+        assert (promoted.is_promotion, promoted.is_taking_over) == (not killed, True)
+        assert not promoted.has_led
+        promoted.settle(1000)
+        if killed:
+            promoted.taken_over()
+        disk = disk.crash(None)
+    again = identity(disk)
+    again.twin()
+    again.load()
+    assert again.has_led
+
+
 @pytest.mark.parametrize("text", [b"{", b"", b"[]", b'{"store_id":5}', b"\xff"])
 def test_a_damaged_file_is_replaced_by_its_copy_and_without_one_refused(text: bytes) -> None:
     """A master under a new id would be refused by all its slaves."""

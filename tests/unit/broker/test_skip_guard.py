@@ -21,8 +21,12 @@ def armed() -> tuple[SkipGuard, ManualClock, SimDisk]:
     return guard, clock, disk
 
 
-def asks(guard: SkipGuard, offset: int, *, queue: int = 0, committed: int = 3) -> int | None:
-    return guard.pull("g", "t", queue, offset, committed=committed, queue_end=20)
+def asks(
+    guard: SkipGuard, offset: int, *, group: str = "g", queue: int = 0, committed: int = 3,
+    connection: dict[str, Any] | None = None,
+) -> int | None:  # fmt: skip
+    connection = {} if connection is None else connection
+    return guard.pull(group, "t", queue, offset, connection, committed=committed, queue_end=20)
 
 
 def test_only_the_first_place_asked_for_decides() -> None:
@@ -43,7 +47,7 @@ def test_who_insists_is_let_through() -> None:
 def test_what_is_not_known_is_left_alone() -> None:
     fresh = SkipGuard(SimDisk(), "/s", ManualClock())
     fresh.log_is_shorter({"t": {0: 5}})
-    assert fresh.pull("g", "other", 0, 9, committed=3, queue_end=20) is None
+    assert fresh.pull("g", "other", 0, 9, {}, committed=3, queue_end=20) is None
     assert fresh.commit("g", "other", 0, 9) == 9
     assert fresh.commit("g", "t", 2, 9) == 9
 
@@ -54,9 +58,28 @@ def test_a_promoted_copy_had_nothing_of_what_it_does_not_know() -> None:
     guard.promoted({})
     assert guard.is_armed
     assert asks(guard, 6, committed=0) == 0
-    assert guard.pull("h", "t", 0, 30, committed=-1, queue_end=20) == 0
-    assert guard.pull("new", "t", 0, 20, committed=-1, queue_end=20) is None
-    assert guard.pull("came since", "t", 0, 9, committed=3, queue_end=20) is None
+    assert asks(guard, 30, group="h", committed=-1) == 0
+    assert asks(guard, 20, group="TOOLS_CONSUMER", committed=-1) is None
+    assert asks(guard, 9, group="came since", committed=3) is None
+
+
+def test_a_group_without_offsets_that_has_not_asked_was_in_the_lost_tail() -> None:
+    """It may have committed to the old master only; a new one asks first, on its connection."""
+    guard, _, _ = armed()
+    new: dict[str, Any] = {}
+    guard.asked("g", "t", 0, new)
+    assert asks(guard, 9, committed=-1) == 5
+    assert asks(guard, 9, group="h", committed=-1, connection=new) == 5
+    assert asks(guard, 1, queue=1, committed=-1, connection=new) == 0
+    assert asks(guard, 9, committed=-1, connection=new) is None
+
+
+def test_what_was_asked_before_the_log_was_cut_counts_no_more() -> None:
+    guard, _, _ = armed()
+    running: dict[str, Any] = {}
+    guard.asked("g", "t", 0, running)
+    guard.log_is_shorter({"t": {0: 8}})
+    assert asks(guard, 9, committed=-1, connection=running) == 5, "the earlier end counts on"
 
 
 def copied(armed: Armed | None) -> SkipGuard:
@@ -81,11 +104,11 @@ def test_a_second_switch_sends_back_who_has_not_come_since_the_first() -> None:
     guard, _, _ = armed()
     second = copied(guard.armed)
     assert asks(second, 16, committed=14) == 14
-    assert second.pull("came", "t", 0, 9, committed=6, queue_end=20) is None
-    assert second.pull("late", "t", 0, 9, committed=5, queue_end=20) == 5
+    assert asks(second, 9, group="came", committed=6) is None
+    assert asks(second, 9, group="late", committed=5) == 5
     assert second.commit("late too", "t", 0, 9, committed=4) == 5
     third = copied(second.armed)
-    assert third.pull("late", "t", 0, 9, committed=5, queue_end=20) == 5
+    assert asks(third, 9, group="late", committed=5) == 5
 
 
 def test_it_ends_after_an_hour() -> None:

@@ -78,6 +78,7 @@ class Slave(Side):
         self.master = Master()
         self.is_classic = is_classic
         self.is_twin = False
+        self.is_following = True
         self.sync = SlaveSynchronize(
             self.config,
             client=self.master,  # type: ignore[arg-type]
@@ -89,6 +90,7 @@ class Slave(Side):
             is_classic=lambda: self.is_classic,
             queue_end=self.store.max_offset_in_queue,
             is_twin=lambda: self.is_twin,
+            is_following=lambda: self.is_following,
         )
         self.sync.master_address = MASTER
 
@@ -462,3 +464,15 @@ async def test_a_large_table_is_saved_beside_other_work(slave: Slave) -> None:
         await asyncio.sleep(0)
     assert turns >= 50
     assert len(slave.saved("offsets")["offsetTable"]) == 50_001
+
+
+async def test_of_a_master_whose_log_is_not_copied_nothing_is_taken(slave: Slave) -> None:
+    """It was started with an empty disk: its tables would erase what this log says."""
+    slave.is_following = False
+    assert not await slave.sync.sync_all()
+    assert slave.master.asked == []
+    slave.is_following = True
+    slave.master.before_answer = lambda code: setattr(slave, "is_following", False)
+    assert not await slave.sync.sync_all()
+    assert "orders" not in slave.topics.table
+    assert "replicate" in slave.sync.problems["topics"]

@@ -41,6 +41,7 @@ class _Saved(msgspec.Struct):
     is_granted: bool = False
     is_copy: bool | None = None  # The store id was taken from a twinlog; None in older files.
     granted_end: int = 0
+    is_taking_over: bool = False
 
 
 class StoreIdentity:
@@ -71,6 +72,8 @@ class StoreIdentity:
         """Where the longest log ended that was compared for that; a longer one voids it."""
         self.is_copy = False
         """The log was taken from a twinlog, at least in part."""
+        self.is_taking_over = False
+        """This copy is the master, and what its log says is not all in the files of its tables."""
 
     def twin(self) -> TwinIdentity:
         """What a twinlog peer is told; its ids are filled in by `load`."""
@@ -125,6 +128,11 @@ class StoreIdentity:
         """Whether this start makes a copy the master."""
         return self._role.is_master and bool(self._saved.replica_uid) and not self.was_master
 
+    @property
+    def has_led(self) -> bool:
+        """Whether its tables are its own: it was the master, and had taken over for good."""
+        return self.was_master and not self.is_taking_over
+
     def was_copy(self) -> bool:
         """Whether the last run was a slave. Before the store is loaded: its recovery asks."""
         saved = self._read()
@@ -147,16 +155,36 @@ class StoreIdentity:
         self.is_copy = saved.is_copy or (
             saved.is_copy is None and bool(saved.store_id) and not saved.is_master
         )
+        self.is_taking_over = self._role.is_master and (saved.is_taking_over or self.is_promotion)
         if not saved.store_id and self._role.is_master:
             self._twin.store_id = self._token()
 
+    def taken_over(self) -> None:
+        """The tables were saved since the log was complete: the next start is as any other."""
+        if self.is_taking_over:
+            self.is_taking_over = False
+            self._save_if_possible()
+
     def settle(self, now_ms: int) -> None:
         """The broker serves in its role: a copy that is the master now was promoted."""
-        if self.is_promotion and not self._role.is_controlled:
+        is_promotion = self.is_promotion and not self._role.is_controlled
+        if is_promotion:
             self.promotion = max(self.promotion + 1, now_ms)
         self.is_granted, self.granted_end = False, 0
-        if self._now() != self._saved or not self._has_both_files():
+        if is_promotion:
+            self._save_promotion()
+        elif self._now() != self._saved or not self._has_both_files():
             self._save_if_possible()
+
+    def _save_promotion(self) -> None:
+        """A master that forgot its promotion would take its next start for the first one, and its
+        own slaves for those whom it must not replace."""
+        try:
+            self._save()
+        except OSError as error:
+            if self._read() != self._now():  # Of two files, see `_read`, one is enough.
+                text = f"the promotion cannot be written to {self._path}: {error}"
+                raise StoreError(text) from error
 
     def _save_if_possible(self) -> None:
         try:
@@ -238,4 +266,5 @@ class StoreIdentity:
             self.is_granted,
             self.is_copy,
             self.granted_end,
+            self.is_taking_over,
         )

@@ -80,7 +80,8 @@ class PairService:
         self._redispatch = redispatch
         self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
         self._master_address: str | None = None  # The last one known, also while it is away.
-        self._is_complete = False
+        self.is_complete = False
+        """On a master: its tables say what its log says."""
         self._question = DialectQuestion(
             config,
             client=client,
@@ -115,7 +116,7 @@ class PairService:
     def complete(self, *, was_master: bool) -> None:
         """On a master: its log has all that it should have; some of it came from a slave."""
         self.reader.catch_up(only_offsets=was_master)
-        self._is_complete = True
+        self.is_complete = True
 
     def close_gate(self) -> None:
         """Before the ports open: a master that had a twin slave answers no pull yet."""
@@ -144,7 +145,7 @@ class PairService:
 
     def follow_group(self, address: str) -> None:
         """This broker is a slave of the master that serves at `address`."""
-        self._is_complete = False
+        self.is_complete = False
         self.reader.rewind()
         self.synchronize.master_address = address
 
@@ -164,11 +165,11 @@ class PairService:
         """This broker becomes the master: its tables are what its log says."""
         self.synchronize.master_address = None
         self.reader.take_all()
-        self._is_complete = True
+        self.is_complete = True
 
     def mark(self) -> int:
         """How far the log's metadata is applied."""
-        if self._role.is_master and self._is_complete:
+        if self._role.is_master and self.is_complete:
             self.reader.follow_master()
         return self.reader.next_offset
 

@@ -8,8 +8,11 @@ over. RocketMQ does nothing about that.
 A promoted broker therefore remembers where each queue ended when it took over. Until a group has
 asked for a place in the part that both logs share, what it asks for beyond that end belongs to the
 lost tail: the pull is answered as one outside the queue, with the group's committed offset to go on
-from, and what it commits beyond that end counts as that end. A group that never committed is only
-corrected when it asks beyond the end of the queue: it may be a new one that starts at the end.
+from, and what it commits beyond that end counts as that end. A group without a committed offset may
+be a new one that starts at the end of the queue, or an old one whose commits were lost with the
+tail. A new one has asked for its offset first, on the connection on which it pulls; so has a member
+that was given the queue since. Tools (system groups) never ask and name the place that they want:
+like new groups, they are corrected only beyond the end of the queue.
 
 Members of a broadcasting group keep their offsets themselves, so each is looked at by itself, and
 only for a while: later one may come back with an offset of the new log. It is sent to the end of
@@ -30,7 +33,7 @@ from typing import Any
 
 import msgspec
 
-from twinlog.message.names import is_system_topic
+from twinlog.message.names import is_system_group, is_system_topic
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 
@@ -41,8 +44,10 @@ BROADCAST_LIFE_MS = 600_000
 # An answer may be lost. A client that insists keeps its offsets itself, and knows what it wants.
 TRIES_MAX = 3
 _SEEN_KEY = "twinlog.broker.pair.skip_guard"
+_ASKED_KEY = "twinlog.broker.pair.skip_guard.asked"
 
 QueueEnds = dict[str, dict[int, int]]
+_Reader = tuple[str, str, int]  # Group, topic, queue.
 
 
 class Armed(msgspec.Struct, tag="guard", tag_field="kind", omit_defaults=True):
@@ -77,8 +82,8 @@ class SkipGuard:
         self._clock = clock
         self._saved = Armed(0, {})
         self._promoted_ms = 0  # On the monotonic clock: the wall clock may be set meanwhile.
-        self._passed: set[tuple[str, str, int]] = set()
-        self._tries: dict[tuple[str, str, int], int] = {}
+        self._passed: set[_Reader] = set()
+        self._tries: dict[_Reader, int] = {}
         self.is_armed = False
         self.on_armed: Callable[[Armed], object] | None = None
 
@@ -180,9 +185,21 @@ class SkipGuard:
             is_empty = self._saved.is_rest_empty and not is_system_topic(topic)
             return 0 if is_empty and committed <= 0 else None
         earlier = self._saved.earlier.get(topic, {}).get(queue_id, end)
-        return min(end, earlier) if 0 <= committed <= earlier else end
+        return min(end, earlier) if committed <= earlier else end
 
     # What it decides; called only while it is armed
+
+    def asked(self, group: str, topic: str, queue_id: int, attributes: dict[str, Any]) -> None:
+        """Whoever has this connection asks where to begin: it goes on in this log."""
+        self._askers(attributes).add((group, topic, queue_id))
+
+    def _askers(self, attributes: dict[str, Any]) -> set[_Reader]:
+        """Who has asked on this connection since the log became what it is."""
+        armed, askers = attributes.get(_ASKED_KEY, (None, set()))
+        if armed is not self._saved:
+            askers = set()
+            attributes[_ASKED_KEY] = (self._saved, askers)
+        return askers
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, committed: int = -1
@@ -197,15 +214,27 @@ class SkipGuard:
         return end
 
     def pull(
-        self, group: str, topic: str, queue_id: int, offset: int, *, committed: int, queue_end: int
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        attributes: dict[str, Any],
+        *,
+        committed: int,
+        queue_end: int,
     ) -> int | None:
-        """Where the group must go on instead of `offset`, None when it may go on there."""
+        """Where the group must go on instead of `offset`, None when it may go on there.
+
+        `attributes` are those of the connection.
+        """
         end = self._end(topic, queue_id, committed)
         key = (group, topic, queue_id)
         if end is None or key in self._passed or not self._is_alive(LIFE_MS):
             return None
         tries = self._tries.get(key, 0)
-        if offset <= end or (committed < 0 and offset <= queue_end) or tries >= TRIES_MAX:
+        is_free = committed < 0 and (is_system_group(group) or key in self._askers(attributes))
+        if offset <= (max(end, queue_end) if is_free else end) or tries >= TRIES_MAX:
             self._passed.add(key)
             return None
         self._tries[key] = tries + 1
@@ -220,7 +249,7 @@ class SkipGuard:
         end = self._end(topic, queue_id)
         if end is None or not self._is_alive(BROADCAST_LIFE_MS):
             return None
-        seen: set[tuple[str, str, int]] = attributes.setdefault(_SEEN_KEY, set())
+        seen: set[_Reader] = attributes.setdefault(_SEEN_KEY, set())
         key = (group, topic, queue_id)
         if key in seen:
             return None

@@ -6,7 +6,8 @@ without a known master nothing is asked and nothing is cleared.
 
 What arrives is checked before it replaces anything: a table that cannot be read or that is empty is
 refused with one line, of another cluster's master none is taken, and one whose version is older
-than ours is only merged.
+than ours is only merged. A copy of a twinlog's log takes tables only while that log is replicated:
+a master that was started with an empty disk, or that has another log, would erase what ours says.
 
 Only of a master that is known not to be twinlog are offsets taken as they are, as Apache's slave
 does. Otherwise they never move back this way and never beyond the slave's own log: an answer
@@ -77,6 +78,7 @@ class SlaveSynchronize:
         is_classic: Callable[[], bool],
         queue_end: Callable[[str, int], int],
         is_twin: Callable[[], bool] = lambda: False,
+        is_following: Callable[[], bool] = lambda: True,
     ) -> None:
         self._config = config
         self._client = client
@@ -88,6 +90,7 @@ class SlaveSynchronize:
         self._is_classic = is_classic
         self._queue_end = queue_end
         self._is_twin = is_twin
+        self._is_following = is_following
         self._base: Any = None  # Of which process of which twinlog master all four were taken.
         self._spared = 0
         self._boot = str(clock.now_ms())
@@ -106,7 +109,7 @@ class SlaveSynchronize:
 
     async def sync_all(self) -> bool:
         """One cycle; True when all four tables were asked for and taken."""
-        master = self.master_address
+        master = self._current_master()
         if master is None:
             return False
         run = await self._run_of(master) if self._is_twin() else None
@@ -161,7 +164,7 @@ class SlaveSynchronize:
             return None
 
     def _current_master(self) -> str | None:
-        return self.master_address
+        return self.master_address if self._is_following() else None
 
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The log was cut: offsets follow it back, or they would skip what comes instead."""
@@ -198,6 +201,8 @@ class SlaveSynchronize:
         answer = await self._client.invoke(address, RemotingCommand.request(code), _TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise _Refused(f"the master answered {answer.code}: {answer.remark}")
+        if not self._is_following():
+            raise _Refused("the master does not replicate its log to this slave any more")
         loads = offset_json.loads if code == RequestCode.GET_ALL_CONSUMER_OFFSET else fastjson.loads
         value = loads(bytes(answer.body))
         if not isinstance(value, dict):

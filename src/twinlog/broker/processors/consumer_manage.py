@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.role import Role
 from twinlog.broker.stats.store_view import is_on_disk
 from twinlog.broker.tables.clients import ConsumerManager
@@ -44,12 +45,14 @@ class ConsumerManageProcessor:
         locks: RebalanceLockManager[MessageQueue],
         clock: Clock,
         memory_size: int,
+        skip_guard: SkipGuard,
         committed: Callable[[str, str, int, int, Callable[[], None]], None],
         role: Role,
         is_surely_master: Callable[[], bool],
     ) -> None:
         self._role = role
         self._is_surely_master = is_surely_master
+        self._skip_guard = skip_guard
         self._committed = committed
         self._memory_size = memory_size
         self._store = store
@@ -72,8 +75,10 @@ class ConsumerManageProcessor:
     def query_offset(self, connection: ServerConnection, request: Request) -> None:
         """QUERY_CONSUMER_OFFSET (14). An error here makes a 4.9 client start somewhere else."""
         header = request.header(QueryConsumerOffsetRequestHeader)
-        topic, queue_id = header.topic, header.queue_id
-        offset = self._offsets.query(header.consumer_group, topic, queue_id)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if self._skip_guard.is_armed:
+            self._skip_guard.asked(group, topic, queue_id, connection.attributes)
+        offset = self._offsets.query(group, topic, queue_id)
         if offset < 0 and self._starts_at_zero(topic, queue_id):
             offset = 0
         if offset < 0:

@@ -174,8 +174,9 @@ class PullMessageProcessor:
             self._commit(header)  # First: it says what of the part that we have is consumed.
             committed = self._offsets.query(group, topic, queue_id)
             goal = self._skip_guard.pull(
-                group, topic, queue_id, offset, committed=committed, queue_end=end
-            )
+                group, topic, queue_id, offset, connection.attributes,
+                committed=committed, queue_end=end,
+            )  # fmt: skip
             status, code = GetMessageStatus.OFFSET_OVERFLOW_BADLY, ResponseCode.PULL_OFFSET_MOVED
         if goal is None:
             return False

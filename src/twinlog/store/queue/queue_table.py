@@ -48,7 +48,7 @@ class ConsumeQueueTable:
         self._is_size_known = False
         # (queue, physical offset of its oldest waiting entry), oldest first.
         self._dirty: deque[tuple[ConsumeQueue, int]] = deque()
-        self._unsynced: set[ConsumeQueue] = set()
+        self._unsynced: dict[ConsumeQueue, None] = {}
 
     # Loading
 
@@ -194,7 +194,7 @@ class ConsumeQueueTable:
     def write(self, queue: ConsumeQueue) -> None:
         """Write the waiting entries of one queue. Raises OSError, nothing is lost then."""
         if queue.write(self._disk, self.pool):
-            self._unsynced.add(queue)
+            self._unsynced[queue] = None
 
     # Syncing
 
@@ -222,7 +222,7 @@ class ConsumeQueueTable:
                 if queue.max_offset < end:
                     shorter[queue.key] = queue.max_offset
                 if queue.unsynced:
-                    self._unsynced.add(queue)
+                    self._unsynced[queue] = None
         return shorter
 
     def remove_expired(self, log_min_offset: int) -> int:
@@ -237,7 +237,7 @@ class ConsumeQueueTable:
         for queue in queues:
             queue.destroy(self._disk, self.pool)
             queue.dirty_since_ms = -1
-            self._unsynced.discard(queue)
+            self._unsynced.pop(queue, None)
             self.by_key.pop(queue.key, None)
             topic_path = posixpath.dirname(queue.directory)
             if self._disk.exists(topic_path) and not self._disk.list(topic_path):

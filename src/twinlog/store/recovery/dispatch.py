@@ -7,7 +7,7 @@ knows the entry already and does the same without decoding.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from twinlog.message.crc import crc32
@@ -61,7 +61,7 @@ class Taken(NamedTuple):
     end: int  # Physical offset behind the last one.
     record_count: int
     last_timestamp: int
-    moved: set[ConsumeQueue]
+    moved: Collection[ConsumeQueue]
 
 
 class Dispatcher:
@@ -88,12 +88,12 @@ class Dispatcher:
         self.observed = b""
         self.observer: Callable[[ScanEntry], None] | None = None
 
-    def dispatch(self, entries: Iterable[ScanEntry]) -> set[ConsumeQueue]:
+    def dispatch(self, entries: Iterable[ScanEntry]) -> Collection[ConsumeQueue]:
         """Queues that moved. Their new entries are visible at once, unless the store holds them."""
         by_key, index = self._queues.by_key, self._index
         now_ms = self._clock.monotonic_ms()
         pending = index.pending if index is not None else []
-        moved: set[ConsumeQueue] = set()
+        moved: dict[ConsumeQueue, None] = {}
         pack = ENTRY.pack
         observer, observed = self.observer, self.observed
         for entry in entries:
@@ -112,7 +112,7 @@ class Dispatcher:
                     queue.tail += pack(offset, size, tags_code)
                     queue.next_offset += 1
                     queue.last_physical_end = offset + size
-                    moved.add(queue)
+                    moved[queue] = None
             elif sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
                 continue
             if keys:
@@ -163,11 +163,11 @@ class Dispatcher:
         if self.observer is not None:
             for entry in plain.observed:
                 self.observer(entry)
-        moved = {queue for queue, _ in wanted}
+        moved = dict.fromkeys(queue for queue, _ in wanted)
         self._finish(moved)
         return Taken(plain.end, plain.count, plain.last_timestamp, moved)
 
-    def _finish(self, moved: set[ConsumeQueue]) -> None:
+    def _finish(self, moved: Collection[ConsumeQueue]) -> None:
         # First all of them: a full disk ends the second loop, and the next try finds them done.
         if self.shows_at_once:
             for queue in moved:

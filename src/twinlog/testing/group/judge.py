@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from twinlog.testing.group.load import TOPIC
 from twinlog.testing.group.node import GroupNode
-from twinlog.testing.group.records import LogImage
+from twinlog.testing.group.records import Found, LogImage
 
 if TYPE_CHECKING:
     from twinlog.testing.group.sim import GroupSimulation
@@ -61,24 +61,42 @@ class Judge:
     def _queue_offsets(self, image: LogImage) -> None:
         """I6: in each queue one record for each offset, without a hole."""
         next_offsets: dict[tuple[str, int], int] = {}
+        last: dict[tuple[str, int], Found] = {}
         for record in image.records:
             key = (record.topic, record.queue_id)
             expected = next_offsets.get(key, record.queue_offset if image.start else 0)
-            if record.queue_offset != expected:
+            starts_again = self._starts_again(record, last.get(key))
+            last[key] = record
+            if record.queue_offset != expected and not starts_again:
                 self._sim.fail(
                     f"queue {key} goes from {expected - 1} to {record.queue_offset}"
                     f" at {record.offset} (I6)"
                 )
             next_offsets[key] = record.queue_offset + 1
 
+    def _starts_again(self, record: Found, last: Found | None) -> bool:
+        """Whether the queue was begun again by a master whose own log has nothing of it: a classic
+        copy starts with its master's last file."""
+        return (
+            last is not None
+            and record.queue_offset == 0
+            and any(
+                last.offset < start and end <= record.offset for start, end in self._sim.promoted
+            )
+        )
+
     def queues(self) -> None:
         """I13: every entry of every consume queue of every node is what its log says."""
         for node in self._sim.nodes:
             image = node.image()
             wanted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+            last: dict[tuple[str, int], Found] = {}
             for record in image.records:
-                queue = wanted.setdefault((record.topic, record.queue_id), {})
-                queue[record.queue_offset] = (record.offset, record.size)
+                key = (record.topic, record.queue_id)
+                if self._starts_again(record, last.get(key)):
+                    wanted[key] = {}
+                last[key] = record
+                wanted.setdefault(key, {})[record.queue_offset] = (record.offset, record.size)
             found = {(topic, queue): entries for topic, queue, entries in node.queues()}
             for key, entries in wanted.items():
                 mine = {n: e for n, e in found.get(key, {}).items() if e[0] >= image.start}

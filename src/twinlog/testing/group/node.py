@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinlog.broker.put.idempotence import ProducerTable
 from twinlog.broker.server import Broker, build_broker
@@ -23,16 +23,6 @@ LOG_PATH = "/store/commitlog"
 QUEUE_PATH = "/store/consumequeue"
 NAME_LENGTH = 20  # Of a file that is named after its first offset.
 BODY_AT = 88  # Of a record whose addresses have four bytes.
-
-
-class InOrder(dict[Any, None]):
-    """A set that is walked in the order of its making: sets of tasks are walked by address."""
-
-    def add(self, item: Any) -> None:
-        self[item] = None
-
-    def discard(self, item: Any) -> None:
-        self.pop(item, None)
 
 
 class GroupNode:
@@ -129,7 +119,6 @@ class GroupNode:
             clock=self.clock,
             on_failure=self._failed,
         )
-        broker.tasks._tasks = InOrder()  # type: ignore[assignment]
         broker.failures.listener = self._contained
         broker.identity._token = self.sim.token
         assert broker.identity._twin is not None

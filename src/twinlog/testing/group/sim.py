@@ -96,6 +96,8 @@ class GroupSimulation:
         self._digest = hashlib.sha256()
         self._switched_s = -1.0
         self.master_down_s: list[float] = []
+        self.promoted: list[tuple[int, int]] = []
+        """Where the log of each promoted copy began and ended then."""
         self._background: list[asyncio.Task[Any]] = []
         self.nodes = [GroupNode(self, "node1", world.role, 0)] + [
             GroupNode(self, f"node{n + 1}", BrokerRole.SLAVE, n)
@@ -473,6 +475,8 @@ class GroupSimulation:
                 await node.stop()
         judge.logs()
         self.trace(f"end ok={self.ledger.count('ok')} repeats={self.ledger.repeat_count}")
+        # Whatever differs between two runs of a seed differs here, also when no line above does.
+        self.trace(f"steps={self.loop.step_count} bytes={self.loop.network.byte_count}")
 
 
 def run_group_seed(

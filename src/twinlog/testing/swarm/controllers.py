@@ -10,7 +10,6 @@ from twinlog.controller.record import GroupRecord
 from twinlog.controller.server import ControllerServer, build_controller
 from twinlog.controller.store import StoreOutcome
 from twinlog.runtime.controller_config import ControllerConfig
-from twinlog.testing.group.node import InOrder
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.simdisk import SimDisk
 
@@ -82,7 +81,6 @@ class ControllerNode:
             controller_store_path="/controller",
         )
         server = build_controller(config, disk=self.disk, clock=self.clock, on_failure=self._failed)
-        server._tasks._tasks = InOrder()  # type: ignore[assignment]
         server._store = WatchedStore(server._store, self._swarm, self._swarm.rng)
         server.failures.listener = self._failed
         self.server = server

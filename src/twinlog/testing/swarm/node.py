@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.server import build_broker
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole
-from twinlog.testing.group.node import HA_PORT, LOG_PATH, SERVICE_PORT, GroupNode, InOrder
+from twinlog.testing.group.node import HA_PORT, LOG_PATH, SERVICE_PORT, GroupNode
 
 if TYPE_CHECKING:
     from twinlog.testing.swarm.sim import Swarm
@@ -67,7 +67,6 @@ class SwarmNode(GroupNode):
         broker = build_broker(
             self.config(), rng=sim.rng, disk=self.disk, clock=self.clock, on_failure=self._failed
         )
-        broker.tasks._tasks = InOrder()  # type: ignore[assignment]
         broker.failures.listener = self._contained
         broker.identity._token = sim.token
         assert broker.identity._twin is not None
