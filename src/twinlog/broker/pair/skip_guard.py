@@ -195,11 +195,10 @@ class SkipGuard:
 
     def _askers(self, attributes: dict[str, Any]) -> set[_Reader]:
         """Who has asked on this connection since the log became what it is."""
-        armed, askers = attributes.get(_ASKED_KEY, (None, set()))
-        if armed is not self._saved:
-            askers = set()
-            attributes[_ASKED_KEY] = (self._saved, askers)
-        return askers
+        armed, askers = attributes.get(_ASKED_KEY, (None, None))
+        fresh: set[_Reader] = askers if armed is self._saved else set()
+        attributes[_ASKED_KEY] = (self._saved, fresh)
+        return fresh
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, committed: int = -1
