@@ -9,11 +9,8 @@ python tools/error_reference.py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from twinlog.client import errors as client_errors
-from twinlog.client.errors import BrokerError, ClientError
 from twinlog.ha.twin.wire import ErrorCode
 from twinlog.remoting.codes import ResponseCode
 
@@ -22,8 +19,7 @@ PAGE = ROOT / "docs" / "ERRORS.md"
 HEAD = """\
 # Errors and what to do
 
-This page lists the codes that commands, brokers and replicas answer with, and the exceptions of the
-Python client. Every error message also names the file, key, address or offset that it is about.
+This page lists the codes that commands, brokers and replicas answer with. Every error message also names the file, key, address or offset that it is about.
 This page is written by `python tools/error_reference.py`.
 
 ## Exit codes
@@ -289,19 +285,15 @@ REFUSAL_TEXTS = {
 CLIENT = """\
 ## Exceptions of the Python client
 
-All of them are subclasses of `twinlog.client.errors.ClientError`. *Stored* is the outcome of the
-message for which the error was raised, unless the error says otherwise; see
-[CLIENT](CLIENT.md). *Again* says whether the same call may succeed when it is repeated.
-
-| exception | code | meaning | stored | again |
-|---|---|---|---|---|
+[CLIENT](CLIENT.md#errors) lists every exception with its meaning, what became of the message, and whether the call may be
+repeated.
 """
 
 
 def page() -> str:
     parts = [HEAD, RESPONSES + _rows(_used_responses(), RESPONSE_TEXTS)]
     parts += [REFUSALS + _rows(list(ErrorCode), REFUSAL_TEXTS)]
-    parts += [CLIENT + "\n".join(_exceptions()) + "\n"]
+    parts += [CLIENT]
     return "\n".join(parts)
 
 
@@ -321,18 +313,6 @@ def _used_responses() -> list[ResponseCode]:
     used = set(re.findall(r"ResponseCode\.([A-Z_]+)", text))
     waiting = {"FLUSH_DISK_TIMEOUT", "SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT"}
     return [code for code in ResponseCode if code.name in used | waiting]
-
-
-def _exceptions() -> Iterator[str]:
-    codes: dict[type[BrokerError], list[str]] = {}
-    for code, error in client_errors.BROKER_ERRORS.items():
-        codes.setdefault(error, []).append(str(code))
-    for error in vars(client_errors).values():
-        if isinstance(error, type) and issubclass(error, ClientError):
-            numbers = ", ".join(codes.get(error, [])) if issubclass(error, BrokerError) else ""
-            meaning = " ".join((error.__doc__ or "").split())
-            again = "yes" if error.retriable else "no"
-            yield f"| `{error.__name__}` | {numbers} | {meaning} | {error.outcome.value} | {again} |"
 
 
 if __name__ == "__main__":
