@@ -42,6 +42,7 @@ from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
 from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.table_check import Table, TableCheck
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.ha.epoch_file import EpochFile
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 def build_tables(broker: Broker) -> None:
     config, clock = broker.config, broker.clock
+    broker.table_check = TableCheck(broker.disk, config.store_path_root_dir)
     broker.topics = TopicConfigManager(config, _file(broker, "topics.json"), clock)
     broker.groups = SubscriptionGroupManager(config, _file(broker, "subscriptionGroup.json"), clock)
     broker.topics.before_creation = broker.groups.before_creation = broker.creations.take
@@ -79,7 +81,8 @@ def build_tables(broker: Broker) -> None:
 
 def _file(broker: Broker, name: str) -> ConfigFile:
     directory = posixpath.join(broker.config.store_path_root_dir, "config")
-    return ConfigFile(broker.disk, posixpath.join(directory, name))
+    path = posixpath.join(directory, name)
+    return ConfigFile(broker.disk, path, broker.table_check.is_decayed)
 
 
 def build_store(broker: Broker, memory_size: int) -> None:
@@ -142,6 +145,8 @@ def build_services(broker: Broker) -> None:
         broker.topics, broker.groups, broker.offsets, broker.filters, broker.schedule
     )  # fmt: skip
     broker.saves = SaveService(broker.clock, [table.saver for table in tables])
+    broker.scrubber.besides.append(broker.table_check.run)
+    broker.table_check.tables = [Table(table.file, table.saver) for table in tables]
     broker.transactions = TransactionalMessageService(
         config,
         store=broker.store,

@@ -58,6 +58,7 @@ from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.creation_quota import CreationQuota
 from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
 from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
+from twinlog.broker.tables.table_check import TableCheck
 from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.ha.service import HAService
@@ -106,6 +107,7 @@ class Broker:
 
     config: BrokerConfig
     store: MessageStore
+    table_check: TableCheck
     topics: TopicConfigManager
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
@@ -390,6 +392,7 @@ class Broker:
         await self._save_offsets()
         await self.filters.save()
         await self.saves.save_all()
+        await self.table_check.leave()
         self.audit.flush()
         await self.tasks.stop()
         await self.store.stop()

@@ -129,6 +129,16 @@ class TableSaver:
                 self._done(version)
             return self.problem
 
+    async def check(self, is_intact: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether the file is what was written last; else it is written again, and its backup."""
+        async with self._lock:
+            if self.is_dirty or await is_intact():
+                return True
+        for _ in range(2):  # What was there becomes the backup: only the second save mends that.
+            self.touched()
+            await self.save()
+        return False
+
     def _failed(self, version: int, error: Exception) -> None:
         self.failure_count += 1
         self.problem = str(error)

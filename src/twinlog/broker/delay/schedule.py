@@ -87,7 +87,7 @@ class ScheduleMessageService:
         self._replies = replies
         self._stats = stats
         self._clock = clock
-        self._file = file
+        self.file = file
         self._levels = {level: _Level(level, delay) for level, delay in levels.items()}
         self._known: dict[int, int] = {}
         self._is_running = False
@@ -99,7 +99,7 @@ class ScheduleMessageService:
         return self._known
 
     def load(self) -> None:
-        data = self._file.load()
+        data = self.file.load()
         if data is not None:
             self._take(data)
 
@@ -124,7 +124,7 @@ class ScheduleMessageService:
                 self.saver.touched()
 
     async def _write(self) -> None:
-        await self._file.save(self.to_json())
+        await self.file.save(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return {"offsetTable": dict(sorted(self._known.items()))}

@@ -69,7 +69,7 @@ class ConsumerFilterManager:
 
     def __init__(self, config: BrokerConfig, file: ConfigFile, clock: Clock) -> None:
         self._config = config
-        self._file = file
+        self.file = file
         self._clock = clock
         self._steady = SteadyWall(clock)
         self._bloom = BloomParameters.of(
@@ -138,17 +138,17 @@ class ConsumerFilterManager:
 
     def load(self) -> None:
         """Read the file. With other Bloom parameters nothing of it is taken, as in Apache."""
-        data = self._file.load()
+        data = self.file.load()
         if data is None:
             return
         try:
             found = self._read(data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # Heartbeats bring every filter again: not worth refusing the start for.
-            _LOG.warning("filters not taken over path=%s reason=%r", self._file.path, error)
+            _LOG.warning("filters not taken over path=%s reason=%r", self.file.path, error)
             return
         if found is None:
-            _LOG.info("filters not taken over path=%s reason=bloom", self._file.path)
+            _LOG.info("filters not taken over path=%s reason=bloom", self.file.path)
             return
         self._filters = found
         self._saved = data
@@ -203,7 +203,7 @@ class ConsumerFilterManager:
 
     async def _write(self) -> None:
         value = self.to_json()
-        await self._file.save(value)
+        await self.file.save(value)
         self._saved = value
 
     def to_json(self) -> dict[str, Any]:

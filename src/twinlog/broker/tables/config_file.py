@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from twinlog.remoting import fastjson
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.store.integrity.digests import digest_of
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -24,9 +25,16 @@ class ConfigFileError(Exception):
 class ConfigFile:
     """One JSON file. `load` gives the object in it, `save` replaces it."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        is_decayed: Callable[[str, bytes], bool] = lambda path, data: False,
+    ) -> None:
         self._disk = disk
         self.path = path
+        self._is_decayed = is_decayed
+        self._digest = b""  # Of what was written or loaded last.
 
     def load(self) -> dict[str, Any] | None:
         """The object in the file or in its backup; None when there is neither.
@@ -35,10 +43,7 @@ class ConfigFile:
             ConfigFileError: there is text, and it is not JSON in the file or in the backup.
         """
         fault = None
-        for path in (self.path, self.path + ".bak"):
-            if not self._disk.exists(path):
-                continue
-            data = self._disk.read_bytes(path)
+        for path, data in self._candidates():
             if not data.strip():
                 _LOG.warning("config file empty path=%s", path)
                 continue
@@ -49,12 +54,31 @@ class ConfigFile:
                 _LOG.warning("config file not readable path=%s error=%s", path, error)
                 continue
             if isinstance(value, dict):
+                self._digest = digest_of(data)
                 return value
             fault = f"{path} holds no JSON object"
             _LOG.warning("config file not readable path=%s error=%s", path, "no JSON object")
         if fault is not None:
             raise ConfigFileError(f"{fault}; repair or remove it and its backup")
         return None
+
+    def _candidates(self) -> list[tuple[str, bytes]]:
+        """The file and its backup; one that has decayed comes behind the other."""
+        paths = [path for path in (self.path, self.path + ".bak") if self._disk.exists(path)]
+        found = [(path, self._disk.read_bytes(path)) for path in paths]
+        decayed = [self._is_decayed(path, data) for path, data in found]
+        for (path, _), is_decayed in zip(found, decayed, strict=True):
+            if is_decayed:
+                _LOG.error("config file is not what was written to it path=%s", path)
+        return [found[n] for n in sorted(range(len(found)), key=lambda n: decayed[n])]
+
+    def is_intact(self) -> bool:
+        """Whether the file holds what was written to it, or loaded from it, last."""
+        if not self._digest:
+            return True
+        return self._disk.exists(self.path) and (
+            digest_of(self._disk.read_bytes(self.path)) == self._digest
+        )
 
     async def save(self, value: dict[str, Any]) -> None:
         """Replace the file, keep what was there as the backup; the disk in a thread."""
@@ -78,4 +102,6 @@ class ConfigFile:
         self._write([b'{\n\t"dataVersion":%b,\n\t"%b":{%b\n\t}\n}' % (head, name.encode(), text)])
 
     def _write(self, parts: Sequence[bytes]) -> None:
-        write_atomically(self._disk, self.path, b"".join(parts), keep_backup=True)
+        data = b"".join(parts)
+        write_atomically(self._disk, self.path, data, keep_backup=True)
+        self._digest = digest_of(data)

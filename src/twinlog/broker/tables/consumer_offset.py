@@ -53,7 +53,7 @@ class ConsumerOffsetManager:
     """The table of consumer offsets."""
 
     def __init__(self, file: ConfigFile) -> None:
-        self._file = file
+        self.file = file
         self.saver = TableSaver("offsets", self._write)
         self.table: dict[str, dict[int, int]] = {}
         # Set on a master whose slave follows through the log: told of every commit.
@@ -66,7 +66,7 @@ class ConsumerOffsetManager:
 
         What is no offset is left out: one group of thousands is no reason not to start.
         """
-        data = self._file.load()
+        data = self.file.load()
         if data is None:
             return
         self.table = {}
@@ -74,10 +74,10 @@ class ConsumerOffsetManager:
             try:
                 self.table[str(key)] = _offsets(key, queues)
             except (ValueError, TypeError, AttributeError) as error:
-                _LOG.warning("offsets left out path=%s error=%s", self._file.path, error)
+                _LOG.warning("offsets left out path=%s error=%s", self.file.path, error)
 
     async def _write(self) -> None:
-        await self._file.save_parts(offset_json.pretty_parts(self.table))
+        await self.file.save_parts(offset_json.pretty_parts(self.table))
 
     def replace(self, data: Any) -> None:
         """Take over a table as a file or a master has it."""

@@ -27,7 +27,7 @@ class SubscriptionGroupManager:
 
     def __init__(self, config: BrokerConfig, file: ConfigFile, clock: Clock) -> None:
         self._config = config
-        self._file = file
+        self.file = file
         self._clock = clock
         # Called before a group is made that was not there; may raise that it must not be.
         self.before_creation: Callable[[], None] = lambda: None
@@ -38,7 +38,7 @@ class SubscriptionGroupManager:
         self.table = {name: SubscriptionGroupConfig(name) for name in names.BOOT_GROUPS}
 
     def load(self) -> None:
-        data = self._file.load()
+        data = self.file.load()
         if data is None:
             return
         self.data_version.assign(data.get("dataVersion"))
@@ -47,7 +47,7 @@ class SubscriptionGroupManager:
 
     async def _write(self) -> None:
         members = await self._texts.pieces(lambda: self.table)
-        await self._file.save_table(self.data_version.to_json(), "subscriptionGroupTable", members)
+        await self.file.save_table(self.data_version.to_json(), "subscriptionGroupTable", members)
 
     def to_json(self) -> dict[str, Any]:
         table = {name: group.to_json() for name, group in self.table.items()}

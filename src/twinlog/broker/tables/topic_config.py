@@ -36,7 +36,7 @@ class TopicConfigManager:
 
     def __init__(self, config: BrokerConfig, file: ConfigFile, clock: Clock) -> None:
         self._config = config
-        self._file = file
+        self.file = file
         self._clock = clock
         # Called before a topic is made that was not there; may raise that it must not be.
         self.before_creation: Callable[[], None] = lambda: None
@@ -52,7 +52,7 @@ class TopicConfigManager:
 
     def load(self) -> None:
         """Read the file over the topics that every broker has."""
-        data = self._file.load()
+        data = self.file.load()
         if data is None:
             return
         self._texts.clear()
@@ -62,7 +62,7 @@ class TopicConfigManager:
 
     async def _write(self) -> None:
         members = await self._texts.pieces(lambda: self.table)
-        await self._file.save_table(self.data_version.to_json(), "topicConfigTable", members)
+        await self.file.save_table(self.data_version.to_json(), "topicConfigTable", members)
 
     def subscribe(self, listener: TopicListener) -> None:
         self._listeners.append(listener)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import posixpath
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -83,6 +84,8 @@ class Scrubber:
         self._started_ms = 0
         self._known_end = 0
         self._seal_at = 0
+        # What else is looked at, once after a start and at the end of each pass.
+        self.besides: list[Callable[[], Awaitable[None]]] = []
         store.damage.on_found = self._found
         store.damage.may_heal = self._may_heal
         self._after_cut = store.commit_log.on_truncate
@@ -158,6 +161,7 @@ class Scrubber:
     async def run(self) -> None:
         """Until cancelled."""
         await self.check_digests()
+        await self._look_besides()
         if not self._store.config.twinlog_scrub_enable:
             await self._heal_only()
         while True:
@@ -166,6 +170,10 @@ class Scrubber:
             self._busy_ms = 0
             size = await self.step()
             await self._rest(_IDLE_MS if size == 0 else self._pause(size))
+
+    async def _look_besides(self) -> None:
+        for look in self.besides:
+            await look()
 
     async def _heal_only(self) -> None:
         while True:
@@ -285,11 +293,12 @@ class Scrubber:
         """The end is reached; the next pass begins when its time has come."""
         state, now = self.state, self._clock.now_ms()
         if state.started_ms:
+            for damage in list(self._store.damage.places.values()):
+                await self._heal_one(damage)
+            await self._look_besides()
             state.finished_ms, state.started_ms = now, 0
             state.passes += 1
             self.is_hurried = False
-            for damage in list(self._store.damage.places.values()):
-                await self._heal_one(damage)
             await self._save()
             _LOG.info("scrub finished pass=%d end=%d", state.passes, state.position)
         interval = self._store.config.twinlog_scrub_interval_hours * _HOUR_MS

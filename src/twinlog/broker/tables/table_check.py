@@ -1,0 +1,111 @@
+"""The tables on disk (topics, groups, offsets, ...) against what was written to them.
+
+While a broker runs, its memory is right: a file that is not what was written last is written again.
+While it is stopped, digests in `store/twinlog/digests/tables.json` say what was left: a file whose
+bytes differ although nobody has written it since has decayed, and its backup is taken, which a
+clean stop leaves equal. A file that somebody has written (an editor, an Apache broker) has another
+time of change, and is taken as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.saving import TableSaver
+from twinlog.store.integrity.digests import digest_of
+
+_LOG = logging.getLogger("twinlog.broker")
+
+
+class Left(msgspec.Struct):
+    """A file as it was left."""
+
+    digest: str
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    file: ConfigFile
+    saver: TableSaver
+
+
+class TableCheck:
+    """All tables of one broker."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._directory = posixpath.join(root, "twinlog", "digests")
+        self._path = posixpath.join(self._directory, "tables.json")
+        self._left: dict[str, Left] | None = None
+        self.tables: list[Table] = []
+        self.healed_count = 0
+        self.on_event: Callable[..., None] = lambda kind, **details: None
+
+    # At a start
+
+    def is_decayed(self, path: str, data: bytes) -> bool:
+        """Whether a file that nobody has written since a clean stop holds other bytes."""
+        if self._left is None:
+            self._left = self._load()
+        left = self._left.get(posixpath.basename(path))
+        if left is None or left.digest == digest_of(data).hex():
+            return False
+        return self._disk.modified_ms(path) == left.modified_ms
+
+    def _load(self) -> dict[str, Left]:
+        if not self._disk.exists(self._path):
+            return {}
+        try:
+            return msgspec.json.decode(self._disk.read_bytes(self._path), type=dict[str, Left])
+        except msgspec.DecodeError as error:
+            _LOG.warning("digests of tables not readable error=%s", error)
+            return {}
+
+    # While it runs
+
+    async def run(self) -> None:
+        """Look at every table once; write again what is not as it was written."""
+        for table in self.tables:
+            file = table.file
+            if await table.saver.check(lambda file=file: self._disk.run(file.is_intact)):  # type: ignore[misc]
+                continue
+            self.healed_count += 1
+            _LOG.warning("table was not as it was written, written again path=%s", file.path)
+            self.on_event("table-healed", table=table.saver.name)
+
+    # At a clean stop
+
+    async def leave(self) -> None:
+        """Make backups equal, and remember what is there."""
+        for table in self.tables:
+            if self._disk.exists(table.file.path):
+                table.saver.touched()
+                await table.saver.save()
+        try:
+            await self._disk.run(self._remember)
+        except OSError as error:
+            _LOG.warning("digests of tables not saved error=%s", error)
+
+    def _remember(self) -> None:
+        paths = [path for table in self.tables for path in _both(table.file.path)]
+        left = {
+            posixpath.basename(path): Left(
+                digest_of(self._disk.read_bytes(path)).hex(), self._disk.modified_ms(path)
+            )
+            for path in paths
+            if self._disk.exists(path)
+        }
+        self._disk.make_directories(self._directory)
+        write_atomically(self._disk, self._path, msgspec.json.encode(left))
+
+
+def _both(path: str) -> Iterable[str]:
+    return (path, path + ".bak")
