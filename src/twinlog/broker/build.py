@@ -145,7 +145,8 @@ def build_services(broker: Broker) -> None:
         broker.topics, broker.groups, broker.offsets, broker.filters, broker.schedule
     )  # fmt: skip
     broker.saves = SaveService(broker.clock, [table.saver for table in tables])
-    broker.scrubber.besides.append(broker.table_check.run)
+    broker.scrubber.at_start.append(broker.table_check.run)
+    broker.scrubber.at_end.append(broker.table_check.run)
     broker.table_check.tables = [Table(table.file, table.saver) for table in tables]
     broker.transactions = TransactionalMessageService(
         config,

@@ -40,6 +40,7 @@ class BrokerWatch:
         broker = self._broker
         self.events.load()
         broker.scrubber.healer.on_event = self._write
+        broker.scrubber.index_check.on_event = self._write
         broker.table_check.on_event = self._write
         report = broker.recovery
         details: dict[str, Any] = {"role": broker.role.broker_role.value}

@@ -31,6 +31,7 @@ from twinlog.store.log.segment import zero_data
 
 HEADER: Final = INDEX_HEADER
 _READ_ENTRIES: Final = 65536
+_FIRST_ENTRIES: Final = 8
 
 
 def index_file_size(slots_max: int, index_max: int) -> int:
@@ -160,6 +161,44 @@ class IndexFile:
             self.file.pwritev((data,), HEADER.size + INDEX_SLOT_SIZE * PAGE_SLOTS * first)
         self._dirty_pages[:] = bytes(len(self._dirty_pages))
         self.is_unsynced = True
+
+    # Checking
+
+    def entry_position(self, number: int) -> int:
+        """Where an entry (from 1 on) is in the file."""
+        return self._entries_at + ENTRY.size * number
+
+    def first_entries(self, count: int) -> list[tuple[int, int]]:
+        """Hashes and physical offsets of the first few entries."""
+        data = self.file.pread(ENTRY.size * min(count, _FIRST_ENTRIES), self.entry_position(1))
+        return [(entry[0], entry[1]) for entry in ENTRY.iter_unpack(data)]
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether they are in memory, where those on disk may be older."""
+        return self._slots is not None
+
+    def mend_slots(self, right: IndexFile, first: int, end: int, count: int) -> int:
+        """Make slots in memory what they must be after `count` entries, unless newer ones have
+        moved them since; how many were wrong."""
+        assert self._slots is not None
+        assert right._slots is not None  # Same class.
+        wrong = 0
+        for slot, (mine, its) in enumerate(
+            zip(self._slots[first:end], right._slots[first:end], strict=True), first
+        ):
+            if mine != its and not count < mine < self.index_count:
+                self._slots[slot] = its
+                wrong += 1
+        return wrong
+
+    def write_all_slots(self) -> None:
+        """Slots and header as they are in memory, whatever the disk holds."""
+        if self._slots is None:
+            return
+        self._dirty_pages[:] = b"\x01" * len(self._dirty_pages)
+        self.write_slots()
+        self._write_header()
 
     # Recovery
 

@@ -24,6 +24,7 @@ from twinlog.store.errors import OffsetOutOfRangeError
 from twinlog.store.integrity.damage import Damage, place_of
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 from twinlog.store.integrity.heal import Healer, range_of
+from twinlog.store.integrity.index_check import IndexCheck
 from twinlog.store.integrity.pace import Pace
 from twinlog.store.integrity.record_check import structure_fault
 from twinlog.store.integrity.walk import Walked, walk
@@ -66,6 +67,7 @@ class Scrubber:
         self._path = posixpath.join(own, "scrub.json")
         self.digests = RangeDigests(disk, own, store.commit_log.segment_size)
         self.healer = Healer(store, self.digests, disk, clock, own)
+        self.index_check = IndexCheck(store, disk, clock, own, self._between)
         self._pace = Pace(
             rate=config.twinlog_scrub_rate_max,
             cpu=config.twinlog_scrub_cpu_percent,
@@ -84,8 +86,9 @@ class Scrubber:
         self._started_ms = 0
         self._known_end = 0
         self._seal_at = 0
-        # What else is looked at, once after a start and at the end of each pass.
-        self.besides: list[Callable[[], Awaitable[None]]] = []
+        # What else is looked at, after a start and at the end of each pass.
+        self.at_start: list[Callable[[], Awaitable[None]]] = []
+        self.at_end: list[Callable[[], Awaitable[None]]] = [self.index_check.run]
         store.damage.on_found = self._found
         store.damage.may_heal = self._may_heal
         self._after_cut = store.commit_log.on_truncate
@@ -161,7 +164,8 @@ class Scrubber:
     async def run(self) -> None:
         """Until cancelled."""
         await self.check_digests()
-        await self._look_besides()
+        for look in self.at_start:
+            await look()
         if not self._store.config.twinlog_scrub_enable:
             await self._heal_only()
         while True:
@@ -171,9 +175,11 @@ class Scrubber:
             size = await self.step()
             await self._rest(_IDLE_MS if size == 0 else self._pause(size))
 
-    async def _look_besides(self) -> None:
-        for look in self.besides:
-            await look()
+    async def _between(self, size: int, busy_ms: int) -> None:
+        """Within the limits of rate and CPU; what readers have met comes first."""
+        await self._heal_urgent()
+        await self._seal()
+        await self._rest(self._pace.pause_ms(size, busy_ms, 1, is_hurried=True))
 
     async def _heal_only(self) -> None:
         while True:
@@ -295,7 +301,8 @@ class Scrubber:
         if state.started_ms:
             for damage in list(self._store.damage.places.values()):
                 await self._heal_one(damage)
-            await self._look_besides()
+            for look in self.at_end:
+                await look()
             state.finished_ms, state.started_ms = now, 0
             state.passes += 1
             self.is_hurried = False
@@ -473,6 +480,7 @@ class Scrubber:
             "differingRanges": self.differing_ranges,
             "healedBytes": self.healer.healed_bytes,
             "healedEntries": self.healer.healed_entries,
+            "healedIndex": self.index_check.healed_count,
             "damageFound": damage.found_count,
             "damageHealed": damage.healed_count,
             "damageLost": damage.lost_count,
