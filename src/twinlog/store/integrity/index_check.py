@@ -1,4 +1,4 @@
-"""The index against the log that it follows from: made again beside the file, compared, mended.
+"""The index against the log that it follows from: made again elsewhere, compared, mended.
 
 What an index file must hold is known from the records between its first and its last entry. A full
 file gets a digest once it was compared, in `store/twinlog/digests/index.json`; later its bytes are
