@@ -125,7 +125,7 @@ def _compiled(pair: clusters.Pair, size: int, seconds: float) -> Mapping[str, An
 _METRICS = [
     Metric("rate", "msg/s", "higher"),
     Metric("p99", "ms from send to acknowledgement", "lower"),
-    Metric("cpu", "us of both brokers a message", "lower"),
+    Metric("cpu", "us of both brokers per message", "lower"),
     Metric("anonymous", "MB of the larger broker", "lower"),
 ]
 _LOADS = {

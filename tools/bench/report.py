@@ -39,7 +39,7 @@ load before its first sample. twinlog has its defaults.
 
 The load generator is `tools/load` (Go, standard library); what it reaches against a server that
 only answers is the row `load-ceiling`. It shares the machine's cores with the brokers: rates are
-those of the whole machine, the CPU time a message is the broker's alone. CPU is user and system
+those of the whole machine, the CPU time per message is the broker's alone. CPU is user and system
 time of the process, memory its anonymous resident memory, disk what it had the kernel write, all
 from `/proc`. `16 x 16` is 16 connections with 16 requests in flight on each. In an open loop
 requests leave by the clock and a latency counts from when its request was due, so that a server
@@ -209,7 +209,7 @@ def _remark(remark: Mapping[str, str]) -> list[str]:
 
 def _scale(document: Mapping[str, Any], remarks: Mapping[str, Any]) -> str:
     """The curves of `make bench-scale`."""
-    text = ["## Cost a message as the work grows\n", "Written by `make bench-scale DOCS=1`.\n"]
+    text = ["## Cost per message as the work grows\n", "Written by `make bench-scale DOCS=1`.\n"]
     for curve in document["curves"]:
         text += [f"### {curve['title']}\n", f"![{curve['title']}](scale-{curve['name']}.svg)\n"]
         head = [curve["axis"], *(f"{m['name']} [{m['unit']}]" for m in curve["metrics"])]

@@ -2,7 +2,7 @@
 
 Curves: the log from 0.1 to 10 GiB, topics from 1 to 10,000, connections from 1 to 2,000, consumers
 of one topic from 1 to 100. Each is measured at a fixed rate that is far from the broker's limit, so
-that CPU time a message is compared and not how well a full loop gathers work.
+that CPU time per message is compared and not how well a full loop gathers work.
 
 Environment: ONLY=topics,log picks curves, SCALE=0.01 shortens them, OUT and BENCH_DIR as in
 `make bench`, DOCS=1 renders docs/BENCHMARKS.md and its plots.

@@ -185,7 +185,9 @@ ROWS = [
         "a broker group per core behind one name server, 1 KiB",
         [
             Metric("rate", "msg/s, all groups", "higher"),
-            Metric("cpu", f"us of a broker a message at {_FIXED_RATE:,} msg/s a group", "lower"),
+            Metric(
+                "cpu", f"us of a broker per message at {_FIXED_RATE:,} msg/s per group", "lower"
+            ),
             Metric("p99", "ms", "lower"),
         ],
         {"two groups": _groups(2), "one group": _groups(1)},
