@@ -1,0 +1,151 @@
+"""A cluster restarted node by node under load, then lost and made again from a backup."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command_line import TWINLOG, LocalTwins, Result, process
+from support.ha_load import Connection, send_command
+from support.processes import wait_until
+from twinlog.message.record import decode_record
+from twinlog.remoting.codes import RequestCode
+
+pytestmark = pytest.mark.timeout(300)
+QUEUES = 4
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Iterator[LocalTwins]:
+    twins = LocalTwins(tmp_path / "twins")
+    twins.up("--sync").ok()
+    yield twins
+    twins.down()
+
+
+class Load(threading.Thread):
+    """Sends all the time, over every restart; what was acknowledged with SEND_OK."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(daemon=True)
+        self._address = address
+        self._must_stop = threading.Event()
+        self.acknowledged: list[bytes] = []
+
+    def run(self) -> None:
+        number = 0
+        while not self._must_stop.is_set():
+            try:
+                connection = Connection(self._address, timeout_s=5)
+            except OSError:
+                self._must_stop.wait(0.05)
+                continue
+            try:
+                while not self._must_stop.is_set():
+                    number += 1
+                    body = b"load %08d" % number
+                    connection.send(send_command(body, queue_id=number % QUEUES))
+                    if connection.receive().code == 0:
+                        self.acknowledged.append(body)
+            except (OSError, ConnectionError):
+                pass  # The broker restarts: what was on its way is not counted.
+            finally:
+                connection.close()
+
+    def stop(self) -> set[bytes]:
+        before = len(self.acknowledged)
+        wait_until(lambda: len(self.acknowledged) > before + 20, "sends are acknowledged")
+        self._must_stop.set()
+        self.join()
+        return set(self.acknowledged)
+
+
+def bodies(address: str) -> set[bytes]:
+    found = set()
+    connection = Connection(address)
+    for queue_id in range(QUEUES):
+        offset = 0
+        while True:
+            answer = connection.call(
+                RequestCode.PULL_MESSAGE,
+                {"consumerGroup": "g", "topic": "load", "queueId": queue_id, "queueOffset": offset,
+                 "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
+                 "subscription": "*", "subVersion": 0, "expressionType": "TAG"},
+            )  # fmt: skip
+            if answer.code != 0:
+                break
+            data, at = bytes(answer.body), 0
+            while at < len(data):
+                record = decode_record(data, at)
+                found.add(record.body)
+                at += record.total_size
+            offset = int(answer.ext()["nextBeginOffset"])
+    connection.close()
+    return found
+
+
+def healthy(twins: LocalTwins) -> None:
+    words = ("cluster", "health", "--wait", "60s", "--brokers", "2")
+    process(*words, "-n", twins.namesrv).ok()
+
+
+def rolling_restart(twins: LocalTwins, command: str) -> Result:
+    return process("cluster", "rolling-restart", "--command", command, "-n", twins.namesrv)
+
+
+def test_every_node_is_restarted_and_nothing_acknowledged_is_lost(twins: LocalTwins) -> None:
+    healthy(twins)
+    before = {name: twins.pid(name) for name in ("broker-a-0", "broker-a-1")}
+    load = Load(twins.master)
+    load.start()
+    wait_until(lambda: len(load.acknowledged) > 50, "sends are acknowledged")
+    words = f"{TWINLOG} restart {{name}}-{{id}} --dir {twins.directory}"
+    done = rolling_restart(twins, words).ok()
+    acknowledged = load.stop()
+    steps = [line for line in done.out.splitlines() if "in sync after" in line]
+    assert [line.split()[0] for line in steps] == ["broker-a:1", "broker-a:0"]
+    assert all(twins.pid(name) != pid for name, pid in before.items())
+    assert acknowledged <= bodies(twins.master)
+    # The first command that fails ends it: the others are not touched.
+    pids = {name: twins.pid(name) for name in before}
+    assert rolling_restart(twins, "exit 4").code == 1
+    assert pids == {name: twins.pid(name) for name in before}
+
+
+def offset_call(address: str, code: int, **more: object) -> str | None:
+    connection = Connection(address)
+    answer = connection.call(code, {"consumerGroup": "g", "topic": "load", "queueId": 0, **more})
+    connection.close()
+    return answer.ext().get("offset")
+
+
+def test_both_nodes_are_lost_and_come_back_from_a_backup(twins: LocalTwins, tmp_path: Path) -> None:
+    healthy(twins)
+    load = Load(twins.master)
+    load.start()
+    wait_until(lambda: len(load.acknowledged) > 300, "sends are acknowledged")
+    offset_call(twins.master, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=33)
+    slave = twins.directory / "broker-a-1" / "store"
+    offsets = slave / "config" / "consumerOffset.json"
+    wait_until(lambda: offsets.exists() and b"load@g" in offsets.read_bytes(), "offsets are saved")
+    mark = list(load.acknowledged)
+    place = tmp_path / "backups"
+    # Everything that was acknowledged as SEND_OK is on the slave, too.
+    process("backup", "create", place, "--store", slave).ok()
+    load.stop()
+    process("down", "--dir", twins.directory)
+    for name in ("broker-a-0", "broker-a-1"):
+        shutil.rmtree(twins.directory / name / "store")
+    process("backup", "verify", place).ok()
+    process("backup", "restore", place, twins.directory / "broker-a-0" / "store").ok()
+    twins.up("--sync").ok()
+    healthy(twins)
+    assert set(mark) <= bodies(twins.master)
+    assert offset_call(twins.master, RequestCode.QUERY_CONSUMER_OFFSET) == "33"
+    again = Load(twins.master)
+    again.start()
+    assert again.stop() <= bodies(twins.master)
