@@ -1,13 +1,15 @@
 """Texts in two languages and numbers for people.
 
-English is what code and templates say; `catalogue.toml` has the Chinese for each of those texts. A
-text with values in it is a format string: the catalogue translates it before they are filled in.
+English is what code, templates and servers say; `catalogue.toml` has the Chinese for each of those
+texts. A text with values in it is a format string: a template's is translated before they are
+filled in, and in a sentence that comes complete, such as a finding, they are found again.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.resources
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -28,8 +30,54 @@ def catalogue() -> Mapping[str, str]:
 
 def translate(language: str, text: str, **values: Any) -> str:
     """A text in a language. Values may be anything: they are not translated."""
-    chosen = catalogue().get(text, text) if language == "zh" else text
+    if language != "zh":
+        chosen = text
+    elif not values:
+        return _sentence(text)
+    else:
+        chosen = catalogue().get(text, text)
     return chosen.format(**values) if values else chosen
+
+
+_VALUE = re.compile(r"\{(\w+)\}")
+# A value is one word, but for some; and some are sentences themselves.
+_LOOSE = frozenset({"text", "before_text", "names", "details", "why", "rest"})
+_SENTENCES = frozenset({"why", "rest", "text", "event", "state", "state_now"})
+_SENTENCE_MAX = 600  # Longer ones are left as they are: they are not ours.
+
+
+@functools.cache
+def _forms() -> list[tuple[re.Pattern[str], str]]:
+    """Sentences with values, the most particular first."""
+    forms = [pair for pair in catalogue().items() if _VALUE.search(pair[0])]
+    forms.sort(key=lambda pair: -len(_VALUE.sub("", pair[0])))
+    return [(re.compile(_expression(english), re.DOTALL), chinese) for english, chinese in forms]
+
+
+def _expression(english: str) -> str:
+    parts = _VALUE.split(english)
+    for index in range(1, len(parts), 2):
+        name = parts[index]
+        value = r".+?" if name in _LOOSE else r"\S+?"
+        parts[index] = f"(?P<{name}>{value})"
+    parts[::2] = [re.escape(part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _sentence(text: str) -> str:
+    """A sentence whose values are filled in already; what nobody translated stays as it is."""
+    if text in catalogue():
+        return catalogue()[text]
+    if len(text) > _SENTENCE_MAX:
+        return text
+    for form, chinese in _forms():
+        if found := form.fullmatch(text):
+            values = {
+                name: _sentence(value) if name in _SENTENCES else value
+                for name, value in found.groupdict().items()
+            }
+            return chinese.format(**values)
+    return text
 
 
 def translator(language: str) -> Callable[..., str]:

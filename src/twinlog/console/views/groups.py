@@ -208,7 +208,7 @@ def _target(params: ResetParams) -> int | None:
     if params.to == "start":
         return 0
     if params.time_ms is None:
-        raise BadParameters("to: start, end, or time together with time_ms")
+        raise BadParameters("to: start, end, or time together with a time")
     return params.time_ms
 
 

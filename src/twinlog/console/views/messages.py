@@ -305,12 +305,10 @@ def _chosen(params: ResendLetters) -> list[str]:
 
 async def preview_letters(context: Context, params: ResendLetters) -> Preview:
     ids = _chosen(params)
-    count = f"{len(ids)} dead letters" if ids else "All dead letters"
+    rest = "Other groups do not see them, and the dead letters stay where they are."
+    where = f"go to the retry topic of {params.group}, with a fresh count of retries."
     return Preview(
-        [
-            f"{count} go to the retry topic of {params.group}, with a fresh count of retries.",
-            "Other groups do not see them, and the dead letters stay where they are.",
-        ]
+        [f"{len(ids)} dead letters {where}" if ids else f"All dead letters {where}", rest]
     )
 
 
