@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -191,6 +192,42 @@ def test_a_group_is_reset(pair: ConsolePair, visit: Visit, orders: str) -> None:
     expect(page.locator("#group-lag")).to_have_text("41")
 
 
+def test_times_are_picked_in_the_readers_own_time_zone(
+    pair: ConsolePair, visit: Visit, orders: str
+) -> None:
+    page = visit(timezone_id="Asia/Shanghai", locale="en-GB")
+    page.goto(f"{pair.url}/messages?tab=time&topic={orders}")
+    expect(page.locator("#f-begin-zone")).to_have_text("Asia/Shanghai")
+    page.get_by_label("or from").fill("2020-01-01T08:00:00")
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("tbody tr").first).to_be_visible()
+    assert "begin=2020-01-01T00%3A00%3A00.000Z" in page.url
+    expect(page.get_by_label("or from")).to_have_value(re.compile("^2020-01-01T08:00"))
+    page.goto(f"{pair.url}/groups/shipping")
+    page.get_by_label("Topic").fill(orders)
+    page.get_by_label("To", exact=True).select_option("time")
+    page.get_by_label("only with: a time").fill("2020-01-01T08:00:00")
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.get_by_text("2020-01-01T00:00:00.000Z")).to_be_visible()
+    expect(page.get_by_role("heading", name="What will happen").first).to_be_visible()
+
+
+def test_a_page_that_nobody_sees_gives_its_connection_back(pair: ConsolePair, visit: Visit) -> None:
+    """A browser has six connections to a server: the seventh tab must not hang."""
+    page = visit()
+    expect(page.locator(".live-mark.on")).to_be_visible()
+    hide = """state => {
+      Object.defineProperty(document, "visibilityState", {value: state, configurable: true});
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    cell = page.locator('article[aria-label="broker-a:0"] .lane.appended .number')
+    page.evaluate(hide, "hidden")
+    with page.expect_request(f"{pair.url}/live/replication"):
+        page.evaluate(hide, "visible")
+    before = cell.inner_text()
+    expect(cell).not_to_have_text(before)
+
+
 def test_dead_letters_are_resent(pair: ConsolePair, visit: Visit, orders: str) -> None:
     give_up(pair, orders, "billing", 41)
     page = visit()
@@ -325,6 +362,10 @@ def test_the_keyboard_is_enough(pair: ConsolePair, visit: Visit) -> None:
 def test_chinese_from_the_same_catalogue(pair: ConsolePair, visit: Visit) -> None:
     page = visit(locale="zh-CN")
     expect(page.get_by_role("heading", name="复制")).to_be_visible()
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    events = page.locator(".events .event-line")
+    if events.count():
+        assert re.search("[\u4e00-\u9fff]", events.first.inner_text())
     page.get_by_text("设置", exact=True).click()
     page.get_by_role("link", name="English").click()
     expect(page.get_by_role("heading", name="Replication")).to_be_visible()

@@ -56,15 +56,33 @@ function live(element) {
     mark.textContent = isOn ? mark.dataset.on : mark.dataset.off;
     mark.classList.toggle("on", isOn);
   };
-  const source = new EventSource(element.dataset.live);
-  source.addEventListener("part", (event) => {
-    const page = new DOMParser().parseFromString(event.data, "text/html");
-    localTimes(page);
-    morphChildren(element, page.body);
-    show(true);
+  whileVisible(() => {
+    const source = new EventSource(element.dataset.live);
+    source.addEventListener("part", (event) => {
+      const page = new DOMParser().parseFromString(event.data, "text/html");
+      localTimes(page);
+      morphChildren(element, page.body);
+      show(true);
+    });
+    source.addEventListener("error", () => show(false));
+    return source;
   });
-  source.addEventListener("error", () => show(false));
-  addEventListener("pagehide", () => source.close());
+}
+
+// A browser has six connections to a server: a page that nobody sees gives its own back.
+function whileVisible(open) {
+  let source = null;
+  const follow = () => {
+    const isOver = !source || source.readyState === EventSource.CLOSED;
+    if (document.visibilityState === "visible" && isOver) source = open();
+    if (document.visibilityState !== "visible" && source) {
+      source.close();
+      source = null;
+    }
+  };
+  follow();
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", () => source && source.close());
 }
 
 // A list of messages that grows at its top.
@@ -85,6 +103,25 @@ function tail(element) {
   addEventListener("pagehide", () => source.close());
 }
 
+// Times that are typed in the reader's own time zone; the server is told them in UTC.
+function moments(form) {
+  const fields = form.querySelectorAll("input[data-moment]");
+  for (const field of fields) {
+    const moment = new Date(field.dataset.moment || NaN);
+    if (!isNaN(moment)) {
+      field.value = new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+    }
+  }
+  for (const text of form.querySelectorAll("[data-zone]")) {
+    text.textContent = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  }
+  form.addEventListener("formdata", (event) => {
+    for (const field of fields) {
+      if (field.value) event.formData.set(field.name, new Date(field.value).toISOString());
+    }
+  });
+}
+
 // A box that checks all the others of its table.
 function checkAll(box) {
   box.addEventListener("change", () => {
@@ -98,6 +135,7 @@ localTimes(document);
 document.querySelectorAll("[data-live]").forEach(live);
 document.querySelectorAll("[data-tail]").forEach(tail);
 document.querySelectorAll("[data-all]").forEach(checkAll);
+document.querySelectorAll("form:has([data-moment])").forEach(moments);
 document.addEventListener("click", (event) => {
   for (const box of document.querySelectorAll("details.tools[open], details.menu[open]")) {
     if (!box.contains(event.target)) box.open = false;

@@ -16,9 +16,11 @@ from twinlog.console.views.lists import (
     PAGE_SIZE,
     GroupName,
     Milliseconds,
+    Moment,
     TopicName,
     cut,
     done_on,
+    milliseconds,
     missing_of,
 )
 from twinlog.message.names import RETRY_PREFIX
@@ -89,12 +91,13 @@ class GroupDetails(Struct, frozen=True, kw_only=True):
 
 
 class ResetParams(Struct, frozen=True):
-    """`to`: start, end or time; with time, `time_ms` since 1970."""
+    """`to`: start, end or time; with time, `time_ms` since 1970 or `time` in ISO 8601."""
 
     group: GroupName
     topic: TopicName
     to: Literal["start", "end", "time"] = "time"
     time_ms: Milliseconds | None = None
+    time: Moment | None = None
 
 
 class SkipParams(Struct, frozen=True):
@@ -207,6 +210,8 @@ def _target(params: ResetParams) -> int | None:
         return None
     if params.to == "start":
         return 0
+    if params.time is not None:
+        return milliseconds(params.time)
     if params.time_ms is None:
         raise BadParameters("to: start, end, or time together with a time")
     return params.time_ms

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
 from twinlog.admin.client import Gathered
-from twinlog.console.operations import Done
+from twinlog.console.operations import BadParameters, Done
 
 T = TypeVar("T")
 PAGE_SIZE = 100
@@ -21,6 +22,18 @@ QueueId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 QueueOffset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Milliseconds = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """Since 1970."""
+
+
+Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+def milliseconds(moment: str) -> int:
+    """Since 1970, of an ISO 8601 time; one without a zone is in UTC."""
+    try:
+        time = datetime.fromisoformat(moment)
+    except ValueError as error:
+        raise BadParameters(f"{moment!r} is no time: 2026-01-31T12:00 for example") from error
+    return max(0, round(1000 * (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()))
 
 
 def cut(rows: Sequence[T], page: int, size: int) -> tuple[list[T], int, int]:

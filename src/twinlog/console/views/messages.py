@@ -16,7 +16,15 @@ from twinlog.client.message import ReceivedMessage
 from twinlog.client.queues import MessageQueue
 from twinlog.console.access import Role
 from twinlog.console.operations import BadParameters, Context, Done, Operation, Preview, Refused
-from twinlog.console.views.lists import GroupName, Milliseconds, QueueId, QueueOffset, TopicName
+from twinlog.console.views.lists import (
+    GroupName,
+    Milliseconds,
+    Moment,
+    QueueId,
+    QueueOffset,
+    TopicName,
+    milliseconds,
+)
 from twinlog.console.wording import hex_dump
 
 SHORT_MAX = 160
@@ -26,7 +34,8 @@ TRACK_SECONDS = 3.0
 
 
 class SearchParams(Struct, frozen=True):
-    """By `id` or `key`, or by `queue` and `offset`, or by time: the last `minutes`, or a span."""
+    """By `id` or `key`, or by `queue` and `offset`, or by time: the last `minutes`, or a span,
+    in milliseconds since 1970 (`begin_ms`, `end_ms`) or in ISO 8601 (`begin`, `end`)."""
 
     topic: str = ""
     by: Literal["", "id", "key", "offset", "time"] = ""
@@ -38,6 +47,8 @@ class SearchParams(Struct, frozen=True):
     minutes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     begin_ms: Milliseconds | None = None
     end_ms: Milliseconds | None = None
+    begin: Moment | None = None
+    end: Moment | None = None
     limit: Annotated[int, Meta(ge=1, le=500)] = 64
 
 
@@ -180,10 +191,7 @@ async def _find(context: Context, params: SearchParams) -> tuple[list[ReceivedMe
         place = MessageQueue(params.topic, params.broker, params.queue)
         return await messages.read_queue(admin, place, params.offset), []
     if params.by == "time":
-        end_ms = params.end_ms or context.clock.now_ms()
-        begin_ms = params.begin_ms
-        if begin_ms is None:
-            begin_ms = end_ms - 60_000 * (params.minutes or 10)
+        begin_ms, end_ms = _span(params, context.clock.now_ms())
         scan = await messages.query_by_time(
             admin, params.topic, begin_ms, end_ms, limit=params.limit
         )
@@ -194,6 +202,15 @@ async def _find(context: Context, params: SearchParams) -> tuple[list[ReceivedMe
             notes.append(f"Stopped after {messages.SCAN_MAX} messages: choose a shorter time.")
         return scan.messages, notes
     raise AssertionError(params.by)
+
+
+def _span(params: SearchParams, now_ms: int) -> tuple[int, int]:
+    end_ms = milliseconds(params.end) if params.end is not None else params.end_ms or now_ms
+    if params.begin is not None:
+        return milliseconds(params.begin), end_ms
+    if params.begin_ms is not None:
+        return params.begin_ms, end_ms
+    return max(0, end_ms - 60_000 * (params.minutes or 10)), end_ms
 
 
 async def show_message(context: Context, params: MessageParams) -> MessageView:
