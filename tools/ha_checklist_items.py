@@ -19,7 +19,8 @@ class Item:
     is_departure: bool = False
 
 
-SENDER, RECEIVER, CLIENT = "ha/sender.py", "ha/receiver.py", "ha/client.py"
+SENDER, RECEIVER = "ha/sender.py", "ha/receiver.py"
+CLIENT, LINK = "ha/client.py", "ha/link.py"
 SERVICE, GROUP, ACKS = "ha/service.py", "ha/group_transfer.py", "ha/acks.py"
 CONNECTION, CONFIG = "ha/connection.py", "runtime/broker_config.py"
 SYNCHRONIZE, PULL = "broker/pair/slave_synchronize.py", "broker/processors/pull.py"
@@ -80,7 +81,7 @@ ITEMS = (
          "[(start, min(batch, end - start)) for start in range(self.offset, end, batch)]",
          "[(start, min(batch + 1, end - start)) for start in range(self.offset, end, batch + 1)]"),
     Item(17, "a body is cut anywhere and stored unchanged", "stored without its last byte",
-         CLIENT, "MasterLink._run_events",
+         LINK, "MasterLink._execute",
          'b"".join(event.bodies)', 'b"".join(event.bodies)[:-1] + b"x"'),
     Item(18, "a body never spans two files, filler is sent", "frames cross the end of a file",
          SENDER, "HASender._readable_size",
@@ -94,9 +95,9 @@ ITEMS = (
          "if self.state is not HAConnectionState.TRANSFER or not self._is_write_complete:",
          "if not self._is_write_complete:"),
     Item(21, "the first report is answered at once", "only at the next tick",
-         CONNECTION, "HAConnection._run_events",
-         "                    self._owner.slave_joined(self)\n                    self._schedule_pump()",
-         "                    self._owner.slave_joined(self)", is_departure=True),
+         CONNECTION, "HAConnection._execute",
+         "                self._owner.slave_joined(self)\n                self._schedule_pump()",
+         "                self._owner.slave_joined(self)", is_departure=True),
     Item(22, "of several reports the last complete one counts", "the first one",
          SENDER, "HASender.receive_data",
          "REPORT.unpack_from(data, complete - REPORT_SIZE)", "REPORT.unpack_from(data, 0)"),
@@ -138,7 +139,7 @@ ITEMS = (
          "        self.connections.remove(connection)\n", ""),
     Item(35, "the rate limit holds with bodies counted", "headers only",
          CONNECTION, "HAConnection._send",
-         "self.flow.add(run.wire_size, now_ms)", "self.flow.add(12, now_ms)"),
+         "self.flow.add(sum(map(len, pieces)), now_ms)", "self.flow.add(12, now_ms)"),
     Item(36, "without an address the slave waits, without an error", "it gives up",
          CLIENT, "HAClient.run",
          "                if self._address is None or self._stay_reason:\n                    await self._wake.wait()\n                    continue",
@@ -161,8 +162,8 @@ ITEMS = (
          "            if size == 0:\n                continue",
          "            if size == 0:\n                self._outgoing.append(encode_report(offset))\n                continue"),
     Item(42, "reports that cannot be written close", "they pile up",
-         CLIENT, "MasterLink.pause_writing",
-         '        self.close(f"the master takes no reports: {HA_REPORT_BACKLOG_MAX} bytes are unsent")',
+         LINK, "MasterLink.pause_writing",
+         '        self.close(f"the master takes no reports: {self.core.BACKLOG_MAX} bytes are unsent")',
          "        return"),
     Item(43, "frames that arrive together are processed in order", "only the first",
          RECEIVER, "HAReceiver._parse",
@@ -185,9 +186,9 @@ ITEMS = (
          "if self._expected != 0 and offset != self._expected:",
          "if size and self._expected != 0 and offset != self._expected:"),
     Item(49, "after a close it resumes from its log", "from one byte further",
-         CLIENT, "MasterLink.__init__",
-         "self.core = HAReceiver(settings, log_end=self._resumed_at, now_ms=now_ms)",
-         "self.core = HAReceiver(settings, log_end=self._resumed_at + (self._resumed_at > 100), now_ms=now_ms)"),
+         CLIENT, "HAClient._new_link",
+         "log_end=resume_offset(self._log),",
+         "log_end=resume_offset(self._log) + (resume_offset(self._log) > 100),"),
     Item(50, "a master silent for more than 20 s is dropped", "never",
          RECEIVER, "HAReceiver.tick",
          "if silence_ms > self.settings.housekeeping_interval_ms:", "if False:", is_departure=True),

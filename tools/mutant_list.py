@@ -24,9 +24,9 @@ class Mutant:
 PAIR_MUTANTS = (
     Mutant(
         "a failed write is acknowledged",
-        "ha/client.py",
+        "ha/link.py",
         "MasterLink._store",
-        "            return False\n        self.core.appended(end_offset)",
+        "            return\n        self.core.appended(end_offset)",
         "            pass\n        self.core.appended(end_offset)",
     ),
     Mutant(
@@ -177,8 +177,8 @@ PAIR_MUTANTS = (
     ),
     Mutant(
         "twin: a failed write is acknowledged",
-        "ha/twin/link.py",
-        "TwinLink._append",
+        "ha/link.py",
+        "MasterLink._store",
         'self.core.append_failed(f"the log did not take bytes up to {end_offset}: {error}")\n'
         "            return",
         "pass",

@@ -9,12 +9,13 @@ import msgspec
 
 from support.ha_fake_store import FakeLog
 from support.ha_world import Node, RawPeer, World, eventually
+from twinlog.ha.connection import HAConnection
 from twinlog.ha.sender import SlaveJoined
+from twinlog.ha.shell import LINGER_MS
 from twinlog.ha.status import runtime_info
 from twinlog.ha.twin import wire
-from twinlog.ha.twin.connection import LINGER_MS, TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
-from twinlog.ha.twin.sender import MasterFacts
+from twinlog.ha.twin.sender import MasterFacts, TwinSender
 from twinlog.ha.twin.wire import FrameParser, FrameType, Hello
 from twinlog.runtime.address_set import AddressSet
 from twinlog.runtime.limits import HA_UNPROVED_PER_HOST_MAX
@@ -327,9 +328,8 @@ def test_a_slave_that_reads_nothing_counts_no_more_and_is_dropped() -> None:
     async def main() -> None:
         facts = MasterFacts("c", "g", "s", 1000)
         clock = SimClock(world.loop, host)
-        connection = TwinConnection(
-            owner, FakeLog(data=data(SIZE)), clock, facts, "n", address="a:1", host="a"
-        )
+        core = TwinSender(facts, 0, SIZE, clock.monotonic_ms(), "n")
+        connection = HAConnection(owner, FakeLog(data=data(SIZE)), clock, core)
         connection.connection_made(transport)
         connection.data_received(hello())
         connection.pause_writing()

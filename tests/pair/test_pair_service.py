@@ -12,7 +12,6 @@ from support.not_twinlog import NotTwinlog
 from support.processes import free_port
 from twinlog.broker.server import Broker
 from twinlog.ha.dialect import Dialect
-from twinlog.ha.twin.link import TwinLink
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
@@ -35,7 +34,8 @@ async def start_pair(brokers: Brokers, **config: Any) -> tuple[Broker, Broker]:
 
 
 def is_twin(slave: Broker) -> bool:
-    return slave.ha.client is not None and isinstance(slave.ha.client.link, TwinLink)
+    link = None if slave.ha.client is None else slave.ha.client.link
+    return link is not None and link.twin is not None
 
 
 async def commit(brokers: Brokers, broker: Broker, offset: int, topic: str = "t") -> None:

@@ -28,7 +28,7 @@ from twinlog.ha.twin.sender import (
     TailReceived,
     TwinSender,
 )
-from twinlog.ha.twin.wire import ErrorCode, Hello
+from twinlog.ha.twin.wire import BODY_SIZE_MAX, ErrorCode, Hello
 from twinlog.ha.wire import HAConnectionState
 
 SEGMENT = 1 << 20
@@ -112,12 +112,11 @@ class Pair:
         return bool(to_master or to_slave)
 
     def next_frames(self) -> bytes:
-        asked = self.sender.next_range(0)
-        if asked is None:
+        run = self.sender.next_run(0, BODY_SIZE_MAX)
+        if run is None:
             return b""
-        start, end = asked
-        body = memoryview(bytes(self.master[start:end]))
-        return b"".join(self.sender.frame(start, body, confirmed=self.sender.ack_offset))
+        body = bytes(self.master[run.offset : run.offset + run.size])
+        return b"".join(self.sender.frames(run, body, confirmed=self.sender.ack_offset))
 
     def deliver(self, data: bytes, core: TwinSender | TwinReceiver) -> None:
         position = 0
@@ -208,3 +207,9 @@ def first_record(log: bytes | bytearray, start: int, end: int) -> int | None:
 
 def digest(log: bytes | bytearray, span: tuple[int, int]) -> str:
     return hashlib.sha256(log[span[0] : span[1]]).hexdigest()
+
+
+def next_range(sender: TwinSender, now_ms: int) -> tuple[int, int] | None:
+    """What is sent next, as [start, end)."""
+    run = sender.next_run(now_ms, BODY_SIZE_MAX)
+    return None if run is None else (run.offset, run.offset + run.size)

@@ -1,8 +1,7 @@
 """The slave's end: dials the master, stores what it sends, reports what is stored.
 
-Corresponds to RocketMQ's HAClient. `MasterLink` is one connection, a shell over HAReceiver;
-`HAClient` keeps one up: it knows the master's address, dials, waits between attempts, and answers
-damage that the dispatcher found behind it.
+Corresponds to RocketMQ's HAClient, which keeps one `MasterLink` up: it knows the master's address,
+dials, waits between attempts, and answers damage that the dispatcher found behind it.
 """
 
 from __future__ import annotations
@@ -11,28 +10,22 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Protocol
 
 from twinlog.ha.damage import FINGERPRINT_SIZE_MAX, DamageGuard, DamageVerdict
 from twinlog.ha.dialect import CLASSIC, Dialect, Verdict
-from twinlog.ha.flow import FlowMonitor
-from twinlog.ha.receiver import (
-    BodyReceived,
-    HAReceiver,
-    LogStarted,
-    MasterGone,
-    ReceiverSettings,
-)
+from twinlog.ha.link import MasterLink
+from twinlog.ha.receiver import HAReceiver, ReceiverSettings
 from twinlog.ha.redial import RedialPolicy
 from twinlog.ha.replica_log import ReplicaLog
-from twinlog.ha.resume import append_again, resume_offset
+from twinlog.ha.resume import resume_offset
 from twinlog.ha.status import ClientStatus
-from twinlog.ha.twin.link import TwinLink
-from twinlog.ha.twin.wire import ErrorCode
+from twinlog.ha.twin.receiver import TwinReceiver
+from twinlog.ha.twin.wire import EpochEntry, ErrorCode
 from twinlog.ha.wire import HAConnectionState
-from twinlog.runtime.clock import Clock, TimerHandle
-from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
+from twinlog.runtime.clock import Clock
 from twinlog.runtime.numbers import number_of
+from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.ha")
@@ -50,161 +43,20 @@ _LOG_DOES_NOT_FIT = _NOTHING_COMMON | {
 
 # The HA address that is to be dialled -> what to speak there.
 AskDialect = Callable[[str], Awaitable[Verdict]]
-# (on_refused, on_failure) -> a link for one connection.
-NewTwinLink = Callable[[Callable[[int, str, int], None], Callable[[BaseException], None]], TwinLink]
 
 
-class MasterLink(asyncio.BufferedProtocol):
-    """One connection to the master. `closed` is set when it is over; `core.reason` says why."""
+class TwinSide(Protocol):
+    """What the HAService is to a client that can speak the twin dialect."""
 
-    def __init__(
-        self,
-        log: ReplicaLog,
-        clock: Clock,
-        settings: ReceiverSettings,
-        on_failure: Callable[[BaseException], None],
-        master_refusal: Callable[[str], str] | None = None,
-    ) -> None:
-        now_ms = clock.monotonic_ms()
-        self._master_refusal = master_refusal
-        self._resumed_at = resume_offset(log)
-        self.core = HAReceiver(settings, log_end=self._resumed_at, now_ms=now_ms)
-        self.flow = FlowMonitor(now_ms)
-        self.closed = asyncio.Event()
-        self.stored_size = 0
-        self.since_ms = clock.now_ms()
-        self.last_read_ms = 0
-        self.last_write_ms = 0
-        self._log = log
-        self._clock = clock
-        self._on_failure = on_failure
-        self._transport: asyncio.Transport | None = None
-        self._timer: TimerHandle | None = None
+    def new_receiver(self) -> TwinReceiver: ...
 
-    @property
-    def reported_offset(self) -> int:
-        return self.core.reported_offset
+    def master_refusal(self, host: str) -> str: ...
 
-    # What asyncio calls.
+    def epochs_learnt(self, epochs: tuple[EpochEntry, ...]) -> None: ...
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are not of asyncio's classes.
-        stream = cast(asyncio.Transport, transport)
-        self._transport = stream
-        stream.set_write_buffer_limits(high=HA_REPORT_BACKLOG_MAX)
-        host = str((stream.get_extra_info("peername") or ("?",))[0])
-        if self._master_refusal is not None and (reason := self._master_refusal(host)):
-            self.close(reason)
-            return
-        self._send_reports()
-        self._tick()
+    def link_started(self, store_id: str) -> None: ...
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.core.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self.core.state is HAConnectionState.SHUTDOWN:
-            return
-        try:
-            self._take(nbytes)
-        except Exception as error:
-            self._on_failure(error)
-
-    def eof_received(self) -> bool:
-        self.core.receive_eof()
-        self._run_events()
-        return False
-
-    def pause_writing(self) -> None:
-        self.close(f"the master takes no reports: {HA_REPORT_BACKLOG_MAX} bytes are unsent")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        if self.core.state is not HAConnectionState.SHUTDOWN:
-            self.core.append_failed(
-                f"connection lost: {error}" if error else "the master closed the connection"
-            )
-            self.core.events()
-        if self._timer is not None:
-            self._timer.cancel()
-        self.closed.set()
-
-    def close(self, reason: str) -> None:
-        """Close now; a frame that is not complete is forgotten."""
-        self.core.append_failed(reason)
-        self._run_events()
-
-    # Work.
-
-    def _take(self, size: int) -> None:
-        now_ms = self._clock.monotonic_ms()
-        self.last_read_ms = self._clock.now_ms()
-        self.flow.add(size, now_ms)
-        self.core.buffer_filled(size, now_ms)
-        self._run_events()
-        self._send_reports()
-
-    def _run_events(self) -> None:
-        for event in self.core.events():
-            match event:
-                case LogStarted():
-                    is_stored = self._store(event.offset, self._log.start_at, event.offset)
-                case BodyReceived():
-                    end_offset = event.offset + event.size
-                    body = event.bodies[0] if len(event.bodies) == 1 else b"".join(event.bodies)
-                    is_stored = self._store(end_offset, self._append, event.offset, body)
-                case MasterGone():
-                    is_stored = False
-            if not is_stored:
-                if self._transport is not None:
-                    self._transport.abort()
-                return
-
-    def _append(self, offset: int, body: bytes | memoryview) -> None:
-        if offset == self._log.max_offset:
-            self._log.append_raw(offset, body)
-            self.stored_size += len(body)
-        else:
-            # Known bytes do not count: a full disk right behind them must not redial at once.
-            self.stored_size += append_again(self._log, self._resumed_at, offset, body)
-
-    def _store(self, end_offset: int, write: Callable[..., None], *arguments: object) -> bool:
-        """An acknowledgement leaves only when the log has taken the bytes."""
-        try:
-            write(*arguments)
-        except (StoreError, OSError) as error:
-            self.core.append_failed(f"the log did not take bytes up to {end_offset}: {error}")
-            return False
-        self.core.appended(end_offset)
-        return True
-
-    def _send_reports(self) -> None:
-        data = self.core.data_to_send(self._clock.monotonic_ms())
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-            self.last_write_ms = self._clock.now_ms()
-
-    def _tick(self) -> None:
-        if self._transport is None:
-            return
-        try:
-            self.core.tick(self._clock.monotonic_ms())
-            self._run_events()
-            self._send_reports()
-        except Exception as error:
-            self._on_failure(error)
-        settings = self.core.settings
-        period_ms = tick_period_ms(
-            settings.heartbeat_interval_ms, settings.housekeeping_interval_ms
-        )
-        self._timer = self._clock.call_later_ms(period_ms, self._tick)
-
-    def configure(self, settings: ReceiverSettings) -> None:
-        """Other intervals, from now on."""
-        self.core.settings = settings
-        if self._timer is not None:
-            self._timer.cancel()
-            self._tick()
+    def confirmed_heard(self, confirmed: int) -> None: ...
 
 
 class HAClient:
@@ -213,13 +65,13 @@ class HAClient:
     def __init__(
         self,
         log: ReplicaLog,
+        flushed: Watermark,
         clock: Clock,
         settings: ReceiverSettings,
         *,
         fixed_address: str | None = None,
         ask_dialect: AskDialect | None = None,
-        new_twin_link: NewTwinLink | None = None,
-        master_refusal: Callable[[str], str] | None = None,
+        twin: TwinSide | None = None,
         reseed_all: Callable[[str], None] | None = None,
         has_confirmed: Callable[[], bool] = lambda: False,
         tls: ssl.SSLContext | None = None,
@@ -232,10 +84,10 @@ class HAClient:
         self.tls = tls
         self._has_confirmed = has_confirmed
         self._ask_dialect = ask_dialect
-        self._master_refusal = master_refusal
-        self._new_twin_link = new_twin_link
+        self._twin = twin
         self._reseed_all = reseed_all
         self._log = log
+        self._flushed = flushed
         self._clock = clock
         self._settings = settings
         self._is_fixed = fixed_address is not None and len(fixed_address) >= _ADDRESS_LENGTH_MIN
@@ -253,23 +105,21 @@ class HAClient:
         self._disconnect_reason = ""
         self._is_stopping = False
         self.connect_count = 0
-        self.link: MasterLink | TwinLink | None = None
+        self.link: MasterLink | None = None
         self._seen_end = 0
         self._seen_confirmed = 0
 
     @property
     def is_linked(self) -> bool:
         """Whether the master is there and replicates to this slave."""
-        link = self.link
-        if isinstance(link, TwinLink):
-            return link.core.state is HAConnectionState.TRANSFER
-        return link is not None
+        return self.link is not None and self.link.core.state is HAConnectionState.TRANSFER
 
     def heard_ms_ago(self) -> int | None:
         """How long ago the master of a twin link was heard; None without one that replicates."""
-        if not isinstance(self.link, TwinLink) or not self.is_linked:
+        core = None if self.link is None else self.link.twin
+        if core is None or not self.is_linked:
             return None
-        return self._clock.monotonic_ms() - self.link.core.last_read_ms
+        return self._clock.monotonic_ms() - core.last_read_ms
 
     @property
     def master_end(self) -> int:
@@ -283,10 +133,11 @@ class HAClient:
         self._note_marks(self.link)
         return self._seen_confirmed
 
-    def _note_marks(self, link: MasterLink | TwinLink | None) -> None:
-        if isinstance(link, TwinLink):
-            self._seen_end = max(self._seen_end, link.core.master_end)
-            self._seen_confirmed = max(self._seen_confirmed, link.core.confirmed)
+    def _note_marks(self, link: MasterLink | None) -> None:
+        core = None if link is None else link.twin
+        if core is not None:
+            self._seen_end = max(self._seen_end, core.master_end)
+            self._seen_confirmed = max(self._seen_confirmed, core.confirmed)
 
     @property
     def master_address(self) -> str | None:
@@ -310,9 +161,7 @@ class HAClient:
     def configure(self, settings: ReceiverSettings) -> None:
         """Other intervals, from now on and for the next connection."""
         self._settings = settings
-        if isinstance(self.link, TwinLink):
-            self.link.configure(settings.heartbeat_interval_ms, settings.housekeeping_interval_ms)
-        elif self.link is not None:
+        if self.link is not None:
             self.link.configure(settings)
 
     def stop(self, reason: str = "the broker is stopping") -> None:
@@ -327,7 +176,7 @@ class HAClient:
         if self.link is None:
             self._policy.reset()
             self._wake.set()
-        elif isinstance(self.link, TwinLink):
+        else:
             # It may be one to the master before its power was lost: that one will not answer.
             self.link.speak()
 
@@ -380,9 +229,7 @@ class HAClient:
         link = self.link
         now_ms = self._clock.monotonic_ms()
         if link is not None:
-            state = HAConnectionState.TRANSFER
-            if isinstance(link, TwinLink):
-                state = link.core.state
+            state = link.core.state
         else:
             state = HAConnectionState.SUSPEND if self._stay_reason else HAConnectionState.READY
         return ClientStatus(
@@ -416,21 +263,20 @@ class HAClient:
         self._on_link()
         return link.stored_size > 0
 
-    async def _dial(self, address: str) -> MasterLink | TwinLink | None:
+    async def _dial(self, address: str) -> MasterLink | None:
         host, _, port = address.rpartition(":")
         # Asked before every dial: another process may be there since the last one.
         verdict = CLASSIC if self._ask_dialect is None else await self._ask_dialect(address)
         if verdict.dialect in (Dialect.UNKNOWN, Dialect.REFUSED):
             self._disconnected(address, verdict.reason)
             return None
-        is_twin = verdict.dialect is Dialect.TWIN
-        new_link: Callable[[], MasterLink | TwinLink] = (
-            self._make_twin_link if is_twin else self._new_link
-        )
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
                 _, link = await asyncio.get_running_loop().create_connection(
-                    new_link, host.strip("[]"), number_of(port, 0, 65535), ssl=self.tls
+                    lambda: self._new_link(verdict.dialect),
+                    host.strip("[]"),
+                    number_of(port, 0, 65535),
+                    ssl=self.tls,
                 )
         except ssl.SSLError as error:
             hint = "is twinlogHATLS on at the master, are both certificates of one authority?"
@@ -443,20 +289,40 @@ class HAClient:
             return link
         return None
 
-    def _new_link(self) -> MasterLink:
-        return MasterLink(
-            self._log, self._clock, self._settings, self._link_failed, self._master_refusal
-        )
+    def _new_link(self, dialect: Dialect) -> MasterLink:
+        core: HAReceiver | TwinReceiver
+        if dialect is Dialect.TWIN:
+            assert self._twin is not None
+            core = self._twin.new_receiver()
+        else:
+            core = HAReceiver(
+                self._settings,
+                log_end=resume_offset(self._log),
+                now_ms=self._clock.monotonic_ms(),
+            )
+        return MasterLink(self, self._log, self._flushed, self._clock, core, self._settings)
 
-    def _make_twin_link(self) -> TwinLink:
-        assert self._new_twin_link is not None
-        return self._new_twin_link(self._refused, self._link_failed)
+    # What the link tells.
 
-    def started(self) -> None:
+    def master_refusal(self, host: str) -> str:
+        """Why nothing is taken from a classic master at `host`; empty when it is."""
+        return "" if self._twin is None else self._twin.master_refusal(host)
+
+    def epochs_learnt(self, epochs: tuple[EpochEntry, ...]) -> None:
+        assert self._twin is not None
+        self._twin.epochs_learnt(epochs)
+
+    def link_started(self, store_id: str) -> None:
         """The two logs fit again."""
+        assert self._twin is not None
         self._differs_reason = ""
+        self._twin.link_started(store_id)
 
-    def _refused(self, code: int, reason: str, master_min: int) -> None:
+    def confirmed_heard(self, confirmed: int) -> None:
+        assert self._twin is not None
+        self._twin.confirmed_heard(confirmed)
+
+    def link_refused(self, code: int, reason: str, master_min: int) -> None:
         """One of the two twinlogs said no. A log that does not fit stays as it is, unless the
         policy says that everything may be copied again."""
         _LOG.error("HA refused code=%d reason=%s", code, reason)
@@ -489,7 +355,7 @@ class HAClient:
         self._stay_reason = f"{reason}; everything is moved aside and copied again"
         self._reseed_all(reason)
 
-    def _link_failed(self, error: BaseException) -> None:
+    def link_failed(self, error: BaseException) -> None:
         """A bug in the link ends the client's task, which then begins again."""
         self._failure = error
         if self.link is not None:
@@ -501,7 +367,7 @@ class HAClient:
         _LOG.warning("HA not connected to master %s reason=%s", address, reason)
 
     def _repair(self) -> bool:
-        """Cut back to the damaged record; the same bytes per second time are the master's own.
+        """Cut back to the damaged record; the same bytes a second time are the master's own.
 
         False when it could not be cut: nothing may follow it, so nobody is dialled until then.
         """
@@ -535,8 +401,3 @@ class HAClient:
                 await self._wake.wait()
         except TimeoutError:
             return
-
-
-def tick_period_ms(heartbeat_interval_ms: int, housekeeping_interval_ms: int) -> int:
-    """How often timers are looked at: RocketMQ's second, finer when the intervals are short."""
-    return max(1, min(1000, heartbeat_interval_ms // 4, housekeeping_interval_ms // 4))

@@ -1,4 +1,4 @@
-"""One accepted HA connection: reads reports, writes runs of the log. Shell over HASender.
+"""The master's end of one HA connection, in either dialect: a shell over the core that it is given.
 
 Corresponds to RocketMQ's HAConnection. Takes no decision of its own: bytes go into the core, its
 events are executed in order, what it wants sent is read from the log and written. A slow slave
@@ -9,8 +9,8 @@ more, and goes on while one run is left, so that the link never waits for the lo
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import ssl
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -20,29 +20,39 @@ from twinlog.ha.sender import (
     ConnectionEnded,
     HASender,
     Run,
+    SenderEvent,
     SenderSettings,
     SlaveAcked,
     SlaveJoined,
     SlaveRefused,
 )
-from twinlog.ha.tls_front import TlsFront, TlsTransport
-from twinlog.ha.twin.connection import is_same_host
-from twinlog.ha.twin.wire import MAGIC as TWIN_MAGIC
+from twinlog.ha.shell import HAShell
+from twinlog.ha.tls_front import TlsTransport
+from twinlog.ha.twin.digests import digests_of, first_record, record_ends
+from twinlog.ha.twin.sender import (
+    BoundariesWanted,
+    DigestsWanted,
+    HelloReceived,
+    RecordWanted,
+    SlaveIsLonger,
+    TailReceived,
+    TwinSender,
+    TwinSenderEvent,
+)
+from twinlog.ha.twin.wire import ErrorCode, Hello
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.direct_write import DirectWriter
-from twinlog.runtime.limits import HA_RUN_SIZE_MAX
-from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, NOT_OFFERED
 from twinlog.runtime.turn import Phase, Turn
 
 _LOG = logging.getLogger("twinlog.ha")
 _BUDGET_STEP = 4096  # With a rate limit, wait for a few KiB rather than send single bytes.
 
+_numbers = itertools.count(1)
+
 
 class ConnectionOwner(Protocol):
     """Who is told what becomes of a connection: the HAService."""
-
-    def connection_opened(self, connection: HAConnection) -> None: ...
 
     def slave_joined(self, connection: HAConnection) -> None: ...
 
@@ -52,18 +62,27 @@ class ConnectionOwner(Protocol):
 
     def connection_closed(self, connection: HAConnection) -> None: ...
 
-    def classic_refusal(self, host: str, *, is_local: bool) -> str: ...
-
-    def twin_detected(
-        self, connection: HAConnection, transport: asyncio.Transport, data: bytes
-    ) -> None: ...
-
-    def tls_detected(self, connection: HAConnection) -> ssl.SSLContext | None: ...
-
     def connection_failed(self, connection: HAConnection, error: BaseException) -> None: ...
 
+    # Of the twin dialect.
 
-class HAConnection(asyncio.Protocol):
+    def twin_hello(self, connection: HAConnection) -> tuple[ErrorCode, str] | None: ...
+
+    def slave_is_longer(self, connection: HAConnection, common: int) -> None: ...
+
+    def tail_received(self, connection: HAConnection, body: bytes) -> None: ...
+
+    @property
+    def confirmed_offset(self) -> int: ...
+
+
+def is_same_host(transport: asyncio.Transport) -> bool:
+    """Both ends have the same address: a peer on this machine, by another name than loopback."""
+    ends = (transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
+    return None not in ends and ends[0][0] == ends[1][0]
+
+
+class HAConnection(HAShell, asyncio.Protocol):
     """A slave, or whoever else connected to the HA port."""
 
     def __init__(
@@ -71,59 +90,82 @@ class HAConnection(asyncio.Protocol):
         owner: ConnectionOwner,
         log: ReplicaLog,
         clock: Clock,
-        settings: SenderSettings,
+        core: HASender | TwinSender,
         *,
         bytes_per_second_max: int = 0,
         turn: Turn | None = None,
     ) -> None:
-        now_ms = clock.monotonic_ms()
-        self.core = HASender(
-            settings, log_min=log.min_offset, log_end=log.max_offset, now_ms=now_ms
-        )
-        self.flow = FlowMonitor(now_ms, bytes_per_second_max)
+        super().__init__(clock)
+        self.core = core
+        self.flow = FlowMonitor(clock.monotonic_ms(), bytes_per_second_max)
         self.address = "?"
         self.host = "?"
-        self.since_ms = clock.now_ms()
         self.close_reason = ""
         self.is_notable = False
         """Whether its end is told: it has said something, or was turned away."""
+        self.told_confirmed = 0
+        self.number = next(_numbers)
         self._owner = owner
         self._log = log
-        self._clock = clock
         self._turn = turn if turn is not None else Turn()
-        self._transport: asyncio.Transport | None = None
-        self._writer: DirectWriter | None = None
-        self._is_classic = False
-        self._first = b""
+        self._writer: DirectWriter | TlsTransport | None = None
         self._is_pump_scheduled = False
         self._is_budget_awaited = False
+
+    @property
+    def _core(self) -> HASender | TwinSender:
+        return self.core
 
     @property
     def state(self) -> HAConnectionState:
         return self.core.state
 
+    @property
+    def is_twin(self) -> bool:
+        return isinstance(self.core, TwinSender)
+
+    @property
+    def twin(self) -> TwinSender:
+        """The core of a connection that speaks the twin dialect."""
+        assert isinstance(self.core, TwinSender)
+        return self.core
+
+    @property
+    def hello(self) -> Hello | None:
+        """Who the slave says it is; None as long as it has not, and always in the classic
+        dialect."""
+        return self.core.hello if isinstance(self.core, TwinSender) else None
+
+    @property
+    def is_local(self) -> bool:
+        return self._transport is not None and is_same_host(self._transport)
+
+    @property
+    def is_tls(self) -> bool:
+        return isinstance(self._transport, TlsTransport)
+
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Again when the front has put TLS in between."""
         # uvloop's transports are not of asyncio's classes.
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
-        self._writer = DirectWriter(stream)
+        self._writer = stream if isinstance(stream, TlsTransport) else DirectWriter(stream)
         peer = stream.get_extra_info("peername") or ("?", 0)
         self.host = str(peer[0])
         self.address = f"{peer[0]}:{peer[1]}"
-        stream.set_write_buffer_limits(high=2 * HA_RUN_SIZE_MAX, low=HA_RUN_SIZE_MAX)
-        self._guard(self._owner.connection_opened, self)
+        high, low = self.core.WRITE_BUFFER_LIMITS
+        stream.set_write_buffer_limits(high=high, low=low)
 
     def data_received(self, data: bytes) -> None:
-        if self.core.state is HAConnectionState.SHUTDOWN:
-            return
-        self.is_notable = True
-        self._guard(self._receive, data)
+        if not self.core.is_ended:
+            self.is_notable = True
+            self.guard(self._receive, data)
 
     def eof_received(self) -> bool:
         self.core.receive_eof()
-        self._guard(self._run_events)
+        self.guard(self._run_events)
         return False
 
     def pause_writing(self) -> None:
@@ -135,7 +177,7 @@ class HAConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        if self.core.state is not HAConnectionState.SHUTDOWN:
+        if not self.core.is_ended:
             self.core.receive_eof()
             self.core.events()
             lost = f"connection lost: {error}" if error else self.core.reason
@@ -146,12 +188,10 @@ class HAConnection(asyncio.Protocol):
 
     def log_moved(self, log_min: int, log_end: int) -> None:
         """The log grew, or lost its oldest file."""
+        self.core.log_moved(log_min, log_end)
         if self.core.state is HAConnectionState.TRANSFER:
-            self.core.log_moved(log_min, log_end)
             self._run_events()
             self._pump()
-        elif self.core.state is HAConnectionState.READY:
-            self.core.log_moved(log_min, log_end)
 
     def tick(self) -> None:
         """Housekeeping and heartbeats."""
@@ -159,73 +199,112 @@ class HAConnection(asyncio.Protocol):
         self._run_events()
         self._pump()
 
-    def refuse(self, reason: str) -> None:
-        """Hold the connection silent and uncounted."""
+    def configure(self, settings: SenderSettings, bytes_per_second_max: int) -> None:
+        """Other intervals and limits, from now on."""
+        self.core.configure(settings)
+        self.flow.limit(bytes_per_second_max, self._clock.monotonic_ms())
+
+    def tell_confirmed(self) -> None:
+        """A heartbeat now, when the last frame said less than is confirmed."""
+        if self.told_confirmed < self._owner.confirmed_offset:
+            self.twin.hurry_heartbeat()
+            self.guard(self._pump)
+
+    def hold(self, reason: str) -> None:
+        """Leave the connection open, silent and uncounted; its dialect is not known yet."""
+        assert isinstance(self.core, HASender)
         self.core.refuse(reason, self._clock.monotonic_ms())
         self._run_events()
 
     def close(self, reason: str) -> None:
-        """Close now; what is buffered is dropped, the peer resumes from what it has stored."""
-        if not self.close_reason:
-            self.close_reason = reason
-        if self._transport is not None:
-            self._transport.abort()
+        """End it now, with the reason where the dialect can say it. Otherwise what is buffered is
+        dropped: the peer resumes from what it has stored."""
+        if self.close_reason:
+            return
+        self.core.stop(reason)
+        self.core.events()
+        self._ended(reason)
 
     # Work.
 
+    def _failed(self, error: BaseException) -> None:
+        self._owner.connection_failed(self, error)
+
     def _receive(self, data: bytes) -> None:
-        if not self._is_classic:
-            data = self._first + data
-            if data[0] == HANDSHAKE_RECORD and not isinstance(self._transport, TlsTransport):
-                self._begin_tls(data)
-                return
-            if data.startswith(TWIN_MAGIC):
-                assert self._transport is not None
-                self._owner.twin_detected(self, self._transport, data)
-                return
-            if TWIN_MAGIC.startswith(data):
-                self._first = data
-                return
-            assert self._transport is not None
-            is_local = is_same_host(self._transport)
-            if reason := self._owner.classic_refusal(self.host, is_local=is_local):
-                _LOG.warning("HA connection refused address=%s reason=%s", self.address, reason)
-                self.close(reason)
-                return
-            self._is_classic, self._first = True, b""
         self.core.receive_data(data, self._clock.monotonic_ms())
         self._run_events()
-
-    def _begin_tls(self, data: bytes) -> None:
-        """No report begins with this byte: the offset would be beyond an exabyte."""
-        assert self._transport is not None
-        context = self._owner.tls_detected(self)
-        if context is None:
-            self._transport.write(NOT_OFFERED)
-            self._transport.close()
-            return
-        front = TlsFront(self._transport, context, self)
-        self._transport.set_protocol(front)
-        self._transport = front.transport
-        self._writer = None  # The socket's bytes are no longer ours.
-        front.data_received(data)
+        self._pump()
 
     def _run_events(self) -> None:
-        for event in self.core.events():
-            match event:
-                case SlaveJoined():
-                    _LOG.info(
-                        "master transfer data from %d to slave[%s], and slave request %d",
-                        event.start_offset, self.address, event.request_offset,
-                    )  # fmt: skip
-                    self._owner.slave_joined(self)
-                    self._schedule_pump()
-                case SlaveAcked():
-                    self._owner.slave_acked(self)
-                case SlaveRefused():
-                    self._owner.slave_refused(self, event.reason)
-                case ConnectionEnded():
-                    self.close(event.reason)
+        while events := self.core.events():
+            for event in events:
+                self._execute(event)
+        self._flush()
+
+    def _execute(self, event: SenderEvent | TwinSenderEvent) -> None:
+        match event:
+            case SlaveJoined():
+                _LOG.info(
+                    "master transfer data from %d to slave[%s], and slave request %d",
+                    event.start_offset, self.address, event.request_offset,
+                )  # fmt: skip
+                self._owner.slave_joined(self)
+                self._schedule_pump()
+            case SlaveAcked():
+                self._owner.slave_acked(self)
+            case SlaveRefused():
+                self._owner.slave_refused(self, event.reason)
+            case ConnectionEnded():
+                self._ended(event.reason)
+            case HelloReceived():
+                self._answer_hello()
+            case DigestsWanted() | RecordWanted() | BoundariesWanted():
+                self._look_into_log(event)
+            case SlaveIsLonger():
+                self._owner.slave_is_longer(self, event.common)
+            case TailReceived():
+                self._owner.tail_received(self, event.body)
+
+    def _answer_hello(self) -> None:
+        refusal = self._owner.twin_hello(self)
+        if refusal is None:
+            self.twin.admit()
+        else:
+            self.twin.refuse(*refusal)
+
+    def _look_into_log(self, event: DigestsWanted | RecordWanted | BoundariesWanted) -> None:
+        core = self.twin
+        match event:
+            case DigestsWanted():
+                steps = digests_of(self._log, event.ranges)
+                self._look(steps, lambda digests: self._looked(core.digests_computed, digests))
+            case RecordWanted():
+                found = first_record(self._log, event.start, event.end)
+                self._look(found, lambda start: self._looked(core.record_found, start))
+            case BoundariesWanted():
+                ends = record_ends(self._log, event.start, event.end)
+                self._look(ends, lambda result: self._looked(core.boundaries, *result))
+
+    def _looked(self, answer: Callable[..., None], *result: object) -> None:
+        answer(*result)
+        self._run_events()
+        self._pump()
+
+    def _log_changed(self, reason: str) -> None:
+        self.core.stop(reason)
+        self._run_events()
+
+    def _ended(self, reason: str) -> None:
+        """It counts no more from here on, whether or not the peer takes what is still buffered."""
+        self._flush()
+        self.close_reason = self.close_reason or reason
+        self._end_transport()
+        self._owner.connection_closed(self)
+
+    def _flush(self) -> None:
+        self._write(self.core.data_to_send())
+
+    # The pump.
 
     def _schedule_pump(self) -> None:
         if not self._is_pump_scheduled:
@@ -234,7 +313,7 @@ class HAConnection(asyncio.Protocol):
 
     def _pump_scheduled(self) -> None:
         self._is_pump_scheduled = False
-        self._guard(self._pump)
+        self.guard(self._pump)
 
     def _pump(self) -> None:
         """Send one run; the rest in later turns of the loop, so that others have theirs."""
@@ -247,38 +326,31 @@ class HAConnection(asyncio.Protocol):
             self.core.log_moved(self._log.min_offset, self.core.log_end)
             self._run_events()
         size_max = self._run_size_max(now_ms)
-        if size_max <= 0:
-            return
-        run = self.core.next_run(now_ms, size_max)
+        run = self.core.next_run(now_ms, size_max) if size_max > 0 else None
         if run is None:
             return
-        self._send(transport, run, now_ms)
+        self._send(run, now_ms)
         if run.size == 0 or self.core.next_offset < self.core.log_end:
             self._schedule_pump()
 
     def _run_size_max(self, now_ms: int) -> int:
         budget = self.flow.budget(now_ms)
         if budget is None:
-            return HA_RUN_SIZE_MAX
+            return self.core.RUN_SIZE_MAX
         if budget == 0 and not self._is_budget_awaited:
             self._is_budget_awaited = True
             self._clock.call_later_ms(self.flow.wait_ms(_BUDGET_STEP), self._budget_earned)
-        return min(budget, HA_RUN_SIZE_MAX)
+        return min(budget, self.core.RUN_SIZE_MAX)
 
     def _budget_earned(self) -> None:
         self._is_budget_awaited = False
         self._schedule_pump()
 
-    def _send(self, transport: asyncio.Transport, run: Run, now_ms: int) -> None:
+    def _send(self, run: Run, now_ms: int) -> None:
         body = self._log.read(run.offset, run.size) if run.size else b""
         assert len(body) == run.size, f"log gave {len(body)} of {run.size} bytes at {run.offset}"
-        writer = self._writer if self._writer is not None else transport
-        writer.writelines(run.pieces(body))
-        self.flow.add(run.wire_size, now_ms)
-
-    def _guard(self, function: Callable[..., None], *arguments: object) -> None:
-        """A bug in here must not end as a line of asyncio's log."""
-        try:
-            function(*arguments)
-        except Exception as error:
-            self._owner.connection_failed(self, error)
+        assert self._writer is not None
+        self.told_confirmed = self._owner.confirmed_offset
+        pieces = self.core.frames(run, body, self.told_confirmed)
+        self._writer.writelines(pieces)
+        self.flow.add(sum(map(len, pieces)), now_ms)

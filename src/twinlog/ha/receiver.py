@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from dataclasses import dataclass
+from typing import ClassVar
 
 from twinlog.ha.wire import (
     FRAME_HEADER,
@@ -22,6 +23,7 @@ from twinlog.ha.wire import (
     HAConnectionState,
     LocalProtocolError,
     encode_report,
+    tick_period_ms,
 )
 from twinlog.message.layout import (
     MAGIC_BLANK,
@@ -30,7 +32,7 @@ from twinlog.message.layout import (
     PLACE_SIZE,
     SIZE_MAGIC,
 )
-from twinlog.runtime.limits import HA_BODY_SIZE_MAX
+from twinlog.runtime.limits import HA_BODY_SIZE_MAX, HA_REPORT_BACKLOG_MAX
 
 _BUFFER_SIZE_FIRST = 64 * 1024
 _BUFFER_SIZE_MAX = HA_BODY_SIZE_MAX  # RocketMQ's slave read buffer.
@@ -45,6 +47,10 @@ class ReceiverSettings:
     heartbeat_interval_ms: int
     housekeeping_interval_ms: int
     body_size_max: int = HA_BODY_SIZE_MAX - FRAME_HEADER_SIZE
+
+    @property
+    def tick_period_ms(self) -> int:
+        return tick_period_ms(self.heartbeat_interval_ms, self.housekeeping_interval_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,10 @@ ReceiverEvent = LogStarted | BodyReceived | MasterGone
 
 class HAReceiver:
     """Turns the master's bytes into log bytes, and what was stored into reports."""
+
+    BACKLOG_MAX: ClassVar = HA_REPORT_BACKLOG_MAX
+    """Unsent bytes at which the master is left."""
+    tells_why: ClassVar = False
 
     __slots__ = (
         "_buffer",
@@ -154,6 +164,20 @@ class HAReceiver:
     def receive_eof(self) -> None:
         """The master closed its end."""
         self._end("the master closed the connection")
+
+    # What the shell asks of every core.
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state is HAConnectionState.SHUTDOWN
+
+    def configure(self, settings: ReceiverSettings) -> None:
+        """Other intervals, from now on."""
+        self.settings = settings
+
+    def stop(self, reason: str) -> None:
+        """This side ends it."""
+        self._end(reason)
 
     # Facts in.
 
@@ -307,6 +331,7 @@ class HAReceiver:
             return
         self.state = HAConnectionState.SHUTDOWN
         self.reason = reason
+        self._outgoing.clear()
         self._events.append(MasterGone(reason))
 
 

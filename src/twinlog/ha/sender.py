@@ -19,15 +19,16 @@ are contiguous and never cross the end of a file.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from twinlog.ha.wire import (
-    FRAME_HEADER_SIZE,
     REPORT,
     REPORT_SIZE,
     HAConnectionState,
     LocalProtocolError,
     encode_frame_header,
 )
+from twinlog.runtime.limits import HA_RUN_SIZE_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,14 @@ class Run:
             pieces.append(view[start : start + size])
         return pieces
 
-    @property
-    def wire_size(self) -> int:
-        frame_count = max(1, -(-self.size // self.batch_size))
-        return self.size + frame_count * FRAME_HEADER_SIZE
-
 
 class HASender:
     """Decides what one slave is sent and what its reports are worth."""
+
+    RUN_SIZE_MAX: ClassVar = HA_RUN_SIZE_MAX
+    WRITE_BUFFER_LIMITS: ClassVar = (2 * HA_RUN_SIZE_MAX, HA_RUN_SIZE_MAX)
+    """How much may wait to be written, and at how much the next run is built."""
+    tells_why: ClassVar = False
 
     __slots__ = (
         "_events",
@@ -173,6 +174,29 @@ class HASender:
     @property
     def is_durable(self) -> bool:
         return False
+
+    def data_to_send(self) -> bytes:
+        return b""
+
+    # What the shell asks of every core.
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state is HAConnectionState.SHUTDOWN
+
+    def configure(self, settings: SenderSettings) -> None:
+        """Other intervals and sizes, from now on."""
+        self.settings = settings
+
+    def stop(self, reason: str) -> None:
+        """This side ends it."""
+        self._end(reason)
+
+    def frames(
+        self, run: Run, body: bytes | memoryview, confirmed: int
+    ) -> list[bytes | memoryview]:
+        """The bytes of a run; this dialect does not tell what is confirmed."""
+        return run.pieces(body)
 
     # Facts in.
 

@@ -19,24 +19,27 @@ from dataclasses import replace
 
 from twinlog.ha.acks import AckTable
 from twinlog.ha.authority import Authority
-from twinlog.ha.client import AskDialect, HAClient, tick_period_ms
+from twinlog.ha.client import AskDialect, HAClient
 from twinlog.ha.connection import HAConnection
 from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry
+from twinlog.ha.front import HAFront
 from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.redial import GROUP_DELAYS_MS, RedialPolicy
 from twinlog.ha.replica_log import ReplicaStore
+from twinlog.ha.sender import HASender
 from twinlog.ha.service_status import ack_of, status_of
 from twinlog.ha.settings import HASettings
 from twinlog.ha.status import DepartedStatus, HAStatus
 from twinlog.ha.twin.admission import hello_refusal
 from twinlog.ha.twin.catch_up import MasterCatchUp
-from twinlog.ha.twin.connection import TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
-from twinlog.ha.twin.link import TwinLink
+from twinlog.ha.twin.receiver import TwinReceiver
+from twinlog.ha.twin.sender import TwinSender
+from twinlog.ha.twin.wire import EpochEntry as WireEpoch
 from twinlog.ha.twin.wire import ErrorCode
-from twinlog.ha.wire import HAConnectionState
+from twinlog.ha.wire import HAConnectionState, tick_period_ms
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import error_text
 from twinlog.runtime.limits import (
@@ -99,7 +102,7 @@ class HAService:
         """Of a master in the twin dialect: whether its log has all that was confirmed."""
         self.listen_port = 0
         self.client: HAClient | None = None
-        self.connections: list[HAConnection | TwinConnection] = []
+        self.connections: list[HAConnection] = []
         self._store = store
         self._log = store.commit_log
         self._clock = clock
@@ -134,12 +137,12 @@ class HAService:
         twin, settings, group = self.twin, self.settings, self.group
         return HAClient(
             self._log,
+            self._store.flushed,
             self._clock,
             settings.receiver(self._log.segment_size),
             fixed_address=address,
             ask_dialect=self._ask_dialect if twin is not None else None,
-            new_twin_link=self._new_twin_link,
-            master_refusal=twin.master_refusal if twin is not None else None,
+            twin=self if twin is not None else None,
             reseed_all=self._reseed_all if twin is not None and twin.reseed == "all" else None,
             has_confirmed=self._has_confirmed,
             tls=settings.dial_tls or settings.tls,
@@ -232,7 +235,7 @@ class HAService:
         self.prepare()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self._new_connection, self.settings.bind_address, self.settings.listen_port
+            self._accept, self.settings.bind_address, self.settings.listen_port
         )
         self.listen_port = self._server.sockets[0].getsockname()[1]
         self._unsubscribe = self._store.appended.subscribe(self._log_extended, is_first=True)
@@ -272,17 +275,8 @@ class HAService:
         self.group_transfer.fall_behind_max = settings.slave_fall_behind_max
         self.group_transfer.timeout_ms = settings.slave_timeout_ms
         self._sender_settings = settings.sender(self._log.segment_size)
-        now_ms = self._clock.monotonic_ms()
         for connection in self.connections:
-            if isinstance(connection, HAConnection):
-                connection.core.settings = self._sender_settings
-                connection.flow.limit(settings.transfer_bytes_per_second_max, now_ms)
-            else:
-                connection.core.facts = replace(
-                    connection.core.facts,
-                    heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
-                    housekeeping_interval_ms=settings.housekeeping_interval_ms,
-                )
+            connection.configure(self._sender_settings, settings.transfer_bytes_per_second_max)
         if self.client is not None:
             self.client.configure(settings.receiver(self._log.segment_size))
         if self._timer is not None:
@@ -382,28 +376,22 @@ class HAService:
             return ""
         return self.twin.classic_refusal(host, is_local=is_local)
 
-    def twin_detected(
-        self, connection: HAConnection, transport: asyncio.Transport, data: bytes
-    ) -> None:
-        """The first bytes were the twin dialect's: another shell takes the connection over."""
+    def twin_detected(self, connection: HAConnection) -> HAConnection | None:
+        """The first bytes were the twin dialect's: one of that dialect takes its place."""
         if self.twin is None:
             connection.close("the twin dialect is not spoken here")
-            return
-        twin = TwinConnection(
-            self,
-            self._log,
-            self._clock,
+            return None
+        core = TwinSender(
             self.twin.master_facts(self.settings, self._log.segment_size, self.group),
+            self._log.min_offset,
+            self._log.max_offset,
+            self._clock.monotonic_ms(),
             self.twin.new_nonce(),
-            address=connection.address,
-            host=connection.host,
-            turn=self._turn,
         )
+        twin = self._new_connection(core)
         self.connections.remove(connection)
         self.connections.append(twin)
-        transport.set_protocol(twin)
-        twin.connection_made(transport)
-        twin.data_received(data)
+        return twin
 
     def tls_detected(self, connection: HAConnection) -> ssl.SSLContext | None:
         """The first byte was TLS: with what to answer, or None when it is not offered."""
@@ -414,17 +402,17 @@ class HAService:
             connection.close_reason = "this broker is a slave: replicate from its master"
         return None
 
-    def twin_hello(self, connection: TwinConnection) -> tuple[ErrorCode, str] | None:
+    def twin_hello(self, connection: HAConnection) -> tuple[ErrorCode, str] | None:
         """Whether this slave may join: one connection for each replica."""
-        hello = connection.core.hello
+        hello = connection.hello
         assert hello is not None
         assert self.twin is not None
         if refusal := hello_refusal(connection, self.settings, self.twin, self.group):
             return refusal
         for other in tuple(self.connections):
-            if not isinstance(other, TwinConnection) or other is connection:
+            theirs = other.hello
+            if other is connection:
                 continue
-            theirs = other.core.hello
             if theirs is None or theirs.replica_id != hello.replica_id or not other.core.is_proved:
                 continue
             if theirs.replica_uid != hello.replica_uid:
@@ -446,7 +434,7 @@ class HAService:
             reason = f"already {HA_UNPROVED_PER_HOST_MAX} connections of {connection.host} wait"
             self._turn_away(connection, f"{reason} that have not said who they are")
         elif self.settings.is_slave:
-            connection.refuse("this broker is a slave: replicate from its master")
+            connection.hold("this broker is a slave: replicate from its master")
         else:
             _LOG.info("HA connection from %s", connection.address)
 
@@ -458,24 +446,22 @@ class HAService:
         """Connections of `host` that have neither reported nor proved who they are."""
         return sum(not other.core.is_proved for other in self.connections if other.host == host)
 
-    def slave_is_longer(self, connection: TwinConnection, common: int) -> None:
+    def slave_is_longer(self, connection: HAConnection, common: int) -> None:
         if self.group is not None:
-            connection.core.truncate_slave(common)  # An elected master's log is the group's.
+            connection.twin.truncate_slave(common)  # An elected master's log is the group's.
             return
         assert self.catch_up is not None
         self.catch_up.slave_is_longer(connection, common)
 
-    def tail_received(self, connection: TwinConnection, body: bytes) -> None:
+    def tail_received(self, connection: HAConnection, body: bytes) -> None:
         assert self.catch_up is not None
         self.catch_up.tail_received(connection, body)
 
-    def slave_joined(self, connection: HAConnection | TwinConnection) -> None:
+    def slave_joined(self, connection: HAConnection) -> None:
         core = connection.core
         self._doubt_others(connection)
         self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
-        if isinstance(connection, TwinConnection):
-            hello = connection.core.hello
-            assert hello is not None
+        if (hello := connection.hello) is not None:
             self.joined_replica_ids.add(hello.replica_id)
             self.on_twin_joined()
             if self.group is not None:
@@ -485,16 +471,16 @@ class HAService:
                 self.catch_up.slave_joined(connection)
         self.group_transfer.acks_changed()
 
-    def _doubt_others(self, connection: HAConnection | TwinConnection) -> None:
+    def _doubt_others(self, connection: HAConnection) -> None:
         """The classic dialect has no identity: another of this host may be the same slave's, also
         when the slave has changed its dialect. Two twin slaves are told apart by their ids."""
         for other in self.connections:
             if other is connection or other.host != connection.host:
                 continue
-            if isinstance(other, HAConnection) or isinstance(connection, HAConnection):
+            if not (other.is_twin and connection.is_twin):
                 self.acks.doubt(other.address, sent_offset=other.core.next_offset)
 
-    def slave_acked(self, connection: HAConnection | TwinConnection) -> None:
+    def slave_acked(self, connection: HAConnection) -> None:
         core = connection.core
         self.acks.ack(
             connection.address,
@@ -504,9 +490,8 @@ class HAService:
             now_ms=self._clock.monotonic_ms(),
         )
         self.group_transfer.acks_changed()
-        if self.group is not None and isinstance(connection, TwinConnection):
-            assert connection.core.hello is not None
-            self.group.acked(connection.core.hello, connection.number, core.ack_offset)
+        if self.group is not None and (hello := connection.hello) is not None:
+            self.group.acked(hello, connection.number, core.ack_offset)
         if self._gathering is not None and self.settings.is_sync and not self._is_ack_awaited():
             self._wake_writers()
 
@@ -520,14 +505,14 @@ class HAService:
         if len(suspended) > HA_SUSPENDED_PER_HOST_MAX:
             connection.close(f"{reason}; already {HA_SUSPENDED_PER_HOST_MAX} like it")
 
-    def connection_closed(self, connection: HAConnection | TwinConnection) -> None:
+    def connection_closed(self, connection: HAConnection) -> None:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
         if self.catch_up is not None:
             self.catch_up.connection_closed(connection)
-        if self.group is not None and isinstance(connection, TwinConnection):
-            self.group.left(connection.core.hello, connection.number)
+        if self.group is not None:
+            self.group.left(connection.hello, connection.number)
         was_replica = ack_of(self, connection) is not None
         self.acks.leave(connection.address)
         departed = DepartedStatus(
@@ -546,9 +531,7 @@ class HAService:
             self.group_transfer.replica_refused(departed)
         _LOG.info("HA connection closed address=%s reason=%s", departed.address, departed.reason)
 
-    def connection_failed(
-        self, connection: HAConnection | TwinConnection, error: BaseException
-    ) -> None:
+    def connection_failed(self, connection: HAConnection, error: BaseException) -> None:
         """A bug costs this connection: the slave dials again, and the handshake finds its place."""
         self._tasks.failures.note("HA connection", error, connection.address)
         reason = f"internal error: {error_text(error)}"
@@ -559,36 +542,28 @@ class HAService:
         """The truth of this moment."""
         return status_of(self, self._log, self._clock, self._departed, self._tasks.count)
 
-    # Work.
+    # What the client asks of the twin dialect, and tells.
 
-    def _new_twin_link(
-        self,
-        on_refused: Callable[[int, str, int], None],
-        on_failure: Callable[[BaseException], None],
-    ) -> TwinLink:
+    def new_receiver(self) -> TwinReceiver:
         assert self.twin is not None
-        return TwinLink(
-            self._log,
-            self._store.flushed,
-            self._clock,
-            self.twin.slave_facts(self.settings, self._log, self.group),
-            on_started=self._link_started,
-            on_refused=on_refused,
-            on_confirmed=self._told_confirmed,
-            on_failure=on_failure,
-            on_epochs=None if self.group is None else self.group.follow_epochs,
-        )
+        facts = self.twin.slave_facts(self.settings, self._log, self.group)
+        return TwinReceiver(facts, self._clock.monotonic_ms())
 
-    def _link_started(self, store_id: str) -> None:
+    def master_refusal(self, host: str) -> str:
+        return "" if self.twin is None else self.twin.master_refusal(host)
+
+    def epochs_learnt(self, epochs: tuple[WireEpoch, ...]) -> None:
+        if self.group is not None:
+            self.group.follow_epochs(epochs)
+
+    def link_started(self, store_id: str) -> None:
         assert self.twin is not None
-        assert self.client is not None
-        self.client.started()
         self.twin.adopt_store_id(store_id)
         self.twin.mark.rebase(self._log.max_offset)
         if self.group is not None:
             self.group.link_started()
 
-    def _told_confirmed(self, confirmed: int) -> None:
+    def confirmed_heard(self, confirmed: int) -> None:
         """A slave has what its master calls confirmed, up to here."""
         assert self.twin is not None
         self.twin.mark.note(confirmed)
@@ -596,9 +571,12 @@ class HAService:
             self.group.told_confirmed(confirmed)
             return  # It is complete when the controller says that it was admitted (R8).
         link = self.client.link if self.client is not None else None
-        has_all = isinstance(link, TwinLink) and link.core.log_end >= link.core.master_end
+        core = None if link is None else link.twin
+        has_all = core is not None and core.log_end >= core.master_end
         if has_all and self.twin.mark.is_in_doubt:
             self.twin.mark.complete()
+
+    # Work.
 
     def _has_confirmed(self) -> bool:
         return self.twin is not None and self.twin.mark.value > self._log.min_offset
@@ -609,7 +587,7 @@ class HAService:
             self.twin.mark.note(self.confirmed.value)
         if self.twin is None or self.catch_up is None:
             return
-        twins = [c.core for c in self.connections if isinstance(c, TwinConnection)]
+        twins = [c.core for c in self.connections if c.is_twin]
         acked = [c.ack_offset for c in twins if c.state is HAConnectionState.TRANSFER]
         if acked:
             self.twin.mark.note(min(self.confirmed_offset, max(acked)))
@@ -622,15 +600,24 @@ class HAService:
         """Under load the next frame says it."""
         self._telling = None
         for connection in self.connections:
-            if isinstance(connection, TwinConnection):
+            if connection.is_twin:
                 connection.tell_confirmed()
 
-    def _new_connection(self) -> HAConnection:
+    def _accept(self) -> HAFront:
+        core = HASender(
+            self._sender_settings,
+            log_min=self._log.min_offset,
+            log_end=self._log.max_offset,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        return HAFront(self, self._new_connection(core))
+
+    def _new_connection(self, core: HASender | TwinSender) -> HAConnection:
         return HAConnection(
             self,
             self._log,
             self._clock,
-            self._sender_settings,
+            core,
             bytes_per_second_max=self.settings.transfer_bytes_per_second_max,
             turn=self._turn,
         )

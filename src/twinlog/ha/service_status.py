@@ -13,7 +13,6 @@ from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.settings import HASettings
 from twinlog.ha.status import DepartedStatus, HAStatus, ReplicaStatus
 from twinlog.ha.twin.catch_up import MasterCatchUp
-from twinlog.ha.twin.connection import TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.observe.health import why_not_in_sync
 from twinlog.runtime.clock import Clock
@@ -33,7 +32,7 @@ class Service(Protocol):
     twin: TwinIdentity | None
 
     @property
-    def connections(self) -> Sequence[HAConnection | TwinConnection]: ...
+    def connections(self) -> Sequence[HAConnection]: ...
 
 
 def status_of(
@@ -65,7 +64,7 @@ def status_of(
 
 
 def _replica(
-    service: Service, log: ReplicaLog, clock: Clock, connection: HAConnection | TwinConnection
+    service: Service, log: ReplicaLog, clock: Clock, connection: HAConnection
 ) -> ReplicaStatus:
     core = connection.core
     now_ms = clock.monotonic_ms()
@@ -86,14 +85,14 @@ def _replica(
         reason=core.reason or why,
         is_slave=ack is not None,
         ack_age_ms=now_ms - ack.acked_ms if ack else 0,
-        dialect="twin" if isinstance(connection, TwinConnection) else "classic",
+        dialect="twin" if connection.is_twin else "classic",
         received_offset=core.received_offset,
         durable_offset=core.durable_offset,
         wants_durable=core.is_durable,
     )
 
 
-def ack_of(service: Service, connection: HAConnection | TwinConnection) -> ReplicaAck | None:
+def ack_of(service: Service, connection: HAConnection) -> ReplicaAck | None:
     for replica in service.acks.replicas:
         if replica.name == connection.address:
             return replica

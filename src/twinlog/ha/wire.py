@@ -47,3 +47,8 @@ class LocalProtocolError(HAProtocolError):
 
 class RemoteProtocolError(HAProtocolError):
     """The peer broke the protocol. Close; what it sent is not used."""
+
+
+def tick_period_ms(heartbeat_interval_ms: int, housekeeping_interval_ms: int) -> int:
+    """How often timers are looked at: RocketMQ's second, finer when the intervals are short."""
+    return max(1, min(1000, heartbeat_interval_ms // 4, housekeeping_interval_ms // 4))

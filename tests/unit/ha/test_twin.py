@@ -16,6 +16,7 @@ from support.twin_cores import (
     Pair,
     first_record,
     log_of,
+    next_range,
     record_ends,
 )
 from twinlog.ha.receiver import BodyReceived
@@ -385,8 +386,8 @@ def test_at_most_one_window_is_unacknowledged() -> None:
 
 def test_silence_ends_both_ends_and_idle_ends_speak() -> None:
     pair = joined()
-    assert pair.sender.next_range(5000) is None
-    assert pair.sender.next_range(5001) == (3000, 3000)
+    assert next_range(pair.sender, 5000) is None
+    assert next_range(pair.sender, 5001) == (3000, 3000)
     pair.receiver.tick(5001)
     assert pair.receiver.data_to_send(5001) == wire.encode_ack(3000, 3000)
     pair.sender.tick(20_001)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from support.twin_cores import MAGIC, SEGMENT, Pair, log_of, record_ends
+from support.twin_cores import MAGIC, SEGMENT, Pair, log_of, next_range, record_ends
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.common import TAIL_SIZE, CommonSearch
@@ -373,7 +373,7 @@ def test_the_end_of_a_master_is_an_end_once() -> None:
     sender.tick(10**9)
     assert (sender.reason, before) == (before, "the slave closed the connection")
     sender.log_moved(0, END + 1)
-    assert sender.next_range(10**9) is None
+    assert next_range(sender, 10**9) is None
 
 
 def test_who_never_proves_itself_does_not_keep_its_place() -> None:
@@ -402,20 +402,20 @@ def test_what_a_slave_needs_next_may_be_gone() -> None:
 def test_nothing_is_sent_while_a_write_is_blocked() -> None:
     sender = joined()
     sender.write_blocked()
-    assert sender.next_range(0) is None
+    assert next_range(sender, 0) is None
     sender.write_completed(0)
-    assert sender.next_range(0) == (0, END)
+    assert next_range(sender, 0) == (0, END)
 
 
 def test_a_range_may_be_shortened_and_a_heartbeat_hurried() -> None:
     sender = joined()
-    assert sender.next_range(0) == (0, END)
+    assert next_range(sender, 0) == (0, END)
     sender.shortened(2000)
-    assert sender.next_range(0) == (2000, END)
-    assert sender.next_range(0) is None
+    assert next_range(sender, 0) == (2000, END)
+    assert next_range(sender, 0) is None
     sender.hurry_heartbeat()
-    assert sender.next_range(0) == (END, END)
-    assert sender.next_range(0) is None
+    assert next_range(sender, 0) == (END, END)
+    assert next_range(sender, 0) is None
 
 
 def test_a_copy_of_a_log_that_was_lost_is_asked_for() -> None:

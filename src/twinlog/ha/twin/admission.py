@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from twinlog.ha.connection import HAConnection
 from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.settings import HASettings
-from twinlog.ha.twin.connection import TwinConnection
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.wire import ErrorCode
 
 
 def hello_refusal(
-    connection: TwinConnection,
+    connection: HAConnection,
     settings: HASettings,
     twin: TwinIdentity,
     group: GroupReplication | None,
@@ -27,6 +27,6 @@ def hello_refusal(
         return ErrorCode.NO_CREDENTIALS, reason
     if group is None:
         return None
-    hello = connection.core.hello
+    hello = connection.hello
     assert hello is not None
     return group.hello_refusal(hello)

@@ -16,7 +16,6 @@ from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.replica_log import ReplicaStore
 from twinlog.ha.settings import HASettings
 from twinlog.ha.twin.completeness import ASYNC_WAIT_MS, Completeness, TailVerdict, judge_tail
-from twinlog.ha.twin.connection import TwinConnection
 from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.ha.twin.tail import TailChecker
 from twinlog.ha.twin.wire import ErrorCode
@@ -36,7 +35,7 @@ class Service(Protocol):
     group_transfer: GroupTransferService
 
     @property
-    def connections(self) -> Sequence[HAConnection | TwinConnection]: ...
+    def connections(self) -> Sequence[HAConnection]: ...
 
 
 class MasterCatchUp:
@@ -58,7 +57,7 @@ class MasterCatchUp:
         self._clock = clock
         self._tasks = tasks
         self._known = Completeness()
-        self._source: TwinConnection | None = None
+        self._source: HAConnection | None = None
         self._checker: TailChecker | None = None
         self._is_flushing = False
         self._is_releasing = False
@@ -94,9 +93,9 @@ class MasterCatchUp:
 
     # What happens on connections
 
-    def slave_is_longer(self, connection: TwinConnection, common: int) -> None:
+    def slave_is_longer(self, connection: HAConnection, common: int) -> None:
         """Decide about what a slave has beyond `common`, and begin."""
-        core = connection.core
+        core = connection.twin
         hello = core.hello
         assert hello is not None
         if self._source is not None:
@@ -131,8 +130,8 @@ class MasterCatchUp:
                 self._begin_fetch(connection, common)
         self._check()
 
-    def _begin_fetch(self, connection: TwinConnection, common: int) -> None:
-        hello = connection.core.hello
+    def _begin_fetch(self, connection: HAConnection, common: int) -> None:
+        hello = connection.hello
         assert hello is not None
         try:
             if self._log.min_offset == self._log.max_offset:
@@ -141,7 +140,7 @@ class MasterCatchUp:
             elif self._log.max_offset > common:
                 self._cut_own(connection, common)
         except (StoreError, OSError) as error:
-            connection.core.refuse(ErrorCode.DISK, f"the master cannot cut its log: {error}")
+            connection.twin.refuse(ErrorCode.DISK, f"the master cannot cut its log: {error}")
             return
         _LOG.warning(
             "this log lacks what a slave has: fetching slave=%s from=%d to=%d known confirmed=%d",
@@ -150,9 +149,9 @@ class MasterCatchUp:
         self._source = connection
         self._checker = TailChecker(common, self._log.segment_size)
         connection.core.log_moved(self._log.min_offset, self._log.max_offset)
-        connection.core.fetch(common)
+        connection.twin.fetch(common)
 
-    def _cut_own(self, connection: TwinConnection, common: int) -> None:
+    def _cut_own(self, connection: HAConnection, common: int) -> None:
         """Messages that this master took after it came back, none of them confirmed."""
         reason = f"the log of {connection.address} is confirmed where this one differs"
         for other in tuple(self._service.connections):
@@ -162,9 +161,9 @@ class MasterCatchUp:
         self.on_own_cut(common, reason)
         self._log.truncate_to(common, reason=reason)
 
-    def tail_received(self, connection: TwinConnection, body: bytes) -> None:
+    def tail_received(self, connection: HAConnection, body: bytes) -> None:
         assert self._checker is not None
-        core = connection.core
+        core = connection.twin
         try:
             whole = self._checker.take(body)
             if whole:
@@ -177,8 +176,8 @@ class MasterCatchUp:
             return
         core.tail_stored(self._log.min_offset, self._log.max_offset)
 
-    def slave_joined(self, connection: TwinConnection) -> None:
-        hello = connection.core.hello
+    def slave_joined(self, connection: HAConnection) -> None:
+        hello = connection.hello
         assert hello is not None
         self._mark.joined(hello.replica_id)
         self._known.heard.add(hello.replica_id)
@@ -190,7 +189,7 @@ class MasterCatchUp:
             self._tasks.vital("flush-tail", self._flush)
         self._check()
 
-    def connection_closed(self, connection: HAConnection | TwinConnection) -> None:
+    def connection_closed(self, connection: HAConnection) -> None:
         if connection is self._source:
             self._source = self._checker = None
             self._check()
@@ -205,9 +204,7 @@ class MasterCatchUp:
             self._check()
         if not self.reason and self._store.flushed.value >= self._confirmed.value:
             # What those who left may have confirmed is on this disk by now.
-            twins = [
-                c.core.hello for c in self._service.connections if isinstance(c, TwinConnection)
-            ]
+            twins = [connection.hello for connection in self._service.connections]
             self._mark.keep_replicas(hello.replica_id for hello in twins if hello is not None)
 
     # Work

@@ -17,15 +17,17 @@ cut unless the policy allows it, and what this replica knows as confirmed under 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from twinlog.ha.receiver import BodyReceived, MasterGone
+from twinlog.ha.receiver import BodyReceived, MasterGone, ReceiverSettings
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.common import Range
 from twinlog.ha.twin.secrets import is_proof, prove
 from twinlog.ha.twin.sender import encode_hello
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
+from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
 
 PROBE_SIZE_MAX = 8 * 1024 * 1024  # More than that no master asks for at once.
 
@@ -91,6 +93,10 @@ TwinReceiverEvent = (
 @dataclass(slots=True)
 class TwinReceiver:
     """Turns the master's frames into log bytes, and what was stored into acknowledgements."""
+
+    BACKLOG_MAX: ClassVar = wire.HEADER_SIZE + wire.PAYLOAD_SIZE_MAX + HA_REPORT_BACKLOG_MAX
+    """Unsent bytes at which the master is left: one TAIL at a time, acknowledgements beside it."""
+    tells_why: ClassVar = True
 
     facts: SlaveFacts
     now_ms: int
@@ -180,7 +186,16 @@ class TwinReceiver:
     def append_failed(self, reason: str) -> None:
         self.refuse(ErrorCode.DISK, reason)
 
+    def configure(self, settings: ReceiverSettings) -> None:
+        """Other intervals, from now on."""
+        self.facts = replace(
+            self.facts,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            housekeeping_interval_ms=settings.housekeeping_interval_ms,
+        )
+
     def stop(self, reason: str) -> None:
+        """This side ends it."""
         self.refuse(ErrorCode.STOPPING, reason)
 
     def tick(self, now_ms: int) -> None:
@@ -226,6 +241,10 @@ class TwinReceiver:
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         return data
+
+    @property
+    def reported_offset(self) -> int:
+        return self.log_end
 
     @property
     def known_confirmed(self) -> int:

@@ -15,13 +15,14 @@ next_offset <= log end`; at most `window_size` bytes are unacknowledged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import msgspec
 
 from twinlog.ha.epochs import EpochEntry, EpochHistory
-from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
+from twinlog.ha.sender import ConnectionEnded, Run, SenderSettings, SlaveAcked, SlaveJoined
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.common import CommonSearch, Range
 from twinlog.ha.twin.secrets import is_proof, prove
@@ -116,6 +117,11 @@ TwinSenderEvent = (
 class TwinSender:
     """Decides what one twinlog slave is sent and what its acknowledgements are worth."""
 
+    RUN_SIZE_MAX: ClassVar = wire.BODY_SIZE_MAX
+    WRITE_BUFFER_LIMITS: ClassVar = (wire.BODY_SIZE_MAX, 0)
+    """How much may wait to be written, and at how much the next run is built."""
+    tells_why: ClassVar = True
+
     facts: MasterFacts
     log_min: int
     log_end: int
@@ -175,6 +181,18 @@ class TwinSender:
 
     def receive_eof(self) -> None:
         self._end("the slave closed the connection")
+
+    def configure(self, settings: SenderSettings) -> None:
+        """Other intervals, from now on."""
+        self.facts = replace(
+            self.facts,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            housekeeping_interval_ms=settings.housekeeping_interval_ms,
+        )
+
+    def stop(self, reason: str) -> None:
+        """This side ends it."""
+        self.refuse(ErrorCode.STOPPING, reason)
 
     def log_moved(self, log_min: int, log_end: int) -> None:
         self.log_min, self.log_end = log_min, log_end
@@ -303,40 +321,52 @@ class TwinSender:
         self._outgoing.clear()
         return data
 
-    def next_range(self, now_ms: int) -> Range | None:
-        """The log bytes to send next; an empty range is a heartbeat. Counts as sent from here."""
+    def next_run(self, now_ms: int, size_max: int) -> Run | None:
+        """The log bytes to send next; an empty run is a heartbeat. Counts as sent from here."""
         if self.state is not HAConnectionState.TRANSFER or not self._is_write_complete:
             return None
-        size = min(
-            self._readable(), self.facts.window_size - (self.next_offset - self.received_offset)
-        )
-        if size <= 0:
-            is_silent = now_ms - self._last_write_ms > self.facts.heartbeat_interval_ms
-            if is_silent or self._is_heartbeat_due:
-                self._is_heartbeat_due = False
-                self._last_write_ms = now_ms
-                return self.next_offset, self.next_offset
+        window_rest = self.facts.window_size - (self.next_offset - self.received_offset)
+        start, size = self.next_offset, min(self._readable(), window_rest, size_max)
+        if size <= 0 and not self._owes_heartbeat(now_ms):
             return None
-        start = self.next_offset
+        size = max(size, 0)
         self._is_heartbeat_due = False
-        self.next_offset += size
         self._last_write_ms = now_ms
+        self.next_offset += size
         self.check()
-        return start, self.next_offset
+        return Run(start, size, wire.BODY_SIZE_MAX)
+
+    def _owes_heartbeat(self, now_ms: int) -> bool:
+        is_silent = now_ms - self._last_write_ms > self.facts.heartbeat_interval_ms
+        return is_silent or self._is_heartbeat_due
 
     def hurry_heartbeat(self) -> None:
         """The slave should hear from its master before the interval is over."""
         self._is_heartbeat_due = True
 
     def shortened(self, end: int) -> None:
-        """The shell cut the last range at a record boundary: the rest comes next time."""
+        """The last run ends at a record boundary instead: the rest comes next time."""
         assert self.received_offset <= end <= self.next_offset
         self.next_offset = end
+
+    def frames(
+        self, run: Run, body: bytes | memoryview, confirmed: int
+    ) -> list[bytes | memoryview]:
+        """The frame of a run, cut at the last whole record where that is possible: the rest comes
+        next time. The end of the log is always the end of a record."""
+        end = run.offset + run.size
+        if run.size and end < self.log_end:
+            is_file_end = end % self.facts.segment_size == 0
+            whole = last_record_boundary(bytes(body), run.offset, is_file_end=is_file_end)
+            if 0 < whole < run.size:
+                self.shortened(run.offset + whole)
+                body = memoryview(body)[:whole]
+        return self.frame(run.offset, body, confirmed)
 
     def frame(self, offset: int, body: bytes | memoryview, confirmed: int) -> list[
         bytes | memoryview
     ]:  # fmt: skip
-        """The frame for a range that `next_range` gave."""
+        """One frame for bytes of the log at `offset`, without any a heartbeat."""
         epoch = self.facts.epoch
         if not body:
             return [wire.encode_heartbeat(self.log_end, confirmed, epoch)]
