@@ -34,7 +34,7 @@ BANNED = [
     (r"^\s*(import|from) (mmap|fcntl)\b", "src", "only runtime/disk.py touches files"),
     (r"^\s*import time\b|^\s*from time import", "src", "time comes from runtime/clock.py"),
     (r"^\s*import random\b|^\s*from random import", "src", "an rng is passed in"),
-    (r"^\s*(import|from) numpy\b", "src", "numpy belongs to spark: the rest has a compiled twin"),
+    (r"^\s*(import|from) numpy\b", "src", "numpy belongs to spark: the rest has compiled forms"),
     (r"asyncio\.create_task\(", "src", "runtime/tasks.py owns background work"),
     (
         r"\.(isdigit|isdecimal|isnumeric)\(",

@@ -1,4 +1,4 @@
-"""The two tiers of what is compiled: the Python reference and its twin."""
+"""The two tiers of what is compiled: the Python reference and its compiled form."""
 
 from __future__ import annotations
 

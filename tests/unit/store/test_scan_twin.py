@@ -113,7 +113,7 @@ def derived(root: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Small chunks, and how many records each step of the compiled twin took."""
+    """Small chunks, and how many records each step of the compiled form took."""
     counts: list[int] = []
     plain = Dispatcher.dispatch_plain
 

@@ -1,4 +1,4 @@
-"""Entries of an index file in batches, each with a compiled twin (`_index.pyx`).
+"""Entries of an index file in batches, each with a compiled form (`_index.pyx`).
 
 `index_file.py` has the layout. Slots hold the number of the newest entry of each chain, 0 for none,
 as 32-bit numbers of this machine (an array of type "i").
