@@ -9,13 +9,14 @@ import msgspec
 
 from support.ha_fake_store import FakeLog
 from support.ha_world import Node, RawPeer, World, eventually
+from support.twin_cores import master_facts
 from twinlog.ha.connection import HAConnection
 from twinlog.ha.sender import SlaveJoined
 from twinlog.ha.shell import LINGER_MS
 from twinlog.ha.status import runtime_info
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.identity import TwinIdentity
-from twinlog.ha.twin.sender import MasterFacts, TwinSender
+from twinlog.ha.twin.sender import TwinSender
 from twinlog.ha.twin.wire import FrameParser, FrameType, Hello
 from twinlog.runtime.address_set import AddressSet
 from twinlog.runtime.limits import HA_UNPROVED_PER_HOST_MAX
@@ -326,7 +327,7 @@ def test_a_slave_that_reads_nothing_counts_no_more_and_is_dropped() -> None:
     owner, transport = Owner(), StuckTransport()
 
     async def main() -> None:
-        facts = MasterFacts("c", "g", "s", 1000)
+        facts = master_facts("c", "g", "s", 1000)
         clock = SimClock(world.loop, host)
         core = TwinSender(facts, 0, SIZE, clock.monotonic_ms(), "n")
         connection = HAConnection(owner, FakeLog(data=data(SIZE)), clock, core)

@@ -6,6 +6,7 @@ import hashlib
 import random
 import struct
 from collections.abc import Callable
+from typing import Any
 
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
@@ -31,6 +32,7 @@ from twinlog.ha.twin.sender import (
 from twinlog.ha.twin.wire import BODY_SIZE_MAX, ErrorCode, Hello
 from twinlog.ha.wire import HAConnectionState
 
+INTERVALS = {"heartbeat_interval_ms": 5000, "housekeeping_interval_ms": 20_000}
 SEGMENT = 1 << 20
 MAGIC = struct.pack(">i", -626843481)
 
@@ -76,7 +78,7 @@ class Pair:
         cut: Callable[[int], int] = lambda size: size,
     ) -> None:
         self.master, self.slave = bytearray(master), bytearray(slave)
-        self.facts = facts or MasterFacts("c", "g", "store-1", SEGMENT)
+        self.facts = facts or master_facts("c", "g", "store-1", SEGMENT)
         values: dict[str, object] = {
             "version": 1, "version_min": 1, "cluster": "c", "group": "g", "replica_id": 1,
             "replica_uid": "u", "store_id": "store-1" if slave else "", "segment_size": SEGMENT,
@@ -85,7 +87,7 @@ class Pair:
         values |= hello or {}
         self.sender = TwinSender(self.facts, 0, len(master), 0, "m")
         self.receiver = TwinReceiver(
-            SlaveFacts(Hello(**values), secret=secret, reseed=reseed),
+            slave_facts(Hello(**values), secret=secret, reseed=reseed),
             0,  # type: ignore[arg-type]
         )
         self.tamper, self.cut = tamper, cut
@@ -213,3 +215,12 @@ def next_range(sender: TwinSender, now_ms: int) -> tuple[int, int] | None:
     """What is sent next, as [start, end)."""
     run = sender.next_run(now_ms, BODY_SIZE_MAX)
     return None if run is None else (run.offset, run.offset + run.size)
+
+
+def master_facts(*who: Any, **more: Any) -> MasterFacts:
+    """With RocketMQ's intervals."""
+    return MasterFacts(*who, **{**INTERVALS, **more})
+
+
+def slave_facts(hello: Hello, **more: Any) -> SlaveFacts:
+    return SlaveFacts(hello, **{**INTERVALS, **more})

@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
+from twinlog.ha.states import CLASSIC_RECEIVER, Step, after
 from twinlog.ha.wire import (
     FRAME_HEADER,
     FRAME_HEADER_SIZE,
@@ -329,7 +330,7 @@ class HAReceiver:
     def _end(self, reason: str) -> None:
         if self.state is HAConnectionState.SHUTDOWN:
             return
-        self.state = HAConnectionState.SHUTDOWN
+        self.state = after(CLASSIC_RECEIVER, self.state, Step.ENDED)
         self.reason = reason
         self._outgoing.clear()
         self._events.append(MasterGone(reason))

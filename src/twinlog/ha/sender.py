@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from twinlog.ha.states import CLASSIC_SENDER, Step, after
 from twinlog.ha.wire import (
     REPORT,
     REPORT_SIZE,
@@ -256,7 +257,7 @@ class HASender:
         """Hold the connection, silent and uncounted."""
         if self.state in (HAConnectionState.SUSPEND, HAConnectionState.SHUTDOWN):
             return
-        self.state = HAConnectionState.SUSPEND
+        self.state = after(CLASSIC_SENDER, self.state, Step.HELD)
         self.reason = reason
         self._suspended_ms = now_ms
         self._events.append(SlaveRefused(reason))
@@ -314,7 +315,7 @@ class HASender:
         self.request_offset = report
         self.ack_offset = report
         self.next_offset = report if report else self._last_file_start()
-        self.state = HAConnectionState.TRANSFER
+        self.state = after(CLASSIC_SENDER, self.state, Step.JOINED)
         self._events.append(SlaveJoined(report, self.next_offset))
 
     def _first_report_refusal(self, report: int) -> str:
@@ -348,6 +349,6 @@ class HASender:
     def _end(self, reason: str) -> None:
         if self.state is HAConnectionState.SHUTDOWN:
             return
-        self.state = HAConnectionState.SHUTDOWN
+        self.state = after(CLASSIC_SENDER, self.state, Step.ENDED)
         self.reason = reason
         self._events.append(ConnectionEnded(reason))

@@ -16,6 +16,7 @@ from support.twin_cores import (
     Pair,
     first_record,
     log_of,
+    master_facts,
     next_range,
     record_ends,
 )
@@ -23,13 +24,12 @@ from twinlog.ha.receiver import BodyReceived
 from twinlog.ha.twin import digests as looking
 from twinlog.ha.twin import sender as master_side
 from twinlog.ha.twin import wire
+from twinlog.ha.twin.boundary import last_record_boundary
 from twinlog.ha.twin.common import QUESTION_SIZE_MAX, CommonSearch
 from twinlog.ha.twin.digests import run_steps
 from twinlog.ha.twin.sender import (
     HelloReceived,
-    MasterFacts,
     TwinSender,
-    last_record_boundary,
 )
 from twinlog.ha.twin.wire import ErrorCode, FrameParser, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, RemoteProtocolError
@@ -119,7 +119,7 @@ def test_manual_policy_cuts_nothing_and_both_say_why() -> None:
 def test_an_empty_master_is_no_reason_to_give_up_a_copy(reseed: str, store_id: str) -> None:
     """Its disk was wiped, with or without its identity."""
     log = log_of(1, 20_000)
-    pair = Pair(b"", log, reseed=reseed, facts=MasterFacts("c", "g", store_id, SEGMENT))
+    pair = Pair(b"", log, reseed=reseed, facts=master_facts("c", "g", store_id, SEGMENT))
     pair.run()
     assert pair.slave == log
     for end in ("master", "slave"):
@@ -219,7 +219,7 @@ def test_a_newer_peer_is_served_in_the_common_version() -> None:
 
 
 def test_secret_is_proved_both_ways() -> None:
-    facts = MasterFacts("c", "g", "store-1", SEGMENT, secret="one")
+    facts = master_facts("c", "g", "store-1", SEGMENT, secret="one")
     pair = Pair(log_of(1, 3000), b"", facts=facts, secret="one")
     pair.run()
     assert pair.slave == pair.master
@@ -376,7 +376,7 @@ def test_an_older_epoch_is_refused() -> None:
 
 
 def test_at_most_one_window_is_unacknowledged() -> None:
-    facts = MasterFacts("c", "g", "store-1", SEGMENT, window_size=10_000)
+    facts = master_facts("c", "g", "store-1", SEGMENT, window_size=10_000)
     pair = Pair(log_of(1, 50_000), b"", facts=facts)
     pair.step(), pair.step(), pair.step()
     while pair.next_frames():
@@ -404,7 +404,7 @@ def test_the_magic_is_no_offset_of_the_classic_dialect() -> None:
 
 
 def test_a_first_byte_that_is_not_ours_is_refused() -> None:
-    sender = TwinSender(MasterFacts("c", "g", "s", SEGMENT), 0, 0, 0, "m")
+    sender = TwinSender(master_facts("c", "g", "s", SEGMENT), 0, 0, 0, "m")
     sender.receive_data(b"GET / HT", 0)
     assert "magic" in sender.reason
 
@@ -418,7 +418,7 @@ def test_a_giant_frame_is_refused_before_it_is_waited_for() -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_never_raises(data: bytes) -> None:
-    sender = TwinSender(MasterFacts("c", "g", "s", SEGMENT), 0, 0, 0, "m")
+    sender = TwinSender(master_facts("c", "g", "s", SEGMENT), 0, 0, 0, "m")
     sender.receive_data(wire.MAGIC + data, 0)
     receiver = Pair(b"", b"").receiver
     receiver.receive_data(data, 0)
@@ -498,7 +498,7 @@ def test_an_empty_log_that_began_somewhere_begins_where_the_master_says() -> Non
 
 @pytest.mark.parametrize(("start", "end"), [(3000, 4000), (0, 3000)])
 def test_ranges_that_only_touch_have_nothing_in_common(start: int, end: int) -> None:
-    sender = TwinSender(MasterFacts("c", "g", "s", SEGMENT), 0, 3000, 0, "m")
+    sender = TwinSender(master_facts("c", "g", "s", SEGMENT), 0, 3000, 0, "m")
     if not start:
         sender.log_min, sender.log_end = 3000, 6000
     hello = Hello(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.twin_cores import SEGMENT, Pair, log_of
+from support.twin_cores import SEGMENT, Pair, log_of, master_facts
 from twinlog.ha.authority import Authority
 from twinlog.ha.epoch_file import EpochFile, apache_text
 from twinlog.ha.epochs import EpochEntry
@@ -25,7 +25,7 @@ def entries(*pairs: tuple[int, int], is_clean: bool = True) -> list[wire.EpochEn
 
 def facts(*epochs: wire.EpochEntry) -> MasterFacts:
     return replace(
-        MasterFacts("c", "g", "store-1", SEGMENT), epochs=tuple(epochs), is_controlled=True
+        master_facts("c", "g", "store-1", SEGMENT), epochs=tuple(epochs), is_controlled=True
     )
 
 

@@ -9,14 +9,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from support.twin_cores import MAGIC, SEGMENT, Pair, log_of, next_range, record_ends
+from support.twin_cores import (
+    MAGIC,
+    SEGMENT,
+    Pair,
+    log_of,
+    master_facts,
+    next_range,
+    record_ends,
+    slave_facts,
+)
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.common import TAIL_SIZE, CommonSearch
 from twinlog.ha.twin.receiver import (
     DigestsWanted,
     Refused,
-    SlaveFacts,
     TailWanted,
     TruncateWanted,
     TwinReceiver,
@@ -26,7 +34,7 @@ from twinlog.ha.twin.wire import EpochEntry, ErrorCode, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError
 
 END = 3000
-FACTS = MasterFacts("c", "g", "store-1", SEGMENT)
+FACTS = master_facts("c", "g", "store-1", SEGMENT)
 
 
 def hello(**changes: object) -> Hello:
@@ -46,7 +54,7 @@ def json_frame(kind: FrameType, value: msgspec.Struct) -> bytes:
 
 
 def slave(*, challenged: bool = True, reseed: str = "tail", **changes: object) -> TwinReceiver:
-    receiver = TwinReceiver(SlaveFacts(hello(**changes), reseed=reseed), 0)
+    receiver = TwinReceiver(slave_facts(hello(**changes), reseed=reseed), 0)
     if challenged:
         receiver.receive_data(json_frame(FrameType.CHALLENGE, challenge()), 0)
         assert receiver.state is HAConnectionState.HANDSHAKE
@@ -308,8 +316,8 @@ def test_the_first_frame_is_a_hello() -> None:
         ({"log_min": 5, "log_end": 4}, FACTS, "impossible log range"),
         ({"replica_id": 0}, FACTS, "impossible log range"),
         ({"has_secret": True}, FACTS, "the slave has a secret"),
-        ({}, MasterFacts("c", "g", "store-1", SEGMENT, secret="x"), "the master has a secret"),
-        ({}, MasterFacts("c", "g", "s", SEGMENT, is_controlled=True), "speaks version 3"),
+        ({}, master_facts("c", "g", "store-1", SEGMENT, secret="x"), "the master has a secret"),
+        ({}, master_facts("c", "g", "s", SEGMENT, is_controlled=True), "speaks version 3"),
     ],
 )
 def test_a_hello_that_does_not_fit(
@@ -377,7 +385,7 @@ def test_the_end_of_a_master_is_an_end_once() -> None:
 
 
 def test_who_never_proves_itself_does_not_keep_its_place() -> None:
-    facts = MasterFacts("c", "g", "store-1", SEGMENT, secret="x")
+    facts = master_facts("c", "g", "store-1", SEGMENT, secret="x")
     sender = master(facts=facts, is_admitted=False, has_secret=True)
     sender.receive_data(b"", 19_000)
     sender.tick(20_000)
@@ -425,7 +433,7 @@ def test_a_copy_of_a_log_that_was_lost_is_asked_for() -> None:
 
 def test_logs_of_a_group_are_not_compared_above_the_end_of_their_common_epoch() -> None:
     epochs = (EpochEntry(1, 0), EpochEntry(2, 2000))
-    facts = MasterFacts("c", "g", "store-1", SEGMENT, epochs=epochs, is_controlled=True)
+    facts = master_facts("c", "g", "store-1", SEGMENT, epochs=epochs, is_controlled=True)
     theirs = [EpochEntry(1, 0), EpochEntry(3, 2500)]
     for given, high in ((theirs, 2000), ([EpochEntry(2, 9), EpochEntry(1, 0)], END)):
         sender = master(facts=facts, version=3, epochs=given)
@@ -455,7 +463,7 @@ def test_no_record_of_the_master_near_the_end_leads_to_the_search() -> None:
 
 
 def test_a_slave_that_does_not_know_the_secret_is_found_out() -> None:
-    facts = MasterFacts("c", "g", "store-1", SEGMENT, secret="x")
+    facts = master_facts("c", "g", "store-1", SEGMENT, secret="x")
     sender = master(facts=facts, is_admitted=False, has_secret=True)
     sender.receive_data(json_frame(FrameType.PROOF, wire.Proof(proof="guessed")), 0)
     assert "the slave's secret is not this master's" in said(sender)

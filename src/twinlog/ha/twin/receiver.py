@@ -16,11 +16,12 @@ cut unless the policy allows it, and what this replica knows as confirmed under 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Final, TypeVar
 
 from twinlog.ha.receiver import BodyReceived, MasterGone, ReceiverSettings
+from twinlog.ha.states import TWIN, Step, after
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.common import Range
 from twinlog.ha.twin.secrets import is_proof, prove
@@ -28,6 +29,9 @@ from twinlog.ha.twin.sender import encode_hello
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
 from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
+
+_TRANSFER = HAConnectionState.TRANSFER
+_Question = TypeVar("_Question", wire.Probe, wire.Truncate, wire.Fetch, wire.Start)
 
 PROBE_SIZE_MAX = 8 * 1024 * 1024  # More than that no master asks for at once.
 
@@ -40,8 +44,8 @@ class SlaveFacts:
     hello: Hello
     secret: str = ""
     reseed: str = "tail"
-    heartbeat_interval_ms: int = 5000
-    housekeeping_interval_ms: int = 20_000
+    heartbeat_interval_ms: int = field(kw_only=True)
+    housekeeping_interval_ms: int = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,27 +261,20 @@ class TwinReceiver:
     # Frames.
 
     def _receive(self, frame: Frame) -> None:
-        if frame.frame_type == FrameType.DATA and self.state is HAConnectionState.TRANSFER:
-            self._receive_data(frame)
-            return
-        if not frame.is_intact:
+        is_repeatable = frame.frame_type == FrameType.DATA and self.state is _TRANSFER
+        if not frame.is_intact and not is_repeatable:
             raise RemoteProtocolError("a frame of the master does not match its checksum")
-        if frame.frame_type == FrameType.ERROR:
-            error = wire.decode_json(frame.payload, wire.Error)
-            self._events.append(Refused(error.code, error.reason, error.log_min))
-            self._end(f"the master refused: {error.reason}")
-        elif self.state is HAConnectionState.READY:
-            self._receive_challenge(frame)
-        elif self.state is HAConnectionState.HANDSHAKE:
-            self._receive_handshake(frame)
-        elif frame.frame_type == FrameType.HEARTBEAT:
-            self._receive_heartbeat(frame)
-        else:
-            raise RemoteProtocolError(f"frame type {frame.frame_type} while transferring")
+        take = FRAMES[self.state].get(frame.frame_type)
+        if take is None:
+            raise RemoteProtocolError(_UNEXPECTED[self.state].format(frame.frame_type))
+        take(self, frame)
+
+    def _receive_error(self, frame: Frame) -> None:
+        error = wire.decode_json(frame.payload, wire.Error)
+        self._events.append(Refused(error.code, error.reason, error.log_min))
+        self._end(f"the master refused: {error.reason}")
 
     def _receive_challenge(self, frame: Frame) -> None:
-        if frame.frame_type != FrameType.CHALLENGE:
-            raise RemoteProtocolError(f"expected CHALLENGE, got frame type {frame.frame_type}")
         challenge = wire.decode_json(frame.payload, wire.Challenge)
         hello = self.facts.hello
         if not hello.version_min <= challenge.version <= hello.version:
@@ -298,23 +295,17 @@ class TwinReceiver:
                         f" this replica of {hello.epoch}: the controller is asked")  # fmt: skip
             return
         self._master_epochs = tuple(challenge.epochs)
-        self.state = HAConnectionState.HANDSHAKE
+        self.state = after(TWIN, self.state, Step.MET)
 
-    def _receive_handshake(self, frame: Frame) -> None:
+    def _question(self, frame: Frame, kind: type[_Question]) -> _Question:
+        """What the master asks; one question at a time."""
         if self._is_probed or 0 <= self._truncating_to < self.log_end:
             raise RemoteProtocolError(f"frame type {frame.frame_type} before the answer")
-        if frame.frame_type == FrameType.PROBE:
-            self._receive_probe(wire.decode_json(frame.payload, wire.Probe))
-        elif frame.frame_type == FrameType.TRUNCATE:
-            self._receive_truncate(wire.decode_json(frame.payload, wire.Truncate))
-        elif frame.frame_type == FrameType.FETCH:
-            self._receive_fetch(wire.decode_json(frame.payload, wire.Fetch))
-        elif frame.frame_type == FrameType.START:
-            self._receive_start(wire.decode_json(frame.payload, wire.Start))
-        else:
-            raise RemoteProtocolError(f"frame type {frame.frame_type} in the handshake")
+        question: _Question = wire.decode_json(frame.payload, kind)
+        return question
 
-    def _receive_probe(self, probe: wire.Probe) -> None:
+    def _receive_probe(self, frame: Frame) -> None:
+        probe = self._question(frame, wire.Probe)
         hello = self.facts.hello
         for start, end in probe.ranges:
             if not hello.log_min <= start < end <= hello.log_end or end - start > PROBE_SIZE_MAX:
@@ -324,7 +315,8 @@ class TwinReceiver:
         self._is_probed = True
         self._events.append(DigestsWanted(probe.ranges))
 
-    def _receive_truncate(self, truncate: wire.Truncate) -> None:
+    def _receive_truncate(self, frame: Frame) -> None:
+        truncate = self._question(frame, wire.Truncate)
         hello = self.facts.hello
         if not hello.log_min < truncate.offset < hello.log_end:
             raise RemoteProtocolError(f"asked to cut to {truncate.offset}")
@@ -349,7 +341,8 @@ class TwinReceiver:
         last = self.facts.hello.epochs[-1].epoch if self.facts.hello.epochs else 0
         return any(e.epoch > last and not e.is_clean for e in self._master_epochs)
 
-    def _receive_fetch(self, fetch: wire.Fetch) -> None:
+    def _receive_fetch(self, frame: Frame) -> None:
+        fetch = self._question(frame, wire.Fetch)
         hello = self.facts.hello
         is_inside = hello.log_min <= fetch.offset < fetch.offset + fetch.size <= hello.log_end
         if not is_inside or fetch.size > wire.BODY_SIZE_MAX:
@@ -357,7 +350,8 @@ class TwinReceiver:
         self._is_probed = True
         self._events.append(TailWanted(fetch.offset, fetch.size))
 
-    def _receive_start(self, start: wire.Start) -> None:
+    def _receive_start(self, frame: Frame) -> None:
+        start = self._question(frame, wire.Start)
         is_empty = self.facts.hello.log_end == self.facts.hello.log_min
         if not is_empty and start.offset != self.log_end:
             raise RemoteProtocolError(f"started at {start.offset}, this log ends at {self.log_end}")
@@ -367,7 +361,7 @@ class TwinReceiver:
         if is_empty:
             self.flushed_offset = start.offset  # There is nothing below it to lose.
         self._truncating_to = -1
-        self.state = HAConnectionState.TRANSFER
+        self.state = after(TWIN, self.state, Step.JOINED)
         self._parser.payload_size_max = wire.PAYLOAD_SIZE_MAX
         self._events.append(Started(start.offset, start.store_id, tuple(start.epochs)))
 
@@ -413,6 +407,32 @@ class TwinReceiver:
     def _end(self, reason: str) -> None:
         if self.state is HAConnectionState.SHUTDOWN:
             return
-        self.state = HAConnectionState.SHUTDOWN
+        self.state = after(TWIN, self.state, Step.ENDED)
         self.reason = reason
         self._events.append(MasterGone(reason))
+
+
+# What the master may send in which state: legal by presence.
+FRAMES: Final[Mapping[HAConnectionState, Mapping[int, Callable[[TwinReceiver, Frame], None]]]] = {
+    HAConnectionState.READY: {
+        FrameType.CHALLENGE: TwinReceiver._receive_challenge,
+        FrameType.ERROR: TwinReceiver._receive_error,
+    },
+    HAConnectionState.HANDSHAKE: {
+        FrameType.PROBE: TwinReceiver._receive_probe,
+        FrameType.TRUNCATE: TwinReceiver._receive_truncate,
+        FrameType.FETCH: TwinReceiver._receive_fetch,
+        FrameType.START: TwinReceiver._receive_start,
+        FrameType.ERROR: TwinReceiver._receive_error,
+    },
+    HAConnectionState.TRANSFER: {
+        FrameType.DATA: TwinReceiver._receive_data,
+        FrameType.HEARTBEAT: TwinReceiver._receive_heartbeat,
+        FrameType.ERROR: TwinReceiver._receive_error,
+    },
+}
+_UNEXPECTED: Final = {
+    HAConnectionState.READY: "expected CHALLENGE, got frame type {}",
+    HAConnectionState.HANDSHAKE: "frame type {} in the handshake",
+    HAConnectionState.TRANSFER: "frame type {} while transferring",
+}

@@ -14,23 +14,23 @@ next_offset <= log end`; at most `window_size` bytes are unacknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from twinlog.ha.epochs import EpochEntry, EpochHistory
 from twinlog.ha.sender import ConnectionEnded, Run, SenderSettings, SlaveAcked, SlaveJoined
+from twinlog.ha.states import TWIN, Step, after
 from twinlog.ha.twin import wire
+from twinlog.ha.twin.boundary import last_record_boundary
 from twinlog.ha.twin.common import CommonSearch, Range
 from twinlog.ha.twin.secrets import is_proof, prove
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
-from twinlog.message.layout import MAGIC_AT, MAGIC_V1, PHYSICAL_OFFSET_AT, PLACE_SIZE
 
-_MAGIC_START = MAGIC_V1.to_bytes(4, "big")[:3]  # Of both kinds of records.
 WINDOW_SIZE = 16 * 1024 * 1024  # Unacknowledged bytes: enough for 2 ms each way at 2 GB/s.
 
 
@@ -44,10 +44,10 @@ class MasterFacts:
     segment_size: int
     secret: str = ""
     epochs: tuple[wire.EpochEntry, ...] = (wire.EpochEntry(0, 0),)
-    heartbeat_interval_ms: int = 5000
-    housekeeping_interval_ms: int = 20_000
     window_size: int = WINDOW_SIZE
     is_controlled: bool = False
+    heartbeat_interval_ms: int = field(kw_only=True)
+    housekeeping_interval_ms: int = field(kw_only=True)
 
     @property
     def epoch(self) -> int:
@@ -396,23 +396,23 @@ class TwinSender:
     def _receive(self, frame: Frame) -> None:
         if not frame.is_intact:
             raise RemoteProtocolError("a frame of the slave does not match its checksum")
-        if self.state is HAConnectionState.READY:
-            self._receive_hello(frame)
-        elif frame.frame_type == FrameType.ERROR:
-            error = wire.decode_json(frame.payload, wire.Error)
-            self._end(f"the slave refused: {error.reason}")
-        elif self.state is HAConnectionState.TRANSFER:
-            self._receive_transfer(frame)
-        else:
-            self._receive_handshake(frame)
+        take = FRAMES[self.state].get(frame.frame_type)
+        if take is None:
+            raise self._unexpected(frame)
+        take(self, frame)
+
+    def _unexpected(self, frame: Frame) -> RemoteProtocolError:
+        return RemoteProtocolError(_UNEXPECTED[self.state].format(frame.frame_type))
+
+    def _receive_error(self, frame: Frame) -> None:
+        error = wire.decode_json(frame.payload, wire.Error)
+        self._end(f"the slave refused: {error.reason}")
 
     def _receive_hello(self, frame: Frame) -> None:
-        if frame.frame_type != FrameType.HELLO:
-            raise RemoteProtocolError(f"expected HELLO, got frame type {frame.frame_type}")
         hello: Hello = wire.decode_json(frame.payload, Hello)
         self.hello = hello
         self._hello_bytes = bytes(frame.payload)
-        self.state = HAConnectionState.HANDSHAKE
+        self.state = after(TWIN, self.state, Step.MET)
         if fault := self._hello_fault(hello):
             self.refuse(*fault)
         else:
@@ -449,35 +449,36 @@ class TwinSender:
             return ErrorCode.PROTOCOL, "HELLO with an impossible log range or replica id"
         return None
 
-    def _receive_handshake(self, frame: Frame) -> None:
-        if frame.frame_type == FrameType.PROOF and not self.is_proved:
-            self._check_proof(wire.decode_json(frame.payload, wire.Proof))
-        elif frame.frame_type == FrameType.DIGESTS and self._search is not None:
-            digests = wire.decode_json(frame.payload, wire.Digests).digests
-            if len(digests) != 1:
-                raise RemoteProtocolError(f"asked for one digest, got {len(digests)}")
-            self._peer_digests = digests
-            self._compare()
-        elif frame.frame_type == FrameType.READY and self._truncate_to >= 0:
-            ready = wire.decode_json(frame.payload, wire.Ready)
-            if ready.log_end != self._truncate_to:
-                raise RemoteProtocolError(
-                    f"asked to cut to {self._truncate_to}, the slave is at {ready.log_end}"
-                )
-            self._start(self._truncate_to)
-        elif frame.frame_type == FrameType.TAIL and self._fetch_next >= 0:
-            self._receive_tail(frame)
-        else:
-            raise RemoteProtocolError(f"frame type {frame.frame_type} in the handshake")
-
-    def _check_proof(self, given: wire.Proof) -> None:
+    def _receive_proof(self, frame: Frame) -> None:
+        if self.is_proved:
+            raise self._unexpected(frame)
         assert self.hello is not None
+        given = wire.decode_json(frame.payload, wire.Proof)
         expected = prove(self.facts.secret, role="slave", nonce=self.hello.nonce,
                          peer_nonce=self.nonce, hello=self._hello_bytes)  # fmt: skip
         if not is_proof(expected, given.proof):
             self.refuse(ErrorCode.WRONG_SECRET, "the slave's secret is not this master's")
             return
         self._proved()
+
+    def _receive_digests(self, frame: Frame) -> None:
+        if self._search is None:
+            raise self._unexpected(frame)
+        digests = wire.decode_json(frame.payload, wire.Digests).digests
+        if len(digests) != 1:
+            raise RemoteProtocolError(f"asked for one digest, got {len(digests)}")
+        self._peer_digests = digests
+        self._compare()
+
+    def _receive_ready(self, frame: Frame) -> None:
+        if self._truncate_to < 0:
+            raise self._unexpected(frame)
+        ready = wire.decode_json(frame.payload, wire.Ready)
+        if ready.log_end != self._truncate_to:
+            raise RemoteProtocolError(
+                f"asked to cut to {self._truncate_to}, the slave is at {ready.log_end}"
+            )
+        self._start(self._truncate_to)
 
     # The search for the last common record.
 
@@ -587,6 +588,8 @@ class TwinSender:
         self._begin_search()  # Digests have the last word; half a record at the end is cut.
 
     def _receive_tail(self, frame: Frame) -> None:
+        if self._fetch_next < 0:
+            raise self._unexpected(frame)
         size = len(frame.payload) - wire.DATA_PREFIX.size
         if size <= 0:
             raise RemoteProtocolError("a TAIL frame without data")
@@ -605,7 +608,7 @@ class TwinSender:
             offset=offset, store_id=self.facts.store_id, epochs=list(self.facts.epochs)
         )
         self._outgoing.append(wire.encode_json(FrameType.START, start))
-        self.state = HAConnectionState.TRANSFER
+        self.state = after(TWIN, self.state, Step.JOINED)
         self.request_offset = self.next_offset = self.received_offset = offset
         # What it had before counts as durable only once it says so.
         self.durable_offset = 0
@@ -613,22 +616,22 @@ class TwinSender:
 
     # Transfer.
 
-    def _receive_transfer(self, frame: Frame) -> None:
-        if frame.frame_type == FrameType.ACK and len(frame.payload) == wire.ACK.size:
-            self._receive_ack(*wire.ACK.unpack(frame.payload))
-        elif frame.frame_type == FrameType.RESEND and len(frame.payload) == wire.RESEND.size:
-            (offset,) = wire.RESEND.unpack(frame.payload)
-            if not self.received_offset <= offset <= self.next_offset:
-                raise RemoteProtocolError(
-                    f"asked to resend from {offset}, sent is [{self.received_offset},"
-                    f" {self.next_offset})"
-                )
-            self.resend_count += 1
-            self.next_offset = offset
-        else:
-            raise RemoteProtocolError(f"frame type {frame.frame_type} while transferring")
+    def _receive_resend(self, frame: Frame) -> None:
+        if len(frame.payload) != wire.RESEND.size:
+            raise self._unexpected(frame)
+        (offset,) = wire.RESEND.unpack(frame.payload)
+        if not self.received_offset <= offset <= self.next_offset:
+            raise RemoteProtocolError(
+                f"asked to resend from {offset}, sent is [{self.received_offset},"
+                f" {self.next_offset})"
+            )
+        self.resend_count += 1
+        self.next_offset = offset
 
-    def _receive_ack(self, received: int, durable: int) -> None:
+    def _receive_ack(self, frame: Frame) -> None:
+        if len(frame.payload) != wire.ACK.size:
+            raise self._unexpected(frame)
+        received, durable = wire.ACK.unpack(frame.payload)
         if not self.received_offset <= received <= self.next_offset:
             raise RemoteProtocolError(
                 f"acknowledged {received}, sent is [{self.received_offset}, {self.next_offset}]"
@@ -643,34 +646,38 @@ class TwinSender:
     def _end(self, reason: str) -> None:
         if self.state is HAConnectionState.SHUTDOWN:
             return
-        self.state = HAConnectionState.SHUTDOWN
+        self.state = after(TWIN, self.state, Step.ENDED)
         self.reason = reason
         self._events.append(ConnectionEnded(reason))
 
 
-def last_record_boundary(body: bytes, offset: int, *, is_file_end: bool) -> int:
-    """Bytes of `body`, the log from `offset` on, up to the last record that is whole in it.
-
-    The whole body when it reaches the end of its file: blank filler is not looked at. 0 when no
-    header is found or not one record is whole: such a record is sent in pieces. Looked for from the
-    end: walking over all records would cost more than sending them.
-    """
-    if is_file_end:
-        return len(body)
-    at = len(body)
-    while (at := body.rfind(_MAGIC_START, MAGIC_AT, at)) >= 0:
-        start = at - MAGIC_AT
-        stored_at = body[start + PHYSICAL_OFFSET_AT : start + PLACE_SIZE]
-        if len(stored_at) == 8 and int.from_bytes(stored_at, "big") == offset + start:
-            end = start + int.from_bytes(body[start : start + 4], "big")
-            return end if end <= len(body) else start
-    return 0
+# What the slave may send in which state: legal by presence.
+FRAMES: Final[Mapping[HAConnectionState, Mapping[int, Callable[[TwinSender, Frame], None]]]] = {
+    HAConnectionState.READY: {FrameType.HELLO: TwinSender._receive_hello},
+    HAConnectionState.HANDSHAKE: {
+        FrameType.PROOF: TwinSender._receive_proof,
+        FrameType.DIGESTS: TwinSender._receive_digests,
+        FrameType.READY: TwinSender._receive_ready,
+        FrameType.TAIL: TwinSender._receive_tail,
+        FrameType.ERROR: TwinSender._receive_error,
+    },
+    HAConnectionState.TRANSFER: {
+        FrameType.ACK: TwinSender._receive_ack,
+        FrameType.RESEND: TwinSender._receive_resend,
+        FrameType.ERROR: TwinSender._receive_error,
+    },
+}
+_UNEXPECTED: Final = {
+    HAConnectionState.READY: "expected HELLO, got frame type {}",
+    HAConnectionState.HANDSHAKE: "frame type {} in the handshake",
+    HAConnectionState.TRANSFER: "frame type {} while transferring",
+}
 
 
 def history_of(epochs: Sequence[wire.EpochEntry]) -> EpochHistory | None:
     """The epochs of a peer; None when they are not in order."""
-    for before, after in pairwise(epochs):
-        if not (before.epoch < after.epoch and before.start_offset < after.start_offset):
+    for earlier, later in pairwise(epochs):
+        if not (earlier.epoch < later.epoch and earlier.start_offset < later.start_offset):
             return None
     return EpochHistory(
         EpochEntry(e.epoch, e.start_offset, e.previous_crc, e.is_clean) for e in epochs
