@@ -224,3 +224,13 @@ def master_facts(*who: Any, **more: Any) -> MasterFacts:
 
 def slave_facts(hello: Hello, **more: Any) -> SlaveFacts:
     return SlaveFacts(hello, **{**INTERVALS, **more})
+
+
+def stored(starts_at: int, sizes: list[int]) -> bytes:
+    """Records with their own offset in the header, as a log has them."""
+    parts, position = [], starts_at
+    for size in sizes:
+        header = struct.pack(">i", size) + MAGIC + b"h" * 20 + struct.pack(">q", position)
+        parts.append(header + b"b" * (size - 36))
+        position += size
+    return b"".join(parts)

@@ -19,6 +19,7 @@ from support.twin_cores import (
     master_facts,
     next_range,
     record_ends,
+    stored,
 )
 from twinlog.ha.receiver import BodyReceived
 from twinlog.ha.twin import digests as looking
@@ -441,16 +442,6 @@ def test_error_codes_are_part_of_the_wire() -> None:
 
 
 # ---- looking into a log
-
-
-def stored(starts_at: int, sizes: list[int]) -> bytes:
-    """Records with their own offset in the header, as a log has them."""
-    parts, position = [], starts_at
-    for size in sizes:
-        header = struct.pack(">i", size) + MAGIC + b"h" * 20 + struct.pack(">q", position)
-        parts.append(header + b"b" * (size - 36))
-        position += size
-    return b"".join(parts)
 
 
 def test_a_record_is_found_without_walking_the_file() -> None:

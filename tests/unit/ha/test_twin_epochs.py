@@ -90,6 +90,15 @@ def test_epochs_are_hints_and_content_decides(theirs: list[wire.EpochEntry]) -> 
     assert pair.slave == COMMON + NEW
 
 
+def test_epochs_that_point_at_nothing_common_are_left_aside() -> None:
+    pair = Pair(
+        NEW, LOST, facts=facts(*entries((1, 0), (2, 500))),
+        hello={"version": 3, "epoch": 2, "epochs": entries((1, 0), (2, 300)), "incarnation": "x"},
+    )  # fmt: skip
+    pair.run()
+    assert "not one record is common" in pair.ended["master"], "looked for in all of it"
+
+
 def test_a_frame_of_another_epoch_ends_the_connection() -> None:
     for epoch in (1, 3):
         pair = pair_of(entries((1, 0), (2, len(COMMON))))
