@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.replication import NoReplication
 from twinlog.broker.delay.schedule import ScheduleMessageService
-from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter
+from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter, PairTables
 from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.stats.broker_stats import BrokerStatsManager
@@ -67,8 +67,8 @@ class Side:
     def file(self, root: Path, name: str) -> ConfigFile:
         return ConfigFile(self.disk, str(root / "config" / f"{name}.json"))
 
-    def writer(self) -> MetadataWriter:
-        return MetadataWriter(
+    def pair_tables(self) -> PairTables:
+        return PairTables(
             store=self.store,
             topics=self.topics,
             groups=self.groups,
@@ -76,21 +76,14 @@ class Side:
             schedule=self.schedule,
             guard=self.guard,
             clock=self.clock,
-            host=NO_HOST,
         )
 
+    def writer(self) -> MetadataWriter:
+        return MetadataWriter(self.pair_tables(), host=NO_HOST)
+
     def reader(self) -> MetadataReader:
-        return MetadataReader(
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            schedule=self.schedule,
-            guard=self.guard,
-            clock=self.clock,
-            disk=self.disk,
-            path=str(self.root / "metadata.json"),
-        )
+        path = str(self.root / "metadata.json")
+        return MetadataReader(self.pair_tables(), disk=self.disk, path=path)
 
     async def start(self) -> None:
         await self.store.load()

@@ -15,7 +15,7 @@ from twinlog.broker.group.stored import StoredGroup
 from twinlog.broker.host import store_host
 from twinlog.broker.pair.confirmed_file import ConfirmedFile
 from twinlog.broker.pair.identity import StoreIdentity
-from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter
+from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter, PairTables
 from twinlog.broker.pair.offset_moved import OffsetMovedEvents
 from twinlog.broker.pair.offset_return import OffsetReturn
 from twinlog.broker.pair.replica_ranges import ReplicaRanges
@@ -243,14 +243,16 @@ def _build_replicas(broker: Broker) -> ReplicasManager:
 
 def _build_pair(broker: Broker) -> PairService:
     config = broker.config
-    tables: dict[str, Any] = {
-        "topics": broker.topics,
-        "groups": broker.groups,
-        "offsets": broker.offsets,
-        "schedule": broker.schedule,
-        "clock": broker.clock,
-    }
-    locks = broker.locks if broker.role.is_controlled else None
+    tables = PairTables(
+        store=broker.store,
+        topics=broker.topics,
+        groups=broker.groups,
+        offsets=broker.offsets,
+        schedule=broker.schedule,
+        guard=broker.skip_guard,
+        clock=broker.clock,
+        locks=broker.locks if broker.role.is_controlled else None,
+    )
     path = posixpath.join(config.store_path_root_dir, "twinlog", "metadata.json")
     return PairService(
         config,
@@ -258,21 +260,8 @@ def _build_pair(broker: Broker) -> PairService:
         clock=broker.clock,
         tasks=broker.tasks,
         client=broker.client,
-        writer=MetadataWriter(
-            store=broker.store,
-            host=store_host(config),
-            guard=broker.skip_guard,
-            locks=locks,
-            **tables,
-        ),
-        reader=MetadataReader(
-            store=broker.store,
-            disk=broker.disk,
-            path=path,
-            guard=broker.skip_guard,
-            locks=locks,
-            **tables,
-        ),
+        writer=MetadataWriter(tables, host=store_host(config)),
+        reader=MetadataReader(tables, disk=broker.disk, path=path),
         synchronize=SlaveSynchronize(
             config,
             client=broker.client,
@@ -280,7 +269,11 @@ def _build_pair(broker: Broker) -> PairService:
             is_twin=lambda: broker.pair.is_master_twin,
             is_following=lambda: _is_following(broker),
             queue_end=broker.store.max_offset_in_queue,
-            **tables,
+            topics=broker.topics,
+            groups=broker.groups,
+            offsets=broker.offsets,
+            schedule=broker.schedule,
+            clock=broker.clock,
         ),
         offset_return=OffsetReturn(
             config,

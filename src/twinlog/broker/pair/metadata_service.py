@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -51,30 +52,26 @@ _QUEUE = (METADATA_TOPIC, 0)
 Locks = RebalanceLockManager[MessageQueue]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTables:
+    """What master and slave of a group have in common: the writer reads it, the reader changes it.
+    Locks belong to it in a controlled group only."""
+
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    schedule: ScheduleMessageService
+    guard: SkipGuard
+    clock: Clock
+    locks: Locks | None = None
+
+
 class MetadataWriter:
     """On a master: what changed becomes a record."""
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        schedule: ScheduleMessageService,
-        guard: SkipGuard,
-        clock: Clock,
-        host: bytes,
-        locks: Locks | None = None,
-    ) -> None:
-        self._locks = locks
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._schedule = schedule
-        self._guard = guard
-        self._clock = clock
+    def __init__(self, tables: PairTables, *, host: bytes) -> None:
+        self._tables = tables
         self._host = host
         self._is_enabled = False
         self._is_subscribed = False
@@ -89,45 +86,47 @@ class MetadataWriter:
     @property
     def journal(self) -> OffsetJournal | None:
         """What was committed since the last record."""
-        return self._offsets.journal
+        return self._tables.offsets.journal
 
     def enable(self) -> None:
         """From now on every change is written; what there is already is written first."""
         if self._is_enabled:
             return
         self._is_enabled = True
-        self._offsets.journal = OffsetJournal()
+        self._tables.offsets.journal = OffsetJournal()
         if not self._is_subscribed:
             self._is_subscribed = True
-            self._topics.subscribe(self._topics_changed)
-            self._groups.subscribe(self._groups_changed)
-        self._guard.on_armed = self._write
-        if self._locks is not None:
-            self._locks.on_moved = self._locks_moved
+            self._tables.topics.subscribe(self._topics_changed)
+            self._tables.groups.subscribe(self._groups_changed)
+        self._tables.guard.on_armed = self._write
+        if self._tables.locks is not None:
+            self._tables.locks.on_moved = self._locks_moved
         self.write_snapshot()
         _LOG.info("metadata is written into the log from now on topic=%s", METADATA_TOPIC)
 
     def disable(self) -> None:
         """This broker is not the master any more; another one writes what changes."""
         self._is_enabled = self._needs_snapshot = False
-        self._offsets.journal = None
-        self._guard.on_armed = None
-        if self._locks is not None:
-            self._locks.on_moved = None
+        self._tables.offsets.journal = None
+        self._tables.guard.on_armed = None
+        if self._tables.locks is not None:
+            self._tables.locks.on_moved = None
 
     def write_snapshot(self) -> None:
         """Everything, so that a slave that reads from here on lacks nothing."""
         self._needs_snapshot = False
-        self._topics_changed(self._topics.table)
-        self._groups_changed(self._groups.table)
-        if (armed := self._guard.armed) is not None:
+        self._topics_changed(self._tables.topics.table)
+        self._groups_changed(self._tables.groups.table)
+        if (armed := self._tables.guard.armed) is not None:
             self._write(armed)
-        table = {key: dict(queues) for key, queues in self._offsets.table.items()}
+        table = {key: dict(queues) for key, queues in self._tables.offsets.table.items()}
         if table:
             self._write(OffsetsMoved(forward=table))
         self._delay_written = {}
         self._write_delays()
-        for group, client_id, queues in () if self._locks is None else self._locks.snapshot():
+        for group, client_id, queues in (
+            () if self._tables.locks is None else self._tables.locks.snapshot()
+        ):
             self._locks_moved(group, client_id, queues)
 
     def tick(self) -> None:
@@ -139,7 +138,7 @@ class MetadataWriter:
             self.write_snapshot()
             return
         try:
-            journal = self._offsets.journal
+            journal = self._tables.offsets.journal
             if journal is not None and (change := journal.drain()) is not None:
                 self._write(change)
             self._write_delays()
@@ -148,18 +147,18 @@ class MetadataWriter:
             raise
 
     def _topics_changed(self, names: Iterable[str]) -> None:
-        put, deleted = _parts(self._topics.table, names)
-        self._write(TopicsChanged(self._topics.data_version.to_json(), put, deleted))
+        put, deleted = _parts(self._tables.topics.table, names)
+        self._write(TopicsChanged(self._tables.topics.data_version.to_json(), put, deleted))
 
     def _groups_changed(self, names: Iterable[str]) -> None:
-        put, deleted = _parts(self._groups.table, names)
-        self._write(GroupsChanged(self._groups.data_version.to_json(), put, deleted))
+        put, deleted = _parts(self._tables.groups.table, names)
+        self._write(GroupsChanged(self._tables.groups.data_version.to_json(), put, deleted))
 
     def _locks_moved(self, group: str, client_id: str, queues: list[MessageQueue]) -> bool:
         return self._write(_locks_record(group, client_id, queues))
 
     def _write_delays(self) -> None:
-        offsets = self._schedule.offsets
+        offsets = self._tables.schedule.offsets
         moved = {
             level: offset
             for level, offset in offsets.items()
@@ -177,11 +176,11 @@ class MetadataWriter:
                 METADATA_TOPIC,
                 0,
                 body,
-                born_timestamp=self._clock.now_ms(),
+                born_timestamp=self._tables.clock.now_ms(),
                 born_host=self._host,
                 store_host=self._host,
             )
-            result = self._store.put(message)
+            result = self._tables.store.put(message)
             if result.status is not PutMessageStatus.PUT_OK:
                 self._needs_snapshot = True
                 return False
@@ -210,28 +209,8 @@ class _Position(msgspec.Struct):
 class MetadataReader:
     """On a slave: applies the records in the order of the log, as they are dispatched."""
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        schedule: ScheduleMessageService,
-        guard: SkipGuard,
-        clock: Clock,
-        disk: Disk,
-        path: str,
-        locks: Locks | None = None,
-    ) -> None:
-        self._locks = locks
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._schedule = schedule
-        self._guard = guard
-        self._clock = clock
+    def __init__(self, tables: PairTables, *, disk: Disk, path: str) -> None:
+        self._tables = tables
         self._disk = disk
         self._path = path
         self._position = _Position()
@@ -252,7 +231,7 @@ class MetadataReader:
                 _LOG.warning("metadata position unreadable path=%s error=%s", self._path, error)
         for change in self._position.locks:
             self._locks_heard(change)
-        self.queues_cut({_QUEUE: self._store.max_offset_in_queue(*_QUEUE)})
+        self.queues_cut({_QUEUE: self._tables.store.max_offset_in_queue(*_QUEUE)})
         self.catch_up(only_offsets=only_offsets)
 
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
@@ -264,9 +243,9 @@ class MetadataReader:
     def epochs(self) -> list[EpochEntry]:
         """The epochs that the records of this log open; what lies before them has no checksum."""
         changes: list[MetadataChange] = []
-        position = self._store.min_offset_in_queue(*_QUEUE)
-        while position < self._store.max_offset_in_queue(*_QUEUE):
-            result = self._store.get_message(*_QUEUE, position, _READ_COUNT)
+        position = self._tables.store.min_offset_in_queue(*_QUEUE)
+        while position < self._tables.store.max_offset_in_queue(*_QUEUE):
+            result = self._tables.store.get_message(*_QUEUE, position, _READ_COUNT)
             if result.next_begin_offset <= position:
                 break
             for buffer in result.buffers:
@@ -281,11 +260,11 @@ class MetadataReader:
     def rewind(self) -> None:
         """On a broker that was the master: what nobody has confirmed of its log is read again, as
         the next master has it."""
-        self.queues_cut({_QUEUE: self._store.max_offset_in_queue(*_QUEUE)})
+        self.queues_cut({_QUEUE: self._tables.store.max_offset_in_queue(*_QUEUE)})
 
     def take_all(self) -> None:
         """On a broker that becomes the master: also what consumers do not see yet."""
-        queue = self._store.queue_table.get(*_QUEUE)
+        queue = self._tables.store.queue_table.get(*_QUEUE)
         if queue is None:
             return
         shown, queue.max_offset = queue.max_offset, queue.next_offset
@@ -296,12 +275,12 @@ class MetadataReader:
 
     def follow_master(self) -> None:
         """On a master: its own records are in its tables already, should it be a slave again."""
-        self._position.next_offset = self._store.max_offset_in_queue(*_QUEUE)
+        self._position.next_offset = self._tables.store.max_offset_in_queue(*_QUEUE)
 
     @property
     def behind_count(self) -> int:
         """Records in the queue that are not applied."""
-        return self._store.max_offset_in_queue(*_QUEUE) - self._position.next_offset
+        return self._tables.store.max_offset_in_queue(*_QUEUE) - self._position.next_offset
 
     @property
     def next_offset(self) -> int:
@@ -310,7 +289,7 @@ class MetadataReader:
 
     async def save(self, next_offset: int) -> None:
         """Keep the place that was reached before the tables were saved; a cut moves it back."""
-        locks = () if self._locks is None else self._locks.snapshot()
+        locks = () if self._tables.locks is None else self._tables.locks.snapshot()
         place = _Position(
             min(next_offset, self._position.next_offset), [_locks_record(*lock) for lock in locks]
         )
@@ -326,9 +305,11 @@ class MetadataReader:
     def catch_up(self, *, only_offsets: bool = False) -> None:
         """Apply all records that are dispatched by now, tables saved once."""
         changes: list[MetadataChange] = []
-        position = max(self._position.next_offset, self._store.min_offset_in_queue(*_QUEUE), 0)
-        while position < self._store.max_offset_in_queue(*_QUEUE):
-            result = self._store.get_message(*_QUEUE, position, _READ_COUNT)
+        position = max(
+            self._position.next_offset, self._tables.store.min_offset_in_queue(*_QUEUE), 0
+        )
+        while position < self._tables.store.max_offset_in_queue(*_QUEUE):
+            result = self._tables.store.get_message(*_QUEUE, position, _READ_COUNT)
             if result.next_begin_offset <= position:
                 break
             for buffer in result.buffers:
@@ -363,31 +344,31 @@ class MetadataReader:
     def _apply(self, changes: list[MetadataChange]) -> None:
         self.applied_count += len(changes)
         topics = [change for change in changes if isinstance(change, TopicsChanged)]
-        self._apply_tables(topics, self._topics, topic_from_json)
+        self._apply_tables(topics, self._tables.topics, topic_from_json)
         groups = [change for change in changes if isinstance(change, GroupsChanged)]
-        self._apply_tables(groups, self._groups, _parse_group)
+        self._apply_tables(groups, self._tables.groups, _parse_group)
         for change in changes:
             if isinstance(change, OffsetsMoved):
-                self._offsets.merge(change)
+                self._tables.offsets.merge(change)
             elif isinstance(change, DelayMoved):
-                merged = {**self._schedule.offsets, **change.offsets}
-                self._schedule.replace({"offsetTable": merged})
+                merged = {**self._tables.schedule.offsets, **change.offsets}
+                self._tables.schedule.replace({"offsetTable": merged})
             elif isinstance(change, Armed):
                 self._guard_armed(change)
             elif isinstance(change, LocksMoved):
                 self._locks_heard(change)
 
     def _locks_heard(self, change: LocksMoved) -> None:
-        if self._locks is not None:
+        if self._tables.locks is not None:
             queues = [MessageQueue(*queue) for queue in change.queues]
-            now_ms = self._clock.monotonic_ms()
-            self._locks.heard(change.group, queues, change.client_id, now_ms)
+            now_ms = self._tables.clock.monotonic_ms()
+            self._tables.locks.heard(change.group, queues, change.client_id, now_ms)
 
     def _guard_armed(self, armed: Armed) -> None:
         """As on the master at this place of the log: what was committed further is of its lost
         tail. Those who have not come back since are sent back here too, after a promotion."""
-        self._guard.heard(armed)
-        self._offsets.queues_cut(
+        self._tables.guard.heard(armed)
+        self._tables.offsets.queues_cut(
             {(topic, n): end for topic, queues in armed.ends.items() for n, end in queues.items()}
         )
 
