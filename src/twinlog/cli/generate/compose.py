@@ -13,20 +13,21 @@ from typing import Any
 
 import click
 
+from twinlog.cli.generate.cluster_keys import (
+    BROKER_PORT,
+    CONFIGURATION,
+    HEALTH_CHECK,
+    NAME_SERVER_PORT,
+    STATE,
+    Keys,
+    broker_keys,
+    failover_keys,
+    group_name,
+    name_server_keys,
+)
 from twinlog.cli.generate.documents import dump, properties
 
-NAME_SERVER_PORT = 9876
-CONTROLLER_PORT = 9878
-BROKER_PORT = 10911
 BROKER_PORT_STEP = 10
-HEALTH_PORT = 5557
-STATE = "/var/lib/twinlog"
-CONFIGURATION = "/etc/twinlog"
-
-_HEALTH = (
-    "import urllib.request as u; "
-    f"u.urlopen('http://127.0.0.1:{HEALTH_PORT}/health/live', timeout=2)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def replicas(plan: Plan) -> list[Replica]:
     """Every broker, group by group."""
     found: list[Replica] = []
     for group_index in range(plan.groups):
-        group = f"broker-{chr(ord('a') + group_index)}"
+        group = group_name(group_index)
         for number in range(plan.replicas):
             port = BROKER_PORT + BROKER_PORT_STEP * len(found)
             found.append(Replica(f"{group}-{number}", group, number, port))
@@ -123,7 +124,7 @@ def _service(plan: Plan, name: str, kind: str, port: int) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "healthcheck": {
-            "test": ["CMD", "python", "-c", _HEALTH],
+            "test": ["CMD", "python", "-c", HEALTH_CHECK],
             "interval": "5s",
             "timeout": "3s",
             "retries": 3,
@@ -134,48 +135,25 @@ def _service(plan: Plan, name: str, kind: str, port: int) -> dict[str, Any]:
     }
 
 
-def _name_server_keys(plan: Plan, index: int) -> dict[str, object]:
-    keys: dict[str, object] = {
-        "listenPort": NAME_SERVER_PORT + index,
-        "bindAddress": "0.0.0.0",
-        "kvConfigPath": f"{STATE}/kvConfig.json",
-    }
-    if plan.is_failover and index == 0:
-        keys |= {
-            "enableControllerInNamesrv": "true",
-            "twinlogControllerPort": CONTROLLER_PORT,
-            "controllerStorePath": f"{STATE}/controller",
-        }
-    return keys
+def _name_server_keys(plan: Plan, index: int) -> Keys:
+    has_controller = plan.is_failover and index == 0
+    return name_server_keys(NAME_SERVER_PORT + index, has_controller=has_controller)
 
 
-def _broker_keys(plan: Plan, broker: Replica) -> dict[str, object]:
+def _broker_keys(plan: Plan, broker: Replica) -> Keys:
     name_servers = ";".join(
         f"{name}:{NAME_SERVER_PORT + index}" for index, name in enumerate(plan.name_server_names)
     )
-    keys: dict[str, object] = {
-        "brokerClusterName": "DefaultCluster",
-        "brokerName": broker.group,
-        **_role_keys(plan, broker),
-        "namesrvAddr": name_servers,
-        "listenPort": broker.port,
-        "bindAddress": "0.0.0.0",
+    return {
+        **broker_keys(broker.group, _role_keys(plan, broker), name_servers, broker.port),
         "brokerIP1": plan.host,
         "brokerIP2": broker.name,
-        "storePathRootDir": f"{STATE}/store",
-        "slaveReadEnable": "true",
         "twinlogHASecret": plan.secret,
     }
-    return keys
 
 
-def _role_keys(plan: Plan, broker: Replica) -> dict[str, object]:
+def _role_keys(plan: Plan, broker: Replica) -> Keys:
     if plan.is_failover:
-        return {
-            "enableControllerMode": "true",
-            "controllerAddr": f"{plan.name_server_names[0]}:{CONTROLLER_PORT}",
-            "totalReplicas": plan.replicas,
-            "minInSyncReplicas": 2 if plan.replicas > 2 else 1,
-        }
+        return failover_keys(plan.name_server_names[0], plan.replicas)
     master = "SYNC_MASTER" if plan.is_sync else "ASYNC_MASTER"
     return {"brokerId": broker.number, "brokerRole": "SLAVE" if broker.number else master}

@@ -12,13 +12,19 @@ from typing import Any
 
 import click
 
-from twinlog.cli.generate.compose import (
+from twinlog.cli.generate.cluster_keys import (
     BROKER_PORT,
     CONFIGURATION,
     CONTROLLER_PORT,
+    EVERYWHERE,
     HEALTH_PORT,
     NAME_SERVER_PORT,
     STATE,
+    Keys,
+    broker_keys,
+    failover_keys,
+    group_name,
+    name_server_keys,
 )
 from twinlog.cli.generate.documents import dump, properties
 
@@ -60,7 +66,7 @@ def kubernetes_documents(plan: Plan) -> list[dict[str, Any]]:
         _name_server_set(plan),
     ]
     for index in range(plan.groups):
-        group = f"broker-{chr(ord('a') + index)}"
+        group = group_name(index)
         documents += [
             _config_map(plan, group, "broker.conf", properties(_broker_keys(plan, group))),
             _service(plan, group, {"broker": BROKER_PORT, "ha": BROKER_PORT + 1}),
@@ -70,33 +76,14 @@ def kubernetes_documents(plan: Plan) -> list[dict[str, Any]]:
     return documents
 
 
-def _name_server_keys() -> dict[str, object]:
-    return {
-        "listenPort": NAME_SERVER_PORT,
-        "bindAddress": "0.0.0.0",
-        "kvConfigPath": f"{STATE}/kvConfig.json",
-        "enableControllerInNamesrv": "true",
-        "twinlogControllerPort": CONTROLLER_PORT,
-        "controllerStorePath": f"{STATE}/controller",
-        "metricsPromExporterHost": "0.0.0.0",
-    }
+def _name_server_keys() -> Keys:
+    return {**name_server_keys(has_controller=True), "metricsPromExporterHost": EVERYWHERE}
 
 
-def _broker_keys(plan: Plan, group: str) -> dict[str, object]:
-    return {
-        "brokerClusterName": "DefaultCluster",
-        "brokerName": group,
-        "enableControllerMode": "true",
-        "controllerAddr": f"{_NAME_SERVER}:{CONTROLLER_PORT}",
-        "totalReplicas": plan.replicas,
-        "minInSyncReplicas": 2 if plan.replicas > 2 else 1,
-        "namesrvAddr": f"{_NAME_SERVER}:{NAME_SERVER_PORT}",
-        "listenPort": BROKER_PORT,
-        "bindAddress": "0.0.0.0",
-        "storePathRootDir": f"{STATE}/store",
-        "slaveReadEnable": "true",
-        "metricsPromExporterHost": "0.0.0.0",
-    }
+def _broker_keys(plan: Plan, group: str) -> Keys:
+    role = failover_keys(_NAME_SERVER, plan.replicas)
+    keys = broker_keys(group, role, f"{_NAME_SERVER}:{NAME_SERVER_PORT}")
+    return {**keys, "metricsPromExporterHost": EVERYWHERE}
 
 
 def _labels(name: str) -> dict[str, str]:
