@@ -5,7 +5,7 @@ maximum over all comers and all time. Here each replica has its own, and a repli
 none: a dead slave, or a peer that claimed too much once, confirms nothing.
 
 The classic dialect has no identity, so one slave may look like two: after a power loss its old
-connection stays half open beside the new one. When a second connection comes from one host, what
+connection stays half open next to the new one. When a second connection comes from one host, what
 the first had acknowledged is doubted, and counts again only when it acknowledges bytes that were
 sent to it after that. A dead process never does; a second slave of the same host soon will.
 

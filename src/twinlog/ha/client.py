@@ -367,7 +367,7 @@ class HAClient:
         _LOG.warning("HA not connected to master %s reason=%s", address, reason)
 
     def _repair(self) -> bool:
-        """Cut back to the damaged record; the same bytes a second time are the master's own.
+        """Cut back to the damaged record; the same bytes again are the master's own.
 
         False when it could not be cut: nothing may follow it, so nobody is dialled until then.
         """

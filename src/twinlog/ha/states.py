@@ -2,7 +2,7 @@
 
 Every change of a core's state is a row here and legal by its presence; a core moves through `after`
 alone, so a step without a row is a bug of this side and never a silent change. What a frame may be
-in which state is a table too, beside the core that reads it (`FRAMES`). The states are RocketMQ
+in which state is a table too, next to the core that reads it (`FRAMES`). The states are RocketMQ
 5's; HANDSHAKE is the twin dialect's, SUSPEND the classic one's: a peer that is held open, silent
 and uncounted.
 """

@@ -99,7 +99,7 @@ class TwinReceiver:
     """Turns the master's frames into log bytes, and what was stored into acknowledgements."""
 
     BACKLOG_MAX: ClassVar = wire.HEADER_SIZE + wire.PAYLOAD_SIZE_MAX + HA_REPORT_BACKLOG_MAX
-    """Unsent bytes at which the master is left: one TAIL at a time, acknowledgements beside it."""
+    """Unsent bytes at which the master is left: one TAIL at a time, with acknowledgements."""
     tells_why: ClassVar = True
 
     facts: SlaveFacts
