@@ -219,6 +219,28 @@ async def test_r10_consumers_see_what_is_confirmed_and_no_more(tmp_path: Path) -
         await until(lambda: visible(second) == 2, within_s=3)
 
 
+async def test_r10_queries_by_key_and_by_id_show_no_more_either(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await cut_link(group, second)
+        place = first.store.commit_log.max_offset
+        answer = await group.brokers.send(first, b"unconfirmed", KEYS="k1")
+        assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        by_key = {"topic": TOPIC, "key": "k1", "maxNum": 9, "beginTimestamp": 0,
+                  "endTimestamp": 1 << 60}  # fmt: skip
+        asked = ((RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}),
+                 (RequestCode.QUERY_MESSAGE, by_key))  # fmt: skip
+        for code, header in asked:
+            assert (await group.brokers.call(first, code, header)).code != ResponseCode.SUCCESS
+        second.ha.follow(first.ha_address)
+        await until(lambda: first.ha.confirmed.value == first.store.commit_log.max_offset)
+        for code, header in asked:
+            found = await group.brokers.call(first, code, header)
+            assert found.code == ResponseCode.SUCCESS, found.remark
+            assert b"unconfirmed" in bytes(found.body)
+
+
 async def test_r11_a_hint_is_no_order(tmp_path: Path) -> None:
     async with local_group(tmp_path) as group:
         first, second = await group.pair()
@@ -252,9 +274,10 @@ async def test_below_the_smallest_set_sends_are_refused_before_the_append(tmp_pa
         assert await send(group, first) == (ResponseCode.SUCCESS, "")
 
 
-async def test_a_send_to_a_slave_is_passed_on_to_the_master(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_send_to_a_slave_is_passed_on_to_the_master(tmp_path: Path, host: str) -> None:
     async with local_group(tmp_path) as group:
-        first, second = await group.pair()
+        first, second = await group.pair(broker_ip1=host, broker_ip2=host)
         assert await send(group, first, b"direct") == (ResponseCode.SUCCESS, "")
         assert await send(group, second, b"by an old route") == (ResponseCode.SUCCESS, "")
         await until(lambda: placed(first) == 2)

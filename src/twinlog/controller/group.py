@@ -551,6 +551,7 @@ class Group:
         return self._commit(
             following,
             self._happened("registered", replica=replica.broker_id, address=replica.address),
+            *(Hint(record.group, n) for n in (record.master_broker_id,) if n),  # It dials soon.
             Reply(request.token, following),
         )
 

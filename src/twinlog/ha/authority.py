@@ -117,6 +117,11 @@ class Authority:
         link = self._links.get(replica_id)
         return None if link is None else link.acked
 
+    def process_of(self, replica_id: int) -> str:
+        """The incarnation that is connected; empty without a connection."""
+        link = self._links.get(replica_id)
+        return "" if link is None else link.incarnation
+
     def _advance(self) -> None:
         offset = self._own_end
         for replica_id in self.required:

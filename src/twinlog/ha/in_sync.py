@@ -3,7 +3,8 @@
 Corresponds to `checkSyncStateSet` and `maybeExpandInSyncStateSet` of RocketMQ 5. A member that
 acknowledges nothing while bytes wait for it delays every synchronous send, so it is let go after a
 second and a half, and at once when its link is closed. A replica is taken (back) when it has kept
-up for a second; each fall within ten minutes doubles that, so that a link that flaps does not.
+up for a second; each fall within ten minutes doubles that, so that a link that flaps does not. A
+process that began again has not flapped: it is judged anew.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class _Progress:
     mark_ms: int = 0
     falls: int = 0
     fell_ms: int = 0
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,14 @@ class InSync:
         self._admission_ms = admission_ms
         self._progress: dict[int, _Progress] = {}
 
-    def observe(self, now_ms: int, replica_id: int, acked: int | None, end: int) -> None:
+    def observe(
+        self, now_ms: int, replica_id: int, acked: int | None, end: int, incarnation: str = ""
+    ) -> None:
         """`acked` is None without a proved connection. Keeping up means to have what there was a
         second and a half ago: under load nobody ever has everything."""
         progress = self._progress.setdefault(replica_id, _Progress(moved_ms=now_ms))
+        if incarnation and incarnation != progress.incarnation:
+            progress.incarnation, progress.falls = incarnation, 0
         if acked is None:
             progress.acked, progress.keeping_up_since_ms = -1, None
             return

@@ -646,6 +646,10 @@ class MessageStore:
         """The record at a physical offset, as stored. Raises RecordDamagedError."""
         return self.reader.record_at(physical_offset, size)
 
+    def is_shown(self, end_offset: int) -> bool:
+        limit = self._visibility.limit
+        return limit is None or end_offset <= limit.value
+
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> QueryResult:

@@ -66,5 +66,15 @@ def test_falls_make_it_wait_longer_up_to_a_minute() -> None:
     assert max(waits) <= ADMISSION_MAX_MS + 200
 
 
+def test_a_process_that_began_again_has_not_flapped() -> None:
+    watch = InSync()
+    for n in range(6):
+        watch.observe(n * 10_000, 2, 100, 100, f"process {n}")
+        watch.fell(n * 10_000, 2)
+    watch.observe(60_000, 2, 100, 100, "process 7")
+    watch.observe(61_000, 2, 100, 100, "process 7")
+    assert wish(watch, 61_000, frozenset({1})) == (2, True)
+
+
 def test_a_replica_that_nobody_has_seen_is_no_reason() -> None:
     assert wish(InSync(), 60_000, frozenset({1, 7})) is None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from twinlog.broker.group.member_hosts import MemberHosts
 from twinlog.remoting import codec
 from twinlog.remoting.addresses import split_address
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -25,6 +26,7 @@ from twinlog.remoting.server import ServerConnection
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
+    from twinlog.controller.record import GroupRecord
 
 _LOG = logging.getLogger("twinlog.broker")
 RELAYED_CODES = frozenset(
@@ -62,6 +64,7 @@ class Relay:
         self._waiting: list[_Waiting] = []
         self._under_way = 0
         self._is_scheduled = False
+        self._hosts = MemberHosts(broker.clock)
         self._until_ms = self._clock.monotonic_ms() + broker.config.twinlog_relay_ms
         self.master_address: str | None = None
         self.is_holding = False
@@ -184,10 +187,29 @@ class Relay:
             code = ResponseCode.SERVICE_NOT_AVAILABLE
             connection.reply(request, code, remark="this broker is not the master")
             return
-        if not self._is_member(connection.remote_address[0]):
-            remark = "only replicas of this group pass requests on"
-            connection.reply(request, ResponseCode.NO_PERMISSION, remark=remark)
-            return
+        record = None if broker.replicas is None else broker.replicas.record
+        if record is not None and self._hosts.knows(record, connection.remote_address[0]):
+            self._serve_member(connection, request)
+        elif record is not None and self._hosts.may_look_up(record):
+            broker.tasks.job(
+                "relay-names", self._serve_when_known(connection, request, record),
+                failed=connection.refuse(request),
+            )  # fmt: skip
+        else:
+            _refuse_stranger(connection, request)
+
+    async def _serve_when_known(
+        self, connection: ServerConnection, request: Request, record: GroupRecord
+    ) -> None:
+        """Replicas with names: whether this is one of them has to be looked up."""
+        await self._hosts.look_up(record)
+        if not self._hosts.knows(record, connection.remote_address[0]):
+            _refuse_stranger(connection, request)
+        elif not connection.is_closed:
+            self.serve(connection, request)
+
+    def _serve_member(self, connection: ServerConnection, request: Request) -> None:
+        broker = self._broker
         header = request.header(TwinlogRelayRequestHeader)
         pieces: list[bytes] = []
 
@@ -204,12 +226,10 @@ class Relay:
         inner.data_received(request.body)
         inner.flush()
 
-    def _is_member(self, host: str) -> bool:
-        record = None if self._broker.replicas is None else self._broker.replicas.record
-        if record is None:
-            return False
-        hosts = {split_address(r.address)[0] for r in record.replicas.values() if r.address}
-        return host in hosts
+
+def _refuse_stranger(connection: ServerConnection, request: Request) -> None:
+    remark = "only replicas of this group pass requests on"
+    connection.reply(request, ResponseCode.NO_PERMISSION, remark=remark)
 
 
 def is_whole(pieces: list[bytes]) -> bool:

@@ -556,7 +556,8 @@ class ReplicasManager:
             self._end_hand_over("the controller did not decide")
         end = self._broker.store.commit_log.max_offset
         for number in record.replicas.keys() - {authority.own_id}:
-            self._in_sync.observe(now_ms, number, authority.acked_by(number), end)
+            process = authority.process_of(number)
+            self._in_sync.observe(now_ms, number, authority.acked_by(number), end, process)
         if not authority.is_changing:
             self._wish(now_ms, authority, record)
         elif authority.is_joining and now_ms - self._joining_since_ms > _JOINING_MS_MAX:

@@ -1,6 +1,7 @@
 """Messages by key and by id: 12, 33. Corresponds to RocketMQ's QueryMessageProcessor.
 
-Answers in JSON also to a binary request, because Apache's do.
+Answers in JSON also to a binary request, because Apache's do. What a controlled group has not
+confirmed is not found, as it is not consumed (R10): a switch may take it back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class QueryMessageProcessor:
         result = self._store.query_message(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
-        if not result.buffers:
+        places = zip(result.buffers, result.physical_offsets, strict=True)
+        shown = [b for b, offset in places if self._store.is_shown(offset + len(b))]
+        if not shown:
             connection.reply(
                 request,
                 ResponseCode.QUERY_NOT_FOUND,
@@ -42,9 +45,7 @@ class QueryMessageProcessor:
             "indexLastUpdatePhyoffset": result.index_last_update_offset,
             "indexLastUpdateTimestamp": result.index_last_update_timestamp,
         }
-        connection.reply(
-            request, header=ext, body=result.buffers, serialize_type=SerializeType.JSON
-        )
+        connection.reply(request, header=ext, body=shown, serialize_type=SerializeType.JSON)
 
     def view(self, connection: ServerConnection, request: Request) -> None:
         """VIEW_MESSAGE_BY_ID (33)."""
@@ -54,7 +55,7 @@ class QueryMessageProcessor:
         except RecordDamagedError as error:
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
             return
-        if record is None:
+        if record is None or not self._store.is_shown(offset + len(record)):
             remark = f"can not find message by the offset, {offset}"
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
             return
