@@ -40,6 +40,7 @@ from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 from twinlog.controller.strangers import Strangers
 
 REPLICAS_MAX = 100
+CANNOT_WRITE = "cannot write"
 BUSY = Refusal(RefusalKind.BUSY, "another change of this group is being written, ask again")
 REPLACED = Refusal(RefusalKind.INVALID, "a newer connection of this replica has taken over")
 NOT_WRITTEN = Refusal(RefusalKind.BUSY, "the change was not written, ask again")
@@ -254,7 +255,8 @@ class Group:
         return f"master {record.master_broker_id} has been silent for {silent_ms} ms"
 
     def _why_unwritable(self, now_ms: int, since_ms: int) -> str:
-        """A full disk: worth a switch if another member can write, but not back and forth."""
+        """A full disk: worth a switch if another member can write, but not back and forth. What
+        was switched for another reason does not count."""
         timing, record = self._timing, self.record
         if now_ms - since_ms < timing.unwritable_ms:
             return ""
@@ -263,7 +265,7 @@ class Group:
         others = record.sync_state_set - {record.master_broker_id}
         if not any(s.is_candidate for n, s in self._standings(now_ms).items() if n in others):
             return ""
-        return f"master {record.master_broker_id} cannot write"
+        return f"master {record.master_broker_id} {CANNOT_WRITE}"
 
     def _are_leases_over(self, now_ms: int) -> bool:
         """R6: counted from the last grant, and from the moment this controller began: the one
@@ -311,7 +313,8 @@ class Group:
             sync_state_set_epoch=record.sync_state_set_epoch + 1,
             admitted=admitted,
         )
-        self._switched_ms = now_ms
+        if reason.endswith(CANNOT_WRITE):
+            self._switched_ms = now_ms
         self._waiting_said = None
         self.waiting = ""
         kind = "elected" if ballot.election is Election.CLEAN else f"{ballot.election}-elected"

@@ -130,3 +130,33 @@ class TestDrain:
     def test_it_is_not_refused_when_sends_are_refused_already(self) -> None:
         bench = Bench(group({1, 2}, policy=Policy(min_in_sync_replicas=3)))
         assert not bench.ask(events.SetLearner(GROUP, 2, True, "drain")).error
+
+
+class TestFullDisk:
+    def test_a_planned_switch_just_before_does_not_delay_the_one_that_is_needed(self) -> None:
+        bench = switching(1, 2)
+        bench.beat(1, drained_end=100)
+        assert bench.record.master_broker_id == 2
+        bench.beat(1)
+        bench.beat(2, is_writable=False)
+        bench.now += DEFAULT_TIMING.unwritable_ms
+        bench.beat(1)
+        bench.beat(2, is_writable=False)
+        assert bench.record.master_broker_id == 1
+        assert bench.record.sync_state_set == {1}, "who cannot write cannot be waited for"
+
+    def test_disks_that_fill_one_after_the_other_are_not_run_after(self) -> None:
+        bench = Bench(group({1, 2, 3}))
+
+        def fill(full: int, ms: int) -> None:
+            for _ in range(ms // 1_000 + 1):
+                for n in (1, 2, 3):
+                    bench.beat(n, is_writable=n > full)
+                bench.now += 1_000
+
+        fill(1, DEFAULT_TIMING.unwritable_ms)
+        assert bench.record.master_broker_id == 2
+        fill(2, DEFAULT_TIMING.unwritable_ms)
+        assert bench.record.master_broker_id == 2, "not so soon again"
+        fill(2, DEFAULT_TIMING.switch_pause_ms)
+        assert bench.record.master_broker_id == 3
