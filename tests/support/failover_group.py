@@ -68,6 +68,9 @@ class Group:
         number = self.brokers.index(broker)
         self.brokers[number] = TwinlogBroker.start_as_it_is(broker, wait=False)
 
+    def restart_controller(self) -> None:
+        self.controller = self.controller.restart()
+
     def end(self) -> None:
         for process in (*self.brokers, self.controller, self.namesrv):
             process.kill()

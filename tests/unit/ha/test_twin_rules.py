@@ -176,7 +176,7 @@ def test_what_is_asked_for_is_answered_and_the_next_question_may_come() -> None:
     ],
 )
 @pytest.mark.parametrize("own", [[], [EpochEntry(1, 0)]])
-def test_confirmed_records_go_only_when_someone_decided_so(
+def test_r9_confirmed_records_go_only_when_someone_decided_so(
     epochs: list[EpochEntry], is_cut: bool, own: list[EpochEntry]
 ) -> None:
     receiver = slave(challenged=False, confirmed=2500, epochs=own)
@@ -236,7 +236,7 @@ def test_data_that_crosses_a_file_or_comes_with_another_epoch_is_refused() -> No
     assert "epoch 8 on a connection of epoch 7" in receiver.reason
 
 
-def test_what_is_confirmed_counts_as_far_as_it_is_here() -> None:
+def test_r10_what_is_confirmed_counts_as_far_as_it_is_here() -> None:
     receiver = started()
     receiver.receive_data(wire.encode_heartbeat(5000, 4000, 0), 0)
     assert (receiver.confirmed, receiver.known_confirmed, receiver.master_end) == (4000, END, 5000)

@@ -327,7 +327,7 @@ async def test_damage_on_a_slave_stops_dispatch_until_the_log_is_truncated():
         assert store.max_offset_in_queue("T", 0) == 3
 
 
-async def test_dispatch_limit_holds_messages_back_until_they_are_confirmed():
+async def test_r10_dispatch_limit_holds_messages_back_until_they_are_confirmed():
     async with _store() as store:
         confirmed = Watermark("confirmed")
         store.set_dispatch_limit(confirmed)

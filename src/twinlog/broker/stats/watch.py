@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,12 @@ class BrokerWatch:
             cut_count=now.cut_count, is_linked=now.is_linked,
         )  # fmt: skip
         self.tick()
+        broker.role.subscribe(self._tick_soon)  # So that an election has its own time.
+
+    def _tick_soon(self) -> None:
+        """Not in the way of what follows from a change of role."""
+        loop, failures = asyncio.get_running_loop(), self._broker.failures
+        loop.call_soon(failures.contain, "events", self.tick)
 
     def tick(self) -> None:
         before, self._last = self._last, self._snapshot()
