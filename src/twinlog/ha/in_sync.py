@@ -4,7 +4,7 @@ Corresponds to `checkSyncStateSet` and `maybeExpandInSyncStateSet` of RocketMQ 5
 acknowledges nothing while bytes wait for it delays every synchronous send, so it is let go after a
 second and a half, and at once when its link is closed. A replica is taken (back) when it has kept
 up for a second; each fall within ten minutes doubles that, so that a link that flaps does not. A
-process that began again has not flapped: it is judged anew.
+process that began again has not flapped: it begins with one second.
 """
 
 from __future__ import annotations
