@@ -1,7 +1,7 @@
 """Access rules of brokers with `aclEnable=true`: which version they have, and changing accounts.
 
-The rules themselves cannot be read from our brokers: the request that shows them shows every
-secret. Apache's brokers answer it, and a migration takes them over that way.
+Our brokers show the rules without secrets (`admin/acl.py`); Apache's show them with every secret,
+and a migration takes them over that way.
 """
 
 from __future__ import annotations

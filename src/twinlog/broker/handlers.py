@@ -678,6 +678,7 @@ def _acl_rows(broker: Broker) -> list[Row[Any]]:
             _fields("access_key"),
         ),
         Row(code.GET_BROKER_CLUSTER_ACL_INFO, NoHeader, admin.version, ADMIN, UNUSED_BODY),
+        Row(code.GET_BROKER_CLUSTER_ACL_CONFIG, NoHeader, admin.accounts, ADMIN, UNUSED_BODY),
         Row(
             code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
             admin_headers.UpdateGlobalWhiteAddrsConfigRequestHeader,

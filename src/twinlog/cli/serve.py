@@ -7,6 +7,8 @@ file, key and value, 1 otherwise.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import faulthandler
 import logging
 import os
 import signal
@@ -97,6 +99,9 @@ def configure_logging(settings: LogSettings) -> None:
     """Log as the configuration says; ends with one line when the file cannot be opened."""
     # From here on there is something to open again, and until the loop runs nobody who could.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # `twinlog debug bundle` asks where a server is: written by C code, also when the loop hangs.
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # No such signal, no stream.
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         log_config.configure(settings, os.environ)
     except OSError as error:

@@ -106,6 +106,16 @@ class AclFiles:
         data["globalWhiteRemoteAddresses"] = addresses
         self._save(data, now_ms)
 
+    def listing(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """White addresses and accounts of all files as they are written, secrets and all."""
+        data = [self._read(path) or {} for path in self._paths()]
+        white = [str(a) for part in data for a in part.get("globalWhiteRemoteAddresses") or ()]
+        accounts: dict[str, dict[str, Any]] = {}
+        for part in data:
+            for entry in part.get("accounts") or ():
+                accounts.setdefault(str(entry.get("accessKey")), entry)
+        return white, list(accounts.values())
+
     def data_version(self) -> dict[str, int]:
         versions = self._main_data().get("dataVersion") or [{"counter": 0, "timestamp": 0}]
         return {name: number_of(versions[0][name]) for name in ("counter", "timestamp")}

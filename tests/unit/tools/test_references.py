@@ -13,11 +13,21 @@ ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / "tools"
 
 
-@pytest.mark.parametrize("name", ["error", "request"])
+@pytest.mark.parametrize("name", ["error", "mqadmin", "request"])
 def test_a_page_is_what_its_program_writes(name: str) -> None:
     tool = runpy.run_path(str(TOOLS / f"{name}_reference.py"))
     stored = tool["PAGE"].read_text(encoding="utf-8")
     assert tool["page"]() == stored, f"run: python tools/{name}_reference.py"
+
+
+def test_no_verb_of_apache_is_forgotten() -> None:
+    from twinlog.cli.mqadmin.verbs import REFUSED, VERBS
+
+    tool = runpy.run_path(str(TOOLS / "mqadmin_reference.py"))
+    known = {*VERBS, *REFUSED}
+    assert not set(VERBS) & set(REFUSED)
+    assert set(tool["VERBS_4_9"]) <= set(VERBS)
+    assert set(tool["VERBS_5_3"]) <= known
 
 
 def test_every_command_describes_itself() -> None:

@@ -86,6 +86,14 @@ class AdminAclProcessor:
         )
         connection.reply(request, header=header)
 
+    def accounts(self, connection: ServerConnection, request: Request) -> None:
+        """GET_BROKER_CLUSTER_ACL_CONFIG (54)."""
+        files = self._enabled(ResponseCode.SYSTEM_ERROR)
+        white, accounts = files.listing()
+        shown = [{k: v for k, v in entry.items() if k != "secretKey"} for entry in accounts]
+        body = {"globalWhiteAddrs": white, "plainAccessConfigs": shown}
+        connection.reply(request, body=fastjson.dumps(body))
+
     def update_white(self, connection: ServerConnection, request: Request) -> None:
         """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53)."""
         failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED

@@ -10,6 +10,7 @@ from twinlog.admin.brokers import BrokerSummary, first_number
 from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import all_addresses, masters, one_of_places
+from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
 from twinlog.client.net.calls import json_object
@@ -33,6 +34,7 @@ async def repeat(call: Call, action: Callable[[Call], Awaitable[None]]) -> None:
         await action(call)
         if not seconds:
             return
+        call.end_round()
         await asyncio.sleep(seconds)
 
 
@@ -40,8 +42,8 @@ async def cluster_list(call: Call) -> None:
     await repeat(call, _more_stats if "m" in call.options else _base_info)
 
 
-_BASE = "{:<16}  {:<22}  {:<4}  {:<22} {:<16} {:>19} {:>19} {:>10} {:>5} {:>6}".format
-_MORE = "{:<16}  {:<32} {:>14} {:>14} {:>14} {:>14}".format
+_BASE = Form("{:<16}  {:<22}  {:<4}  {:<22} {:<16} {:>19} {:>19} {:>10} {:>5} {:>6}")
+_MORE = Form("{:<16}  {:<32} {:>14} {:>14} {:>14} {:>14}")
 
 
 async def _base_info(call: Call) -> None:
@@ -144,7 +146,7 @@ async def broker_consume_stats(call: Call) -> None:
         action="consumption statistics", timeout_ms=options.number("t", 50_000),
     )  # fmt: skip
     data = json_object(answer)
-    form = "{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}".format
+    form = Form("{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}")
     call.line(form("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset",
                    "#Consumer Offset", "#Diff", "#LastTime"))  # fmt: skip
     level = options.number("l", 0)
@@ -164,7 +166,7 @@ async def broker_consume_stats(call: Call) -> None:
 
 # Statistics of topics
 
-_STATS = "{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}".format
+_STATS = Form("{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}")
 
 
 async def stats_all(call: Call) -> None:
@@ -333,7 +335,7 @@ def _print_master(call: Call, address: str, data: dict[str, Any]) -> None:
         f"\n#MasterCommitLogMaxOffset\t{data.get('masterCommitLogMaxOffset', 0)}"
         f"\n#SlaveNum\t{len(slaves)}\n#InSyncSlaveNum\t{data.get('inSyncSlaveNums', 0)}"
     )
-    form = "{:<32}  {:<16} {:>16} {:>16} {:>16} {:>16}".format
+    form = Form("{:<32}  {:<16} {:>16} {:>16} {:>16} {:>16}")
     call.line(form("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status",
                    "#TransferFromWhere"))  # fmt: skip
     for slave in slaves:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twinlog.admin import groups, messages
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
+from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
 from twinlog.client.message import Message
@@ -46,7 +47,7 @@ async def consumer_status(call: Call) -> None:
         )
         call.line(running_info_text(info).rstrip("\n"))
         return
-    form = "{:<10} {:<40} {:<20} {}".format
+    form = Form("{:<10} {:<40} {:<20} {}")
     call.line(form("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile"))
     directory = Path(tempfile.mkdtemp(prefix="mqadmin-consumer-status-"))
     found: dict[str, dict[str, Any]] = {}
@@ -123,7 +124,7 @@ def running_info_text(info: Mapping[str, Any]) -> str:
             f"SubExpression: {row.get('subString')}"
         )
     queues = _queues(info)
-    head = "{:<64}  {:<32}  {:<4}  {:<20}".format
+    head = Form("{:<64}  {:<32}  {:<4}  {:<20}")
     lines += ["", "", "#Consumer Offset#"]
     lines.append(head("#Topic", "#Broker Name", "#QID", "#Consumer Offset"))
     lines += [
@@ -183,7 +184,7 @@ def _process_text(process: Mapping[str, Any]) -> str:
 
 # queryMsgTraceById
 
-_TRACE = "{:<10} {:<20} {:<20} {:<20} {:<10} {:<10}".format
+_TRACE = Form("{:<10} {:<20} {:<20} {:<20} {:<10} {:<10}")
 
 
 async def query_msg_trace_by_id(call: Call) -> None:
@@ -258,7 +259,7 @@ async def cluster_rt(call: Call) -> None:
         raise CommandError("-i (interval) must be above 0", USAGE)
     amount, size = _amount_and_size(call)
     if not call.options.flag("p"):
-        call.line("{:<24}  {:<24}  {:<4}  {:<8}  {:<8}".format(
+        call.line(Form("{:<24}  {:<24}  {:<4}  {:<8}  {:<8}")(
             "#Cluster Name", "#Broker Name", "#RT", "#successCount", "#failCount"))  # fmt: skip
     async with _producer(call) as producer:
         while True:
@@ -306,7 +307,7 @@ async def check_msg_send_rt(call: Call) -> None:
     queues = (await call.admin.instance.route(topic)).write_queues(topic)
     if not queues:
         raise CommandError(f"topic {topic!r} has no queue that takes messages", FAILED)
-    form = "{:<32}  {:<4}  {:<20}    {}".format
+    form = Form("{:<32}  {:<4}  {:<20}    {}")
     call.line(form("#Broker Name", "#QID", "#Send Result", "#RT"))
     total, last_error = 0, ""
     async with _producer(call) as producer:

@@ -9,6 +9,7 @@ from twinlog.admin.groups import GroupMembers, GroupProgress, QueueProgress
 from twinlog.cli.exit_codes import NOT_FOUND, UNHEALTHY, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import cluster_names, masters, one_of_places
+from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.mqadmin.topics import delete_one
 from twinlog.cli.times import parse_time
 from twinlog.client.errors import BrokerError, ClientError, ConsumerNotOnlineError
@@ -118,8 +119,8 @@ async def consumer_progress(call: Call) -> None:
 def _print_progress(
     call: Call, progress: GroupProgress, owners: dict[MessageQueue, str] | None
 ) -> None:
-    plain = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}".format
-    with_client = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20} {:<20}  {}".format
+    plain = Form("{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}")
+    with_client = Form("{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20} {:<20}  {}")
     head = ["#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset"]
     if owners is None:
         call.line(plain(*head, "#Diff", "#LastTime"))
@@ -145,7 +146,7 @@ async def _progress_of_all(call: Call) -> None:
     from twinlog.admin import topics
 
     names = java.hash_order(await topics.list_topics(call.admin))
-    form = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}".format
+    form = Form("{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}")
     call.line(form("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     chosen = [n.removeprefix(RETRY_PREFIX) for n in names if n.startswith(RETRY_PREFIX)]
     members = await groups.members_of_many(call.admin, chosen)
@@ -172,13 +173,13 @@ def _online_cells(online: GroupMembers | None) -> tuple[str, str, str]:
 async def consumer_connection(call: Call) -> None:
     name = call.options.text("g")
     members = await groups.group_members(call.admin, name, address=call.options.get("b"))
-    form = "{:<36} {:<22} {:<10} {}".format
+    form = Form("{:<36} {:<22} {:<10} {}")
     call.line(form("#ClientId", "#ClientAddr", "#Language", "#Version"))
     for member in members.members:
         version = version_description(member.version)
         call.line(form(member.client_id, member.address, member.language, version))
     call.line("\nBelow is subscription:")
-    call.line("{:<20} {}".format("#Topic", "#SubExpression"))
+    call.line(Form("{:<20} {}")("#Topic", "#SubExpression"))
     by_topic = {entry.topic: entry for entry in members.subscriptions}
     for topic in java.hash_order(by_topic):
         call.line(f"{topic:<20} {by_topic[topic].sub_string}")
@@ -259,7 +260,7 @@ async def _reset(call: Call, timestamp: int, *, online: str, offline: str) -> No
         return
     if online:
         call.line(online)
-    form = "{:<40}  {:<40}  {:<40}".format
+    form = Form("{:<40}  {:<40}  {:<40}")
     call.line(form("#brokerName", "#queueId", "#offset"))
     for queue, offset in moved.items():
         call.line(form(java.front(queue.broker_name, 32), queue.queue_id, offset))
@@ -267,7 +268,7 @@ async def _reset(call: Call, timestamp: int, *, online: str, offline: str) -> No
 
 async def _reset_offline(call: Call, timestamp: int, force: bool) -> None:
     group, topic = call.options.text("g"), call.options.text("t")
-    form = "{:<20}  {:<20}  {:<20}  {:<20}  {:<20}  {:<20}".format
+    form = Form("{:<20}  {:<20}  {:<20}  {:<20}  {:<20}  {:<20}")
     call.line(form("#brokerName", "#queueId", "#brokerOffset", "#consumerOffset",
                    "#timestampOffset", "#rollbackOffset"))  # fmt: skip
     for entry in await _places(call, group, topic):

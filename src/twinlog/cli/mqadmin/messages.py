@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from twinlog.admin import messages
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
+from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.times import now_ms, parse_time
 from twinlog.client.consumer.subscription import parse_subscription
 from twinlog.client.message import RESERVED_PROPERTIES, Message, ReceivedMessage
@@ -67,7 +68,7 @@ async def _by_offset_id(call: Call, message_id: str) -> ReceivedMessage:
 async def query_msg_by_key(call: Call) -> None:
     topic, key = call.options.text("t"), call.options.text("k")
     found = await messages.query_by_key(call.admin, topic, key, max_count=64)
-    call.line("{:<50} {:>4} {:>40}".format("#Message ID", "#QID", "#Offset"))
+    call.line(Form("{:<50} {:>4} {:>40}")("#Message ID", "#QID", "#Offset"))
     for message in found:
         call.line(
             f"{message.message_id:<50} {message.queue.queue_id:>4} {message.queue_offset:>40}"
@@ -189,7 +190,7 @@ async def send_message(call: Call) -> None:
     message = Message(options.text("t"), options.text("p").encode(), tags=options.get("c"),
                       keys=keys)  # fmt: skip
     receipt = await _send(call, message, queue)
-    form = "{:<32}  {:<4}  {:<20}    {}".format
+    form = Form("{:<32}  {:<4}  {:<20}    {}")
     call.line(form("#Broker Name", "#QID", "#Send Result", "#MsgId"))
     call.line(form(receipt.queue.broker_name, receipt.queue.queue_id, receipt.status.name,
                    receipt.message_id))  # fmt: skip

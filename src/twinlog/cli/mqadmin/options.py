@@ -15,6 +15,7 @@ OWN = (
     Option("context", "context", True, False),
     Option("access-key", "access-key", True, False),
     Option("secret-key", "secret-key", True, False),
+    Option("output", "output", True, False),
     *(Option(name, name, bool(metavar), False) for name, (metavar, _) in OPTIONS.items()),
 )
 
@@ -57,6 +58,11 @@ def parse(verb: Verb, args: Sequence[str]) -> Values:
     rest = list(args)
     while rest:
         word = rest.pop(0)
+        if word in ("-o", "-ojson") and (word == "-ojson" or rest[:1] == ["json"]):
+            # No verb's own -o means anything with that value.
+            rest = rest[word == "-o" :]
+            values["output"] = "json"
+            continue
         if word.startswith("--"):
             name, separator, value = word[2:].partition("=")
             option = by_name.get(name)
@@ -82,6 +88,13 @@ def parse(verb: Verb, args: Sequence[str]) -> Values:
             text = f"mqadmin {verb.name}: -{option.letter} ({option.name}) is missing"
             raise CommandError(text, USAGE, hint=_see(verb))
     return Values(values)
+
+
+def wants_json(options: Values) -> bool:
+    output = options.text("output", "text")
+    if output not in ("json", "text"):
+        raise CommandError(f"--output {output}: json or text are known", USAGE)
+    return output == "json"
 
 
 def _value(verb: Verb, option: Option, given: str | None, rest: list[str]) -> str:
@@ -117,5 +130,5 @@ def help_text(verb: Verb) -> str:
         value = " <arg>" if option.has_value else ""
         need = "  (required)" if option.is_required else ""
         lines.append(f" -{option.letter},--{option.name}{value}{need}")
-    lines.append(f"With every verb: {', '.join(f'--{option.name}' for option in OWN)}")
+    lines.append(f"With every verb: -o json, {', '.join(f'--{option.name}' for option in OWN)}")
     return "\n".join(lines)

@@ -15,8 +15,9 @@ import click
 
 from twinlog.cli.exit_codes import INTERRUPTED, UNHEALTHY, USAGE, CommandError
 from twinlog.cli.lazy import complain, nearest
-from twinlog.cli.mqadmin.options import Values, help_text, parse
-from twinlog.cli.mqadmin.verbs import REFUSED, VERBS, Verb
+from twinlog.cli.mqadmin.options import Values, help_text, parse, wants_json
+from twinlog.cli.mqadmin.rows import Document
+from twinlog.cli.mqadmin.verbs import REFUSED, VERB_ALIASES, VERBS, Verb
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -31,9 +32,19 @@ class Call:
     options: Values
     session: Session
     missing: list[str] = field(default_factory=list)
+    document: Document | None = None  # With -o json: what will be printed.
 
     def line(self, text: str = "") -> None:
-        click.echo(text)
+        if self.document is None:
+            click.echo(text)
+        else:
+            self.document.add(text)
+
+    def end_round(self) -> None:
+        """All is said, or all of one round of a verb that repeats itself."""
+        if self.document is not None:
+            click.echo(self.document.text())
+            self.document = Document(self.document.verb)
 
     def incomplete(self, address: str, error: Exception) -> None:
         """A broker did not answer: the rest is printed, the exit code will be 10."""
@@ -72,6 +83,7 @@ def _run(args: list[str]) -> int:
 def find_verb(name: str) -> Verb:
     """By name, capitals or not."""
     lowered = {known.lower(): verb for known, verb in VERBS.items()}
+    lowered |= {alias.lower(): VERBS[known] for alias, known in VERB_ALIASES.items()}
     verb = lowered.get(name.lower())
     if verb is not None:
         return verb
@@ -115,7 +127,9 @@ def _execute(verb: Verb, options: Values) -> int:
     async def main() -> list[str]:
         async with session.admin() as admin:
             call = Call(admin, options, session)
+            call.document = Document(verb.name) if wants_json(options) else None
             await function(call)
+            call.end_round()
             return call.missing
 
     try:

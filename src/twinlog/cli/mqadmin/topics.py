@@ -8,6 +8,7 @@ from twinlog.admin import topics
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import cluster_names, masters, one_of_places
+from twinlog.cli.mqadmin.rows import Form
 from twinlog.client.errors import ClientError
 from twinlog.client.net.routes import TopicRoute
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
@@ -147,7 +148,7 @@ async def topic_route(call: Call) -> None:
     if "l" not in call.options:
         call.line(java.pretty_json(route_json(route)))
         return
-    form = "{:<45} {:<32} {:<50} {:<10} {:<11} {:<5}".format
+    form = Form("{:<45} {:<32} {:<50} {:<10} {:<11} {:<5}")
     call.line(form("#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue",
                    "#Perm"))  # fmt: skip
     by_name = {data.broker_name: data for data in route.queue_data}
@@ -170,7 +171,7 @@ async def topic_status(call: Call) -> None:
     entries = [entry for stats in found.values.values() for entry in stats]
     if not entries:
         raise CommandError(f"topic {name!r} has no queues", FAILED)
-    form = "{:<32}  {:<4}  {:<20}  {:<20}    {}".format
+    form = Form("{:<32}  {:<4}  {:<20}  {:<20}    {}")
     call.line(form("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for entry in sorted(entries, key=lambda entry: entry.queue):
         updated = java.human_time(entry.last_update_ms) if entry.last_update_ms > 0 else ""
@@ -196,7 +197,7 @@ async def topic_list(call: Call) -> None:
             call.line(name)
         return
     info = await call.admin.cluster()
-    call.line("{:<20}  {:<48}  {:<48}".format("#Cluster Name", "#Topic", "#Consumer Group"))
+    call.line(Form("{:<20}  {:<48}  {:<48}")("#Cluster Name", "#Topic", "#Consumer Group"))
     for name in names:
         if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             await _topic_list_line(call, name, cluster_names(info))
@@ -212,7 +213,7 @@ async def _topic_list_line(call: Call, name: str, clusters: dict[str, str]) -> N
         cluster, groups = "", []
     for group in java.hash_order(groups) or [""]:
         cells = (java.front(cluster, 20), java.front(name, 64), java.front(group, 64))
-        call.line("{:<20}  {:<64}  {:<64}".format(*cells))
+        call.line(Form("{:<20}  {:<64}  {:<64}")(*cells))
 
 
 async def allocate_mq(call: Call) -> None:

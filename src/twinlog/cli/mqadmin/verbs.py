@@ -14,6 +14,8 @@ _GROUPS = "twinlog.cli.mqadmin.groups"
 _MESSAGES = "twinlog.cli.mqadmin.messages"
 _EXPORTS = "twinlog.cli.mqadmin.exports"
 _CHECKS = "twinlog.cli.mqadmin.checks"
+_ACCOUNTS = "twinlog.cli.mqadmin.accounts"
+_BATCHES = "twinlog.cli.mqadmin.batches"
 _CONTROLLERS = "twinlog.cli.mqadmin.controllers"
 
 
@@ -155,22 +157,56 @@ VERBS = {
               "s:specialTopic"),
         _verb("exportConfigs", _EXPORTS, "Chief settings of the brokers to a file",
               "!c:clusterName= f:filePath="),
+        _verb("updateAclConfig", _ACCOUNTS, "Create or change an account",
+              f"{_PLACE} !a:accessKey= !s:secretKey= w:whiteRemoteAddress= i:defaultTopicPerm= "
+              "u:defaultGroupPerm= t:topicPerms= g:groupPerms= m:admin="),
+        _verb("deleteAclConfig", _ACCOUNTS, "Remove an account", f"{_PLACE} !a:accessKey="),
+        _verb("getAclConfig", _ACCOUNTS, "Accounts of brokers, without their secrets", _PLACE),
+        _verb("clusterAclConfigVersion", _ACCOUNTS, "Which version of its rules a broker has",
+              _PLACE),
+        _verb("updateGlobalWhiteAddr", _ACCOUNTS, "Addresses that need no account",
+              f"{_PLACE} !g:globalWhiteRemoteAddresses= p:aclFileFullPath="),
+        _verb("createUser", _ACCOUNTS, "Create an account",
+              f"{_PLACE} !u:username= !p:password= t:userType="),
+        _verb("updateUser", _ACCOUNTS, "Change an account",
+              f"{_PLACE} !u:username= p:password= t:userType= s:userStatus="),
+        _verb("deleteUser", _ACCOUNTS, "Remove an account", f"{_PLACE} !u:username="),
+        _verb("getUser", _ACCOUNTS, "One account, without its secret", f"{_PLACE} u:username="),
+        _verb("listUser", _ACCOUNTS, "Accounts, without their secrets", f"{_PLACE} f:filter="),
+        _verb("createAcl", _ACCOUNTS, "Let an account use topics or groups, or not",
+              f"{_PLACE} !s:subject= !r:resources= !a:actions= i:sourceIp= !d:decision="),
+        _verb("updateAcl", _ACCOUNTS, "Change what an account may use",
+              f"{_PLACE} !s:subject= !r:resources= !a:actions= i:sourceIp= !d:decision="),
+        _verb("deleteAcl", _ACCOUNTS, "Take permissions from an account",
+              f"{_PLACE} !s:subject= r:resources="),
+        _verb("getAcl", _ACCOUNTS, "What an account may use", f"{_PLACE} s:subject="),
+        _verb("listAcl", _ACCOUNTS, "What accounts may use", f"{_PLACE} s:subject= r:resource="),
+        _verb("updateTopicList", _BATCHES, "Create or change the topics of a file",
+              f"{_PLACE} !f:filename="),
+        _verb("updateSubGroupList", _BATCHES, "Create or change the groups of a file",
+              f"{_PLACE} !f:filename="),
+        _verb("sendMsgStatus", _BATCHES, "Send to a broker and show each answer",
+              "!b:brokerName= s:messageSize= c:count="),
+        _verb("startMonitoring", _BATCHES, "Report lags and members of all groups, every minute",
+              ""),
         _verb("exportMetrics", _EXPORTS, "Statistics of the brokers to a file",
               "!c:clusterName= f:filePath="),
     )
 }  # fmt: skip
 
+# Other names of a verb.
+VERB_ALIASES = {
+    "getAccessConfigSubCommand": "getAclConfig",
+    "deleteAccessConfig": "deleteAclConfig",
+}
+
 # Apache's other verbs, each with what to do instead.
 REFUSED = {
-    "updateTopicList": "use updateTopic for each",
-    "updateSubGroupList": "use updateSubGroup for each",
     "updateStaticTopic": "static topics are RocketMQ 5's",
     "remappingStaticTopic": "static topics are RocketMQ 5's",
     "setConsumeMode": "POP consumption is RocketMQ 5's",
-    "startMonitoring": "see: twinlog group progress --watch",
-    "sendMsgStatus": "see: twinlog bench latency",
     "dumpCompactionLog": "there is no compaction log",
-    "resetMasterFlushOffset": "it belongs to RocketMQ 5's replication",
+    "resetMasterFlushOffset": "slaves count what they have flushed: there is nothing to reset",
     "getColdDataFlowCtrInfo": "cold data control is RocketMQ 5's",
     "updateColdDataFlowCtrGroupConfig": "cold data control is RocketMQ 5's",
     "removeColdDataFlowCtrGroupConfig": "cold data control is RocketMQ 5's",
@@ -181,21 +217,6 @@ REFUSED = {
     "rocksDBConfigToJson": "settings are JSON files here",
     "exportMetadataInRocksDB": "use exportMetadata",
     "exportPopRecord": "POP consumption is RocketMQ 5's",
-    "updateAclConfig": "edit conf/plain_acl.yml of the broker: it is read again by itself",
-    "deleteAclConfig": "edit conf/plain_acl.yml of the broker: it is read again by itself",
-    "clusterAclConfigVersion": "see the broker's log",
-    "updateGlobalWhiteAddr": "edit conf/plain_acl.yml of the broker: it is read again by itself",
-    "getAccessConfigSubCommand": "it would print secrets",
-    "createUser": "accounts are in conf/plain_acl.yml",
-    "updateUser": "accounts are in conf/plain_acl.yml",
-    "deleteUser": "accounts are in conf/plain_acl.yml",
-    "getUser": "accounts are in conf/plain_acl.yml",
-    "listUser": "it would print passwords",
-    "copyUser": "accounts are in conf/plain_acl.yml",
-    "createAcl": "accounts are in conf/plain_acl.yml",
-    "updateAcl": "accounts are in conf/plain_acl.yml",
-    "deleteAcl": "accounts are in conf/plain_acl.yml",
-    "getAcl": "accounts are in conf/plain_acl.yml",
-    "listAcl": "accounts are in conf/plain_acl.yml",
-    "copyAcl": "accounts are in conf/plain_acl.yml",
+    "copyUser": "secrets cannot be read: copy conf/plain_acl.yml, or use createUser",
+    "copyAcl": "copy conf/plain_acl.yml, or use createAcl",
 }
