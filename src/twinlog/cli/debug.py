@@ -59,7 +59,7 @@ def debug() -> None:
 def bundle(session: Session, out: Path | None, directory: Path | None) -> int:
     """Status, settings without secrets, metrics, logs, stacks and a short profile, as one archive.
 
-    What cannot be had is named in its `manifest.json`; the rest is there all the same.
+    What cannot be had is named in its `manifest.json`; the rest is there nevertheless.
     """
     file = out or Path(f"twinlog-debug-{datetime.now():%Y%m%d-%H%M%S}.tar.gz")
     collected = Bundle()
