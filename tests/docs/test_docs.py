@@ -133,3 +133,13 @@ def test_rows_of_the_readme_name_the_tests_that_back_them() -> None:
     there = {path.name for path in (ROOT / "tests" / "interop").glob("test_*.py")}
     assert named <= there
     assert {name for name in there if name not in described} == set()
+
+
+def test_the_page_about_layers_names_every_package() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.split("## Layers")[1].split("\n## ")[0]
+    named = set(
+        re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)))
+    )
+    packages = {path.parent.name for path in (ROOT / "src" / "twinlog").glob("*/__init__.py")}
+    assert named == packages
