@@ -251,7 +251,10 @@ class Controllers:
             timeout_ms=STATUS_TIMEOUT_MS,
         )
         silent = {a for a, e in found.failures.items() if isinstance(e, RequestTimeoutError)}
-        return Observed(await self.groups(), _merged(found), frozenset(silent))
+        groups = await self.groups()
+        latest = await self._ask_journals([self.leader], headers.EventsRequestHeader())
+        found.values.update(latest.values)  # What was decided while others were waited for.
+        return Observed(groups, _merged(found), frozenset(silent))
 
     async def _ask_journals(
         self,

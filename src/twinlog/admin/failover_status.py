@@ -92,7 +92,8 @@ def controlled_group(
     if fixed_master and not facts.master_epoch:
         state = GroupState.NOT_ADOPTED
         reason = f"{fixed_master} serves as its file says; {facts.waiting or 'nobody is heard'}"
-    hung = [replica for replica in facts.replicas if replica.address in silent]
+    # Of one that its controller does not hear either this is said already.
+    hung = [r for r in facts.replicas if r.address in silent and r.is_alive]
     if hung and state is not GroupState.FROZEN:
         state = min(state, GroupState.DEGRADED, key=list(GroupState).index)
         names = " and ".join(_name(facts, replica) for replica in hung)
