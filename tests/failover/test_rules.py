@@ -5,6 +5,7 @@ The pure cores have theirs in tests/unit/ha and tests/unit/controller.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from twinlog.broker.group.role_change import RoleChange
 from twinlog.broker.server import Broker
 from twinlog.ha.twin.wire import ErrorCode, Hello
 from twinlog.remoting.codes import RequestCode, ResponseCode
+from twinlog.remoting.command import RemotingCommand
 
 TOPIC, QUEUE = "load", 0
 
@@ -411,3 +413,29 @@ async def test_without_controller_and_slave_sends_end_with_12_and_then_14(tmp_pa
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert remark.startswith("service not available now: no word from the controller")
         assert first.store.commit_log.max_offset == end
+
+
+async def test_a_deposed_master_that_cannot_store_the_epoch_passes_sends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is full: it follows nobody, but knows who leads."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert first.replicas is not None
+        assert first.relay is not None
+
+        async def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(first.replicas._stored, "save", full)
+        header = {"clusterName": "DefaultCluster", "brokerName": GROUP, "brokerId": 2,
+                  "designateElect": "true"}  # fmt: skip
+        command = RemotingCommand.request(RequestCode.CONTROLLER_ELECT_MASTER, header)
+        answer = await group.brokers.client.invoke(group.controller.address, command, 30_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        await until(lambda: second.role.is_master)
+        await group.in_sync(1)
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        assert first.relay.relayed_count == 1
+        monkeypatch.undo()
+        await until(lambda: first.ha.is_linked)

@@ -70,7 +70,8 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[Event]:
 
 def _role(before: Snapshot, after: Snapshot) -> Iterator[Event]:
     if (before.role, before.epoch) != (after.role, after.epoch):
-        yield "role-changed", {"from": before.role, "to": after.role, "epoch": after.epoch}
+        # Not "from": that is who wrote an event, where journals are merged.
+        yield "role-changed", {"was": before.role, "to": after.role, "epoch": after.epoch}
 
 
 def _replicas(before: Snapshot, after: Snapshot) -> Iterator[Event]:
@@ -89,7 +90,8 @@ def _replicas(before: Snapshot, after: Snapshot) -> Iterator[Event]:
 
 
 def _link(before: Snapshot, after: Snapshot) -> Iterator[Event]:
-    if before.is_linked and not after.is_linked:
+    is_same_role = (before.role, before.epoch) == (after.role, after.epoch)
+    if before.is_linked and not after.is_linked and is_same_role:  # Else it has yet to dial.
         yield "master-lost", {"master": after.master, "reason": after.link_reason}
     elif after.is_linked and not before.is_linked:
         yield "master-found", {"master": after.master}

@@ -16,7 +16,7 @@ REFUSED = Departed("h/2", 6, "no credentials", False)
 ROWS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
     ({}, {}, []),
     ({"role": "SLAVE"}, {"role": "SYNC_MASTER", "epoch": 4},
-     [("role-changed", {"from": "SLAVE", "to": "SYNC_MASTER", "epoch": 4})]),
+     [("role-changed", {"was": "SLAVE", "to": "SYNC_MASTER", "epoch": 4})]),
     ({}, {"replicas": {"h/1": ""}}, [("replica-joined", {"replica": "h/1"})]),
     ({}, {"replicas": {"h/1": "is behind"}},
      [("replica-joined", {"replica": "h/1"}),
@@ -36,6 +36,9 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, dict[str, Any]]
     ({"master": "m"}, {"master": "m", "is_linked": False, "link_reason": "reset"},
      [("master-lost", {"master": "m", "reason": "reset"})]),
     ({"is_linked": False}, {"master": "m"}, [("master-found", {"master": "m"})]),
+    # A new epoch: the slave has yet to dial whoever leads it.
+    ({"epoch": 1}, {"epoch": 2, "master": "m", "is_linked": False},
+     [("role-changed", {"was": "", "to": "", "epoch": 2})]),
     ({}, {"damage": "differs"}, [("replication-stopped", {"reason": "differs"})]),
     ({"damage": "differs"}, {}, [("replication-goes-on", {})]),
     ({"log_end": 90}, {"cut_count": 1, "log_end": 70},
