@@ -84,7 +84,7 @@ def test_what_happens_to_a_pair(tmp_path: Path) -> None:
         assert back["time"] >= late["time"]
 
         # Before the kill there is its own start: the journal has survived.
-        own = [event for event in journal.read() if event["broker"] == slave.address]
+        own = [event for event in journal.read() if event.get("broker") == slave.address]
         assert [event["event"] for event in own].count("broker-started") == 2
         file = slave.store / "twinlog" / "events"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -100,6 +100,11 @@ def test_what_happens_to_a_pair(tmp_path: Path) -> None:
         master.kill()
         lost = journal.wait("master-lost", broker=slave.address)
         assert lost["reason"]
+        # The name server tells who came into the route, and who left it.
+        gone = journal.wait("broker-left", broker=master.address)
+        assert gone["reason"].startswith("connection")
+        came = journal.wait("broker-registered", broker=slave.address)
+        assert (came["nameServer"], came["brokerId"]) == (namesrv.address, 1)
         times = [event["time"] for event in journal.read()]
         assert times == sorted(times)
         assert journal.read("--since", "1ms") == []

@@ -1,4 +1,4 @@
-"""Events of a cluster: the journals of all its brokers and controllers, merged by time."""
+"""Events of a cluster: the journals of brokers, controllers and name servers, merged by time."""
 
 from __future__ import annotations
 
@@ -56,4 +56,5 @@ async def _journals(admin: Admin, name: str | None) -> list[str]:
         if name in (None, broker_name)
         for address in broker.broker_addrs.values()
     ]
-    return [*replicas, *await find_controllers(admin)]
+    servers = admin.instance.name_servers.addresses
+    return list(dict.fromkeys([*replicas, *await find_controllers(admin), *servers]))

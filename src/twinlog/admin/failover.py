@@ -296,7 +296,8 @@ def _merged(found: Gathered[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 _NOT_HA = frozenset(
     {
         "configuration-changed", "contained-error", "damage-found", "damage-lost", "disk-level",
-        "index-healed", "queue-healed", "range-differs", "requests-refused", "store-healed",
+        "index-differs", "index-healed", "name-server-started", "name-server-stopping",
+        "queue-healed", "range-differs", "requests-refused", "store-healed",
         "table-healed", "table-not-saved", "table-saved",
     }
 )  # fmt: skip

@@ -24,6 +24,7 @@ from twinlog.namesrv.routes import (
     RouteTableFullError,
     TopicScope,
 )
+from twinlog.namesrv.watch import NamesrvWatch
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.audit import AuditLog, Door
@@ -40,6 +41,7 @@ from twinlog.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import BodyTooLargeError, CommandError
 from twinlog.remoting.headers import namesrv as headers
+from twinlog.remoting.headers.controller import EventsRequestHeader
 from twinlog.remoting.request_table import (
     ADMIN,
     ANY_ACCOUNT,
@@ -79,7 +81,9 @@ class NamesrvProcessor:
         guard: AccessGuard | None = None,
         failures: Failures | None = None,
         controller_address: Callable[[], str] = lambda: "",
+        watch: NamesrvWatch,
     ) -> None:
+        self._watch = watch
         self._controller_address = controller_address
         self._failures = failures
         self._config = config
@@ -240,6 +244,13 @@ class NamesrvProcessor:
             ),
             Row(code.GET_NAMESRV_CONFIG, NoHeader, self._get_config, ADMIN, UNUSED_BODY),
             Row(code.TWINLOG_INFO, NoHeader, self._info, ANY_ACCOUNT, UNUSED_BODY),
+            Row(
+                code.TWINLOG_EVENTS,
+                EventsRequestHeader,
+                self._watch.answer,
+                ANY_ACCOUNT,
+                UNUSED_BODY,
+            ),
         ]
 
     def handle(self, connection: ServerConnection, request: Request) -> None:
@@ -354,6 +365,7 @@ class NamesrvProcessor:
         header = request.header(headers.UnregisterBrokerRequestHeader)
         broker = _identity(header)
         self._routes.unregister(broker)
+        self._watch.left(broker.address, "it unregistered")
         _LOG.info(
             "broker unregistered name=%s id=%d address=%s",
             broker.broker_name, broker.broker_id, broker.address,
@@ -389,6 +401,7 @@ class NamesrvProcessor:
     def connection_lost(self, connection: ServerConnection) -> None:
         """A closed connection takes the brokers that registered over it out at once."""
         for address in self._routes.connection_lost(connection):
+            self._watch.left(address, f"connection {connection.close_reason}")
             _LOG.info(
                 "broker gone address=%s reason=connection %s", address, connection.close_reason
             )
@@ -396,6 +409,7 @@ class NamesrvProcessor:
     def expire(self) -> None:
         """Take brokers without a sign of life out of the route and close their connections."""
         for live, reason in self._routes.expire(self._clock.monotonic_ms()):
+            self._watch.left(live.address, reason)
             _LOG.warning("broker gone address=%s reason=%s", live.address, reason)
             if isinstance(live.connection, ServerConnection):
                 live.connection.close(reason)

@@ -16,6 +16,7 @@ from twinlog.namesrv.kv_config import KVConfigManager
 from twinlog.namesrv.metrics import NamesrvMetrics
 from twinlog.namesrv.processor import NamesrvProcessor
 from twinlog.namesrv.routes import RouteInfoManager
+from twinlog.namesrv.watch import NamesrvWatch
 from twinlog.observe.collect import Source, Sources
 from twinlog.observe.health import Facts, ServerFacts
 from twinlog.observe.observer import Observed
@@ -29,6 +30,7 @@ from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.config import NamesrvConfig
+from twinlog.runtime.config_key import declarations
 from twinlog.runtime.disk import Disk, PosixDisk
 from twinlog.runtime.saving import SaveService
 from twinlog.runtime.tasks import TaskOwner
@@ -61,6 +63,11 @@ class Namesrv:
         self.guard: AccessGuard | None = None
         if config.acl_enable:
             self.guard = AccessGuard(rule_files(disk, config.rocketmq_home))
+        self.watch = NamesrvWatch(self.routes, disk, clock, config.kv_config_path)
+        self.watch.address = lambda: self.address
+        self.watch.failures = self.failures
+        self.watch.settings = self._live_settings
+        self.watch.unsaved = lambda: self._saves.problems
         self.processor = NamesrvProcessor(
             config=config,
             routes=self.routes,
@@ -70,6 +77,7 @@ class Namesrv:
             guard=self.guard,
             failures=self.failures,
             controller_address=self._controller_address,
+            watch=self.watch,
         )
         self._saves = SaveService(clock, [self.kv.saver])
         self._remoting: RemotingServer | None = None
@@ -130,7 +138,12 @@ class Namesrv:
                 "service": 0 if self._remoting is None else len(self._remoting.connections)
             },
             refusal_labels=refusal_labels,
+            watch=self.watch,
         )
+
+    def _live_settings(self) -> dict[str, str]:
+        declared = declarations(type(self.config)).values()
+        return {d.key: str(getattr(self.config, d.name)) for d in declared if d.says.is_live}
 
     def _facts(self) -> Facts:
         unsaved = tuple(f"{name}: {why}" for name, why in self._saves.problems.items())

@@ -7,6 +7,7 @@ only to a peer that has said it is twinlog.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum, unique
 
 OWN_VERSION = (
@@ -306,3 +307,12 @@ def refusal_labels(request_code: int, response_code: int) -> tuple[str, str, str
     """Names of a request and of the answer that refused it, for metrics and events."""
     request = _REQUEST_NAMES.get(request_code, "OTHER")
     return request, str(response_code), _RESPONSE_NAMES.get(response_code, "OTHER")
+
+
+def refused_by_reason(refusals: Mapping[tuple[int, int], int]) -> dict[str, int]:
+    """How often requests were refused, by `REQUEST reason`, from counts by the two codes."""
+    found: dict[str, int] = {}
+    for (request, response), count in refusals.items():
+        name, _, reason = refusal_labels(request, response)
+        found[f"{name} {reason}"] = found.get(f"{name} {reason}", 0) + count
+    return found

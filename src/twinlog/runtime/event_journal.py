@@ -1,7 +1,8 @@
 """What changed and why, as JSON lines in two files of bounded size: `events` and `events.1`.
 
-Kept by controllers and brokers in the same form, so that the lines of a cluster merge by time. A
-line that cannot be written is logged and left out: events explain, nothing depends on them.
+Kept by controllers, brokers and name servers in the same form, so that the lines of a cluster merge
+by time. A line that cannot be written is logged and left out: events explain, nothing depends on
+them.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ FOR_EVERY_ACCOUNT = {
     RequestCode.GET_UNIT_TOPIC_LIST,
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    RequestCode.TWINLOG_EVENTS,
     RequestCode.TWINLOG_INFO,
 }
 # Codes that show or change how the server is, or who is in its routes.

@@ -13,7 +13,7 @@ from twinlog.ha.status import HAStatus
 from twinlog.observe.changes import Departed, Snapshot, changes
 from twinlog.observe.health import DiskFacts
 from twinlog.remoting.bodies.controller import Events
-from twinlog.remoting.codes import ResponseCode, refusal_labels
+from twinlog.remoting.codes import ResponseCode, refused_by_reason
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.controller import EventsRequestHeader
 from twinlog.remoting.server import ServerConnection
@@ -112,7 +112,7 @@ class BrokerWatch:
             refusal=facts.refusal[:_REASON_MAX],
             disks={disk.path: _level(disk) for disk in facts.disks},
             contained={f.what: (f.count, f.last_error) for f in broker.failures.table.values()},
-            refused=_refused(broker.failures.refusals),
+            refused=refused_by_reason(broker.failures.refusals),
             cut_count=broker.store.commit_log.cut_count,
             log_end=broker.store.commit_log.max_offset,
             settings={key: str(getattr(broker.config, name)) for key, name in self._live},
@@ -135,14 +135,6 @@ def _departed(status: HAStatus) -> tuple[Departed, ...]:
         Departed(name, departed.until_ms, departed.reason[:_REASON_MAX], departed.was_slave)
         for name, departed in zip(names, status.departed, strict=True)
     )
-
-
-def _refused(refusals: dict[tuple[int, int], int]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for (request, response), count in refusals.items():
-        name, _, reason = refusal_labels(request, response)
-        found[f"{name} {reason}"] = found.get(f"{name} {reason}", 0) + count
-    return found
 
 
 def _level(disk: DiskFacts) -> str:

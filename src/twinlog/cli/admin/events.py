@@ -48,8 +48,8 @@ def events(
 ) -> int:
     """Roles, replicas, lag, disks, refusals, errors, recoveries, cuts and settings: what changed.
 
-    Merged by time from the journals of all brokers and controllers that answer. A broker that is
-    down keeps its journal in store/twinlog/events and tells it when it is back.
+    Merged by time from the journals of all servers that answer. A broker that is down keeps its
+    journal in store/twinlog/events and tells it when it is back.
     """
 
     async def read(admin: Admin, since_ms: int | None, count: int | None) -> list[Event]:
