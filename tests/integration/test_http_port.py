@@ -28,6 +28,7 @@ from support.twinlog_servers import (
 )
 from twinlog.observe.families import ALL, BROKER, CONTROLLER, FAMILIES, NAMESRV, Family
 from twinlog.remoting.codes import RequestCode
+from twinlog.runtime.compiled import code_tier
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -143,6 +144,7 @@ def test_numbers_of_a_pair(servers: dict[str, Process]) -> None:
     assert value(master, "rocketmq_consumer_lag_messages", consumer_group="g") >= 1
     assert value(master, "rocketmq_consumer_lag_latency", consumer_group="g") > 0
     assert value(master, "twinlog_consumer_queue_lag_messages", queue_id="0") >= 1
+    assert value(master, "twinlog_build_info", code=code_tier()) == 1
     assert value(master, "twinlog_replicas") == 1
     assert value(master, "twinlog_replicas_in_sync") == 1
     assert value(master, "twinlog_replica_in_sync", replica="127.0.0.1/1", zone="north") == 1

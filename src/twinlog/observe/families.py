@@ -227,8 +227,8 @@ QUEUE_LAG = _family(
 # Ours: every server
 
 BUILD_INFO = _family(
-    "twinlog_build_info", _G, "Always 1; the labels say what runs.", "version", "python",
-    servers=ALL,
+    "twinlog_build_info", _G, "Always 1; the labels say what runs, compiled or pure.",
+    "version", "python", "code", servers=ALL,
 )  # fmt: skip
 LOOP_LAG = _family(
     "twinlog_loop_lag_seconds", _H, "How late the event loop was, looked at ten times per second.",

@@ -11,6 +11,7 @@ from twinlog.observe import families
 from twinlog.observe.collect import Samples
 from twinlog.observe.health import Health
 from twinlog.observe.loop_lag import LoopLag
+from twinlog.runtime.compiled import code_tier
 from twinlog.runtime.failures import Failures
 
 
@@ -28,7 +29,7 @@ class ServerMetrics:
         refusal_labels: Callable[[int, int], tuple[str, str, str]],
         scrape_seconds: Callable[[], float],
     ) -> None:
-        self._version = version
+        self._build = (version, platform.python_version(), code_tier())
         self._failures = failures
         self._loop_lag = loop_lag
         self._health = health
@@ -39,8 +40,7 @@ class ServerMetrics:
 
     def collect(self, out: Samples) -> Iterator[Metric]:
         yield from self._process.collect()
-        version = (self._version, platform.python_version())
-        yield from out.many(families.BUILD_INFO, [(version, 1)])
+        yield from out.many(families.BUILD_INFO, [(self._build, 1)])
         yield from self._collect_health(out)
         yield out.histogram(families.LOOP_LAG, self._loop_lag.histogram)
         yield out.one(families.LOOP_LAG_MAX, self._loop_lag.recent_max_ms() / 1000)
