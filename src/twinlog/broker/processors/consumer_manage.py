@@ -23,6 +23,7 @@ from twinlog.remoting.command import Request
 from twinlog.remoting.headers.base import QueueHeader
 from twinlog.remoting.headers.clients import GetConsumerListByGroupRequestHeader
 from twinlog.remoting.headers.offsets import (
+    GetEarliestMsgStoretimeRequestHeader,
     QueryConsumerOffsetRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -132,7 +133,7 @@ class ConsumerManageProcessor:
 
     def earliest_time(self, connection: ServerConnection, request: Request) -> None:
         """GET_EARLIEST_MSG_STORETIME (32)."""
-        header = request.header(QueueHeader)
+        header = request.header(GetEarliestMsgStoretimeRequestHeader)
         timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
         connection.reply(request, header={"timestamp": timestamp})
 
