@@ -176,16 +176,31 @@ def test_what_destroys_asks_first(pair: ConsolePair, http: httpx.Client) -> None
     assert line["account"] == "token (admin)"
 
 
+def test_the_origin_of_each_key_is_said(pair: ConsolePair, http: httpx.Client) -> None:
+    def origins(only: str = "") -> dict[str, str]:
+        rows = http.get("/api/configuration", params={"only": only}).json()["rows"]
+        return {row["key"]: row["origin"] for row in rows}
+
+    broker = http.get("/api/configuration").json()["broker"]
+    assert origins()["brokerName"] == "file"
+    assert origins()["deleteWhen"] == "default"
+    change = {"broker": broker, "key": "deleteWhen", "value": "05"}
+    assert http.post("/api/configuration", json=change).status_code == 200
+    assert origins("set")["deleteWhen"] == "run time"
+    assert "default" not in origins("set").values()
+    assert "changed at run time" in pair.browser().get("/configuration", only="set").text
+
+
 def test_only_live_keys_are_changed(pair: ConsolePair, http: httpx.Client) -> None:
     rows = {row["key"]: row for row in http.get("/api/configuration").json()["rows"]}
     assert rows["fileReservedTime"]["effect"] == "live"
     assert rows["storePathRootDir"]["effect"] == "restart"
-    assert rows["storePathRootDir"]["origin"] == "set"
+    assert rows["storePathRootDir"]["origin"] == "file"
     assert rows["fileReservedTime"]["origin"] == "default"
     change = {"broker": pair.master, "key": "fileReservedTime", "value": "36"}
     assert http.post("/api/configuration", json=change).status_code == 200
     after = http.get("/api/configuration", params={"search": "fileReservedTime"}).json()["rows"]
-    assert [(row["value"], row["origin"]) for row in after] == [("36", "set")]
+    assert [(row["value"], row["origin"]) for row in after] == [("36", "run time")]
     path = {**change, "key": "storePathRootDir", "value": "/tmp/elsewhere"}
     assert http.post("/api/configuration", json=path).status_code == 409
     assert http.post("/api/configuration", json={**change, "value": "x"}).status_code == 400

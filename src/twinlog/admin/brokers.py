@@ -11,9 +11,13 @@ from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import ClientError
 from twinlog.client.net.calls import json_object
 from twinlog.message.perm import PERM_WRITE
+from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.headers.admin import ViewBrokerStatsDataRequestHeader
+from twinlog.remoting.headers.admin import (
+    GetBrokerConfigRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
 from twinlog.runtime.numbers import number_of
 
 
@@ -133,6 +137,20 @@ async def broker_config(admin: Admin, address: str) -> dict[str, str]:
     """All settings of a broker."""
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONFIG, action="settings")
     return read_properties(answer.body)
+
+
+async def broker_config_origins(
+    admin: Admin, address: str
+) -> tuple[dict[str, str], dict[str, str] | None]:
+    """All settings of a broker, and where each that is not a default is from: file, command line,
+    environment or run time. None of a broker that cannot say so."""
+    answer = await admin.ask(
+        address, RequestCode.GET_BROKER_CONFIG, GetBrokerConfigRequestHeader(twinlog_origins=True),
+        action="settings",
+    )  # fmt: skip
+    text = answer.ext().get("twinlogOrigins")
+    values = read_properties(answer.body)
+    return values, None if text is None else dict(fastjson.loads(text.encode()))
 
 
 async def update_broker_config(admin: Admin, address: str, changes: Mapping[str, str]) -> Request:

@@ -624,7 +624,13 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
             _fields("broker_name", "broker_role"),
         ),
         Row(code.UPDATE_BROKER_CONFIG, NoHeader, admin.update, ADMIN, SMALL_BODY, _keys_of_body),
-        Row(code.GET_BROKER_CONFIG, NoHeader, admin.get, ADMIN_UNLESS_APACHE, UNUSED_BODY),
+        Row(
+            code.GET_BROKER_CONFIG,
+            admin_headers.GetBrokerConfigRequestHeader,
+            admin.get,
+            ADMIN_UNLESS_APACHE,
+            UNUSED_BODY,
+        ),
         Row(
             code.CLEAN_EXPIRED_CONSUMEQUEUE,
             NoHeader,

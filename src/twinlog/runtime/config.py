@@ -32,6 +32,7 @@ from twinlog.runtime.config_key import (
     Declaration,
     Effect,
     Finding,
+    Origin,
     declarations,
     spellings,
     undone,
@@ -112,8 +113,10 @@ def load_broker_config(
     """The broker's configuration: defaults, then the file, then `overrides` (keys as in a file)."""
     variables = os.environ if environment is None else environment
     loaded = _load(BrokerConfig, path, overrides or {}, variables)
-    if loaded.config.namesrv_addr is None:
-        loaded.config.namesrv_addr = variables.get("NAMESRV_ADDR") or None
+    config = loaded.config
+    if config.namesrv_addr is None and variables.get("NAMESRV_ADDR"):
+        config.namesrv_addr = variables["NAMESRV_ADDR"]
+        config.origins["namesrvAddr"] = Origin.ENVIRONMENT
     if loaded.config.enable_controller_mode:
         _settle_group(loaded, path)
     return loaded
@@ -161,10 +164,11 @@ def _load(
     reader = _Reader(struct)
     if environment.get("ROCKETMQ_HOME"):
         reader.values["rocketmq_home"] = environment["ROCKETMQ_HOME"]
+        reader.origins["rocketmqHome"] = Origin.ENVIRONMENT
     if path is not None:
         reader.read(path, _read_entries(path))
     reader.read(_COMMAND_LINE, (Entry(0, key, value) for key, value in overrides.items()))
-    config = struct(**reader.values, tls=reader.tls_config(path))
+    config = struct(**reader.values, tls=reader.tls_config(path), origins=reader.origins)
     for finding in _findings(config):
         reader.add(finding, path or _COMMAND_LINE)
     if reader.faults:
@@ -201,6 +205,7 @@ class _Reader:
         self._known = spellings(struct)
         self.values: dict[str, Any] = {}
         self.given: set[str] = set()
+        self.origins: dict[str, str] = {}
         self.warnings: list[str] = []
         self.faults: list[Fault] = []
         self._texts: dict[str, str] = {}
@@ -237,6 +242,8 @@ class _Reader:
         try:
             self.values[declared.name] = declared.convert(entry.value)
             self.given.add(declared.name)
+            is_typed = where == _COMMAND_LINE
+            self.origins[declared.key] = Origin.COMMAND_LINE if is_typed else Origin.FILE
         except ConfigValueError as error:
             self.faults.append(Fault(where, entry.key, entry.value, error.reason))
 
@@ -294,6 +301,8 @@ def update_config(config: AnyConfig, changes: Mapping[str, str]) -> list[str]:
     if faults:
         raise ConfigError(faults)
     changed = [name for name, value in values.items() if getattr(config, name) != value]
+    keys = declarations(type(config))
     for name in changed:
         setattr(config, name, values[name])
+        config.origins[keys[name].key] = Origin.RUN_TIME
     return changed

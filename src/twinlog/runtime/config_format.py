@@ -135,7 +135,7 @@ def properties_text(config: msgspec.Struct) -> str:
         f"{key_of(name)}={text_of(value)}\n"
         for name in config.__struct_fields__
         if (value := getattr(config, name)) is not None
-        and not isinstance(value, msgspec.Struct)
+        and not isinstance(value, msgspec.Struct | dict)
         and not name.endswith(("_secret", "_secret_key"))
     ]
     return "".join(sorted(lines))

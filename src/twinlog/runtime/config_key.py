@@ -181,6 +181,15 @@ class Declaration:
             raise ConfigValueError(self.key, f"expected {self.values}") from error
 
 
+class Origin(StrEnum):
+    """Where the value of a key is from, if not from its declaration."""
+
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    COMMAND_LINE = "command line"
+    RUN_TIME = "run time"
+
+
 @functools.cache
 def declarations(struct: type[msgspec.Struct]) -> Mapping[str, Declaration]:
     """The keys of a configuration by attribute, in the order of their declaration."""

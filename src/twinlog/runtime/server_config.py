@@ -79,6 +79,8 @@ class ServerConfig(msgspec.Struct, kw_only=True):
         bool, used("Connect to other servers over TLS, with the files of tls.client.*.")
     ] = False
     tls: TlsConfig = msgspec.field(default_factory=TlsConfig)
+    origins: dict[str, str] = msgspec.field(default_factory=dict)
+    """Where a value is from, by key: `Origin`. A key that is not here has its default."""
 
     # Where log lines go and how they look; see `runtime/log_config.py`.
     twinlog_log_level: Annotated[

@@ -17,6 +17,7 @@ from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
+from twinlog.remoting.headers.admin import GetBrokerConfigRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
@@ -98,9 +99,11 @@ class AdminConfigProcessor:
 
     def get(self, connection: ServerConnection, request: Request) -> None:
         """GET_BROKER_CONFIG (26)."""
-        version = fastjson.dumps(self.data_version.to_json()).decode()
-        body = self._config.to_properties().encode()
-        connection.reply(request, header={"version": version}, body=body)
+        header = {"version": fastjson.dumps(self.data_version.to_json()).decode()}
+        if request.header(GetBrokerConfigRequestHeader).twinlog_origins:
+            origins = {key: str(origin) for key, origin in self._config.origins.items()}
+            header["twinlogOrigins"] = fastjson.dumps(origins).decode()
+        connection.reply(request, header=header, body=self._config.to_properties().encode())
 
     def clean_expired_queues(self, connection: ServerConnection, request: Request) -> None:
         """CLEAN_EXPIRED_CONSUMEQUEUE (306)."""

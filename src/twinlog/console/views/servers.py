@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -26,7 +27,7 @@ from twinlog.console.views.messages import MessageRow, row_of
 from twinlog.remoting.headers.admin import CreateAccessConfigRequestHeader
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.config_format import ConfigValueError
-from twinlog.runtime.config_key import Effect, fixed_reason, spellings
+from twinlog.runtime.config_key import Declaration, Effect, fixed_reason, spellings
 
 
 class ConnectionRow(Struct, frozen=True):
@@ -62,7 +63,8 @@ class ConfigParams(Struct, frozen=True):
 
 
 class ConfigRow(Struct, frozen=True, kw_only=True):
-    """One key. `effect`: live, restart, none or refused; `origin`: default or set."""
+    """One key. `effect`: live, restart, none or refused; `origin`: default, file, command line,
+    environment or run time, and of a broker that does not say, default or set."""
 
     key: str
     value: str
@@ -97,14 +99,14 @@ async def configuration(context: Context, params: ConfigParams) -> Configuration
     if not address:
         return Configuration("", [], [])
     _check_address(address, [entry["address"] for entry in known])
-    values = await brokers.broker_config(context.admin, address)
-    rows = [config_row(key, value) for key, value in sorted(values.items())]
+    values, origins = await brokers.broker_config_origins(context.admin, address)
+    rows = [config_row(key, value, origins) for key, value in sorted(values.items())]
     wanted = params.search.lower()
     chosen = [
         row
         for row in rows
         if (wanted in row.key.lower() or wanted in row.text.lower())
-        and (params.only != "set" or row.origin == "set")
+        and (params.only != "set" or row.origin != "default")
         and (params.only != "live" or row.effect == "live")
     ]
     return Configuration(address, known, chosen)
@@ -116,7 +118,7 @@ def _check_address(address: str, known: list[str]) -> None:
         raise Refused(f"{address} is no broker of this cluster", 404)
 
 
-def config_row(key: str, value: str) -> ConfigRow:
+def config_row(key: str, value: str, origins: Mapping[str, str] | None = None) -> ConfigRow:
     """What is declared about a key, besides its value. A secret is never shown."""
     is_secret = any(word in key.lower() for word in ("secret", "password"))
     shown = "•••" if is_secret and value else value
@@ -131,20 +133,26 @@ def config_row(key: str, value: str) -> ConfigRow:
         Effect.NO_EFFECT: "none",
         Effect.REFUSED: "refused",
     }
-    try:
-        is_default = declared.convert(value) == declared.default
-    except ConfigValueError:
-        is_default = False
+    told = None if origins is None else origins.get(declared.key, "default")
     return ConfigRow(
         key=key,
         value=shown,
         default=declared.default_text,
         effect=effects[declared.says.effect],
-        origin="default" if is_default or (value == "" and not declared.default) else "set",
+        origin=told or _origin(declared, value),
         text=declared.says.text,
         values=declared.values,
         reason=declared.says.reason,
     )
+
+
+def _origin(declared: Declaration, value: str) -> str:
+    """Of a broker that does not tell: whether it has the default."""
+    try:
+        is_default = declared.convert(value) == declared.default
+    except ConfigValueError:
+        is_default = False
+    return "default" if is_default or (value == "" and not declared.default) else "set"
 
 
 async def set_config(context: Context, params: SetConfig) -> Done:

@@ -19,6 +19,12 @@ class CreateTopicRequestHeader(Header):
     attributes: str | None = None
 
 
+class GetBrokerConfigRequestHeader(Header):
+    """26. `twinlog_origins` asks where each value is from; Apache's brokers do not read it."""
+
+    twinlog_origins: bool = False
+
+
 class DeleteTopicRequestHeader(TopicHeader):
     """215."""
 
