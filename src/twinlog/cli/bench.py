@@ -179,7 +179,7 @@ async def _send_all(
 @bench.command(epilog="Example: twinlog bench sub orders --msgs 100000")
 @_load
 @click.option("--group", default=GROUP, show_default=True, help="Starts at the first message.")
-@click.option("--idle", default=10.0, show_default=True, help="Give up after so many seconds.")
+@click.option("--idle", default=10.0, show_default=True, help="Give up after this many seconds.")
 @connection_options
 def sub(
     session: Session, topic: str, count: int, size: int, is_json: bool, group: str, idle: float

@@ -64,7 +64,7 @@ def list_command(session: Session) -> int:
 
 @cluster.command(epilog="Example: twinlog cluster health --wait 30s")
 @click.option("--wait", "wait", is_flag=False, flag_value="30s", metavar="[TIME]",
-              help="Ask again until it is healthy, at most so long (30s).")  # fmt: skip
+              help="Ask again until it is healthy, at most for this time (30s).")  # fmt: skip
 @click.option("--brokers", "brokers_min", default=1, show_default=True,
               help="With fewer brokers it is not healthy.")  # fmt: skip
 @cluster_options

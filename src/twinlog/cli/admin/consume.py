@@ -126,7 +126,7 @@ _SHARED = [
     click.option("--queue", metavar="BROKER/QUEUE", help="Only one queue."),
     click.option("-f", "--format", "template", help="E.g. '{time} {queue} {offset} {body}'."),
     click.option("--body", "body_only", is_flag=True, help="Only the bodies, as they are."),
-    click.option("--json", "is_json", is_flag=True, help="One JSON object a line; also -o json."),
+    click.option("--json", "is_json", is_flag=True, help="One JSON object per line; also -o json."),
 ]
 
 
@@ -142,7 +142,9 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
               help="start, end, N (offset), -N (last N of each queue), 10m (ago), a date; "
               "or json, name: how to print.")  # fmt: skip
 @click.option("-e", "--exit", "stops_at_end", is_flag=True, help="Stop at the end of the topic.")
-@click.option("-c", "--count", "count_max", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option(
+    "-c", "--count", "count_max", type=click.IntRange(min=1), help="Stop after this many messages."
+)
 @click.option("--group", help="As a member of this group: shares queues, commits offsets.")
 @connection_options
 def consume(
@@ -170,7 +172,7 @@ def consume(
 
 @click.command(epilog="Example: twinlog topic tail orders -l 10")
 @_shared
-@click.option("-l", "--last", default=10, show_default=True, help="First so many of each queue.")
+@click.option("-l", "--last", default=10, show_default=True, help="First N messages of each queue.")
 @connection_options
 def tail(session: Session, topic: str, last: int, **values: Any) -> int:
     """Print the last messages of a topic, then each one that comes, until interrupted."""

@@ -87,7 +87,7 @@ def show_command(session: Session, group: str, limit: int) -> int:
 @click.argument("group")
 @connection_options
 def export(session: Session, group: str) -> int:
-    """Every dead letter as a JSON object a line."""
+    """Print every dead letter as one JSON object per line."""
 
     async def action(admin: Admin) -> None:
         async for letter in letters(admin, group):
@@ -100,7 +100,7 @@ def export(session: Session, group: str) -> int:
 @dlq.command(epilog="Example: twinlog dlq resend billing --yes")
 @click.argument("group")
 @click.option("--id", "ids", multiple=True, help="Only these messages; may be given several times.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @cluster_options
 def resend(

@@ -39,7 +39,7 @@ _SEEN_MAX = 5_000
 @click.argument("name", metavar="[BROKER]", required=False)
 @click.option("--since", metavar="TIME", help="Only later ones: 1h, 2026-11-17 12:00:00, ...")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000),
-              help="The last so many.")  # fmt: skip
+              help="Show only the last N events.")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
 @click.option("--ha", "is_ha", is_flag=True, help="Only replication and its masters.")
 @cluster_options

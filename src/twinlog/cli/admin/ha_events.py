@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="[BROKER]", required=False)
 @click.option("--since", metavar="TIME", help="Only later ones: 1h, 2026-11-17 12:00:00, ...")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000),
-              help="The last so many.")  # fmt: skip
+              help="Show only the last N events.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on printing until interrupted.")
 @controller_option
 @cluster_options

@@ -51,7 +51,7 @@ def _with_options(command: Command, *, prints_reports: bool) -> Command:
             click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table",
                          help="How to print it."),
             click.option("--watch", is_flag=False, flag_value=WATCH_DEFAULT, metavar="[TIME]",
-                         help="Print it again every so often (2s)."),
+                         help="Repeat the output at this interval (2s)."),
             click.option("--no-color", is_flag=True, help="Also: NO_COLOR."),
         ]  # fmt: skip
     for option in reversed(options):
