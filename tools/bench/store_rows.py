@@ -70,6 +70,11 @@ def _topics(context: Context) -> Mapping[str, float]:
     return _sample("topics", context, topics=topics, queues=8, rounds=3)
 
 
+def _integrity(context: Context) -> Mapping[str, float]:
+    count = max(8_000, int(200_000 * context.scale)) // 64 * 64
+    return _sample("integrity", context, size=1024, count=count)
+
+
 def _killed_store(context: Context) -> Path:
     """A log of 1 GB whose writer was killed while writing; made once per row."""
     directory = context.directory / "killed"
@@ -158,6 +163,17 @@ ROWS = [
             Metric("anonymous", "MiB", "lower"),
         ],
         {"twinlog": _rebuild},
+    ),
+    Row(
+        "store-integrity",
+        "checked reads and the scrub, 1 KiB",
+        [
+            Metric("checked", "us/message read and checked", "lower"),
+            Metric("unchecked", "us/message with twinlogCheckReads=false", "lower"),
+            Metric("scrub", "MiB of log in a second of CPU", "higher"),
+            Metric("index", "MiB of log compared with the index in a second of CPU", "higher"),
+        ],
+        {"twinlog": _integrity},
     ),
     Row(
         "store-topics",

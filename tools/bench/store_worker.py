@@ -19,6 +19,7 @@ from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
 from twinlog.runtime.clock import SystemClock
 from twinlog.runtime.disk import PosixDisk
 from twinlog.runtime.tasks import TaskOwner
+from twinlog.store.integrity.scrub import Scrubber
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
 
@@ -193,7 +194,60 @@ async def run_topics(directory: Path, *, topics: int, queues: int, rounds: int) 
     }
 
 
+async def run_integrity(directory: Path, *, size: int, count: int) -> dict[str, float]:
+    """What a checked read costs more than an unchecked one, and what the scrub takes."""
+    store = await open_store(
+        directory, twinlog_scrub_cpu_percent=100, twinlog_scrub_rate_max=1 << 40
+    )
+    end = (await _filled(store, Messages(size), count)).commit_log.max_offset
+    checked, unchecked = [
+        min(_read_cpu(store, count, is_checked=is_checked) for _ in range(3))
+        for is_checked in (True, False)
+    ]
+    scrubber = Scrubber(store, PosixDisk(), _CLOCK, str(directory / "twinlog"))
+    scrubber.hurry()
+    # The index is compared with the log in a walk of its own, at the end of a pass.
+    looks, scrubber.at_end = scrubber.at_end, []
+    cpu = time.process_time()
+    while not scrubber.state.passes:
+        await scrubber.step()
+    walked = time.process_time()
+    for look in looks:
+        await look()
+    if store.damage.found_count or scrubber.index_check.healed_count:
+        raise RuntimeError("a sound store was taken for a damaged one")
+    return {
+        "checked": 1e6 * checked,
+        "unchecked": 1e6 * unchecked,
+        "scrub": end / _MEBIBYTE / (walked - cpu),
+        "index": end / _MEBIBYTE / (time.process_time() - walked),
+    }
+
+
+async def _filled(store: MessageStore, messages: Messages, count: int) -> MessageStore:
+    await put_all(store, messages, count)
+    store.write_pending()
+    end = store.commit_log.max_offset
+    await store.flushed.reached(end, _CLOCK.monotonic_ms() + 60_000)
+    return store
+
+
+def _read_cpu(store: MessageStore, count: int, *, is_checked: bool) -> float:
+    """CPU seconds a message, 32 at a time, from the page cache."""
+    store.config.twinlog_check_reads = is_checked
+    cpu, read = time.process_time(), 0
+    for queue_id in range(_QUEUES):
+        offset = 0
+        while (found := store.get_message("Topic00000", queue_id, offset, 32)).message_count:
+            read += found.message_count
+            offset = found.next_begin_offset
+    if read != count:
+        raise RuntimeError(f"{read} of {count} messages were read")
+    return (time.process_time() - cpu) / count
+
+
 _MODES = {
+    "integrity": run_integrity,
     "append": run_append,
     "flush": run_flush,
     "fill": run_fill,
