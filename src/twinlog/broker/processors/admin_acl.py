@@ -1,6 +1,6 @@
-"""Administration of the access rules: 50 to 53. Corresponds to AdminBrokerProcessor's ACL codes.
+"""Administration of the access rules: 50 to 54. Corresponds to AdminBrokerProcessor's ACL codes.
 
-54, which shows every secret, is not answered. Without `aclEnable` there is nothing to administer:
+54 shows the accounts without their secrets. Without `aclEnable` there is nothing to administer:
 Apache then does not answer at all, we say so.
 """
 

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from twinlog.admin import brokers, clients, pending, rules
+from twinlog.admin import acl, brokers, clients, pending, rules
+from twinlog.admin.client import gather
 from twinlog.client.errors import ClientError, TopicNotFoundError
 from twinlog.console.access import Role
 from twinlog.console.operations import (
@@ -189,9 +190,23 @@ class RulesRow(Struct, frozen=True):
     error: str
 
 
+class AccountRow(Struct, frozen=True, kw_only=True):
+    """An account as `brokers` have it; where they differ there are several rows. No secret."""
+
+    access_key: str
+    is_admin: bool
+    default_topic: str
+    default_group: str
+    white_address: str
+    topics: dict[str, str]
+    groups: dict[str, str]
+    brokers: list[str]
+
+
 class Rules(Struct, frozen=True):
     brokers: list[RulesRow]
     is_enabled: bool
+    accounts: list[AccountRow] = []
 
 
 class AccountParams(Struct, frozen=True):
@@ -213,7 +228,30 @@ async def show_rules(context: Context, _: Nothing) -> Rules:
     found = await rules.rules_versions(context.admin)
     rows = [RulesRow(a, v.counter, v.changed_ms, "") for a, v in found.values.items()]
     rows += [RulesRow(a, None, None, str(error)) for a, error in found.failures.items()]
-    return Rules(sorted(rows, key=lambda row: row.broker), bool(found.values))
+    tables = await gather(found.values, lambda address: acl.acl_table(context.admin, address))
+    accounts = account_rows(tables.values)
+    return Rules(sorted(rows, key=lambda row: row.broker), bool(found.values), accounts)
+
+
+def account_rows(tables: Mapping[str, acl.AclTable]) -> list[AccountRow]:
+    """The accounts of all brokers: one row where they agree."""
+    alike: list[tuple[acl.AclAccount, list[str]]] = []
+    for address, table in sorted(tables.items()):
+        for account in table.accounts:
+            known = next((brokers for other, brokers in alike if other == account), None)
+            if known is None:
+                alike.append((account, [address]))
+            else:
+                known.append(address)
+    return [
+        AccountRow(
+            access_key=account.access_key, is_admin=account.is_admin,
+            default_topic=account.default_topic, default_group=account.default_group,
+            white_address=account.white_address, topics=dict(account.topics),
+            groups=dict(account.groups), brokers=brokers,
+        )
+        for account, brokers in sorted(alike, key=lambda pair: (pair[0].access_key, pair[1]))
+    ]  # fmt: skip
 
 
 async def put_account(context: Context, params: AccountParams) -> Done:
@@ -388,7 +426,7 @@ OPERATIONS = [
     ),
     Operation(
         name="rules", method="GET", path="/rules", run=show_rules, result=Rules,
-        summary="Which brokers have access rules, and when they were changed.",
+        summary="Accounts without their secrets, and which brokers have access rules.",
     ),
     Operation(
         name="rules.put", method="POST", path="/rules", run=put_account, params=AccountParams,
