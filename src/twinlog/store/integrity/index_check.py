@@ -12,7 +12,7 @@ import logging
 import posixpath
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -22,6 +22,7 @@ from twinlog.message.properties import tags_and_keys
 from twinlog.message.record import ScanStop, scan
 from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE
 from twinlog.runtime.clock import Clock
+from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.errors import OffsetOutOfRangeError
 from twinlog.store.index.index_file import IndexFile, index_file_size
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from twinlog.store.message_store import MessageStore
 
 _LOG = logging.getLogger("twinlog.store")
+_compiled = load("twinlog.store.recovery._scan")
+# What the compiled walk leaves is taken in small pieces, so that it has its turn again soon.
+_ONE_BY_ONE: Final = 16 if _compiled is not None else 1 << 62
 _STEP: Final = 64 << 10
 _RECORD_MAX: Final = 8 << 20
 _PIECE: Final = 1 << 20
@@ -55,6 +59,12 @@ class _Keys:
         self.hashes.extend(hashes)
         self.offsets.extend([offset] * len(hashes))
         self.timestamps.extend([timestamp] * len(hashes))
+
+    def add_plain(self, plain: Any) -> None:
+        """What the compiled walk found."""
+        self.hashes.frombytes(memoryview(plain.key_hashes).cast("B"))
+        self.offsets.frombytes(memoryview(plain.key_offsets).cast("B"))
+        self.timestamps.frombytes(memoryview(plain.key_timestamps).cast("B"))
 
     def cut(self, first: int, count: int) -> None:
         for numbers in (self.hashes, self.offsets, self.timestamps):
@@ -169,7 +179,11 @@ class IndexCheck:
         if at >= limit:
             return at
         data = await self._disk.run(log.read, at, min(_STEP, limit - at))
-        found = scan(data, 0, at, check_crc=False)
+        plain = None if _compiled is None else _compiled.scan_plain(data, 0, at, None, b"")
+        if plain is not None:
+            keys.add_plain(plain)
+            return int(plain.end)
+        found = scan(data, 0, at, check_crc=False, count_max=_ONE_BY_ONE)
         if not found.entries and found.stop is ScanStop.INCOMPLETE and found.size <= _RECORD_MAX:
             data = await self._disk.run(log.read, at, min(found.size, limit - at))
             found = scan(data, 0, at, check_crc=False)
