@@ -14,7 +14,7 @@ import yaml
 
 from support.command_line import Result, process, twinlog
 from twinlog.cli import doctor
-from twinlog.cli.bench import percentile, summary
+from twinlog.cli.bench import bars, histogram, percentile, summary
 from twinlog.cli.exit_codes import CommandError
 from twinlog.cli.times import parse_duration, parse_time
 from twinlog.runtime import log_config
@@ -267,3 +267,16 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
     result = summary("pub", 10, 1024, 2.0, [3.0, 1.0, 2.0])
     assert result["messages_per_second"] == 5
     assert result["latency_ms"]["p50"] == 2.0
+    assert sum(row["count"] for row in result["histogram"]) == 3
+
+
+def test_a_histogram_has_every_time_below_its_limit() -> None:
+    times = [0.0, 0.1, 0.100001, 5.0, 5.1, 1234.5]
+    rows = histogram(times)
+    assert sum(row["count"] for row in rows) == len(times)
+    for row in rows:
+        below = sum(value <= row["to_ms"] for value in times)
+        assert below == sum(r["count"] for r in rows if r["to_ms"] <= row["to_ms"])
+    lines = bars(rows)
+    assert len(lines) == len(rows)
+    assert "100.00 %" in lines[-1]

@@ -205,6 +205,12 @@ def test_bench_prints_rates_and_percentiles(cluster: LocalTwins) -> None:
     assert (sent["messages"], sent["size"], sent["failed"]) == (200, 100, 0)
     assert set(sent["latency_ms"]) == {"p50", "p95", "p99", "p99.9", "max"}
     consumed = cluster.twinlog("bench", "sub", "load", *small).ok().json
+    steady = ("bench", "pub", "load", "--msgs", "100", "--size", "10", "--rate", "500")
+    opened = cluster.twinlog(*steady, "--json").ok().json
+    assert (opened["messages"], opened["failed"], opened["rate_wanted"]) == (100, 0, 500)
+    assert sum(row["count"] for row in opened["histogram"]) == 100
+    assert opened["seconds"] >= 99 / 500
+    assert "100.00 % #" in cluster.twinlog(*steady, "--histogram").ok().out
     assert (consumed["messages"], consumed["size"]) == (200, 100)
     text = cluster.twinlog("bench", "latency", "load", "--msgs", "5", "--rate", "50").ok().out
     assert text.splitlines()[1].startswith("milliseconds: p50 ")

@@ -12,6 +12,8 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,11 +25,16 @@ from twinlog.cli.exit_codes import FAILED
 from twinlog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
+    from twinlog.client.message import SendReceipt
     from twinlog.client.producer.producer import Producer
 
 PERCENTILES = (50.0, 95.0, 99.0, 99.9)
 GROUP = "TWINLOG_BENCH"
 CHUNK = 1000
+BUCKET_MS, BUCKET_GROWTH = 0.1, 1.5  # Of the first row of a histogram, and from row to row.
+BAR_WIDTH = 40
+OPEN_WAIT_SECONDS = 15.0
+OPEN_BREATH = 16
 
 
 @click.group(cls=LazyGroup, short_help="Measure sending and consuming.")
@@ -60,10 +67,34 @@ def summary(
             **{f"p{percent:g}": round(percentile(times_ms, percent), 3) for percent in PERCENTILES},
             "max": round(times_ms[-1], 3),
         }
+        result["histogram"] = histogram(times_ms)
     return result
 
 
-def show(result: dict[str, Any], is_json: bool) -> int:
+def histogram(times_ms: Sequence[float]) -> list[dict[str, float]]:
+    """How many took at most so long, and longer than the row before; the limits grow by half."""
+    counts: dict[float, int] = {}
+    for value in times_ms:
+        step = max(0, math.ceil(math.log(value / BUCKET_MS, BUCKET_GROWTH))) if value > 0 else 0
+        upper = round(BUCKET_MS * BUCKET_GROWTH**step, 4)
+        counts[upper] = counts.get(upper, 0) + 1
+    return [{"to_ms": upper, "count": counts[upper]} for upper in sorted(counts)]
+
+
+def bars(rows: Sequence[dict[str, float]]) -> list[str]:
+    """A histogram for people."""
+    total = sum(row["count"] for row in rows)
+    largest = max((row["count"] for row in rows), default=1)
+    lines, below = [], 0.0
+    for row in rows:
+        below += row["count"]
+        bar = "#" * max(1, round(BAR_WIDTH * row["count"] / largest))
+        lines.append(f"{row['to_ms']:>10.2f} ms {row['count']:>9.0f} {100 * below / total:>6.2f} % "
+                     f"{bar}")  # fmt: skip
+    return lines
+
+
+def show(result: dict[str, Any], is_json: bool, with_bars: bool = False) -> int:
     if is_json:
         click.echo(json.dumps(result))
     else:
@@ -73,6 +104,9 @@ def show(result: dict[str, Any], is_json: bool) -> int:
         if "latency_ms" in result:
             cells = "  ".join(f"{name} {value:.2f}" for name, value in result["latency_ms"].items())
             click.echo(f"milliseconds: {cells}")
+        if with_bars:
+            for line in bars(result.get("histogram", ())):
+                click.echo(line)
         if result["failed"]:
             click.echo(f"failed or not acknowledged: {result['failed']}", err=True)
     return FAILED if result["failed"] else 0
@@ -104,6 +138,7 @@ def _load(command: Any) -> Any:
         click.option("--size", default=1024, show_default=True, type=click.IntRange(min=1),
                      help="Bytes of each body."),
         click.option("--json", "is_json", is_flag=True, help="One JSON object."),
+        click.option("--histogram", "with_bars", is_flag=True, help="Also how long, as bars."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -115,42 +150,95 @@ def _load(command: Any) -> Any:
 @click.option("--in-flight", default=256, show_default=True, type=click.IntRange(min=1),
               help="Sends that wait for an answer at the same time.")  # fmt: skip
 @click.option("--batch", is_flag=True, help="Gather messages into batch requests.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True),
+              help="An open loop: so many a second, however long answers take.")  # fmt: skip
 @connection_options
 def pub(
-    session: Session, topic: str, count: int, size: int, is_json: bool, in_flight: int, batch: bool
-) -> int:
-    """Send as fast as answers come; the time from send to answer."""
-    result = run_async(session, lambda: _pub(session, topic, count, size, in_flight, batch))
-    return show(result, is_json)
+    session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool,
+    in_flight: int, batch: bool, rate: float | None,
+) -> int:  # fmt: skip
+    """Send as fast as answers come; the time from send to answer.
+
+    With --rate a send begins when it is due, also while others wait, and its time counts from
+    then: a broker that stops for a second shows a second, and not one late answer.
+    """
+    load = Load(topic, count, size, in_flight, rate)
+    result = run_async(session, lambda: _pub(session, load, batch))
+    return show(result, is_json, with_bars)
 
 
-async def _pub(
-    session: Session, topic: str, count: int, size: int, in_flight: int, batch: bool
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent, and how: `rate` a second, or `in_flight` at the same time."""
+
+    topic: str
+    count: int
+    size: int
+    in_flight: int = 1
+    rate: float | None = None
+
+
+async def _pub(session: Session, load: Load, batch: bool) -> dict[str, Any]:
     from twinlog.client.producer.producer import Producer
 
     async with session.admin() as admin:
-        await check_topic_exists(admin, topic)
-    progress = Progress(count, "sending")
+        await check_topic_exists(admin, load.topic)
+    progress = Progress(load.count, "sending")
     linger = 1.0 if batch else None
     async with Producer(
         GROUP, name_server=session.namesrv, linger_ms=linger, compress_over=None,
         **session.client_settings,
     ) as producer:  # fmt: skip
         start = time.monotonic()
-        times, failed = await _send_all(producer, topic, count, size, in_flight, progress)
+        send = _send_all if load.rate is None else _send_open
+        times, failed = await send(producer, load, progress)
         seconds = time.monotonic() - start
     progress.close()
-    return summary("pub", count, size, seconds, times, failed)
+    result = summary("pub", load.count, load.size, seconds, times, failed)
+    return result if load.rate is None else {**result, "rate_wanted": load.rate}
 
 
-async def _send_all(
-    producer: Producer, topic: str, count: int, size: int, in_flight: int, progress: Progress
-) -> tuple[list[float], int]:
+async def _send_open(producer: Producer, load: Load, progress: Progress) -> tuple[list[float], int]:
+    """Each send when it is due. Nobody waits for an answer, so a slow one delays no other."""
     from twinlog.client.errors import ClientError
     from twinlog.client.message import Message
 
-    body = b"x" * size
+    assert load.rate is not None
+    body, times, failed = b"x" * load.size, list[float](), 0
+    waiting: set[asyncio.Future[SendReceipt]] = set()
+
+    def done(answer: asyncio.Future[SendReceipt], due: float) -> None:
+        nonlocal failed
+        waiting.discard(answer)
+        times.append((time.perf_counter() - due) * 1000)
+        failed += answer.exception() is not None or not answer.result().is_acknowledged
+
+    start = time.perf_counter()
+    for number in range(load.count):
+        due = start + number / load.rate
+        if (delay := due - time.perf_counter()) > 0:
+            await asyncio.sleep(delay)
+        elif number % OPEN_BREATH == 0:
+            await asyncio.sleep(0)  # Late: answers must be read nevertheless.
+        try:
+            answer = producer.send_nowait(Message(load.topic, body))
+        except ClientError:
+            failed += 1
+            continue
+        waiting.add(answer)
+        answer.add_done_callback(partial(done, due=due))
+        if number % CHUNK == CHUNK - 1:
+            progress.add(CHUNK)
+    if waiting:
+        await asyncio.wait(waiting, timeout=OPEN_WAIT_SECONDS)
+    return times, failed + len(waiting)
+
+
+async def _send_all(producer: Producer, load: Load, progress: Progress) -> tuple[list[float], int]:
+    from twinlog.client.errors import ClientError
+    from twinlog.client.message import Message
+
+    topic, body, count = load.topic, b"x" * load.size, load.count
     times: list[float] = []
     failed = 0
     left = count
@@ -170,7 +258,7 @@ async def _send_all(
                 progress.add(CHUNK)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(in_flight, count)):
+        for _ in range(min(load.in_flight, count)):
             group.create_task(worker())
     progress.add(count % CHUNK)
     return times, failed
@@ -182,11 +270,12 @@ async def _send_all(
 @click.option("--idle", default=10.0, show_default=True, help="Give up after this many seconds.")
 @connection_options
 def sub(
-    session: Session, topic: str, count: int, size: int, is_json: bool, group: str, idle: float
-) -> int:
+    session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool,
+    group: str, idle: float,
+) -> int:  # fmt: skip
     """Consume messages that are there; how fast they come."""
     result = run_async(session, lambda: _sub(session, topic, count, group, idle))
-    return show(result, is_json)
+    return show(result, is_json, with_bars)
 
 
 async def _sub(session: Session, topic: str, count: int, group: str, idle: float) -> dict[str, Any]:
@@ -223,10 +312,12 @@ async def _sub(session: Session, topic: str, count: int, group: str, idle: float
 @_load
 @click.option("--rate", default=100.0, show_default=True, help="Messages per second.")
 @connection_options
-def latency(session: Session, topic: str, count: int, size: int, is_json: bool, rate: float) -> int:
+def latency(
+    session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool, rate: float
+) -> int:
     """Send at a steady rate and consume; the time from send to arrival."""
     result = run_async(session, lambda: _latency(session, topic, count, size, rate))
-    return show(result, is_json)
+    return show(result, is_json, with_bars)
 
 
 async def _latency(
