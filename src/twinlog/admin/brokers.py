@@ -18,6 +18,11 @@ from twinlog.remoting.headers.admin import (
     GetBrokerConfigRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
+from twinlog.remoting.headers.base import Header
+from twinlog.remoting.headers.namesrv import (
+    AddWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+)
 from twinlog.runtime.numbers import number_of
 
 
@@ -186,20 +191,24 @@ def read_properties(body: bytes) -> dict[str, str]:
 async def wipe_write_permission(admin: Admin, broker_name: str) -> Gathered[int]:
     """Let no producer choose this broker; how many topics were changed, by name server."""
     return await _permission(
-        admin, RequestCode.WIPE_WRITE_PERM_OF_BROKER, broker_name, "wipeTopicCount"
+        admin,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        WipeWritePermOfBrokerRequestHeader(broker_name),
+        "wipeTopicCount",
     )
 
 
 async def add_write_permission(admin: Admin, broker_name: str) -> Gathered[int]:
     return await _permission(
-        admin, RequestCode.ADD_WRITE_PERM_OF_BROKER, broker_name, "addTopicCount"
+        admin,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        AddWritePermOfBrokerRequestHeader(broker_name),
+        "addTopicCount",
     )
 
 
-async def _permission(admin: Admin, code: int, broker_name: str, field: str) -> Gathered[int]:
-    told = await admin.tell_name_servers(
-        code, {"brokerName": broker_name}, action="change of the write permission"
-    )
+async def _permission(admin: Admin, code: int, header: Header, field: str) -> Gathered[int]:
+    told = await admin.tell_name_servers(code, header, action="change of the write permission")
     counts = {a: number_of(answer.ext().get(field, 0)) for a, answer in told.values.items()}
     return Gathered(counts, told.failures)
 

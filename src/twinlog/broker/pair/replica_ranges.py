@@ -67,7 +67,7 @@ class RemoteReplica:
         return b"".join(pieces)
 
     async def _ask(self, code: RequestCode, offset: int, size: int) -> bytes | None:
-        header = {"storeId": self._store_id, "offset": str(offset), "size": str(size)}
+        header = TwinlogLogRangeRequestHeader(self._store_id, offset, size)
         try:
             command = RemotingCommand.request(code, header)
             answer = await self._client.invoke(self.name, command, _TIMEOUT_MS)

@@ -16,6 +16,7 @@ from twinlog.client.errors import ClientError
 from twinlog.client.net.calls import json_object
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
 from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.headers.admin import GetConsumeStatsInBrokerHeader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -142,8 +143,9 @@ async def update_broker_config(call: Call) -> None:
 async def broker_consume_stats(call: Call) -> None:
     options = call.options
     answer = await call.admin.ask(
-        options.text("b"), RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": options.flag("o")},
-        action="consumption statistics", timeout_ms=options.number("t", 50_000),
+        options.text("b"), RequestCode.GET_BROKER_CONSUME_STATS,
+        GetConsumeStatsInBrokerHeader(options.flag("o")), action="consumption statistics",
+        timeout_ms=options.number("t", 50_000),
     )  # fmt: skip
     data = json_object(answer)
     form = Form("{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}")

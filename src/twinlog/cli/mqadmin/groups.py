@@ -18,6 +18,7 @@ from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, retry_topic
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codes import RequestCode, version_description
+from twinlog.remoting.headers.admin import DeleteSubscriptionGroupRequestHeader
 from twinlog.runtime.numbers import INT64_MAX, number_or_none
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ async def update_sub_group(call: Call) -> None:
 async def delete_sub_group(call: Call) -> None:
     name, removes = call.options.text("g"), call.options.flag("r")
     one_of_places(call)
-    header = {"groupName": name, "removeOffset": removes, "cleanOffset": removes}
+    header = DeleteSubscriptionGroupRequestHeader(name, removes, removes)
     cluster = None if "b" in call.options else call.options.text("c")
     for address in await masters(call):
         await call.admin.ask(

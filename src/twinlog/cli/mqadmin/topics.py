@@ -14,6 +14,8 @@ from twinlog.client.net.routes import TopicRoute
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.headers.admin import DeleteTopicRequestHeader
+from twinlog.remoting.headers.namesrv import DeleteTopicInNamesrvRequestHeader
 
 if TYPE_CHECKING:
     from twinlog.cli.mqadmin.startup import Call
@@ -71,11 +73,14 @@ async def delete_one(call: Call, cluster: str, name: str) -> None:
     addresses = await masters(call, cluster)
     for address in addresses:
         await call.admin.ask(
-            address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, action="deletion"
+            address,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            DeleteTopicRequestHeader(name),
+            action="deletion",
         )
     call.line(f"delete topic [{name}] from cluster [{cluster}] success.")
     told = await call.admin.tell_name_servers(
-        RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": name, "clusterName": cluster},
+        RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrvRequestHeader(name, cluster),
         action="deletion",
     )  # fmt: skip
     told.all_or_raise()

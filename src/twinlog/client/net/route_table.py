@@ -31,6 +31,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Header, RemotingCommand, Request
+from twinlog.remoting.headers.namesrv import GetRouteInfoRequestHeader
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.tasks import TaskOwner
 
@@ -133,7 +134,7 @@ class RouteTable:
 
     async def _fetch_route(self, topic: str) -> TopicRoute | ClientError | None:
         """None: the name server does not know the topic. Errors are values: tasks must not die."""
-        header = {"topic": topic, "acceptStandardJsonOnly": True}
+        header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         try:
             answer = await self.ask_name_servers(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,

@@ -35,6 +35,7 @@ from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.record import RecordError, decode_record
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.runtime.numbers import number_of
 
 _LOG = logging.getLogger("twinlog.client")
@@ -158,16 +159,16 @@ class TransactionProducer(Producer):
         is_from_check: bool,
         broker_name: str | None = None,
     ) -> None:
-        header = {
-            "producerGroup": self.group,
-            "tranStateTableOffset": half_offset,
-            "commitLogOffset": physical_offset,
-            "commitOrRollback": int(state),
-            "fromTransactionCheck": is_from_check,
-            "msgId": message_id,
-            "transactionId": transaction_id,
-            "bname": broker_name,
-        }
+        header = EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=half_offset,
+            commit_log_offset=physical_offset,
+            commit_or_rollback=int(state),
+            from_transaction_check=is_from_check,
+            msg_id=message_id,
+            transaction_id=transaction_id,
+            broker_name=broker_name,
+        )
         command = RemotingCommand.request(
             RequestCode.END_TRANSACTION, header, remark=remark, is_oneway=True
         )
