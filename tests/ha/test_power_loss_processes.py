@@ -19,6 +19,7 @@ from support.ha_load import SEND_OK, ask, ha_status, send_once
 from support.ha_pair import Pair
 from support.processes import wait_until
 from support.twinlog_servers import TwinlogBroker
+from twinlog.ha.twin.mark import SLOTS
 from twinlog.remoting.codes import RequestCode
 
 SERVICE_NOT_AVAILABLE = 14
@@ -76,17 +77,18 @@ def twinlog_status(address: str) -> dict[str, Any]:
     return status
 
 
+def marked(path: Path) -> int:
+    data = path.read_bytes()
+    return max(int.from_bytes(data[slot : slot + 8], "big") for slot in SLOTS)
+
+
 def wait_marked(pair: Pair) -> None:
     """Both have written down what is confirmed."""
 
     def is_marked() -> bool:
         end = ha_status(pair.master.address)["masterCommitLogMaxOffset"]
-        data = [
-            (broker.store / "twinlog" / "confirmed.mark").read_bytes()[:8]
-            for broker in (pair.master, pair.slave)
-            if (broker.store / "twinlog" / "confirmed.mark").exists()
-        ]
-        return [int.from_bytes(mark, "big") for mark in data] == [end, end]
+        paths = [b.store / "twinlog" / "confirmed.mark" for b in (pair.master, pair.slave)]
+        return all(path.exists() and marked(path) == end for path in paths)
 
     wait_until(is_marked, "both marks are at the end of the log")
 

@@ -35,6 +35,7 @@ from twinlog.ha.status import DepartedStatus, HAStatus
 from twinlog.ha.twin.admission import hello_refusal
 from twinlog.ha.twin.catch_up import MasterCatchUp
 from twinlog.ha.twin.identity import TwinIdentity
+from twinlog.ha.twin.mark import SYNC_INTERVAL_MS, ConfirmedMark
 from twinlog.ha.twin.receiver import TwinReceiver
 from twinlog.ha.twin.sender import TwinSender
 from twinlog.ha.twin.wire import EpochEntry as WireEpoch
@@ -240,6 +241,8 @@ class HAService:
         self.listen_port = self._server.sockets[0].getsockname()[1]
         self._unsubscribe = self._store.appended.subscribe(self._log_extended, is_first=True)
         self._tick()
+        mark = self.twin.mark if self.twin is not None else ConfirmedMark()
+        self._tasks.round("confirmed-mark", lambda: SYNC_INTERVAL_MS, mark.sync)
         if self.client is not None and self.group is None:
             self._tasks.contained("ha-client", self.client.run)
         if self.group is not None:
@@ -559,14 +562,15 @@ class HAService:
     def link_started(self, store_id: str) -> None:
         assert self.twin is not None
         self.twin.adopt_store_id(store_id)
-        self.twin.mark.rebase(self._log.max_offset)
+        self.twin.mark.follow(self._log.max_offset)
         if self.group is not None:
             self.group.link_started()
 
     def confirmed_heard(self, confirmed: int) -> None:
-        """A slave has what its master calls confirmed, up to here."""
+        """A slave has what its master calls confirmed, up to here: a kill must not take that."""
         assert self.twin is not None
         self.twin.mark.note(confirmed)
+        self.twin.mark.save()
         if self.group is not None:
             self.group.told_confirmed(confirmed)
             return  # It is complete when the controller says that it was admitted (R8).
@@ -579,7 +583,8 @@ class HAService:
     # Work.
 
     def _has_confirmed(self) -> bool:
-        return self.twin is not None and self.twin.mark.value > self._log.min_offset
+        log_min, log_end = self._log.min_offset, self._log.max_offset
+        return self.twin is not None and self.twin.mark.covers(log_min, log_end)
 
     def _note_confirmed(self) -> None:
         """On a master: what is confirmed and on a slave that could give it back."""
@@ -677,7 +682,5 @@ class HAService:
 
     def _look_after_marks(self) -> None:
         self._note_confirmed()
-        if self.twin is not None:
-            self.twin.mark.save()
         if self.catch_up is not None:
             self.catch_up.tick()

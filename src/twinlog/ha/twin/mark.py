@@ -2,13 +2,18 @@
 
 Two files in `store/twinlog/`, on masters and on slaves:
 
-    confirmed.mark   0-7 int64 offset, 8-11 uint32 CRC-32 of bytes 0-7
+    confirmed.mark   three slots, 4,096 bytes apart; in each of them
+                     0-7 int64 offset, 8-11 uint32 CRC-32 of bytes 0-7; the highest counts
     replicas.json    the boot of the machine that wrote it last, whether the store is in doubt, and
                      on a master the brokerIds of the replicas whose acknowledgements it counted
 
-The offset is written about once a second and synced only with the second file: one that is late,
-or from before a power cut, is too low, which costs care and no message. The second file is synced
-before anything rests on it.
+A slave writes the offset when it hears it, so that a kill does not take it. Once a second it is
+synced, and the next one goes to another slot: a power cut in the middle of a write leaves the one
+that was synced last, which is a second too low at most. (The third slot is for what comes while a
+sync is under way.) The second file is synced before anything rests on it.
+
+The mark is there before a slave acknowledges anything: what it acknowledges may be confirmed before
+it is told so. While the file is there, whatever it says, the log is not moved aside.
 
 In doubt is a store that was not stopped cleanly, on a machine that has booted since, whose flush is
 asynchronous. It stays so, also over further starts, until it has what its group has.
@@ -28,6 +33,8 @@ from twinlog.runtime.disk import Disk, DiskFile, make_own_directory, write_atomi
 _LOG = logging.getLogger("twinlog.ha")
 MARK_NAME = "confirmed.mark"
 REPLICAS_NAME = "replicas.json"
+SYNC_INTERVAL_MS = 1_000
+SLOTS = (0, 4096, 8192)
 _OFFSET_SIZE = 8
 _SIZE = 12
 
@@ -49,11 +56,15 @@ class ConfirmedMark:
         self._replicas_path = posixpath.join(own, REPLICAS_NAME)
         self._file: DiskFile | None = None
         self._written = 0
+        self._slot = 0  # Where the next offset is written.
+        self._durable_slot = len(SLOTS) - 1  # Synced last; not written before another one is.
+        self._is_synced = True
         self._saved = _Saved()
         self._now = _Saved()
         self._is_failing = False
         self.value = 0
         self.has_lost_power = False
+        self._is_there = False
 
     @property
     def is_in_doubt(self) -> bool:
@@ -85,14 +96,24 @@ class ConfirmedMark:
 
     def _read_mark(self) -> int:
         assert self._disk is not None
-        if not self._disk.exists(self._mark_path):
+        self._is_there = self._disk.exists(self._mark_path)
+        if not self._is_there:
             return 0
         data = self._disk.read_bytes(self._mark_path)
-        number = data[:_OFFSET_SIZE]
-        if len(data) < _SIZE or crc32(number).to_bytes(4, "big") != data[_OFFSET_SIZE:_SIZE]:
+        found = {}
+        for slot, start in enumerate(SLOTS):
+            number = data[start : start + _OFFSET_SIZE]
+            crc = data[start + _OFFSET_SIZE : start + _SIZE]
+            if len(crc) == _SIZE - _OFFSET_SIZE and crc32(number).to_bytes(4, "big") == crc:
+                found[int.from_bytes(number, "big")] = slot
+        if not found:
             _LOG.warning("mark of what is confirmed not readable path=%s", self._mark_path)
             return 0
-        return int.from_bytes(number, "big")
+        value = max(found)
+        self._durable_slot = found[value]
+        self._slot = (self._durable_slot + 1) % len(SLOTS)
+        self._open().fdatasync()  # A kill leaves what was never synced.
+        return value
 
     def _read_replicas(self) -> _Saved:
         assert self._disk is not None
@@ -110,6 +131,16 @@ class ConfirmedMark:
         """This replica has everything below `value`, and it is confirmed. Saved later."""
         if value > self.value:
             self.value = value
+
+    def covers(self, log_min: int, log_end: int) -> bool:
+        """Whether something of this log may be confirmed."""
+        return log_end > log_min and (self._is_there or self.value > log_min)
+
+    def follow(self, log_end: int) -> None:
+        """What this slave has and gets is its master's, who may count on it."""
+        self.rebase(log_end)
+        if not self._is_there:
+            self.save(is_synced=True)
 
     def rebase(self, value: int) -> None:
         """What is appended from now on says nothing about what was confirmed beyond `value`."""
@@ -160,20 +191,57 @@ class ConfirmedMark:
 
     def _write(self, *, is_news: bool, is_synced: bool) -> None:
         assert self._disk is not None
-        if self.value != self._written or is_synced:
-            if self._file is None:
-                make_own_directory(self._disk, self._root)
-                self._file = self._disk.open(self._mark_path, create=True)
-            number = self.value.to_bytes(_OFFSET_SIZE, "big")
-            self._file.pwritev([number + crc32(number).to_bytes(4, "big")], 0)
-            self._written = self.value
+        if is_synced:
+            for slot in range(len(SLOTS)):
+                self._write_slot(slot)
+        elif self.value != self._written:
+            self._write_slot(self._slot)
         if self._file is not None and (is_news or is_synced):
             self._file.fdatasync()
             self._disk.fsync_directory(posixpath.dirname(self._mark_path))
+            self._was_synced(self._slot)
         if is_news:
             make_own_directory(self._disk, self._root)
             write_atomically(self._disk, self._replicas_path, msgspec.json.encode(self._now))
             self._saved = self._now
+
+    def _open(self) -> DiskFile:
+        assert self._disk is not None
+        if self._file is None:
+            make_own_directory(self._disk, self._root)
+            self._file = self._disk.open(self._mark_path, create=True)
+            self._is_there = True
+        return self._file
+
+    def _write_slot(self, slot: int) -> None:
+        number = self.value.to_bytes(_OFFSET_SIZE, "big")
+        self._open().pwritev([number + crc32(number).to_bytes(4, "big")], SLOTS[slot])
+        self._written = self.value
+        self._is_synced = False
+
+    def _was_synced(self, slot: int) -> None:
+        if not self._is_synced:
+            self._durable_slot = slot
+            self._slot = (slot + 1) % len(SLOTS)
+            self._is_synced = True
+
+    async def sync(self) -> None:
+        """What is known now survives a power cut."""
+        self.save()
+        if self._disk is None or self._file is None or self._is_synced:
+            return
+        slot = self._slot
+        self._slot = 3 - slot - self._durable_slot  # The third one.
+        self._is_synced = True
+        try:
+            await self._disk.run(self._file.fdatasync)
+            await self._disk.run(self._disk.fsync_directory, posixpath.dirname(self._mark_path))
+        except OSError as error:
+            self._is_synced = False
+            _LOG.warning("confirmed offset not synced path=%s error=%s", self._mark_path, error)
+        else:
+            if self._slot != slot:
+                self._durable_slot = slot
 
     def close(self) -> None:
         self.save()

@@ -123,8 +123,13 @@ class OnceProducer(Producer):
         if not before or any(other.status != "ok" for other in before):
             return False
         # A master that was started with an empty disk takes a repeat of number 0 for the first, and
-        # says the truth about the others: it has lost them.
-        if not self.sim.is_wiped and not any(other.is_excused for other in before):
+        # says the truth about the others: it has lost them. So does a classic copy that began with
+        # its master's last file.
+        master = self.sim.master
+        excused = [
+            o for o in before if o.is_excused or (master.is_classic and master.began_later(o))
+        ]
+        if not self.sim.is_wiped and not excused:
             self.sim.fail(f"{sent.text()} is told that one before it is missing; all were OK (I1)")
         return True
 
