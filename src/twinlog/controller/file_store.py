@@ -15,7 +15,13 @@ import msgspec
 
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.store import Leader, RecordStoreError, StoreOutcome
-from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, write_atomically
+from twinlog.runtime.disk import (
+    Disk,
+    DiskLock,
+    DiskLockedError,
+    make_durable_directories,
+    write_atomically,
+)
 
 _LOG = logging.getLogger("twinlog.controller")
 FORMAT = 1
@@ -59,7 +65,7 @@ class FileRecordStore:
             RecordStoreError: another controller has it, or the file is damaged.
         """
         if self._lock is None:
-            self._disk.make_directories(self._directory)
+            make_durable_directories(self._disk, self._directory)
             try:
                 self._lock = self._disk.lock(posixpath.join(self._directory, "lock"))
             except DiskLockedError as error:

@@ -108,7 +108,7 @@ class Group:
         return max(0, self._granted_ms + self._timing.lease_ms - now_ms)
 
     def heartbeat(self, now_ms: int, beat: Heartbeat) -> list[Effect]:
-        if beat.broker_id not in self.record.replicas:
+        if not self.record.knows(beat.broker_id, beat.stored):
             return [self._refuse(beat.token, self._not_registered(beat.broker_id))]
         stranger = self._strangers.why(self.record, now_ms, beat)
         if stranger:

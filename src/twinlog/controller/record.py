@@ -86,6 +86,13 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         assert self.master_broker_id is None or self.master_broker_id in members
         assert (self.master_broker_id is None) == (self.master_epoch == 0)
 
+    def knows(self, broker_id: int, stored: GroupRecord | None) -> bool:
+        """Whether a replica is registered, and not only by its id, as in a record that was
+        restored. `stored` is what the replica itself has kept of an earlier one."""
+        mine = self.replicas.get(broker_id)
+        its = None if stored is None else stored.replicas.get(broker_id)
+        return mine is not None and (its is None or not its.ha_address or bool(mine.ha_address))
+
     @property
     def voters(self) -> frozenset[int]:
         """Replicas that may become members."""

@@ -22,6 +22,7 @@ import stat
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -176,6 +177,17 @@ def make_own_directory(disk: Disk, root: str) -> str:
         disk.make_directories(path)
         disk.fsync_directory(root)
     return path
+
+
+def make_durable_directories(disk: Disk, path: str) -> None:
+    """A directory that is there after a power cut, whoever made it just now and how many above it:
+    each entry is durable with the directory that holds it."""
+    disk.make_directories(path)
+    directory, parent = "", path.rstrip("/")
+    while parent != directory:
+        directory, parent = parent, os.path.dirname(parent) or "."
+        with suppress(OSError):  # One that is not ours to open was there before.
+            disk.fsync_directory(parent)
 
 
 _FICLONE = 0x40049409  # ioctl of Linux: the copy shares its blocks until one is written.

@@ -389,6 +389,15 @@ class TestStranger:
         bench.beat(1, address="b:1", incarnation="moved", connection=99)
         assert bench.record.master_incarnation == "moved", "a broker may move"
 
+    def test_a_record_that_does_not_say_where_a_replica_is_has_it_registered_again(self) -> None:
+        """An old backup: others could not follow a master of which it knows only the id."""
+        bench = Bench(group({1, 2}, replicas=2))
+        new = Replica(broker_id=1, address="b:1", ha_address="b:2")
+        stored = msgspec.structs.replace(bench.record, replicas={1: new}, sync_state_set_epoch=0)
+        assert bench.beat(1, stored=stored).kind is RefusalKind.NOT_REGISTERED
+        assert not bench.ask(events.RegisterReplica("c", GROUP, new, token="again")).error
+        assert not bench.beat(1, stored=stored).error
+
     def test_nobody_fills_the_record_with_replicas_or_groups(self) -> None:
         bench = Bench(group({1, 2}, replicas=2))
         for n in range(3, REPLICAS_MAX + 1):
