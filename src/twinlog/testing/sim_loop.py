@@ -93,6 +93,10 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self._clock_resolution = 1e-9
         self._has_been_hurt = False
         """Whether some host was ever killed or paused: else there is nothing to sort out."""
+        self._has_just_hurt = False
+        """In this step: then also what is ready has to be sorted out again."""
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_count = 0
         self._graveyard: list[asyncio.Handle] = []
         self._graveyard_of_timers: list[object] = []
         self.bare_context = contextvars.Context()
@@ -135,8 +139,8 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         host.is_paused = False
         self._graveyard += host.parked
         host.parked = []
-        for handle in tuple(self._scheduled):
-            # The base class runs a timer in the step in which it is due, unsorted.
+        self._has_just_hurt = True
+        for _, _, handle in self._timers:
             identity = handle._context.get(_IDENTITY)
             if identity is not None and identity[0] is host:
                 self._graveyard_of_timers.append((handle._callback, handle._args))
@@ -149,7 +153,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def pause(self, host: SimHost) -> None:
         """SIGSTOP: its callbacks wait, the network goes on into its buffers."""
-        self._has_been_hurt = True
+        self._has_been_hurt = self._has_just_hurt = True
         host.is_paused = True
 
     def resume(self, host: SimHost) -> None:
@@ -160,43 +164,57 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
     # The loop.
 
     def _run_once(self) -> None:
+        # The base class's, without what real time and debugging need: it runs 20,000 times a seed.
         self.step_count += 1
         if self.step_count > self._step_max:
             raise SimStepsExceeded(f"{self._step_max} steps at {self.now_s:.3f} s of virtual time")
-        self._drop_cancelled()
-        if not self._ready and self._scheduled:
-            self.now_s = max(self.now_s, self._scheduled[0].when())
-        if len(self._ready) > 1 and self._shuffle:
-            ready = list(self._ready)
-            self.rng.shuffle(ready)
-            self._ready.clear()
-            self._ready.extend(ready)
-        self._sort_out_ready()
-        super()._run_once()
-        self._sort_out_ready()
+        self._take_due()
+        ready = self._ready
+        if len(ready) > 1 and self._shuffle:
+            shuffled = list(ready)
+            self.rng.shuffle(shuffled)
+            ready.clear()
+            ready.extend(shuffled)
+        if self._has_been_hurt:
+            self._sort_out_ready()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled and self._may_run(handle):
+                handle._run()
 
-    def _drop_cancelled(self) -> None:
-        # As the base class does; here so that time does not jump to a timer that is off.
-        while self._scheduled and self._scheduled[0].cancelled():
-            handle = heapq.heappop(self._scheduled)
-            handle._scheduled = False
-            self._timer_cancelled_count -= 1
+    def _take_due(self) -> None:
+        """Time moves on when nothing is ready; what is due then is."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        if not self._ready:
+            if not timers:
+                raise SimDeadlock("nothing ready, nothing scheduled")
+            self.now_s = max(self.now_s, timers[0][0])
+        while timers and timers[0][0] <= self.now_s:
+            self._ready.append(heapq.heappop(timers)[2])
+
+    def _may_run(self, handle: asyncio.Handle) -> bool:
+        """Whether a callback of this step was not overtaken by another one: a kill, a pause."""
+        if not self._has_just_hurt:
+            return True
+        identity = handle._context.get(_IDENTITY)
+        if identity is None:
+            return True
+        host, incarnation = identity
+        if incarnation != host.incarnation:
+            self._graveyard.append(handle)
+        elif host.is_paused:
+            host.parked.append(handle)
+        else:
+            return True
+        return False
 
     def _sort_out_ready(self) -> None:
         """Bury the callbacks of the dead, park those of the paused."""
-        if not self._has_been_hurt:
-            return
-        kept = []
-        for handle in self._ready:
-            identity = handle._context.get(_IDENTITY)
-            if identity is None:
-                kept.append(handle)
-            elif identity[1] != identity[0].incarnation:
-                self._graveyard.append(handle)
-            elif identity[0].is_paused:
-                identity[0].parked.append(handle)
-            else:
-                kept.append(handle)
+        self._has_just_hurt = True
+        kept = [handle for handle in self._ready if self._may_run(handle)]
+        self._has_just_hurt = False
         self._ready.clear()
         self._ready.extend(kept)
 
@@ -224,16 +242,27 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         return await self.network.connect(factory, current_host(), str(host), int(port))
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        if self._is_finished:
-            return asyncio.Handle(callback, args, self, context)
-        return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self._is_finished:
+            self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        if self._is_finished:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, callback, *args, context=context)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self._is_finished:
+            self._timer_count += 1
+            heapq.heappush(self._timers, (when, self._timer_count, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        return  # Forgotten when its time comes.
 
     def finish(self) -> None:
         """End the run: what still waits is forgotten, and what it does about it has no effect."""
@@ -243,7 +272,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
             with suppress(BaseException):
                 task.get_coro().close()
         self._ready.clear()
-        self._scheduled.clear()
+        self._timers.clear()
         self._graveyard.clear()
         self._graveyard_of_timers.clear()
         self.close()

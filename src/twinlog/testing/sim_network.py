@@ -1,8 +1,9 @@
 """Byte streams between simulated hosts: in order, in random pieces, with delay and every fault.
 
-Verbs: `partition` (bytes are held, as TCP does until it is healed), `heal`, `reset` (both ends see
-an error), `set_delay`, `set_rate`. Back-pressure is honoured: a pipe holds at most WINDOW bytes
-in flight, the rest stays with the writer, whose protocol is paused above its limits.
+Verbs: `partition` (bytes are held, as TCP does until it is healed), `mend`, `heal`, `reset_all`,
+`reset_some` (both ends see an error); `loss_rate`, `delay_s`. Back-pressure is honoured: a
+pipe holds at most WINDOW bytes in flight, the rest stays with the writer, whose protocol is paused
+above its limits.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ class SimNetwork:
         self.tiny_pieces = 0.1
         self.bytes_per_second: float | None = None
         self.byte_count = 0
+        self.loss_rate = 0.0
+        """Of pieces that are lost and sent again by TCP, later and later: other connections
+        overtake this one meanwhile."""
         self.flip_probability = 0.0
         """Of one flipped bit in a piece, whoever sends it."""
         self.flip_count = 0
@@ -55,6 +59,18 @@ class SimNetwork:
         for transport in tuple(self.transports):
             transport.pump()
 
+    def mend(self, a: SimHost, b: SimHost, *, one_way: bool = False) -> None:
+        """The reverse of `partition`; other cuts stay."""
+        self._cuts.discard((a.address, b.address))
+        if not one_way:
+            self._cuts.discard((b.address, a.address))
+        for transport in tuple(self.transports):
+            transport.pump()
+
+    @property
+    def is_whole(self) -> bool:
+        return not self._cuts and not self.loss_rate
+
     def is_cut(self, source: SimHost, target: SimHost) -> bool:
         return (source.address, target.address) in self._cuts
 
@@ -62,6 +78,13 @@ class SimNetwork:
         """Every connection breaks, both ends are told."""
         for transport in tuple(self.transports):
             transport.reset("connection reset by the network")
+
+    def reset_some(self, share: float) -> None:
+        """Some connections break; what was on its way is lost."""
+        for transport in tuple(self.transports):
+            if transport.peer is not None and self._loop.rng.random() < share / 2:
+                transport.reset("connection reset by the network")
+                transport.peer.reset("connection reset by the network")
 
     def host_died(self, host: SimHost, *, tells_peers: bool) -> None:
         """Connections of a dead host: its peers get a reset, or silence after a power loss."""
@@ -121,7 +144,14 @@ class SimNetwork:
         return bytes(damaged)
 
     def draw_delay(self) -> float:
-        return self._loop.rng.uniform(*self.delay_s)
+        rng = self._loop.rng
+        delay_s = rng.uniform(*self.delay_s)
+        if self.loss_rate:
+            again_s = 0.2
+            while rng.random() < self.loss_rate and again_s < 4:
+                delay_s += again_s
+                again_s *= 2
+        return delay_s
 
     @property
     def loop(self) -> SimLoop:

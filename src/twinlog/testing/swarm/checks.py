@@ -29,6 +29,8 @@ class Checks:
         self.incomplete_count = 0
         self.early_count = 0
         self.longest_without_s = 0.0
+        self.was_restored = False
+        self._is_restored = False
         self._led_s = 0.0
         self._anew_since = 0
         self._committed: dict[int, int] = {}
@@ -37,13 +39,22 @@ class Checks:
 
     def decided(self, after: GroupRecord) -> None:
         """R7, R8: numbers grow, only members are elected."""
-        before, self.record = self.record, after
-        if before is None or after.version <= before.version:
-            self.record = before or after
+        before = self.record
+        if before is None:
+            self.record = after
             return
         numbers = (after.master_epoch, after.sync_state_set_epoch)
-        if numbers < (before.master_epoch, before.sync_state_set_epoch):
+        known = (before.master_epoch, before.sync_state_set_epoch)
+        if self._is_restored:
+            if numbers <= known:
+                return
+            self._is_restored = False
+        elif after.version <= before.version:
+            return
+        self.record = after
+        if numbers < known:
             self._swarm.fail(f"the record's numbers fall to {numbers}")
+        self._admit(after.sync_state_set - before.sync_state_set)
         if after.master_epoch == before.master_epoch:
             if set(after.sync_state_set) != set(before.sync_state_set):
                 self._swarm.trace(f"set {sorted(after.sync_state_set)}")
@@ -56,6 +67,20 @@ class Checks:
             self._swarm.fail(f"{after.master_broker_id} was elected, the set was {old} (R7)")
         if after.election is not Election.CLEAN:
             self._incomplete(before)
+
+    def _admit(self, joined: frozenset[int]) -> None:
+        """What a replica lost before does not count any more: it was found to have everything."""
+        for node in self._swarm.nodes:
+            if self._swarm.id_of(node) in joined:
+                node.lost_s = -1.0
+
+    def restored(self) -> None:
+        """The controller has older records: what it writes counts when it is newer than these."""
+        self._is_restored = self.was_restored = True
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset() if self.record is None else self.record.sync_state_set
 
     def _incomplete(self, before: GroupRecord) -> None:
         self.incomplete_count += 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.server import ControllerServer, build_controller
 from twinlog.controller.store import StoreOutcome
 from twinlog.runtime.controller_config import ControllerConfig
+from twinlog.runtime.disk import write_atomically
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.simdisk import SimDisk
 
@@ -17,15 +19,20 @@ if TYPE_CHECKING:
     from twinlog.testing.swarm.sim import Swarm
 
 CONTROLLER_PORT = 9878
+STORE_PATH = "/controller"
+RECORDS_PATH = f"{STORE_PATH}/groups.json"
 
 
 class WatchedStore:
     """A store whose every record the judge sees, and which sometimes does not say what it did."""
 
-    def __init__(self, store: Any, swarm: Swarm, rng: random.Random) -> None:
+    def __init__(
+        self, store: Any, swarm: Swarm, rng: random.Random, keep: Callable[[], None]
+    ) -> None:
         self._store = store
         self._swarm = swarm
         self._rng = rng
+        self._keep = keep
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -49,6 +56,7 @@ class WatchedStore:
         outcome: StoreOutcome = await self._store.commit(record)
         if outcome is StoreOutcome.DONE:
             self._swarm.checks.decided(record)
+            self._keep()
         return StoreOutcome.UNKNOWN if is_unknown else outcome
 
 
@@ -63,6 +71,8 @@ class ControllerNode:
         self.clock = SimClock(swarm.loop, self.host)
         self.disk = SimDisk(now_ms=self.clock.now_ms)
         self.is_up = False
+        self.backups: list[bytes] = []
+        """Its records after each write, oldest first."""
         self.server: ControllerServer
 
     @property
@@ -75,13 +85,19 @@ class ControllerNode:
         self._swarm.loop.spawn_on(self.host, self._boot()).add_done_callback(self._booted)
 
     async def _boot(self) -> None:
+        swarm = self._swarm
+        peers = [f"{other.name}-{other.address}" for other in swarm.controllers]
         config = ControllerConfig(
             bind_address=self.host.address,
             listen_port=CONTROLLER_PORT,
-            controller_store_path="/controller",
+            controller_store_path=STORE_PATH,
+            controller_d_leger_self_id=self.name,
+            controller_d_leger_peers=";".join(peers),
+            twinlog_controller_etcd="" if swarm.etcd is None else swarm.etcd.address,
         )
         server = build_controller(config, disk=self.disk, clock=self.clock, on_failure=self._failed)
-        server._store = WatchedStore(server._store, self._swarm, self._swarm.rng)
+        if swarm.etcd is None:
+            server._store = WatchedStore(server._store, swarm, swarm.rng, self._back_up)
         server.failures.listener = self._failed
         self.server = server
         await server.start()
@@ -100,6 +116,21 @@ class ControllerNode:
             self.is_up = False
             self._swarm.loop.kill(self.host)
             self.disk = self.disk.kill()
+
+    def power_loss(self) -> None:
+        if self.host.is_alive:
+            self._swarm.trace(f"{self.name} lost power")
+            self.is_up = False
+            self._swarm.loop.kill(self.host, power_loss=True)
+            self.disk = self.disk.crash(self._swarm.rng)
+
+    def _back_up(self) -> None:
+        self.backups.append(self.disk.peek(RECORDS_PATH, 0, 1 << 30))
+
+    def restore(self, data: bytes) -> None:
+        """Somebody puts an older file in its place while it is down."""
+        self._swarm.trace(f"{self.name} has an old backup")
+        write_atomically(self.disk, RECORDS_PATH, data)
 
     def boot_if_down(self) -> None:
         if not self.host.is_alive:

@@ -16,6 +16,8 @@ DOWN_S = (0.0, 0.2, 1.0, 4.0)
 AROUND_THE_LEASE_S = (0.5, 1.5, 1.9, 2.1, 2.4, 4.0, 8.0)
 CUT_S = (0.5, 2.0, 3.0, 6.0, 12.0)
 ELECT_MASTER = 1002
+NOT_LEADER = 2007
+ADOPT = 10022
 
 
 class SwarmFaults:
@@ -24,14 +26,16 @@ class SwarmFaults:
     def __init__(self, swarm: Swarm) -> None:
         self._swarm = swarm
         self._rng = swarm.rng
+        self._is_adopting = False
 
     def _some(self) -> SwarmNode:
         return self._rng.choice(self._swarm.nodes)
 
     def _hosts(self) -> list[SimHost]:
-        """Of brokers and controllers."""
+        """Of brokers, controllers and etcd."""
         hosts = [node.host for node in self._swarm.nodes]
-        return hosts + [controller.host for controller in self._swarm.controllers]
+        hosts += [controller.host for controller in self._swarm.controllers]
+        return hosts if self._swarm.etcd is None else [*hosts, self._swarm.etcd.host]
 
     def _master(self) -> SwarmNode:
         return self._swarm.master or self._some()
@@ -104,22 +108,30 @@ class SwarmFaults:
         node.boot_if_down()
 
     async def lose_disk(self) -> None:
-        """Of a replica that nobody counts on: a slave outside of the set."""
+        """Of a replica without which the set still has one that never lost anything. Nothing else
+        happens until the group counts without it: two disks at once are outside of promises."""
+        swarm, node = self._swarm, self._some()
+        record, lost = swarm.checks.record, swarm.id_of(node)
+        if record is None or not lost or not self._is_calm():
+            return
+        others = [swarm.node_of(n) for n in record.sync_state_set - {lost}]
+        if not any(other is not None and other.lost_s < 0 for other in others):
+            return
+        node.kill()
+        node.replace_disk()
+        swarm.calm(8.0, lambda: lost not in swarm.checks.members)
+        await asyncio.sleep(self._rng.choice(DOWN_S))
+        node.boot_if_down()
+
+    def _is_calm(self) -> bool:
+        """Everybody is up, nothing is cut: what happens now happens alone."""
         swarm = self._swarm
-        record = swarm.checks.record
-        outside = [
-            node
-            for node in swarm.nodes
-            if record is not None
-            and swarm.id_of(node) not in (0, *record.sync_state_set)
-            and not node.is_master
-        ]
-        if outside:
-            node = self._rng.choice(outside)
-            if node.host.is_alive:
-                node.kill()
-            node.replace_disk()
-            node.boot()
+        controllers = swarm.controllers
+        return (
+            swarm.loop.network.is_whole
+            and all(node.is_running and not node.host.is_paused for node in swarm.nodes)
+            and all(c.is_up and c.host.is_alive and not c.host.is_paused for c in controllers)
+        )
 
     # Controllers and name servers.
 
@@ -129,9 +141,63 @@ class SwarmFaults:
         await asyncio.sleep(self._rng.choice(DOWN_S))
         controller.boot_if_down()
 
+    async def power_controller(self) -> None:
+        controller = self._rng.choice(self._swarm.controllers)
+        controller.power_loss()
+        await asyncio.sleep(self._rng.choice(DOWN_S))
+        controller.boot_if_down()
+
+    async def old_backup(self) -> None:
+        """The only controller gets older records, while everybody is there to contradict it; an
+        operator adopts the group when all replicas are here (R12)."""
+        swarm, controller = self._swarm, self._swarm.controllers[0]
+        if swarm.etcd is not None or not controller.backups or not self._is_calm():
+            return
+        controller.kill()
+        controller.restore(self._rng.choice(controller.backups[-8:]))
+        swarm.checks.restored()
+        swarm.calm(3.0, lambda: False)
+        controller.boot()
+        if not self._is_adopting:
+            self._is_adopting = True
+            swarm.spawn(self._keep_adopting())
+
+    async def _keep_adopting(self) -> None:
+        """An operator who looks now and then, and never while a replica is away."""
+        while True:
+            is_hostile = self._swarm.is_hostile
+            await asyncio.sleep(self._rng.uniform(3.0, 8.0) if is_hostile else 0.5)
+            core = self._swarm.controllers[0].server.core
+            is_frozen = core is not None and any(group.frozen for group in core.groups.values())
+            if is_frozen and self._is_calm():
+                answer = await self._ask_leader(ADOPT, {"brokerName": NAME, "twinlogGroup": NAME})
+                self._swarm.trace(f"adopt was answered {answer.code} {answer.remark}")
+
     async def kill_controller_and_master(self) -> None:
         self._swarm.spawn(self.kill_controller())
         await self.kill_master()
+
+    async def kill_etcd(self) -> None:
+        etcd = self._swarm.etcd
+        if etcd is not None and etcd.host.is_alive:
+            self._swarm.loop.kill(etcd.host)
+            await asyncio.sleep(self._rng.choice(DOWN_S))
+            etcd.boot_if_down()
+
+    async def pause_etcd(self) -> None:
+        if self._swarm.etcd is not None:
+            await self._pause(self._swarm.etcd.host)
+
+    async def cut_etcd(self) -> None:
+        """From one controller or all, both ways or one."""
+        etcd, controllers = self._swarm.etcd, self._swarm.controllers
+        if etcd is None:
+            return
+        cut = self._rng.sample(controllers, self._rng.randint(1, len(controllers)))
+        pairs = [(controller.host, etcd.host) for controller in cut]
+        if self._rng.random() < 0.3:
+            pairs = [(b, a) for a, b in pairs]
+        await self._cut(pairs, one_way=self._rng.random() < 0.5)
 
     async def kill_namesrv(self) -> None:
         number = self._rng.randrange(len(self._swarm.namesrv_hosts))
@@ -173,10 +239,21 @@ class SwarmFaults:
         for a, b in pairs:
             self._swarm.loop.network.partition(a, b, one_way=one_way)
         await asyncio.sleep(self._rng.choice(CUT_S))
-        self._swarm.loop.network.heal()
+        for a, b in pairs:
+            self._swarm.loop.network.mend(a, b, one_way=one_way)
 
     async def reset(self) -> None:
         self._swarm.loop.network.reset_all()
+
+    async def reset_some(self) -> None:
+        self._swarm.loop.network.reset_some(self._rng.choice((0.1, 0.3, 0.6)))
+
+    async def loss(self) -> None:
+        """Packets are lost on all links: TCP sends them again, and connections overtake others."""
+        network = self._swarm.loop.network
+        network.loss_rate = self._rng.choice((0.02, 0.1, 0.3))
+        await asyncio.sleep(self._rng.choice(CUT_S))
+        network.loss_rate = 0.0
 
     # Disks and clocks.
 
@@ -207,11 +284,16 @@ class SwarmFaults:
     async def switch_to(self, wanted: int) -> None:
         swarm = self._swarm
         ext = {"brokerName": NAME, "clusterName": "DefaultCluster", "designateElect": "true"}
-        address = self._rng.choice(swarm.controller_addresses)
-        answer: Answer = await swarm.operator.call(
-            address, ELECT_MASTER, {**ext, "brokerId": str(wanted)}
-        )
+        answer = await self._ask_leader(ELECT_MASTER, {**ext, "brokerId": str(wanted)})
         swarm.trace(f"switch to {wanted} was answered {answer.code} {answer.remark}")
+
+    async def _ask_leader(self, code: int, ext: dict[str, str]) -> Answer:
+        addresses = self._swarm.controller_addresses
+        for address in self._rng.sample(addresses, len(addresses)):
+            answer = await self._swarm.operator.call(address, code, ext)
+            if answer.code != NOT_LEADER:
+                break
+        return answer
 
     async def restart_consumer(self) -> None:
         self._swarm.consumer.restart()

@@ -97,7 +97,8 @@ class SwarmNode(GroupNode):
         """What was not synced may be gone, in part, and nobody is told."""
         self.sim.trace(f"{self.name} lost power")
         self._note_down()
-        self.lost_s = self.sim.loop.now_s
+        if not self.swarm.world.is_flushed:
+            self.lost_s = self.sim.loop.now_s
         self.sim.loop.kill(self.host, power_loss=True)
         self.disk = self.disk.crash(self.sim.rng)
         self.checked_to = 0

@@ -15,6 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
+from twinlog.controller.etcd_client import bytes64
+from twinlog.controller.record import GroupRecord
 from twinlog.namesrv.server import build_namesrv
 from twinlog.runtime.config import NamesrvConfig
 from twinlog.testing import history_check
@@ -26,6 +30,7 @@ from twinlog.testing.group.sim import NAMESRV_PORT
 from twinlog.testing.group.watch import HAWatch
 from twinlog.testing.history_check import History, Outcome, Send
 from twinlog.testing.sim_clock import SimClock
+from twinlog.testing.sim_etcd import SimEtcd
 from twinlog.testing.sim_loop import SimHost, SimLoop
 from twinlog.testing.simdisk import SimDisk
 from twinlog.testing.swarm.checks import Checks
@@ -73,10 +78,14 @@ class Swarm:
         self.served_after_s = 0.0
         self.kill_count = 0
         """Processes of brokers that ended without being asked to, power losses included."""
+        self._calm: tuple[float, Callable[[], bool]] = (0.0, lambda: True)
+        self._is_over = False
         self._keeps_trace = keeps_trace
         self._digest = hashlib.sha256()
         self._faults_under_way: list[asyncio.Task[Any]] = []
         self.nodes = [SwarmNode(self, n + 1) for n in range(world.replicas)]
+        self._nodes_by_address = {node.host.address: node for node in self.nodes}
+        self.etcd = self._new_etcd() if world.controllers > 1 else None
         self.controllers = [ControllerNode(self, n + 1) for n in range(world.controllers)]
         self.namesrv_hosts = [self.loop.add_host(f"namesrv{n + 1}") for n in range(world.namesrvs)]
         self._client_host = self.loop.add_host("clients")
@@ -84,6 +93,18 @@ class Swarm:
         self.operator = self._new_rpc()
         self.consumer = SwarmConsumer(self, self._new_rpc())
         self._faults = SwarmFaults(self)
+
+    def _new_etcd(self) -> SimEtcd:
+        host = self.loop.add_host("etcd")
+        host.clock_rate = self.world.rates[0]
+        etcd = SimEtcd(self.loop, host, self.rng)
+        etcd.unknown_rate = self.world.unknown_rate
+        etcd.on_put = self._put_in_etcd
+        return etcd
+
+    def _put_in_etcd(self, key: str, value: str) -> None:
+        if b"/groups/" in bytes64(key):
+            self.checks.decided(msgspec.json.decode(bytes64(value), type=GroupRecord))
 
     def _new_rpc(self) -> Rpc:
         return Rpc(self.loop, self._client_host, timeout_s=4.0)
@@ -102,13 +123,25 @@ class Swarm:
         return max((n for n in self.nodes if n.is_master), key=lambda n: n.epoch, default=None)
 
     def node_at(self, address: str) -> SwarmNode | None:
-        return next((node for node in self.nodes if node.host.address == address), None)
+        return self._nodes_by_address.get(address)
 
     def id_of(self, node: SwarmNode) -> int:
         """The id that the controller gave it; 0 before."""
         record = self.checks.record
         replicas = {} if record is None else record.replicas
-        return next((n for n, r in replicas.items() if r.address == node.address), 0)
+        return max((n for n, r in replicas.items() if r.address == node.address), default=0)
+
+    def node_of(self, broker_id: int) -> SwarmNode | None:
+        """None for an id whose disk is gone."""
+        return next((node for node in self.nodes if self.id_of(node) == broker_id), None)
+
+    def calm(self, within_s: float, is_over: Callable[[], bool]) -> None:
+        """No fault begins until then."""
+        self._calm = (self.loop.now_s + within_s, is_over)
+
+    def _is_calm(self) -> bool:
+        until_s, is_over = self._calm
+        return self.loop.now_s < until_s and not is_over()
 
     def token(self) -> str:
         return f"{self._token_rng.getrandbits(128):032x}"
@@ -126,6 +159,8 @@ class Swarm:
         return self._digest.hexdigest()
 
     def fail(self, text: str) -> None:
+        if self._is_over:
+            return  # Processes that are torn down say anything.
         self.trace(f"FAILURE {text}")
         if not self.failure:
             self.failure = f"{text} at {self.loop.now_s:.3f} s"
@@ -167,9 +202,10 @@ class Swarm:
             self.fail(f"{type(error).__name__}: {error}")
         finally:
             asyncio.set_event_loop(None)
+            for text in self.loop.failures:
+                self.fail(text)
+            self._is_over = True
             self.loop.finish()
-        for text in self.loop.failures:
-            self.fail(text)
         if self.failure:
             failure = SwarmFailure(f"seed {self.seed}: {self.failure}")
             failure.simulation = self
@@ -179,6 +215,8 @@ class Swarm:
         self.trace(repr(self.world))
         for host in self.namesrv_hosts:
             await self.start_namesrv(host)
+        if self.etcd is not None:
+            self.etcd.boot()
         for controller in self.controllers:
             controller.boot()
         for node in self.nodes:
@@ -221,6 +259,7 @@ class Swarm:
     async def _do_faults(self) -> None:
         await asyncio.sleep(self.rng.uniform(1.0, 5.0))
         while self.world.faults and not self.failure:
+            await self.until(lambda: not self._is_calm(), 60.0)
             fault = self.rng.choice(self.world.faults)
             self.fault_counts[fault] += 1
             self.trace(f"fault {fault}")
@@ -231,6 +270,9 @@ class Swarm:
         self.trace("heal")
         self.is_hostile = False
         self.loop.network.heal()
+        self.loop.network.loss_rate = 0.0
+        if self.etcd is not None:
+            self._heal_etcd(self.etcd)
         for controller in self.controllers:
             controller.resume_if_paused()
             controller.boot_if_down()
@@ -244,12 +286,19 @@ class Swarm:
             if node.is_stopping and node.host.is_alive:
                 node.kill()
             node.boot_if_down()
+        if self.checks.was_restored:
+            await asyncio.sleep(5.0)  # For the operator, and for leases that must end first.
         healed_s = self.loop.now_s
         before = self.ledger.count("ok")
         is_served = await self.until(lambda: self.ledger.count("ok") > before, SERVE_S)
         if not is_served and not self.failure:
             self.fail(f"no send is answered within {SERVE_S} s after healing: {self._facts()}")
         self.served_after_s = self.loop.now_s - healed_s
+
+    def _heal_etcd(self, etcd: SimEtcd) -> None:
+        etcd.unknown_rate = 0.0
+        etcd.boot_if_down()
+        self.loop.resume(etcd.host)
 
     def _facts(self) -> str:
         record = self.checks.record
