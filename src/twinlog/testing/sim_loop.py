@@ -81,7 +81,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def __init__(self, seed: int, *, step_max: int = 5_000_000, shuffle: bool = True) -> None:
         super().__init__()
-        self._is_finished = False
+        self.is_finished = False
         self.rng = random.Random(seed)
         self.network = SimNetwork(self)
         self.step_count = 0
@@ -243,7 +243,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        if not self._is_finished:
+        if not self.is_finished:
             self._ready.append(handle)
         return handle
 
@@ -256,7 +256,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        if not self._is_finished:
+        if not self.is_finished:
             self._timer_count += 1
             heapq.heappush(self._timers, (when, self._timer_count, handle))
         return handle
@@ -266,7 +266,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def finish(self) -> None:
         """End the run: what still waits is forgotten, and what it does about it has no effect."""
-        self._is_finished = True
+        self.is_finished = True
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False
             with suppress(BaseException):

@@ -250,7 +250,8 @@ class SimTransport(asyncio.Transport):
         self.pump()
 
     def is_closing(self) -> bool:
-        return self._is_closing
+        # Of a process that was killed, too: nobody is told that it did not close its streams.
+        return self._is_closing or self.is_dead or self._loop.is_finished
 
     def get_write_buffer_size(self) -> int:
         return len(self._outgoing)

@@ -11,9 +11,14 @@ from twinlog.testing.group.node import LOG_PATH
 from twinlog.testing.sim_network import SimTransport
 
 if TYPE_CHECKING:
+    from twinlog.testing.swarm.lockers import Locker
     from twinlog.testing.swarm.node import SwarmNode
     from twinlog.testing.swarm.sim import Swarm
 
+RELAY = b'"code":10005,'
+HEAD_SIZE = 300
+OFFSETS_S = 1.0
+"""What consumers committed falls back by this much at most, when a process ends."""
 _SIZES = struct.Struct(">II")
 
 
@@ -34,6 +39,10 @@ class Checks:
         self._led_s = 0.0
         self._anew_since = 0
         self._committed: dict[int, int] = {}
+        self._relayed: dict[bytes, SwarmNode] = {}
+        self._answered: list[tuple[float, int, int]] = []
+        self._kept: dict[int, int] = {}
+        self._broken_s = 0.0
 
     # The controller's records.
 
@@ -96,14 +105,25 @@ class Checks:
 
     def wrote(self, transport: SimTransport, data: bytes) -> None:
         node = self._swarm.node_at(transport.host.address)
+        if node is None:
+            return
         peer = transport.get_extra_info("peername")[0]
-        if node is None or peer != self._swarm.client_address:
+        if peer != self._swarm.client_address:
+            if RELAY in data[:HEAD_SIZE]:
+                self._relays(node, data)
             return
         for header in _headers(data):
             ext = header.get("extFields") or {}
             if header["code"] == 0 and header["flag"] & 1 and "msgId" in ext:
                 # Who is not the master has passed the send on.
                 self._answers(node if node.is_master else self._swarm.master, ext["msgId"])
+
+    def _relays(self, node: SwarmNode, data: bytes) -> None:
+        """What a client asked is passed on once."""
+        size, header_size = _SIZES.unpack_from(data)
+        asked = data[8 + (header_size & 0xFFFFFF) : 4 + size]
+        if self._relayed.setdefault(asked, node) is not node:
+            self._swarm.fail(f"{node.name} relays what {self._relayed[asked].name} relayed")
 
     def _answers(self, node: SwarmNode | None, message_id: str) -> None:
         """R5: confirmed, or early by the only one who may."""
@@ -221,11 +241,41 @@ class Checks:
     # Consumers.
 
     def committed(self, queue_id: int, offset: int) -> None:
+        """Perhaps: nobody has answered yet."""
         self._committed[queue_id] = max(offset, self._committed.get(queue_id, 0))
+
+    def commit_answered(self, queue_id: int, offset: int) -> None:
+        if self._swarm.world.is_orderly:
+            self._answered.append((self._swarm.loop.now_s, queue_id, offset))
+
+    def broken(self) -> None:
+        """A process ended or a role changed: what was committed in the last second may be gone."""
+        now_s = self._swarm.loop.now_s
+        for asked_s, queue_id, offset in self._answered:
+            if asked_s < now_s - OFFSETS_S and not self._was_broken(asked_s):
+                self._kept[queue_id] = max(offset, self._kept.get(queue_id, 0))
+        self._answered.clear()
+        self._broken_s = now_s
+
+    def _was_broken(self, asked_s: float) -> bool:
+        """Whether the set was still changing when it was committed."""
+        return asked_s < self._broken_s + OFFSETS_S
 
     def resumed(self, queue_id: int, position: int) -> None:
         if position > self._committed.get(queue_id, position):
             self._swarm.fail(f"queue {queue_id} goes on at {position}, nobody committed that")
+        if position < self._kept.get(queue_id, 0) and not self.incomplete_count:
+            text = f"queue {queue_id} goes on at {position}, {self._kept[queue_id]} was committed"
+            self._swarm.fail(f"{text} more than {OFFSETS_S} s before anything broke")
+
+    def locked(self, owner: Locker, name: str, queue_id: int) -> None:
+        """Two owners of a queue never, unless all of the set lost power at once."""
+        now_s = self._swarm.loop.now_s
+        self._swarm.trace(f"{name} has locked queue {queue_id}")
+        others = [other for other in self._swarm.lockers if other is not owner]
+        is_shared = any(other.until_s.get(queue_id, 0.0) > now_s for other in others)
+        if is_shared and not self.incomplete_count:
+            self._swarm.fail(f"queue {queue_id} has two owners, one is {name}")
 
 
 def _headers(data: bytes) -> list[dict[str, Any]]:

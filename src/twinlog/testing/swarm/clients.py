@@ -195,4 +195,5 @@ class SwarmConsumer:
         if swarm.rng.random() < 0.7:
             ext = {**self._queue(queue_id), "commitOffset": str(following)}
             swarm.checks.committed(queue_id, following)  # Taken, perhaps, also without an answer.
-            await self._rpc.call(address, COMMIT, ext)
+            if (await self._rpc.call(address, COMMIT, ext)).code == 0:
+                swarm.checks.commit_answered(queue_id, following)

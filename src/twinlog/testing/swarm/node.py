@@ -84,11 +84,13 @@ class SwarmNode(GroupNode):
 
     def _role_changed(self) -> None:
         role = self.broker.role
+        self.swarm.checks.broken()
         self.sim.trace(f"{self.name} is {role.broker_role.value} in epoch {role.epoch}")
         if role.is_master:
             self.swarm.checks.promoted(self)
 
     def _note_down(self) -> None:
+        self.swarm.checks.broken()
         if self.is_up and not self.is_stopping:
             self.swarm.kill_count += 1
         self.is_up = False

@@ -37,6 +37,7 @@ from twinlog.testing.swarm.checks import Checks
 from twinlog.testing.swarm.clients import SwarmConsumer, SwarmProducer
 from twinlog.testing.swarm.controllers import ControllerNode
 from twinlog.testing.swarm.faults import SwarmFaults
+from twinlog.testing.swarm.lockers import Locker
 from twinlog.testing.swarm.node import SwarmNode
 from twinlog.testing.swarm.world import draw_world
 
@@ -92,6 +93,9 @@ class Swarm:
         self.client_address = self._client_host.address
         self.operator = self._new_rpc()
         self.consumer = SwarmConsumer(self, self._new_rpc())
+        self.lockers = [
+            Locker(self, self._new_rpc(), f"member{n}", is_stale=n == 2) for n in (1, 2, 3)
+        ]
         self._faults = SwarmFaults(self)
 
     def _new_etcd(self) -> SimEtcd:
@@ -225,6 +229,7 @@ class Swarm:
             self.spawn(SwarmProducer(self, self._new_rpc(), is_stale=is_stale).run())
             for is_stale in (False, True)
         ]
+        load += [self.spawn(locker.run()) for locker in self.lockers]
         consuming = self.spawn(self.consumer.run())
         sampling = self.spawn(self._sample())
         nemesis = self.spawn(self._do_faults())

@@ -45,6 +45,16 @@ FAULTS = (
 PROFILES = {
     "any": FAULTS,
     "power": ("power", "power_master", "power_master", "kill_master", "cut_pair", "slow_disk"),
+    "restarts": (
+        "kill",
+        "kill_master",
+        "kill_master",
+        "switch",
+        "switch",
+        "restart_clean",
+        "restart_consumer",
+        "restart_consumer",
+    ),
     "links": ("cut_pair", "cut_off", "cut_master", "cut_oneway", "pause", "reset", "kill_master"),
     "backup": ("old_backup", "old_backup", "switch", "kill_master", "restart_clean", "cut_pair"),
     "controllers": (
@@ -99,6 +109,11 @@ class SwarmWorld:
     rates: tuple[float, ...]
     unknown_rate: float
     """Of the controller's writes, so many have an outcome that is not known."""
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether processes end, and nothing else happens."""
+        return not self.unknown_rate and set(self.faults) <= set(PROFILES["restarts"])
 
     @property
     def is_sync(self) -> bool:
