@@ -54,7 +54,7 @@ class SimEtcd:
         return f"http://{self.host.address}:{ETCD_PORT}"
 
     def boot(self) -> None:
-        """Leases begin anew with each process: nobody knows how long the last one was away."""
+        """Leases begin again with each process: nobody knows how long the last one was away."""
         self._loop.revive(self.host)
         self._watches.clear()
         now_ms = self._clock.boot_ms()
