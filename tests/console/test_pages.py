@@ -15,6 +15,7 @@ import pytest
 
 from support.command_line import twinlog
 from support.console import ConsolePair
+from support.processes import wait_until
 from twinlog.client import Message, TransactionProducer, TransactionState
 from twinlog.console.app import operations
 from twinlog.console.pages import PAGES
@@ -170,8 +171,13 @@ def test_what_destroys_asks_first(pair: ConsolePair, http: httpx.Client) -> None
     assert visitor.confirmed("topic.delete", topic="doomed").status_code == 303
     assert "topic doomed is deleted" in visitor.get("/topics").text
     assert http.get("/api/topics/doomed").status_code == 404
-    line = next(line for line in reversed(pair.audit) if line["resource"] == "topic=doomed")
-    assert line["request"] == "console topic.delete"
+
+    def deletions() -> list[dict[str, str]]:
+        lines = [line for line in pair.audit if line["resource"] == "topic=doomed"]
+        return [line for line in lines if line["request"] == "console topic.delete"]
+
+    wait_until(lambda: bool(deletions()), "the deletion is noted")  # A thread writes it.
+    line = deletions()[-1]
     assert line["outcome"] == "done"
     assert line["account"] == "token (admin)"
 

@@ -145,6 +145,7 @@ def test_the_slave_of_a_lost_master_is_promoted_with_all_that_was_acknowledged(
         again = TwinlogBroker.start_as_it_is(pair.slave)
         pair.group.add(again)
         assert facts(again)["brokerRole"] == "SYNC_MASTER"
+        wait_until(lambda: registered(pair) == {0: again.address}, "the route leads to it again")
         already = promote(pair, "--to", again.address).ok()
         assert "already" in already.out
 

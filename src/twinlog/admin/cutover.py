@@ -140,19 +140,25 @@ def _target(move: Move) -> Member:
 async def _drain(
     admin: Admin, source: Member, target: Member, steps: Steps, wait_seconds: float
 ) -> None:
-    """Until the replica has all that the master has; with sends stopped that is soon."""
+    """Until the replica has all that the master has, and knows its group, which only the living
+    master can tell it; with sends stopped that is soon."""
     deadline = _now() + wait_seconds
     while True:
         end = (await ask_member(admin, source.address, source.broker_id)).log_end
         there = (await ask_member(admin, target.address, target.broker_id)).log_end
-        if there >= end:
+        has_heard = await promotion.has_heard(admin, target.address, target.broker_id)
+        if there >= end and has_heard:
             steps.log_end = there
             steps.done("replica has everything")
             return
         if _now() > deadline:
+            what = (
+                f"is {end - there} bytes behind"
+                if there < end
+                else f"has not asked {source.name} about its group"
+            )
             raise CutoverError(
-                f"{target.name} is {end - there} bytes behind after {wait_seconds:.0f} s;"
-                f" {source.name} takes sends again"
+                f"{target.name} {what} after {wait_seconds:.0f} s; {source.name} takes sends again"
             )
         await asyncio.sleep(_POLL_SECONDS)
 

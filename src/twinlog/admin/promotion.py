@@ -228,11 +228,14 @@ def _judge_absent(found: _Findings, replicas: Sequence[Replica], target: Replica
         _judge_unheard(found, target)
 
 
+def _is_copy_of_apache(replica: Replica) -> bool:
+    return not replica.store_id and replica.log_end > 0
+
+
 def _judge_unheard(found: _Findings, target: Replica) -> None:
     """Nobody that answers has followed a twinlog master: a new disk, or a replaced master that has
     not met its successor yet. What the group has acknowledged since is then not seen at all."""
-    is_copy_of_apache = not target.store_id and target.log_end > 0
-    if not is_copy_of_apache:
+    if not _is_copy_of_apache(target):
         found.losses.append(
             f"{target.name} has not been connected to a master of this group since it has this"
             " store or was the master itself: what others have that it lacks cannot be seen. Start"
@@ -264,6 +267,14 @@ async def compare(
 
 def _named(replicas: Sequence[Replica], wanted: str) -> Replica | None:
     return next((r for r in replicas if wanted in (r.address, str(r.broker_id))), None)
+
+
+async def has_heard(admin: Admin, address: str, broker_id: int) -> bool:
+    """Whether this replica could be judged without its master. A slave asks its master what the
+    group looks like half a second after it is connected, at the latest."""
+    replica = await _ask(admin, address, broker_id)
+    is_apache = not replica.is_twinlog or _is_copy_of_apache(replica)
+    return is_apache or replica.in_sync_replicas > 0
 
 
 async def _ask(admin: Admin, address: str, broker_id: int) -> Replica:
