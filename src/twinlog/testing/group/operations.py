@@ -80,7 +80,7 @@ class Operations:
 
     async def _replica(self, slave: GroupNode) -> Replica:
         answer = await self._sim.operator.call(slave.address, REPLICA, {})
-        if answer.code != 0:  # A command dials anew; this connection may be that to a dead process.
+        if answer.code != 0:  # A command dials again; this connection may lead to a dead process.
             answer = await self._sim.operator.call(slave.address, REPLICA, {})
         if answer.code != 0:
             return Replica(address=slave.address, broker_id=slave.broker_id, error="no answer")
