@@ -13,7 +13,12 @@ from twinlog.admin.client import Admin
 from twinlog.client.net.calls import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.headers.admin import GetBrokerAclConfigResponseHeader
+from twinlog.remoting.headers.admin import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +57,17 @@ class AclTable:
         return next((a for a in self.accounts if a.access_key == access_key), None)
 
 
-async def acl_table(admin: Admin, address: str) -> AclTable:
-    """Accounts and white addresses of one broker."""
+async def ask_rules(admin: Admin, address: str) -> dict[str, Any]:
+    """Request 54's answer as it is: of an Apache broker with every secret."""
     answer = await admin.ask(
         address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, action="access rules"
     )
-    data = json_object(answer)
+    return json_object(answer)
+
+
+async def acl_table(admin: Admin, address: str) -> AclTable:
+    """Accounts and white addresses of one broker."""
+    data = await ask_rules(admin, address)
     accounts = data.get("plainAccessConfigs") or ()
     return AclTable(tuple(data.get("globalWhiteAddrs") or ()), tuple(map(_account, accounts)))
 
@@ -84,14 +94,23 @@ async def put_account(
 ) -> Request:
     """Create or replace an account; without a secret the broker keeps the one that it has."""
     entry = account.entry()
-    header = {
-        **entry,
-        "admin": "true" if account.is_admin else "false",
-        "topicPerms": ",".join(entry["topicPerms"]),
-        "groupPerms": ",".join(entry["groupPerms"]),
-    }
-    if secret_key is not None:
-        header["secretKey"] = secret_key
+    header = CreateAccessConfigRequestHeader(
+        account.access_key,
+        secret_key,
+        account.white_address,
+        account.is_admin,
+        account.default_topic,
+        account.default_group,
+        ",".join(entry["topicPerms"]),
+        ",".join(entry["groupPerms"]),
+    )
+    return await change_account(admin, address, header)
+
+
+async def change_account(
+    admin: Admin, address: str, header: CreateAccessConfigRequestHeader
+) -> Request:
+    """Create an account, or change what is given of it."""
     return await admin.ask(
         address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header, action="change of an account"
     )
@@ -99,14 +118,15 @@ async def put_account(
 
 async def delete_account(admin: Admin, address: str, access_key: str) -> Request:
     return await admin.ask(
-        address, RequestCode.DELETE_ACL_CONFIG, {"accessKey": access_key},
+        address, RequestCode.DELETE_ACL_CONFIG, DeleteAccessConfigRequestHeader(access_key),
         action="removal of an account",
     )  # fmt: skip
 
 
 async def put_white_addresses(admin: Admin, address: str, addresses: str) -> Request:
     return await admin.ask(
-        address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": addresses},
+        address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        UpdateGlobalWhiteAddrsConfigRequestHeader(addresses),
         action="change of the white addresses",
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Access rules of brokers with `aclEnable=true`: which version they have, and changing accounts.
+"""Access rules of a whole cluster: which version its brokers have, and changing accounts on all.
 
-Our brokers show the rules without secrets (`admin/acl.py`); Apache's show them with every secret,
-and a migration takes them over that way.
+One broker is asked by `admin/acl.py`. Our brokers show the rules without secrets; Apache's show
+them with every secret, and a migration takes them over that way.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from twinlog.admin import acl
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import UsageError
-from twinlog.client.net.calls import json_object
 from twinlog.remoting import fastjson
-from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
-from twinlog.remoting.headers.admin import (
-    CreateAccessConfigRequestHeader,
-    DeleteAccessConfigRequestHeader,
-    GetBrokerAclConfigResponseHeader,
-)
+from twinlog.remoting.headers.admin import CreateAccessConfigRequestHeader
 from twinlog.runtime.numbers import number_of
 
 
@@ -35,10 +30,7 @@ async def rules_versions(admin: Admin) -> Gathered[RulesVersion]:
     """By broker. One without access rules is among the failures, and says so."""
 
     async def read(address: str) -> RulesVersion:
-        answer = await admin.ask(
-            address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, action="version of the access rules"
-        )
-        text = answer.header(GetBrokerAclConfigResponseHeader).version
+        text = (await acl.acl_version(admin, address)).version
         data = fastjson.loads(text.encode())
         return RulesVersion(number_of(data.get("counter", 0)), number_of(data.get("timestamp", 0)))
 
@@ -51,35 +43,22 @@ async def update_account(
     """Create an account on every broker, or change what is given of it."""
     if len(account.access_key) < 7:
         raise UsageError("an access key is longer than 6 characters")
-
-    async def update(address: str) -> Request:
-        return await admin.ask(
-            address,
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-            account,
-            action="change of an account",
-        )
-
-    return await gather((await admin.cluster()).addresses(), update)
+    return await gather(
+        (await admin.cluster()).addresses(),
+        lambda address: acl.change_account(admin, address, account),
+    )
 
 
 async def delete_account(admin: Admin, access_key: str) -> Gathered[Request]:
-    header = DeleteAccessConfigRequestHeader(access_key)
-
-    async def delete(address: str) -> Request:
-        return await admin.ask(
-            address, RequestCode.DELETE_ACL_CONFIG, header, action="deletion of an account"
-        )
-
-    return await gather((await admin.cluster()).addresses(), delete)
+    return await gather(
+        (await admin.cluster()).addresses(),
+        lambda address: acl.delete_account(admin, address, access_key),
+    )
 
 
 async def read_rules(admin: Admin, address: str) -> dict[str, Any]:
     """The rules of an Apache broker as its `plain_acl.yml` has them, secrets included."""
-    answer = await admin.ask(
-        address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, action="access rules"
-    )
-    return rules_file(json_object(answer))
+    return rules_file(await acl.ask_rules(admin, address))
 
 
 def rules_file(data: dict[str, Any]) -> dict[str, Any]:
