@@ -28,6 +28,15 @@ def identity(disk: SimDisk, role: str = "ASYNC_MASTER") -> StoreIdentity:
     return StoreIdentity(config, disk, lambda: f"token-{next(TOKENS)}")
 
 
+def settled_slave(disk: SimDisk) -> StoreIdentity:
+    """A slave that serves."""
+    slave = identity(disk, "SLAVE")
+    slave.twin()
+    slave.load()
+    slave.settle(1000)
+    return slave
+
+
 def new_disk() -> SimDisk:
     disk = SimDisk()
     disk.make_directories(ROOT)
@@ -77,10 +86,7 @@ def test_each_promotion_has_a_number_above_all_that_the_group_had() -> None:
     master.settle(1000)
     assert (master.is_promotion, master.promotion) == (False, 0), "a first master is none"
     disk = new_disk()
-    slave = identity(disk, "SLAVE")
-    slave.twin()
-    slave.load()
-    slave.settle(1000)
+    slave = settled_slave(disk)
     slave.heard(5000)
     promoted = identity(disk.crash(None))
     promoted.twin()
@@ -98,10 +104,7 @@ def test_each_promotion_has_a_number_above_all_that_the_group_had() -> None:
 
 def test_a_grant_holds_for_one_start() -> None:
     disk = new_disk()
-    slave = identity(disk, "SLAVE")
-    slave.twin()
-    slave.load()
-    slave.settle(1000)
+    slave = settled_slave(disk)
     slave.grant(700, 9000)
     disk = disk.crash(None)
     promoted = identity(disk)
@@ -118,10 +121,7 @@ def test_a_grant_holds_for_one_start() -> None:
 
 def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_a_slave() -> None:
     disk = new_disk()
-    slave = identity(disk, "SLAVE")
-    slave.twin()
-    slave.load()
-    slave.settle(1000)
+    slave = settled_slave(disk)
     slave.adopt("lineage")
     promoted = identity(disk)
     twin = promoted.twin()
@@ -139,10 +139,7 @@ def test_a_copy_that_becomes_the_master_keeps_the_lineage_and_knows_that_it_was_
 def test_a_promotion_that_cannot_be_written_is_none() -> None:
     """The next start would take its own slaves for those whom it must not replace."""
     disk = new_disk()
-    slave = identity(disk, "SLAVE")
-    slave.twin()
-    slave.load()
-    slave.settle(1000)
+    slave = settled_slave(disk)
     slave.adopt("lineage")
     disk.quota = 1
     promoted = identity(disk)
@@ -159,10 +156,7 @@ def test_a_promotion_that_cannot_be_written_is_none() -> None:
 
 def test_a_copy_takes_over_until_its_tables_are_saved() -> None:
     disk = new_disk()
-    slave = identity(disk, "SLAVE")
-    slave.twin()
-    slave.load()
-    slave.settle(1000)
+    settled_slave(disk)
     for killed in (False, True):
         promoted = identity(disk)
         promoted.twin()
