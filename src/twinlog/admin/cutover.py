@@ -146,8 +146,7 @@ async def _drain(
     while True:
         end = (await ask_member(admin, source.address, source.broker_id)).log_end
         there = (await ask_member(admin, target.address, target.broker_id)).log_end
-        has_heard = await promotion.has_heard(admin, target.address, target.broker_id)
-        if there >= end and has_heard:
+        if there >= end and await promotion.has_heard(admin, target.address, target.broker_id):
             steps.log_end = there
             steps.done("replica has everything")
             return
