@@ -12,7 +12,7 @@ import yaml
 
 from support.command_line import Result, mqadmin, twinlog
 from support.processes import process_group
-from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from support.twinlog_servers import start_guarded_broker
 
 ADMIN = ("--access-key", "rocketmq2", "--secret-key", "12345678")
 RULES = {
@@ -44,18 +44,9 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("guarded")
-    file = directory / "home" / "conf" / "plain_acl.yml"
-    file.parent.mkdir(parents=True)
-    file.write_text(yaml.safe_dump(RULES))
     with process_group() as group:
-        namesrv = start_twinlog_namesrv(directory / "namesrv")
-        group.add(namesrv)
-        broker = start_twinlog_broker(
-            directory / "broker", namesrv=namesrv.address, mappedFileSizeCommitLog=1 << 20,
-            maxHashSlotNum=1000, aclEnable="true", rocketmqHome=directory / "home",
-        )  # fmt: skip
-        group.add(broker)
-        namesrv.wait_for_text(f"address={broker.address}")
+        namesrv, broker = start_guarded_broker(group, directory, RULES)
+        file = directory / "home" / "conf" / "plain_acl.yml"
         yield Guarded(namesrv.address, broker.address, file)
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from support.processes import process_group, wait_until
-from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from support.twinlog_servers import start_guarded_broker
 from twinlog.admin.acl import AclAccount, AclTable
 from twinlog.console.views.servers import account_rows
 
@@ -30,20 +29,10 @@ RULES = {
 @pytest.fixture
 def http(tmp_path: Path) -> Iterator[httpx.Client]:
     """A console that speaks to its broker as the operator."""
-    file = tmp_path / "home" / "conf" / "plain_acl.yml"
-    file.parent.mkdir(parents=True)
-    file.write_text(yaml.safe_dump(RULES))
     log = tmp_path / "console.log"
     keys = {"TWINLOG_ACCESS_KEY": "operator", "TWINLOG_SECRET_KEY": "operator-secret"}
     with process_group() as group:
-        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
-        group.add(namesrv)
-        broker = start_twinlog_broker(
-            tmp_path / "broker", namesrv=namesrv.address, mappedFileSizeCommitLog=1 << 20,
-            maxHashSlotNum=1000, aclEnable="true", rocketmqHome=tmp_path / "home",
-        )  # fmt: skip
-        group.add(broker)
-        namesrv.wait_for_text(f"address={broker.address}")
+        namesrv, _ = start_guarded_broker(group, tmp_path, RULES)
         command = [
             sys.executable, "-m", "twinlog.cli.main", "console", "-n", namesrv.address, "--port",
             "0", "--audit", str(tmp_path / "audit.log"),

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from support.processes import Process, free_broker_port, free_port, wait_until
+import yaml
+
+from support.processes import Process, ProcessGroup, free_broker_port, free_port, wait_until
 from support.properties import write_properties
 
 TWINLOG = Path(sys.executable).parent / "twinlog"
@@ -109,6 +112,24 @@ def start_twinlog_broker(
     if wait:
         broker.wait_for_text("twinlog broker ready", deadline_s=READY_DEADLINE_S)
     return broker
+
+
+def start_guarded_broker(
+    group: ProcessGroup, directory: Path, rules: Mapping[str, object]
+) -> tuple[TwinlogNamesrv, TwinlogBroker]:
+    """A broker that enforces `rules`, registered; they stand in `home/conf/plain_acl.yml`."""
+    file = directory / "home" / "conf" / "plain_acl.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(yaml.safe_dump(rules))
+    namesrv = start_twinlog_namesrv(directory / "namesrv")
+    group.add(namesrv)
+    broker = start_twinlog_broker(
+        directory / "broker", namesrv=namesrv.address, mappedFileSizeCommitLog=1 << 20,
+        maxHashSlotNum=1000, aclEnable="true", rocketmqHome=directory / "home",
+    )  # fmt: skip
+    group.add(broker)
+    namesrv.wait_for_text(f"address={broker.address}")
+    return namesrv, broker
 
 
 def broker_values(
