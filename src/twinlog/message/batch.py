@@ -52,6 +52,11 @@ def encode_batch(members: Iterable[BatchMember]) -> bytes:
     return b"".join(parts)
 
 
+def batch_size(members: Iterable[BatchMember]) -> int:
+    """How many bytes `encode_batch` makes of them."""
+    return sum([MEMBER_SIZE_MIN + len(one.body) + len(one.properties) for one in members])
+
+
 def decode_batch(data: bytes | memoryview) -> list[BatchMember]:
     """The members of a batch body. Every length is checked before it is used."""
     data = bytes(data)  # No copy of what is bytes already.

@@ -13,6 +13,8 @@ from functools import lru_cache
 _MASK = 0xFFFFFFFF
 _SIGN = 0x80000000
 _CACHE_SIZE = 65536
+# Tags and topics of peers may be long: so many of them, and not more, are kept.
+_LONG_CACHE_SIZE = 1024
 # A unique id ends in 8 hex digits of time and 4 of a counter; what is before stays per client.
 _COUNTER_LENGTH = 4
 _TAIL_LENGTH = 12
@@ -20,15 +22,16 @@ _UNIQUE_ID_LENGTHS = (32, 56)
 
 
 def _unsigned(text: str) -> int:
+    """Cut to 32 bits at each step: a number that grows with the text takes its square."""
     value = 0
     if text.isascii():
         for unit in text.encode("ascii"):
-            value = value * 31 + unit
+            value = value * 31 + unit & _MASK
     else:
         data = text.encode("utf-16-be", "surrogatepass")
         for index in range(0, len(data), 2):
-            value = value * 31 + (data[index] << 8 | data[index + 1])
-    return value & _MASK
+            value = value * 31 + (data[index] << 8 | data[index + 1]) & _MASK
+    return value
 
 
 _part = lru_cache(maxsize=_CACHE_SIZE)(_unsigned)
@@ -54,7 +57,7 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value & _SIGN else value
 
 
-@lru_cache(maxsize=_CACHE_SIZE)
+@lru_cache(maxsize=_LONG_CACHE_SIZE)
 def jhash(text: str) -> int:
     """The signed 32-bit hash of `text`. For strings that come again, such as tags."""
     return _signed(_unsigned(text))
@@ -81,10 +84,10 @@ def index_key_hashes(topic: str, keys: Iterable[str]) -> list[int]:
         elif length in _UNIQUE_ID_LENGTHS:
             value = _part(key[:-_TAIL_LENGTH]) * _P8 + _part(key[-_TAIL_LENGTH:-_COUNTER_LENGTH])
             value = value * _P4 + _part(key[-_COUNTER_LENGTH:])
-        else:
+        else:  # As `_unsigned`, without its call.
             value = 0
             for unit in key.encode("ascii"):
-                value = value * 31 + unit
+                value = value * 31 + unit & _MASK
         value = (prefix * _power(length) + value) & _MASK
         if value & _SIGN:
             # The lowest number has no positive counterpart in 32 bits; RocketMQ stores 0 for it.

@@ -52,6 +52,7 @@ PROPERTY_REPLY_MESSAGE_ARRIVE_TIME = "ARRIVE_TIME"
 PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
+ORIGIN_PLACE = "ORIGIN_PLACE"  # Of a copy: broker,queue,offset of the message that was copied.
 
 # One call for the three that the dispatcher needs. Empty values do not match; the last wins.
 _DISPATCHED = re.compile(rb"(?:\A|\x02)(TAGS|KEYS|UNIQ_KEY)\x01([^\x02]+)").findall
@@ -91,7 +92,7 @@ def _find(padded: bytes, marker: bytes) -> bytes | None:
     return None
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1024)  # A tag may have 32 KiB.
 def tags_code_of(tags: bytes) -> int:
     """The consume queue's tags code of a TAGS value: its hash, sign-extended to 64 bits."""
     return jhash(tags.decode("utf-8", "replace"))

@@ -28,6 +28,7 @@ NEED_UNWRAP_FLAG = 0x40
 INNER_BATCH_FLAG = 0x80
 HOSTS_V6_MASK = BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG
 COMPRESSION_TYPE_MASK = 0x700
+COMPRESSION_MASK = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK  # What says how to read the body.
 _COMPRESSION_TYPE_SHIFT = 8
 
 
@@ -42,6 +43,11 @@ class CompressionType(IntEnum):
 def transaction_type(sys_flag: int) -> int:
     """The transaction bits alone."""
     return sys_flag & TRANSACTION_ROLLBACK_TYPE
+
+
+def is_rollback(sys_flag: int) -> bool:
+    """Whether it is the record that a half message was rolled back."""
+    return transaction_type(sys_flag) == TRANSACTION_ROLLBACK_TYPE
 
 
 def with_transaction_type(sys_flag: int, kind: int) -> int:

@@ -165,7 +165,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         bool, live("Limit what one slave is sent to maxHATransferByteInSecond. A key of 5.x.")
     ] = False
     max_ha_transfer_byte_in_second: Annotated[
-        PositiveLong, live("Most bytes of the log that one slave is sent in a second.")
+        PositiveLong, live("Most bytes of the log that one slave is sent per second.")
     ] = 100 * 1024 * 1024
     in_sync_replicas: Annotated[
         Positive,
@@ -195,6 +195,13 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
             " them aside, all also copies again if nothing is common, manual changes nothing."
         ),
     ] = Reseed.TAIL
+    twinlog_return_as_slave: Annotated[
+        bool,
+        used(
+            "A master that was replaced while it was away becomes a slave: brokerRole and a free"
+            " brokerId are written into this file. Otherwise it ends with exit code 1."
+        ),
+    ] = False
     twinlog_metadata_in_log: Annotated[
         bool,
         used("Put topics, groups and offsets into the log even before a twin slave has attached."),
@@ -251,7 +258,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ha_max_time_slave_not_catchup: Annotated[
         PositiveLong,
         live(
-            "A slave that acknowledges nothing for so long while bytes wait for it is not in sync,"
+            "A slave that acknowledges nothing for this time while bytes wait is not in sync,"
             " in ms. More than 1500 counts as 1500."
         ),
     ] = 15000
@@ -285,7 +292,10 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ] = 5000
     controller_heart_beat_timeout_mills: Annotated[
         PositiveLong,
-        no_effect("Silence after which a controller counts this broker as gone.", _ONLY_APACHE),
+        used(
+            "Silence after which RocketMQ's own controller counts this broker as gone, in ms."
+            " twinlog's controller has limits of its own."
+        ),
     ] = 10000
     check_sync_state_set_period: Annotated[
         PositiveLong,
@@ -445,7 +455,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     twinlog_creations_per_address: Annotated[
         Natural,
         used(
-            "How many topics and groups clients of one address may create in a second, and twenty"
+            "How many topics and groups clients of one address may create per second, and twenty"
             " times as many at once. 0 means no limit."
         ),
     ] = 1_000

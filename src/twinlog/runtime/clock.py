@@ -65,6 +65,35 @@ class SteadyWall:
         return wall_ms
 
 
+class RunningTime:
+    """Time in which this process could have heard others: nobody is silent because it stood still
+    itself (SIGSTOP, a machine that sleeps or has no turn for it).
+
+    It must be read more often than every `step_ms_max`; what a step has beyond that is left out.
+    So it never runs ahead of the clock: who waits by it waits long enough.
+    """
+
+    def __init__(self, read_ms: Callable[[], int], step_ms_max: int) -> None:
+        self._read_ms = read_ms
+        self._step_ms_max = step_ms_max
+        self._seen_ms = read_ms()
+        self._left_out_ms = 0
+        self._resumed_ms: int | None = None
+
+    def now_ms(self) -> int:
+        seen_ms, self._seen_ms = self._seen_ms, self._read_ms()
+        beyond_ms = self._seen_ms - seen_ms - self._step_ms_max
+        if beyond_ms > 0:
+            self._left_out_ms += beyond_ms
+            self._resumed_ms = self._seen_ms
+        return self._seen_ms - self._left_out_ms
+
+    def has_resumed(self, within_ms: int) -> bool:
+        """Whether it went on just now, after it had stood still."""
+        self.now_ms()
+        return self._resumed_ms is not None and self._seen_ms - self._resumed_ms < within_ms
+
+
 class SystemClock:
     """The clocks of this machine, timers of the running loop."""
 

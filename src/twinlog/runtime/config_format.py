@@ -7,19 +7,23 @@ error here that names the comment.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import javaproperties
 import msgspec
+from javaproperties import unescape
 
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 
 _DELAY = re.compile(r"([0-9]+)([smhd])")
 _DELAY_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TRAILING_COMMENT = re.compile(r"\s#.*$")
+_BLANK = " \t\f"
+# Up to the first sign or blank that is not escaped; then blanks, one sign, blanks.
+_KEY = re.compile(r"((?:[^\\=: \t\f]|\\.)*+)[ \t\f]*+[=:]?[ \t\f]*+", re.DOTALL)
+# Of an update by a peer: several times as many as there are keys. Each costs the loop some 5 us.
+UPDATED_LINES_MAX = 2000
 
 
 class ConfigValueError(ValueError):
@@ -45,15 +49,44 @@ def parse_properties(data: bytes) -> Iterator[Entry]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-    line = 1
-    for element in javaproperties.parse(io.StringIO(text, newline=None)):
-        if isinstance(element, javaproperties.KeyValue):
-            # Java keeps blanks at the end of a value; no key of ours means anything by them.
-            entry = Entry(line, element.key, element.value.rstrip())
-            if not is_text(entry.key + entry.value):
-                raise ValueError(f"line {line}: an escape is half of a surrogate pair")
-            yield entry
-        line += max(1, element.source.count("\n"))
+    for line, logical in _logical_lines(text):
+        found = _KEY.match(logical)
+        assert found is not None  # It matches nothing, too.
+        # Java keeps blanks at the end of a value; no key of ours means anything by them.
+        key, value = unescape(found[1]), unescape(logical[found.end() :]).rstrip()
+        if not is_text(key + value):
+            raise ValueError(f"line {line}: an escape is half of a surrogate pair")
+        yield Entry(line, key, value)
+
+
+def parse_update(data: bytes) -> dict[str, str]:
+    """Keys and values of a peer's `key=value` lines.
+
+    Raises:
+        ValueError: they cannot be read, or are more than can be meant.
+    """
+    if data.count(b"\n") + data.count(b"\r") > UPDATED_LINES_MAX:
+        raise ValueError(f"more than {UPDATED_LINES_MAX} lines")
+    return {entry.key: entry.value for entry in parse_properties(data)}
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with those that continue them, and the number of the first. One pass: of peers too."""
+    first, pieces = 1, list[str]()
+    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+        piece = line.lstrip(_BLANK)
+        if not pieces:
+            first = number
+            if not piece or piece[0] in "#!":
+                continue
+        is_continued = (len(piece) - len(piece.rstrip("\\"))) % 2 == 1
+        pieces.append(piece[:-1] if is_continued else piece)
+        if not is_continued:
+            if logical := "".join(pieces):
+                yield first, logical
+            pieces.clear()
+    if logical := "".join(pieces):
+        yield first, logical
 
 
 def is_text(value: str) -> bool:

@@ -28,6 +28,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import Buffer
 
+from twinlog.runtime.sync_thread import SyncThread
+
 _T = TypeVar("_T")
 FileBytes: TypeAlias = bytes | mmap.mmap  # Bytes of a file: read, or as it is mapped.
 
@@ -230,6 +232,14 @@ def write_atomically(
     disk.fsync_directory(directory)
 
 
+def write_with_directory(disk: Disk, path: str, data: bytes, keep_backup: bool = False) -> None:
+    """`write_atomically`, into a directory that is made if it is not there."""
+    directory = os.path.dirname(path)
+    if directory:
+        disk.make_directories(directory)
+    write_atomically(disk, path, data, keep_backup=keep_backup)
+
+
 def _write_new(disk: Disk, path: str, data: bytes, mode: int | None) -> None:
     file = disk.open(path, create=True, mode=mode)
     try:
@@ -281,12 +291,12 @@ def _next_written(fd: int, offset: int) -> int | None:
 class PosixFile:
     """A file descriptor."""
 
-    __slots__ = ("_executor", "_fd", "_map", "path")
+    __slots__ = ("_fd", "_map", "_syncs", "path")
 
-    def __init__(self, path: str, fd: int, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, path: str, fd: int, syncs: SyncThread) -> None:
         self.path = path
         self._fd = fd
-        self._executor = executor
+        self._syncs = syncs
         self._map: mmap.mmap | None = None
 
     def map(self) -> mmap.mmap | None:
@@ -360,11 +370,18 @@ class PosixFile:
         try:
             os.fdatasync(self._fd)
         except OSError as error:
-            text = f"fdatasync failed: {error.strerror}"
-            raise DiskSyncError(error.errno, text, self.path) from error
+            raise self._sync_error(error.errno or 0) from error
 
     async def fdatasync_async(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, self.fdatasync)
+        number = await self._syncs.sync(self)
+        if number:
+            raise self._sync_error(number)
+
+    def _sync_error(self, number: int) -> DiskSyncError:
+        return DiskSyncError(number, f"fdatasync failed: {os.strerror(number)}", self.path)
+
+    def fileno(self) -> int:
+        return self._fd
 
     def close(self) -> None:
         if self._map is not None:
@@ -394,10 +411,12 @@ class PosixDisk:
     """The real file system."""
 
     def __init__(self) -> None:
-        # Two threads: one for the commit log, one for the rest, so neither waits for the other.
+        # The commit log has a thread of its own, so that it never waits for the rest.
+        self._syncs = SyncThread()
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="twinlog-sync")
 
     def close(self) -> None:
+        self._syncs.close()
         self._executor.shutdown(wait=True)
 
     def open(
@@ -409,7 +428,7 @@ class PosixDisk:
         fd = os.open(path, flags | os.O_CLOEXEC, 0o644 if mode is None else mode)
         if mode is not None:
             os.fchmod(fd, mode)  # One that a crash left behind has another, and there is umask.
-        return PosixFile(path, fd, self._executor)
+        return PosixFile(path, fd, self._syncs)
 
     def mode(self, path: str) -> int:
         return stat.S_IMODE(os.stat(path).st_mode) & 0o777

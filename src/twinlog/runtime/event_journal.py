@@ -11,17 +11,22 @@ import logging
 import posixpath
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from twinlog.runtime.disk import Disk, DiskFile
+if TYPE_CHECKING:  # Whoever only reads the lines of others needs no disk.
+    from twinlog.runtime.disk import Disk, DiskFile
 
 _LOG = logging.getLogger("twinlog.events")
 FILE_SIZE_MAX = 4 * 1024 * 1024
 LINE_MAX = 16 * 1024
+TEXT_MAX = 1_000
+"""Characters of one value: peers have a hand in some of them, for instance in settings."""
 EVENTS_MAX = 1_000
 """Events in one answer."""
+RECENT_BYTES_MAX = 1024 * 1024
+"""Bytes of all events that are kept in memory, and so of one answer."""
 
 
 class EventJournal:
@@ -35,9 +40,9 @@ class EventJournal:
         self._file: DiskFile | None = None
         self._size = 0
 
-    def write(self, time_ms: int, kind: str, **details: Any) -> None:
-        """`details` are JSON values; their order is kept."""
-        line = msgspec.json.encode({"time": time_ms, "event": kind, **details}) + b"\n"
+    def write(self, time_ms: int, kind: str, **details: Any) -> bytes:
+        """The line that was written. `details` are JSON values; their order is kept."""
+        line = msgspec.json.encode({"time": time_ms, "event": kind, **_shortened(details)}) + b"\n"
         if len(line) > LINE_MAX:
             line = msgspec.json.encode({"time": time_ms, "event": kind, "cut": True}) + b"\n"
         try:
@@ -45,8 +50,9 @@ class EventJournal:
             file.pwritev([line], self._size)
         except OSError as error:
             _LOG.warning("event not written path=%s error=%s line=%r", self._path, error, line)
-            return
-        self._size += len(line)
+        else:
+            self._size += len(line)
+        return line
 
     def _opened(self, room: int) -> DiskFile:
         if self._file is None:
@@ -60,23 +66,27 @@ class EventJournal:
             self._size = 0
         return self._file
 
-    def read(self) -> Iterator[dict[str, Any]]:
-        """All events that are kept, oldest first. A line that was cut by a crash is left out."""
+    def read(self) -> Iterator[bytes]:
+        """The lines of all events that are kept, oldest first."""
         for path in (self._path + ".1", self._path):
-            if not self._disk.exists(path):
-                continue
-            for line in self._disk.read_bytes(path).splitlines():
-                try:
-                    event = msgspec.json.decode(line)
-                except msgspec.DecodeError:
-                    continue
-                if isinstance(event, dict):
-                    yield event
+            if self._disk.exists(path):
+                yield from self._disk.read_bytes(path).splitlines()
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _shortened(value: Any) -> Any:
+    match value:
+        case str() if len(value) > TEXT_MAX:
+            return value[:TEXT_MAX] + "..."
+        case dict():
+            return {key: _shortened(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_shortened(each) for each in value]
+    return value
 
 
 def event_time(event: dict[str, Any]) -> int:
@@ -100,27 +110,42 @@ def select(
 
 
 class RecentEvents:
-    """A journal and its newest events in memory, for those who ask."""
+    """A journal and its newest events in memory, for those who ask: as many as fit an answer."""
 
     def __init__(self, journal: EventJournal) -> None:
         self._journal = journal
-        self._recent: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._recent: deque[tuple[int, dict[str, Any]]] = deque()
+        self._bytes = 0
 
     def load(self) -> None:
         """Read what earlier processes wrote; a journal that cannot be read is told and left."""
         try:
-            self._recent.extend(self._journal.read())
+            for line in self._journal.read():
+                self._add(line)
         except OSError as error:
             _LOG.warning("events not read error=%s", error)
 
     def write(self, time_ms: int, kind: str, **details: Any) -> None:
-        self._journal.write(time_ms, kind, **details)
-        self._recent.append({"time": time_ms, "event": kind, **details})
+        self._add(self._journal.write(time_ms, kind, **details))
+
+    def _add(self, line: bytes) -> None:
+        """A line that was cut by a crash, or is no event, is left out."""
+        try:
+            event = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            return
+        if not isinstance(event, dict):
+            return
+        self._recent.append((len(line), event))
+        self._bytes += len(line)
+        while len(self._recent) > EVENTS_MAX or self._bytes > RECENT_BYTES_MAX:
+            size, _ = self._recent.popleft()
+            self._bytes -= size
 
     def select(
         self, group: str | None = None, since_ms: int | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        return select(self._recent, group, since_ms, limit)
+        return select((event for _, event in self._recent), group, since_ms, limit)
 
     def close(self) -> None:
         self._journal.close()

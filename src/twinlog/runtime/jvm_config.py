@@ -77,7 +77,7 @@ class JvmConfig(RemotingConfig, kw_only=True):
         int, no_effect("Sends that may wait for a thread.", NO_THREADS)
     ] = 10000
     put_thread_pool_queue_capacity: Annotated[
-        int, no_effect("Corresponds to sends that may wait for a thread.", NO_THREADS)
+        int, no_effect("Answers to sends that may wait for a thread.", NO_THREADS)
     ] = 10000
     pull_thread_pool_queue_capacity: Annotated[
         int, no_effect("Pulls that may wait for a thread.", NO_THREADS)

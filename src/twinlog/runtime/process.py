@@ -14,6 +14,15 @@ def home_directory() -> str:
     return os.path.expanduser("~")
 
 
+def is_ip_address(host: str) -> bool:
+    """Whether nothing has to be resolved."""
+    try:
+        socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    except OSError:
+        return False
+    return True
+
+
 def local_address(peer_host: str, peer_port: int) -> str:
     """The address from which this machine would reach the peer. Nothing is sent.
 

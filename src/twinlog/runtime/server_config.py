@@ -155,7 +155,7 @@ class RemotingConfig(ServerConfig, kw_only=True):
     twinlog_requests_per_address: Annotated[
         Natural,
         used(
-            "How many requests one address may make in a second; above that, they are answered"
+            "How many requests one address may make per second; above that, they are answered"
             " with SYSTEM_BUSY for a second. 0 means no limit."
         ),
     ] = 1_000_000

@@ -11,6 +11,7 @@ from msgspec import Meta
 from twinlog.runtime.config_format import parse_hours
 from twinlog.runtime.config_key import (
     Natural,
+    NaturalLong,
     Percent,
     Positive,
     PositiveLong,
@@ -122,7 +123,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         Positive, used("The walk sees the whole store once in this time, in hours.")
     ] = 168
     twinlog_scrub_rate_max: Annotated[
-        Positive, used("Most bytes of the log that the walk reads in a second.")
+        Positive, used("Most bytes of the log that the walk reads per second.")
     ] = 20_000_000
     twinlog_scrub_cpu_percent: Annotated[
         Annotated[int, Meta(ge=1, le=100)],
@@ -197,8 +198,8 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         Natural, live("How many hours messages are kept.", is_important=True)
     ] = 72
     twinlog_retention_bytes: Annotated[
-        Natural,
-        used(
+        NaturalLong,
+        live(
             "Size of the log above which its oldest files are deleted, whatever their age, in"
             " bytes; 0: age and disk space alone decide."
         ),

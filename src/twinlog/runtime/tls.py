@@ -46,7 +46,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
     server_mode: Annotated[
         TlsMode | None,
         used(
-            "Whether TLS is refused, accepted besides plain text, or the only way in.",
+            "Whether TLS is refused, accepted as well as plain text, or the only way in.",
             spelling="tls.server.mode",
             default="permissive with a certificate, else disabled",
         ),

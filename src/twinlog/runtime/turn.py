@@ -66,10 +66,14 @@ class Turn:
         self._work[phase].append(work)
         if phase <= self._phase and not self._is_scheduled:
             self._is_scheduled = True
-            if self._loop is None:
-                self.bind()
-            assert self._loop is not None
-            self._loop.call_soon(self.run)
+            self.next(self.run)
+
+    def next(self, work: Work) -> None:
+        """Do `work` at the beginning of the next turn, behind what is added to this one."""
+        if self._loop is None:
+            self.bind()
+        assert self._loop is not None
+        self._loop.call_soon(work)
 
     def run(self) -> None:
         """End the turn now. Within a turn that is being ended: nothing, its phases go on."""

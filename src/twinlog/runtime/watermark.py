@@ -15,7 +15,7 @@ import enum
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from twinlog.runtime.failures import Failures
 
@@ -27,6 +27,9 @@ class Outcome(enum.Enum):
     TIMEOUT = "timeout"
     FAILED = "failed"
 
+
+# Members that are asked for in hot paths: by their class they cost ten times as much.
+_REACHED: Final = Outcome.REACHED
 
 # (argument, outcome, reason): the reason is a sentence, empty when the offset was reached.
 WaiterCallback = Callable[[Any, Outcome, str], None]
@@ -110,7 +113,7 @@ class Watermark:
         while waiters and waiters[0].offset <= self.value:
             waiter = waiters.popleft()
             try:
-                waiter.callback(waiter.argument, Outcome.REACHED, "")
+                waiter.callback(waiter.argument, _REACHED, "")
             except Exception as error:
                 self._caught(error)
         if not waiters:
@@ -146,7 +149,7 @@ class Watermark:
         Called at once, before this returns, when it already has.
         """
         if offset <= self.value:
-            callback(argument, Outcome.REACHED, "")
+            callback(argument, _REACHED, "")
             return
         waiter = _Waiter(offset, deadline_ms, callback, argument)
         waiters = self._waiters

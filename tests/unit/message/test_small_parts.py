@@ -13,6 +13,7 @@ from twinlog.message import crc, names, perm, sysflag
 from twinlog.message.batch import (
     BatchError,
     BatchMember,
+    batch_size,
     decode_batch,
     encode_batch,
 )
@@ -159,6 +160,7 @@ def test_system_flags():
     assert sysflag.compression_type(0x101) is CompressionType.LZ4
     assert sysflag.with_transaction_type(0xF, sysflag.TRANSACTION_COMMIT_TYPE) == 0xB
     assert sysflag.transaction_type(0xB) == sysflag.TRANSACTION_COMMIT_TYPE
+    assert [flag for flag in range(16) if sysflag.is_rollback(flag)] == [12, 13, 14, 15]
 
 
 @pytest.mark.parametrize("kind", list(CompressionType))
@@ -196,7 +198,9 @@ _members = st.lists(
 
 @given(_members)
 def test_batch_round_trip(members):
-    assert decode_batch(encode_batch(members)) == members
+    encoded = encode_batch(members)
+    assert decode_batch(encoded) == members
+    assert batch_size(members) == len(encoded)
 
 
 @given(_members, st.data())

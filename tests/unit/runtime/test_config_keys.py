@@ -82,7 +82,7 @@ LATER = {
     "controller_d_leger_peers", "controller_d_leger_self_id", "delete_commit_log_files_interval",
     "delete_consume_queue_files_interval", "metrics_exporter_type", "metrics_prom_exporter_port",
     "metrics_prom_exporter_host", "metrics_label", "twinlog_metrics_series_max",
-    "twinlog_metrics_per_queue", "twinlog_damage_wait_millis", "twinlog_retention_bytes",
+    "twinlog_metrics_per_queue", "twinlog_damage_wait_millis",
 }  # fmt: skip
 
 
