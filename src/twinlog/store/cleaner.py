@@ -103,7 +103,8 @@ class Cleaner:
             is_expired = newest >= 0 and self._steady.now_ms() >= newest + reserved_ms
             if not is_expired and not is_forced and not self._is_over:
                 break
-            if not is_forced and log.segments.segments[0].end > self.needed_from():
+            is_lacked = log.segments.segments[0].end > self.needed_from()
+            if is_lacked and not is_forced:
                 self._tell_held(log.segments.segments[0].path)
                 break
             if log.segments.segments[0].end > store.dispatched.value:
@@ -120,7 +121,9 @@ class Cleaner:
             count += 1
             self._held_path = ""
             reason = "expired" if is_expired else "disk space" if is_forced else "bytes"
-            _LOG.info("segment deleted path=%s reason=%s", segment.path, reason)
+            level = logging.WARNING if is_lacked else logging.INFO
+            lost = ", which a slave has not got" if is_lacked else ""
+            _LOG.log(level, "segment deleted path=%s reason=%s%s", segment.path, reason, lost)
             if is_forced:
                 is_forced = self.check_disk()
             await self._clock.sleep_ms(store.config.delete_commit_log_files_interval)

@@ -50,6 +50,12 @@ class TagsCodeFilter:
     def __init__(self, codes: frozenset[int]) -> None:
         self.codes = codes
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TagsCodeFilter) and other.codes == self.codes
+
+    def __hash__(self) -> int:
+        return hash(self.codes)
+
     def matches_tags_code(self, tags_code: int) -> bool:
         if tags_code < TAGS_HASH_MIN:
             return True  # Unknown: the consumer looks at the tag itself.

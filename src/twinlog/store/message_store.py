@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from twinlog.message.batch import BatchMember
+from twinlog.message.batch import BatchMember, batch_size
+from twinlog.message.layout import BLANK_SIZE_MIN
 from twinlog.message.model import PutMessage
 from twinlog.message.names import LMQ_PREFIX
 from twinlog.message.record import RecordError, encode_record, encoded_size
-from twinlog.message.sysflag import UNQUEUED_FLAG
+from twinlog.message.sysflag import UNQUEUED_FLAG, is_rollback
 from twinlog.runtime.broker_config import BrokerConfig, FlushDiskType
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, DiskLock, DiskLockedError, DiskSpace
@@ -58,8 +59,7 @@ from twinlog.store.visibility import Visibility
 
 _LOG = logging.getLogger("twinlog.store")
 _PUT_OK: Final = PutMessageStatus.PUT_OK
-_ROLLBACK: Final = 0xC
-_MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess.
+MEMORY_UNKNOWN: Final = 24 << 30  # RocketMQ's guess where the size of the memory is not known.
 
 
 class MessageStore:
@@ -72,7 +72,7 @@ class MessageStore:
         disk: Disk,
         clock: Clock,
         delay_levels: Mapping[int, int],
-        memory_size: int = _MEMORY_UNKNOWN,
+        memory_size: int = MEMORY_UNKNOWN,
         turn: Turn | None = None,
     ) -> None:
         root = config.store_path_root_dir
@@ -317,8 +317,7 @@ class MessageStore:
         """
         if self._refusal is not None:
             return self._refusal
-        size = sum([22 + len(member.body) + len(member.properties) for member in members])
-        fault = batch_fault(message, size, self.config.max_message_size)
+        fault = batch_fault(message, batch_size(members), self.config.max_message_size)
         if fault:
             return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=fault)
         queue = self.queue_table.make(message.topic, message.queue_id)
@@ -376,16 +375,14 @@ class MessageStore:
             if refused is not None:
                 return refused
         record = encode_record(message, 0, end.tail, timestamp)
-        is_rollback = message.sys_flag & _ROLLBACK == _ROLLBACK
-        offset = self.appender.add_unqueued(
-            record, message.topic, None if is_rollback else message.keys
-        )
+        keys = None if is_rollback(message.sys_flag) else message.keys
+        offset = self.appender.add_unqueued(record, message.topic, keys)
         return AppendResult(_PUT_OK, offset, offset + size, 0, timestamp)
 
     def _make_room(self, size: int) -> AppendResult | None:
         """The record does not fit the segment; None when the next one is ready."""
         log = self.commit_log
-        if size + 8 > log.segment_size:
+        if size + BLANK_SIZE_MIN > log.segment_size:
             reason = f"record of {size} bytes does not fit a segment of {log.segment_size}"
             return AppendResult(PutMessageStatus.MESSAGE_ILLEGAL, reason=reason)
         try:
@@ -508,13 +505,13 @@ class MessageStore:
         """The log was cut (slave, controller): queues and index follow."""
         shorter = self.queue_table.truncate(offset)
         self._visibility.cut(offset)
-        if self.index is not None:
-            self.index.truncate(offset, self.reader.store_time_at)
         self.on_cut(offset, True)
         if self.dispatched.value > offset or self.commit_log.min_offset == offset:
             self.dispatched.reset(offset, "the log was truncated")
         self.on_queues_cut(shorter)
         self.reput.truncated(offset)
+        if self.index is not None:
+            self.index.follow_cut(offset, self.reader.store_time_at)
 
     def change_role(self, *, is_master: bool) -> None:
         """From now on puts (master; a torn record at the end is cut off) or raw bytes (slave)."""
@@ -599,10 +596,6 @@ class MessageStore:
         """Why a put would be refused now, empty when it would not."""
         return self._refusal.reason if self._refusal is not None else ""
 
-    @property
-    def is_running(self) -> bool:
-        return self._state == "running"
-
     def disk_space(self) -> DiskSpace:
         """Of the file system of the commit log."""
         return self._disk.space(self.config.commit_log_paths[0])
@@ -621,11 +614,17 @@ class MessageStore:
     ) -> GetResult:
         """Messages of a queue from `offset` on. Corresponds to getMessage."""
         queue = self.queue_table.by_key.get((topic, queue_id))
-        is_corrected = self.is_master or self.config.offset_check_in_slave
         if queue is None:
-            next_offset = 0 if is_corrected else offset
+            next_offset = 0 if self.corrects_offsets else offset
             return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, next_offset, 0, 0)
-        return self.reader.get(queue, offset, max_count, message_filter, max_bytes, is_corrected)
+        return self.reader.get(
+            queue, offset, max_count, message_filter, max_bytes, self.corrects_offsets
+        )
+
+    @property
+    def corrects_offsets(self) -> bool:
+        """Whether a reader that is out of range is told where to go on. A slave may be behind."""
+        return self.is_master or self.config.offset_check_in_slave
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         queue = self.queue_table.by_key.get((topic, queue_id))

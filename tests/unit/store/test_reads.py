@@ -89,6 +89,8 @@ async def test_limits_of_one_read():
         result = store.get_message("T", 0, 0, 100, max_bytes=10_000)
         assert result.message_count == 3
         assert store.get_message("T", 0, 0, 100, max_bytes=1).message_count == 1
+        # Who says how many bytes are wanted gets as many messages as fit.
+        assert store.get_message("T", 0, 0, 70, max_bytes=1 << 20).message_count == 70
 
 
 async def test_old_messages_have_the_limits_of_the_disk_and_suggest_the_slave():

@@ -17,6 +17,7 @@ from tests.support.stores import (
     small_config,
 )
 
+from twinlog.message.layout import ENTRY
 from twinlog.runtime.disk import PosixDisk
 from twinlog.store.errors import StoreDamagedError, StoreLayoutError, StoreLockedError
 from twinlog.store.recovery import recover as recovery
@@ -471,3 +472,21 @@ async def test_a_copy_whose_last_properties_came_in_part_is_cut_there(tmp_path, 
     assert store.commit_log.max_offset == len(record)
     assert store.max_offset_in_queue("T", 0) == 1
     await store.stop()
+
+
+async def test_entries_behind_one_that_a_power_cut_took_do_not_come_back(tmp_path):
+    """They lead into a part of the log that is gone; the next entries would reach them."""
+    config, _ = await _fill(tmp_path, 20, crash=False)
+    path = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(13 * ENTRY.size)
+        file.write(ENTRY.pack(40, 100, 0))
+    (tmp_path / "abort").touch()
+    async with opened(config) as (store, report):
+        assert not report.was_clean
+        assert store.max_offset_in_queue("T", 0) == 10
+        for number in range(3):
+            assert store.put(message(number, queue_id=0)).queue_offset == 10 + number
+        store.write_pending()
+    async with opened(config) as (store, _):
+        assert store.max_offset_in_queue("T", 0) == 13

@@ -9,7 +9,10 @@ import pytest
 
 from support.command_line import twinlog
 from support.damage import flip_bit
-from support.stores import message, running_store, small_config
+from support.stores import SEGMENT_SIZE, message, running_store, small_config
+from twinlog.runtime.disk import PosixDisk
+from twinlog.store.integrity.digests import RangeDigests, digest_of
+from twinlog.store.integrity.verify import Verifier
 
 
 async def make_store(directory: Path, count: int = 200) -> list[int]:
@@ -31,6 +34,25 @@ async def test_a_sound_store_is_sound(tmp_path: Path) -> None:
     result = twinlog("store", "verify", "--deep", str(root_of(tmp_path)), "-o", "json").ok()
     assert (result.json["records"], result.json["queues"], result.json["damage"]) == (201, 3, 0)
     assert result.json["entries"] == 201
+
+
+async def test_progress_counts_all_that_is_read(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    root, disk = root_of(tmp_path), PosixDisk()
+    digests = RangeDigests(disk, str(root / "twinlog"), SEGMENT_SIZE)
+    first = root / "commitlog" / f"{0:020d}"
+    digests.add(0, digest_of(first.read_bytes()))
+    digests.save()
+    told: list[tuple[int, int]] = []
+    tell = lambda *work: told.append(work)  # noqa: E731
+    result = Verifier(disk, str(root), is_deep=False, progress=tell).run()
+    disk.close()
+    assert (result.digest_count, result.findings) == (1, [])
+    total = SEGMENT_SIZE * (1 + len(list(first.parent.iterdir())))
+    assert told[0] == (SEGMENT_SIZE, total)
+    assert told == sorted(told)
+    assert {whole for _, whole in told} == {total}
+    assert told[-1][0] <= total
 
 
 async def test_a_segment_that_is_prepared_for_the_next_records_is_no_damage(tmp_path: Path) -> None:

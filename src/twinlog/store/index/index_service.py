@@ -28,6 +28,7 @@ _LOG = logging.getLogger("twinlog.store")
 _compiled = load("twinlog.message._hashing")
 PENDING_MAX: Final = 1024  # About a millisecond of hashing: so long nothing else is served.
 _NAME_LENGTH: Final = 17
+_QUERIED_TOPIC_MAX: Final = 1024  # No topic has as many characters; hashes of topics are kept.
 
 
 class IndexService:
@@ -116,6 +117,16 @@ class IndexService:
         finally:
             if self.end_offset >= physical_offset:
                 self.recover(physical_offset, store_time)
+
+    def follow_cut(self, physical_offset: int, store_time: Callable[[int], int]) -> None:
+        """The same of a running store. It may need room on the disk, and nothing else may be left
+        undone for that: what an index gives is compared with the message."""
+        try:
+            self.truncate(physical_offset, store_time)
+        except OSError as error:
+            _LOG.error(
+                "index not cut, the scrub makes it again offset=%d error=%s", physical_offset, error
+            )
 
     # Appending
 
@@ -275,7 +286,7 @@ class IndexService:
         self.drain()
         found: list[int] = []
         last = self.last_file
-        if last is None:
+        if last is None or len(topic) > _QUERIED_TOPIC_MAX:
             return found, 0, 0
         key_hash = index_key_hash(topic, key)
         for file in reversed(self.files):

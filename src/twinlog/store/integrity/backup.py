@@ -14,75 +14,67 @@ Queues and index are not copied; they follow from the log, and the first start m
 from __future__ import annotations
 
 import hashlib
+import itertools
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
+from uuid import uuid4
 
 import msgspec
 
 from twinlog.message.record import scan
 from twinlog.runtime.disk import Disk, copy_file
-from twinlog.runtime.file_copy import read_part, write_file
-from twinlog.runtime.numbers import number_or_none
-from twinlog.store.errors import StoreError
+from twinlog.runtime.file_copy import pieces, read_part, write_file, write_pieces
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
-from twinlog.store.integrity.files import Fault, LogFiles, find_log, find_queues, walk_log
+from twinlog.store.integrity.files import (
+    Fault,
+    LogFiles,
+    find_log,
+    find_queues,
+    log_start_of,
+    walk_log,
+)
+from twinlog.store.integrity.manifest import (
+    FOLDERS,
+    BackupError,
+    Manifest,
+    SavedFile,
+    SavedSegment,
+    read_manifest,
+)
 from twinlog.store.log.segment import segment_name
 
-VERSION: Final = 1
-# Of our own directory: what recovery, idempotent producers and metadata of the log need.
-_OWN_FILES: Final = ("identity.json", "metadata.json", "log-start", "producers", "queues")
+RESTORING: Final = "restoring"  # What is not whole yet is below this name.
+# Of our own directory: what recovery, idempotent producers, metadata of the log and groups need.
+_OWN_FILES: Final = (
+    "identity.json", "metadata.json", "log-start", "producers", "queues", "epochs",
+)  # fmt: skip
 # Who a store is: left behind by a restored one, which is another store from then on.
 _IDENTITY: Final = ("twinlog/identity.json", "twinlog/identity.json.bak")
+# How often a backup begins again because the log has changed meanwhile.
+_ATTEMPTS: Final = 5
+_TEMPORARY: Final = ".tmp"
 Progress = Callable[[int, int], None]
-
-
-class BackupError(StoreError):
-    """A backup cannot be made, read or restored; the text says why."""
-
-
-class SavedFile(msgspec.Struct, rename="camel"):
-    """A file of a backup: its name there, and what it must hold."""
-
-    path: str
-    size: int
-    digest: str
-
-
-class SavedSegment(msgspec.Struct, rename="camel"):
-    """A full segment in the shared directory."""
-
-    start: int
-    digest: str
-
-    @property
-    def name(self) -> str:
-        return f"{segment_name(self.start)}-{self.digest}"
-
-
-class Manifest(msgspec.Struct, rename="camel"):
-    """What a backup is."""
-
-    id: str
-    created_ms: int
-    source: str
-    segment_size: int
-    log_start: int
-    mark: int  # The end of the log in this backup.
-    newest_ms: int  # Store time of the last record.
-    segments: list[SavedSegment]
-    tail: SavedFile | None
-    files: list[SavedFile]
-    queue_ends: dict[str, int]
-    version: int = VERSION
-
-    @property
-    def size(self) -> int:
-        return self.mark - self.log_start
 
 
 def digest_text(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class Digest:
+    """Of what passes through, piece by piece."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def through(self, data: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in data:
+            self._hash.update(piece)
+            yield piece
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
 
 
 class Backups:
@@ -93,29 +85,61 @@ class Backups:
         self._directory = directory
         self._pool = posixpath.join(directory, "segments")
         self._progress = progress
+        self.damaged: list[str] = []  # Segments that were not what their digest says when copied.
 
     # Making one
 
     def create(self, root: str, now_ms: int, log_directory: str | None = None) -> Manifest:
         """Of the store below `root`, at this moment. Nothing of it is changed or locked."""
         directory = log_directory or posixpath.join(root, "commitlog")
-        name = f"backup-{now_ms}"
-        target = posixpath.join(self._directory, name)
+        target = posixpath.join(self._directory, f"backup-{now_ms}")
+        try:
+            for _ in range(_ATTEMPTS):
+                manifest = self._create(root, now_ms, directory, target)
+                if manifest is not None:
+                    self._write_manifest(target, manifest)
+                    return manifest
+        except BaseException:
+            _remove_tree(self._disk, target)  # Segments in the pool stay: they are whole.
+            raise
+        _remove_tree(self._disk, target)
+        raise BackupError(f"{directory} changes faster than it is copied: make the backup again")
+
+    def _create(self, root: str, now_ms: int, directory: str, target: str) -> Manifest | None:
+        """None: segments expired meanwhile, or the log was cut back, which a slave's may be."""
         self._disk.make_directories(self._pool)
-        self._disk.make_directories(posixpath.join(target, "files", "config"))
-        self._disk.make_directories(posixpath.join(target, "files", "twinlog"))
+        for folder in FOLDERS:
+            self._disk.make_directories(posixpath.join(target, "files", folder))
+        self.damaged = []
+        cuts = _cuts(self._disk, root)
         files = self._copy_tables(root, target)
         queue_ends = {f"{q.topic}-{q.queue_id}": q.end for q in find_queues(self._disk, root)}
         log = find_log(self._disk, directory)
-        log_start = _log_start(self._disk, root, log)
-        mark, newest_ms = self._find_end(log)
-        manifest = Manifest(
-            name, now_ms, root, log.size, log_start, mark,
-            newest_ms, self._copy_segments(root, log, mark), self._copy_tail(log, mark, target),
-            files, queue_ends,
+        _check_is_whole(log)
+        log_start = log_start_of(self._disk, root, log)
+        try:
+            mark, newest_ms = self._find_end(log, log_start)
+            segments = self._copy_segments(root, log, mark)
+            tail = self._copy_tail(log, mark, target)
+        except FileNotFoundError:
+            if self._disk.exists(log.path(log.starts[0])):
+                raise
+            return None
+        if _cuts(self._disk, root) != cuts:
+            return None
+        return Manifest(
+            posixpath.basename(target), now_ms, root, log.size, log_start, mark, newest_ms,
+            segments, tail, files, queue_ends,
         )  # fmt: skip
-        self._write_manifest(target, manifest)
-        return manifest
+
+    def remove_unfinished(self) -> None:
+        """What killed backups left. Only while nobody else makes one here."""
+        for name in self._disk.list(self._pool):
+            if name.endswith(_TEMPORARY):
+                self._disk.unlink(posixpath.join(self._pool, name))
+        for name in self._disk.list(self._directory):
+            if name.startswith("backup-") and not self._has_manifest(name):
+                _remove_tree(self._disk, posixpath.join(self._directory, name))
 
     def _copy_tables(self, root: str, target: str) -> list[SavedFile]:
         saved = []
@@ -123,7 +147,9 @@ class Backups:
         names += [f"twinlog/{name}" for name in _OWN_FILES]
         for name in names:
             path = posixpath.join(root, name)
-            if name.endswith(".tmp") or not self._disk.exists(path):
+            if name.endswith(_TEMPORARY) or not self._disk.exists(path):
+                continue
+            if self._disk.is_directory(path):
                 continue
             data = self._disk.read_bytes(path)  # Replaced as a whole by who writes it.
             copy = posixpath.join(target, "files", name)
@@ -131,17 +157,17 @@ class Backups:
             saved.append(SavedFile(name, len(data), digest_text(data)))
         return saved
 
-    def _find_end(self, log: LogFiles) -> tuple[int, int]:
+    def _find_end(self, log: LogFiles, log_start: int) -> tuple[int, int]:
         """Behind the last whole record, and when that was stored."""
-        end, newest_ms = log.starts[0], 0
+        end, newest_ms = log_start, 0
         for start in reversed(log.starts):
             faults: list[Fault] = []
             only = LogFiles(log.directory, log.size, (start,))
-            for _, found in walk_log(self._disk, only, start, faults):
+            for _, found in walk_log(self._disk, only, max(start, log_start), faults):
                 end = found.end
             if end > start or start == log.starts[0]:
                 break
-        if end > log.starts[0]:
+        if end > log_start:
             newest_ms = _newest_ms(self._disk, log, end)
         return end, newest_ms
 
@@ -149,26 +175,31 @@ class Backups:
         """Those that are full. One that an earlier backup has is not copied again."""
         digests = RangeDigests(self._disk, posixpath.join(root, "twinlog"), log.size)
         full = [start for start in log.starts if start < mark - mark % log.size]
-        saved = []
+        saved: list[SavedSegment] = []
         for done, start in enumerate(full):
             path = log.path(start)
             known = digests.of(start)
             is_known = len(known) == -(-log.size // RANGE_SIZE) and bytes(16) not in known
-            segment = SavedSegment(start, segment_digest(known)) if is_known else None
-            if segment is None or not self._disk.exists(posixpath.join(self._pool, segment.name)):
-                segment = self._copy_segment(path, start)
-            saved.append(segment)
+            wanted = SavedSegment(start, segment_digest(known)) if is_known else None
+            if wanted and self._disk.exists(posixpath.join(self._pool, wanted.name)):
+                saved.append(wanted)
+            else:
+                saved.append(self._copy_segment(path, start))
+                if wanted not in (None, saved[-1]):
+                    self.damaged.append(path)
             self._progress(done + 1, len(full) + 1)
         return saved
 
     def _copy_segment(self, path: str, start: int) -> SavedSegment:
-        temporary = posixpath.join(self._pool, f"{segment_name(start)}.tmp")
+        # A name of its own: another backup may be copying the same segment.
+        temporary = posixpath.join(self._pool, f"{segment_name(start)}-{uuid4().hex}{_TEMPORARY}")
         try:
             copy_file(path, temporary)
-        except FileNotFoundError:
-            raise BackupError(f"{path} expired while the backup was made: make it again") from None
-        digest = digest_file(self._disk, temporary)
-        segment = SavedSegment(start, digest)
+            segment = SavedSegment(start, digest_file(self._disk, temporary))
+        except BaseException:
+            if self._disk.exists(temporary):
+                self._disk.unlink(temporary)
+            raise
         self._disk.rename(temporary, posixpath.join(self._pool, segment.name))
         self._disk.fsync_directory(self._pool)
         return segment
@@ -177,25 +208,50 @@ class Backups:
         start = mark - mark % log.size
         if start == mark:
             return None
-        data = read_part(self._disk, log.path(start), 0, mark - start)
-        write_file(self._disk, posixpath.join(target, "tail"), data)
-        return SavedFile("tail", len(data), digest_text(data))
+        # In pieces, as everywhere: a segment may be as large as the memory that is left.
+        digest = Digest()
+        data = digest.through(pieces(self._disk, log.path(start), mark - start))
+        write_pieces(self._disk, posixpath.join(target, "tail"), data)
+        return SavedFile("tail", mark - start, digest.text)
 
     def _write_manifest(self, target: str, manifest: Manifest) -> None:
         """Last: without it there is no backup."""
         data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+        path = posixpath.join(target, "manifest.json")
         write_file(self._disk, posixpath.join(target, "manifest.b2"), digest_text(data).encode())
-        write_file(self._disk, posixpath.join(target, "manifest.json"), data)
+        write_file(self._disk, path + _TEMPORARY, data)
+        self._disk.rename(path + _TEMPORARY, path)  # A kill leaves no half of it.
         self._disk.fsync_directory(target)
         self._disk.fsync_directory(self._directory)
 
     # Reading them
 
     def all(self) -> list[Manifest]:
-        """Oldest first; without those that were never finished."""
-        names = self._disk.list(self._directory)
-        found = [self.read(name) for name in names if self._has_manifest(name)]
-        return sorted(found, key=lambda manifest: manifest.created_ms)
+        """Oldest first; without those that were never finished, or that cannot be read."""
+        return self.find()[0]
+
+    def find(self) -> tuple[list[Manifest], dict[str, str]]:
+        """Oldest first, and why others cannot be read: they must not hide those that can."""
+        found, broken = [], {}
+        for name in self._names():
+            try:
+                found.append(self.read(name))
+            except BackupError as error:
+                broken[name] = str(error)
+        return found, broken
+
+    def newest(self) -> Manifest | None:
+        """One that cannot be read is not passed over in silence: what it had would be missing."""
+        names = self._names()
+        try:
+            return self.read(names[-1]) if names else None
+        except BackupError as error:
+            raise BackupError(f"{error}; `list` shows the others, --id chooses one") from error
+
+    def _names(self) -> list[str]:
+        """Of finished backups, oldest first: the time is in the name."""
+        names = filter(self._has_manifest, self._disk.list(self._directory))
+        return sorted(names, key=lambda name: (len(name), name))
 
     def _has_manifest(self, name: str) -> bool:
         return self._disk.exists(posixpath.join(self._directory, name, "manifest.json"))
@@ -209,10 +265,7 @@ class Backups:
             raise BackupError(f"no backup {name} in {self._directory}: {error}") from error
         if digest_text(data).encode() != digest.strip():
             raise BackupError(f"{path} is damaged: it is not what manifest.b2 says")
-        manifest = msgspec.json.decode(data, type=Manifest)
-        if manifest.version > VERSION:
-            raise BackupError(f"{path} was made by a newer twinlog (version {manifest.version})")
-        return manifest
+        return read_manifest(data, name)
 
     def verify(self, manifest: Manifest) -> list[str]:
         """What of a backup is missing or damaged, without restoring it."""
@@ -220,11 +273,14 @@ class Backups:
         for saved in [*manifest.files, *([manifest.tail] if manifest.tail else [])]:
             path = self._path(manifest, saved)
             try:
-                data = self._disk.read_bytes(path)
+                is_sound = self._disk.file_size(path) == saved.size
+                digest = Digest()
+                for _ in digest.through(pieces(self._disk, path, saved.size)):
+                    pass
             except OSError as error:
                 faults.append(f"{path}: {error.strerror}")
                 continue
-            if len(data) != saved.size or digest_text(data) != saved.digest:
+            if not is_sound or digest.text != saved.digest:
                 faults.append(f"{path} is damaged")
         for done, segment in enumerate(manifest.segments):
             path = posixpath.join(self._pool, segment.name)
@@ -256,11 +312,31 @@ class Backups:
         `keeps_identity` the store gets ids of its own at its first start: no replica of the old one
         takes it for a copy.
         """
+        if self._disk.list(root) == [RESTORING]:
+            raise BackupError(
+                f"{root} holds a restore that was interrupted: delete {RESTORING} there"
+            )
         if self._disk.list(root):
             raise BackupError(f"{root} is not empty: a restore never writes over a store")
         faults = self.verify(manifest)
         if faults:
             raise BackupError(f"the backup {manifest.id} is damaged: {'; '.join(faults[:5])}")
+        part = posixpath.join(root, RESTORING)
+        try:
+            end = self._restore(manifest, part, keeps_identity, until_ms)
+        except OSError as error:
+            _remove_tree(self._disk, part)
+            raise BackupError(f"not restored, {root} is empty again: {error}") from error
+        # The log comes last: without it nobody takes the rest for a store.
+        for name in sorted(self._disk.list(part), key="commitlog".__eq__):
+            self._disk.rename(posixpath.join(part, name), posixpath.join(root, name))
+        self._disk.remove_directory(part)
+        self._disk.fsync_directory(root)
+        return end
+
+    def _restore(
+        self, manifest: Manifest, root: str, keeps_identity: bool, until_ms: int | None
+    ) -> int:
         log_directory = posixpath.join(root, "commitlog")
         self._disk.make_directories(log_directory)
         for segment in manifest.segments:
@@ -285,10 +361,9 @@ class Backups:
     def _restore_tail(self, manifest: Manifest, log_directory: str) -> None:
         if manifest.tail is None:
             return
-        start = manifest.mark - manifest.mark % manifest.segment_size
-        path = posixpath.join(log_directory, segment_name(start))
-        data = self._disk.read_bytes(self._path(manifest, manifest.tail))
-        write_file(self._disk, path, data, size=manifest.segment_size)
+        path = posixpath.join(log_directory, segment_name(manifest.tail_start))
+        data = pieces(self._disk, self._path(manifest, manifest.tail), manifest.tail.size)
+        write_pieces(self._disk, path, data, size=manifest.segment_size)
 
     def _cut(self, log_directory: str, manifest: Manifest, until_ms: int) -> int:
         """End the log before the first record that is younger."""
@@ -305,6 +380,18 @@ class Backups:
                 file.fdatasync()
                 file.close()
         return end
+
+
+def _remove_tree(disk: Disk, directory: str) -> None:
+    if not disk.exists(directory):
+        return
+    for name in disk.list(directory):
+        path = posixpath.join(directory, name)
+        if disk.is_directory(path):
+            _remove_tree(disk, path)
+        else:
+            disk.unlink(path)
+    disk.remove_directory(directory)
 
 
 def end_at_time(disk: Disk, log: LogFiles, log_start: int, until_ms: int) -> int:
@@ -334,13 +421,16 @@ def _newest_ms(disk: Disk, log: LogFiles, end: int) -> int:
     return newest
 
 
-def _log_start(disk: Disk, root: str, log: LogFiles) -> int:
-    path = posixpath.join(root, "twinlog", "log-start")
-    if disk.exists(path):
-        start = number_or_none(disk.read_bytes(path))
-        if start is not None and log.starts[0] <= start < log.starts[0] + log.size:
-            return start
-    return log.starts[0]
+def _cuts(disk: Disk, root: str) -> list[str]:
+    """What was cut off the log so far: each cut leaves a folder of its own."""
+    return [name for name in disk.list(posixpath.join(root, "twinlog")) if name.startswith("cut")]
+
+
+def _check_is_whole(log: LogFiles) -> None:
+    for before, after in itertools.pairwise(log.starts):
+        if after - before != log.size:
+            missing = log.path(before + log.size)
+            raise BackupError(f"{missing} is missing; is the log in more than one directory?")
 
 
 def _forget_queues(disk: Disk, root: str) -> None:

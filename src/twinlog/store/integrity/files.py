@@ -15,7 +15,7 @@ from twinlog.message.layout import BLANK_SIZE_MIN, ENTRY, ENTRY_SIZE
 from twinlog.message.record import ScanStop
 from twinlog.runtime.disk import Disk, DiskFile
 from twinlog.runtime.file_copy import read_part
-from twinlog.runtime.numbers import is_number
+from twinlog.runtime.numbers import is_number, number_or_none
 from twinlog.store.errors import StoreLayoutError
 from twinlog.store.integrity.walk import Walked, walk
 from twinlog.store.log.segment import Segment, parse_segment_name, segment_name
@@ -51,7 +51,20 @@ def find_log(disk: Disk, directory: str) -> LogFiles:
         size = min(after - before for before, after in itertools.pairwise(starts))
     else:
         size = sizes[starts[0]]
+    if size > (whole := max(sizes.values())):
+        missing = posixpath.join(directory, segment_name(starts[0] + whole))
+        raise StoreLayoutError(f"{missing} is missing, or in another directory")
     return LogFiles(directory, size, starts)
+
+
+def log_start_of(disk: Disk, root: str, log: LogFiles) -> int:
+    """A slave's log may begin inside its first segment."""
+    path = posixpath.join(root, "twinlog", "log-start")
+    if disk.exists(path):
+        start = number_or_none(disk.read_bytes(path))
+        if start is not None and log.starts[0] <= start < log.starts[0] + log.size:
+            return start
+    return log.starts[0]
 
 
 class Fault(Exception):

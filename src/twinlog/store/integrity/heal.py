@@ -136,11 +136,12 @@ class Healer:
 
     # Queues
 
-    def mend_run(self, run: Run) -> int:
+    def mend_run(self, run: Run, *, is_proved: bool = True) -> int:
         """Compare entries of a queue with those that the log says; the number that were mended.
 
         An entry that is not the log's here but sound stays: a topic that was deleted and made
-        again numbers its messages again.
+        again numbers its messages again. One that differs in its tags alone stays while the range
+        is not proved, because the bit may have flipped in the record.
         """
         queue = self._store.queue_table.get(run.topic, run.queue_id)
         if queue is None:
@@ -156,15 +157,20 @@ class Healer:
             part = run._replace(first_number=first, entries=run.entries[at : at + len(found)])
             for number in differing(part, found):
                 entry = part.entries[(number - first) * ENTRY_SIZE :][:ENTRY_SIZE]
-                mended += self._mend_entry(queue, number, entry)
+                mended += self._mend_entry(queue, number, entry, is_proved=is_proved)
             first += len(found) // ENTRY_SIZE
         return mended
 
-    def _mend_entry(self, queue: ConsumeQueue, number: int, entry: bytes) -> bool:
+    def _mend_entry(
+        self, queue: ConsumeQueue, number: int, entry: bytes, *, is_proved: bool
+    ) -> bool:
         pool = self._store.queue_table.pool
         now = queue.entry(pool, number)
         wanted = ENTRY.unpack(entry)
-        if now is None or (now[:2] != wanted[:2] and self._is_sound(queue, number, now)):
+        if now is None:
+            return False
+        is_same_record = now[:2] == wanted[:2]
+        if not is_proved if is_same_record else self._is_sound(queue, number, now):
             return False
         at = number * ENTRY_SIZE
         if at >= queue.written_end:

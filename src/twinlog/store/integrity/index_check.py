@@ -3,7 +3,8 @@
 What an index file must hold is known from the records between its first and its last entry. A full
 file gets a digest once it was compared, in `store/twinlog/digests/index.json`; later its bytes are
 compared with that alone. Slots and header of the file that is being written are in memory, and are
-written again as a whole.
+written again as a whole. A file whose part of the log is damaged is named and left as it is until
+the log is healed: a damaged key would put a wrong entry in the place of a right one.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _compiled = load("twinlog.store.recovery._scan")
 _ONE_BY_ONE: Final = 16 if _compiled is not None else 1 << 62
 _STEP: Final = 64 << 10
 _RECORD_MAX: Final = 8 << 20
+_SIZE_SIZE: Final = 4  # A record begins with its size.
 _PIECE: Final = 1 << 20
 _SLOTS_AT_ONCE: Final = 1 << 16
 _SPLIT_MAX: Final = 64  # Keys of a file's first record that the file before may have.
@@ -90,6 +92,7 @@ class IndexCheck:
         self._path = posixpath.join(own, "digests", "index.json")
         self._digests: dict[str, str] = {}
         self.healed_count = 0
+        self.unchecked: list[str] = []  # Files of the last look whose part of the log is damaged.
         self.on_event: Callable[..., None] = lambda kind, **details: None
         self._rest = rest
 
@@ -99,6 +102,7 @@ class IndexCheck:
             return
         index.drain()
         self._load()
+        self.unchecked = []
         for file in list(index.files):
             is_written_to = file is index.last_file and file.has_slots
             if is_written_to or not await self._is_as_digested(file):
@@ -113,6 +117,12 @@ class IndexCheck:
         """Make it again from the log and compare."""
         count, cut_count = file.entry_count, self._store.commit_log.cut_count
         keys = await self._keys_of(file, count)
+        if self._store.damage.places and (keys is None or self._is_damaged(keys)):
+            _LOG.warning(
+                "index file not compared, its part of the log is damaged path=%s", file.path
+            )
+            self.unchecked.append(posixpath.basename(file.path))
+            return
         is_there = file in index.files and self._store.commit_log.cut_count == cut_count
         if keys is None or not is_there or file.entry_count < count:
             return
@@ -157,6 +167,17 @@ class IndexCheck:
                 keys.cut(first, count)
                 return keys
         return None
+
+    def _is_damaged(self, keys: _Keys) -> bool:
+        """Whether a damaged place touches the records that these keys are of."""
+        if not keys:
+            return False
+        log, first, last = self._store.commit_log, keys.offsets[0], keys.offsets[-1]
+        end = last + int.from_bytes(log.read(last, _SIZE_SIZE), "big")
+        return any(
+            place.physical_offset < end and first < place.physical_offset + place.size
+            for place in self._store.damage.places.values()
+        )
 
     async def _read_keys(self, at: int, count: int) -> _Keys:
         keys = _Keys()

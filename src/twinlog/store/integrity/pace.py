@@ -11,7 +11,7 @@ _PAUSE_MS_MAX: Final = 60_000.0
 
 
 class Pace:
-    """At most `rate` bytes in a second and `cpu` percent of a core, and not faster than needed to
+    """At most `rate` bytes per second and `cpu` percent of a core, and not faster than needed to
     see the whole store once in `interval_ms`. When the loop is late: slower, up to 16 times."""
 
     def __init__(self, *, rate: int, cpu: int, interval_ms: int = _WEEK_MS) -> None:

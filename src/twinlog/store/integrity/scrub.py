@@ -166,10 +166,11 @@ class Scrubber:
         await self.check_digests()
         for look in self.at_start:
             await look()
-        if not self._store.config.twinlog_scrub_enable:
-            await self._heal_only()
         while True:
             await self._heal_urgent()
+            if not self._store.config.twinlog_scrub_enable and not self.is_hurried:
+                await self._rest(_IDLE_MS)
+                continue
             await self._seal()
             self._busy_ms = 0
             size = await self.step()
@@ -180,11 +181,6 @@ class Scrubber:
         await self._heal_urgent()
         await self._seal()
         await self._rest(self._pace.pause_ms(size, busy_ms, 1, is_hurried=True))
-
-    async def _heal_only(self) -> None:
-        while True:
-            await self._heal_urgent()
-            await self._rest(_IDLE_MS)
 
     def _pause(self, size: int) -> float:
         log = self._store.commit_log
@@ -199,7 +195,10 @@ class Scrubber:
                 return
             if begin >= self._store.commit_log.min_offset and self.digests.find(begin) is None:
                 cut_count = self._store.commit_log.cut_count
-                digest = await self._digest(begin, size)
+                try:
+                    digest = await self._digest(begin, size)
+                except OffsetOutOfRangeError:
+                    return  # Cut or expired meanwhile.
                 if self._store.commit_log.cut_count != cut_count:
                     return
                 self.digests.add(begin, digest)
@@ -257,9 +256,12 @@ class Scrubber:
         if not damage.is_range:
             return await self.healer.heal(damage)
         begin, size = damage.physical_offset, damage.size
-        if await self._digest(begin, size) == self.digests.find(begin):
-            return True
-        return await self.healer.heal_range(begin, size)
+        try:
+            if await self._digest(begin, size) == self.digests.find(begin):
+                return True
+            return await self.healer.heal_range(begin, size)
+        except OffsetOutOfRangeError:
+            return True  # Cut or expired meanwhile: nothing is wrong there any more.
 
     def _again(self, damage: Damage) -> None:
         self._urgent.append(damage)
@@ -350,7 +352,7 @@ class Scrubber:
     def _mend_queues(self, found: Walked) -> None:
         began = self._clock.monotonic_ms()
         for run in found.runs:
-            self.healer.mend_run(run)
+            self.healer.mend_run(run, is_proved=self._is_range_sound)
         self._busy_ms += self._clock.monotonic_ms() - began
 
     async def _damaged(self, at: int, reason: str, limit: int) -> int:
@@ -481,6 +483,7 @@ class Scrubber:
             "healedBytes": self.healer.healed_bytes,
             "healedEntries": self.healer.healed_entries,
             "healedIndex": self.index_check.healed_count,
+            "indexUnchecked": self.index_check.unchecked,
             "damageFound": damage.found_count,
             "damageHealed": damage.healed_count,
             "damageLost": damage.lost_count,

@@ -23,7 +23,7 @@ from twinlog.message.layout import (
 )
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.file_copy import read_part
-from twinlog.runtime.numbers import is_number, number_or_none
+from twinlog.runtime.numbers import is_number
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 from twinlog.store.integrity.files import (
     Fault,
@@ -31,6 +31,7 @@ from twinlog.store.integrity.files import (
     QueueFiles,
     find_log,
     find_queues,
+    log_start_of,
     walk_log,
 )
 from twinlog.store.integrity.record_check import queue_place, structure_fault
@@ -71,6 +72,8 @@ class Verifier:
         self._queues: dict[tuple[str, int], QueueFiles] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._log: LogFiles | None = None
+        self._digested = 0  # Bytes that were read for their digests: they count as work.
+        self._total = 0
         self.result = Verification()
 
     def run(self, log_directory: str | None = None) -> Verification:
@@ -97,6 +100,8 @@ class Verifier:
 
     def _check_digests(self, log: LogFiles) -> None:
         digests = RangeDigests(self._disk, posixpath.join(self._root, "twinlog"), log.size)
+        sealed = sum(min(log.size, RANGE_SIZE * len(digests.of(start))) for start in log.starts)
+        self._total = sealed + len(log.starts) * log.size
         for start in log.starts:
             if not digests.of(start):
                 continue
@@ -106,6 +111,8 @@ class Verifier:
                     offset = start + number * RANGE_SIZE
                     wanted = digests.find(offset)
                     size = min(RANGE_SIZE, start + log.size - offset)
+                    self._digested += size
+                    self._progress(self._digested, self._total)
                     if wanted is None:
                         continue
                     self.result.digest_count += 1
@@ -119,31 +126,21 @@ class Verifier:
 
     def _check_records(self, log: LogFiles) -> None:
         result = self.result
-        result.log_start = result.log_end = self._log_start(log)
+        result.log_start = result.log_end = log_start_of(self._disk, self._root, log)
         faults: list[Fault] = []
-        total = len(log.starts) * log.size
         for at, found in walk_log(self._disk, log, result.log_start, faults):
             result.record_count += found.record_count
             result.checked_bytes += found.end - at
             result.log_end = found.end
             for run in found.runs:
                 self._check_run(run)
-            self._progress(found.end - log.starts[0], total)
+            self._progress(self._digested + found.end - log.starts[0], self._total)
         for fault in faults:
             start = fault.offset - fault.offset % log.size
             self.result.add(
                 f"the log is damaged at offset {fault.offset} ({log.path(start)}, position "
                 f"{fault.offset - start}): {fault.reason}; records follow at {fault.next_offset}"
             )
-
-    def _log_start(self, log: LogFiles) -> int:
-        """A slave's log may begin inside its first segment."""
-        path = posixpath.join(self._root, "twinlog", "log-start")
-        if self._disk.exists(path):
-            start = number_or_none(self._disk.read_bytes(path))
-            if start is not None and log.starts[0] <= start < log.starts[0] + log.size:
-                return start
-        return log.starts[0]
 
     def _check_run(self, run: Run) -> None:
         key, count = (run.topic, run.queue_id), len(run.entries) // ENTRY.size

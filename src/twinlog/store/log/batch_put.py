@@ -19,6 +19,7 @@ from twinlog.message.model import PutMessage
 from twinlog.message.once import ONCE_BYTES
 from twinlog.message.properties import tags_and_keys, tags_code_of
 from twinlog.message.record import PropertiesSizeError, check_zeros, shared_head, topic_field
+from twinlog.message.sysflag import transaction_type
 from twinlog.runtime.compiled import load
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
 from twinlog.store.index.index_service import IndexService
@@ -29,7 +30,6 @@ _TAGS: Final = b"\x02TAGS\x01"
 _KEYS: Final = b"\x02KEYS\x01"
 _CODES_MAX: Final = 64
 _SEPARATOR: Final = 2
-_ROLLBACK: Final = 0xC
 _LENGTH: Final = struct.Struct(">h")
 _ENTRY_PACK: Final = ENTRY.pack
 
@@ -118,7 +118,7 @@ def batch_fault(message: PutMessage, size: int, size_max: int) -> str:
     transaction type and the topic are those of the request."""
     if not size:
         return "the batch is empty"
-    if message.sys_flag & _ROLLBACK:
+    if transaction_type(message.sys_flag):
         return "a batch cannot be part of a transaction"
     if len(message.topic) > TOPIC_LENGTH_MAX:
         return f"topic of {len(message.topic)} characters, at most {TOPIC_LENGTH_MAX}"

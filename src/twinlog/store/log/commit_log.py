@@ -66,6 +66,8 @@ class CommitLog:
         """How often the end went back: a sync that began before says nothing about what follows."""
         self.end = end
         self.broken_reason = ""
+        self.lacks_room = False
+        """The disk refused the next segment, and nobody has got one since."""
         # Before anything is cut, and after: who says how far the log is durable must know first.
         self.on_truncating: Callable[[], None] | None = None
         self.on_truncate: Callable[[int], None] | None = None
@@ -207,12 +209,15 @@ class CommitLog:
             return prepared
         assert prepared is None
         try:
-            return self.segments.create(start)
+            segment = self.segments.create(start)
         except OSError:
+            self.lacks_room = True
             path = self.segments.path_of(start)
             if self._disk.exists(path):
                 self._disk.unlink(path)
             raise
+        self.lacks_room = False
+        return segment
 
     def _write_pieces(self) -> None:
         pieces = self.end.pieces
@@ -282,6 +287,17 @@ class CommitLog:
 
         Raises StoreError when `offset` is not the end, or the bytes do not fit the segment.
         """
+        self.write_raw(offset, data)
+        if data:
+            self.announce_raw()
+
+    def announce_raw(self) -> None:
+        """Tell those who follow the log of what `write_raw` wrote."""
+        self.appended.tell_first()
+        self.appended.release()
+
+    def write_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """As `append_raw`, without telling: a slave acknowledges first, `announce_raw` follows."""
         if self.broken_reason:
             raise StoreBrokenError(self.broken_reason)
         if offset != self.tail:
@@ -306,8 +322,9 @@ class CommitLog:
         except OSError as error:
             self.discard_pending(f"write to {last.path} failed: {error}")
             raise
-        self.end.tail = self._pieces_start = offset + len(data)
-        self.appended.advance(self.tail)
+        end = offset + len(data)
+        self.end.tail = self._pieces_start = end
+        self.appended.move(end)
 
     def start_at(self, offset: int) -> None:
         """An empty log begins at `offset` (slave whose master no longer has the older files).
@@ -361,6 +378,7 @@ class CommitLog:
             return
         finally:
             self._preparing_start = -1
+        self.lacks_room = False
         is_wanted = self._last is not None and self._last.end == start and self._next is None
         if is_wanted:
             self._next = segment
@@ -453,8 +471,10 @@ class CommitLog:
     def cut(self, offset: int, reason: str) -> int:
         """Move aside what is on disk at and after `offset`; the number of bytes that were there.
 
-        Order: copies durable first, then later segments from the last to the first (a crash in
-        between leaves no hole), then the rest of the segment made zero. Doing it again is safe.
+        Order: everything that needs room on the disk, which are the copies and the note about the
+        zeros; then the rest of the segment made zero; then later segments from the last to the
+        first (a crash in between leaves no hole). So a full disk leaves the log as it was, and
+        doing it again is safe.
         """
         if self._next is not None:
             self._drop_spare(self._next)
@@ -464,17 +484,19 @@ class CommitLog:
             self._aside_directory, f"cut-{segment_name(offset)}-{self._clock.now_ms()}"
         )
         count = 0
-        while segments and segments[-1].end > offset:
-            segment = segments[-1]
+        ranges: Sequence[tuple[int, int]] = ()
+        for segment in reversed([segment for segment in segments if segment.end > offset]):
             ranges = data_ranges(segment.file, max(0, offset - segment.start), segment.size)
             if ranges:
                 count += self._copy_aside(segment, ranges, aside)
-            if segment.start >= offset and len(segments) > 1:
-                self._drop_spare(segments.pop())
-                continue
-            if ranges:
-                self._make_zero(segment, ranges[0][0], offset)
-            break
+        # What is left of the first of them, unless all of it goes.
+        kept = next((s for s in segments if s.end > offset), None)
+        if kept is not None and kept.start >= offset and kept is not segments[0]:
+            kept = None
+        if kept is not None and ranges:
+            self._make_zero(kept, ranges[0][0], offset)
+        else:
+            self._drop_behind(offset)
         self.cut_count += 1
         self.set_end(offset)
         if count:
@@ -492,12 +514,18 @@ class CommitLog:
         write_atomically(self._disk, self._cutting_path, str(offset).encode())
         zero_data(segment.file, start, segment.size)
         segment.file.fdatasync()
+        self._drop_behind(offset)
         self._disk.unlink(self._cutting_path)
         self._disk.fsync_directory(self._aside_directory)
 
+    def _drop_behind(self, offset: int) -> None:
+        """Remove the segments that begin at `offset` or behind it; the first of all stays."""
+        segments = self.segments.segments
+        while len(segments) > 1 and segments[-1].start >= offset:
+            self._drop_spare(segments.pop())
+
     def _finish_cut(self) -> None:
-        """A cut was cut off. What it was to remove is aside already, and what came behind the
-        segment is gone: only zeros are missing."""
+        """A cut was cut off. What it was to remove is aside already: what is left of it goes."""
         offset = number_or_none(self._disk.read_bytes(self._cutting_path))
         offset = -1 if offset is None else offset
         segment = self.segments.find(offset)
@@ -505,6 +533,7 @@ class CommitLog:
             _LOG.warning("log cut, begun before the last crash offset=%d", offset)
             zero_data(segment.file, offset - segment.start, segment.size)
             segment.file.fdatasync()
+            self._drop_behind(offset)
         self._disk.unlink(self._cutting_path)
         self._disk.fsync_directory(self._aside_directory)
 

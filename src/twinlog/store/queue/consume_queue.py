@@ -298,6 +298,15 @@ class ConsumeQueue:
             if start < at:
                 break
 
+    def clear_behind(self, disk: Disk, pool: FilePool) -> None:
+        """After a crash: a power cut may leave entries behind one that it took. Those that are
+        written next would join them to the queue."""
+        start = self.written_end - self.written_end % self.file_size
+        if self.first_start >= 0 and disk.exists(self.path_of(start)):
+            file = pool.get(self.path_of(start))
+            if zero_data(file, self.written_end - start, self.file_size):
+                self.unsynced.add(start)
+
     def _restart(self, disk: Disk, pool: FilePool) -> None:
         if self.first_start >= 0:
             self._remove_file(disk, pool, self.first_start)

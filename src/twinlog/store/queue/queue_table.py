@@ -225,6 +225,13 @@ class ConsumeQueueTable:
                     self._unsynced[queue] = None
         return shorter
 
+    def clear_behind(self) -> None:
+        """After a crash: nothing is left behind the end of any queue."""
+        for queue in self.by_key.values():
+            queue.clear_behind(self._disk, self.pool)
+            if queue.unsynced:
+                self._unsynced[queue] = None
+
     def remove_expired(self, log_min_offset: int) -> int:
         """Delete queue files whose records are gone; the number of files."""
         return sum(

@@ -63,7 +63,7 @@ class StoreCheckpoint:
         self._saved = bytes(_TIMES.size)
         self.saved_point: RecoveryPoint | None = None
         """What this process saved last, None before it has, and after a cut of the log."""
-        # How often the log was cut. Who gathered a point before a cut must not save it after.
+        # How often the log was cut: a point that was gathered before a cut must not be saved then.
         self.cut_count = 0
         # `save` runs in a thread; the loop must not cut the log in the middle of it.
         self._lock = threading.Lock()

@@ -207,6 +207,7 @@ class Recovery:
         self._lost = self._manifest.lost(self._queues)
         if not was_clean:
             self._queues.truncate(start)
+            self._queues.clear_behind()
         starts = [start]
         if not has_queues or self._queues.holed or self._lost:
             starts.append(self._log.min_offset)
