@@ -6,16 +6,14 @@ Here the declaration of a key says whether it may be changed; if so, it takes ef
 
 from __future__ import annotations
 
-import logging
-
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.errors import CommandError
 from twinlog.runtime.config import ConfigError, NamesrvConfig, update_config
-from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.config_format import parse_update
 from twinlog.runtime.config_key import fixed_reason, live_keys
-from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.disk import Disk, write_with_directory
+from twinlog.runtime.saving import TableSaver
 
-_LOG = logging.getLogger("twinlog.namesrv")
 FORBIDDEN = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
 
@@ -25,15 +23,16 @@ class ConfigUpdater:
     def __init__(self, config: NamesrvConfig, disk: Disk) -> None:
         self._config = config
         self._disk = disk
+        self.saver = TableSaver("configuration", self._write)
 
     def update(self, body: bytes) -> list[str]:
-        """Apply `key=value` lines; return the attributes that changed.
+        """Apply `key=value` lines; return the attributes that changed. `saver` stores them.
 
         Raises:
             CommandError: 16 for a key that may not be changed, 1 for a value that cannot be.
         """
         try:
-            changes = {entry.key: entry.value for entry in parse_properties(body)}
+            changes = parse_update(body)
         except ValueError as error:
             raise CommandError(f"string2Properties error: {error}") from error
         black_list = FORBIDDEN | set(self._config.config_black_list.split(";"))
@@ -48,17 +47,9 @@ class ConfigUpdater:
         except ConfigError as error:
             raise CommandError(str(error)) from error
         if changed:
-            self._store()
+            self.saver.changed()
         return changed
 
-    def _store(self) -> None:
-        path = self._config.config_store_path
-        directory = path.rpartition("/")[0]
-        try:
-            if directory:
-                self._disk.make_directories(directory)
-            write_atomically(self._disk, path, self._config.to_properties().encode("utf-8"))
-        except OSError as error:
-            # The change holds; only a restart would forget it.
-            _LOG.warning("configuration not stored path=%s reason=%s", path, error)
-            raise CommandError(f"changed, but {path} cannot be written: {error}") from error
+    async def _write(self) -> None:
+        path, text = self._config.config_store_path, self._config.to_properties()
+        await self._disk.run(write_with_directory, self._disk, path, text.encode("utf-8"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from twinlog.remoting import fastjson
-from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.disk import Disk, write_with_directory
 from twinlog.runtime.saving import TableSaver
 
 NAMESPACE_ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -70,10 +70,5 @@ class KVConfigManager:
         return self._table.get(namespace)
 
     async def _write(self) -> None:
-        await self._disk.run(self._replace, fastjson.dumps(_KVConfigFile(self._table)))
-
-    def _replace(self, data: bytes) -> None:
-        directory = self._path.rpartition("/")[0]
-        if directory:
-            self._disk.make_directories(directory)
-        write_atomically(self._disk, self._path, data, keep_backup=True)
+        data = fastjson.dumps(_KVConfigFile(self._table))
+        await self._disk.run(write_with_directory, self._disk, self._path, data, True)

@@ -12,12 +12,13 @@ an admin. Apache's brokers cannot sign their registrations: their addresses belo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigError, KVConfigManager
 from twinlog.namesrv.routes import (
+    HEARTBEAT_EXPIRED_MS,
     BrokerIdentity,
     RegisterBrokerResult,
     RouteInfoManager,
@@ -29,6 +30,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.acl_guard import AccessGuard
 from twinlog.remoting.audit import AuditLog, Door
 from twinlog.remoting.bodies.common import DataVersion, KVTable, TopicList
+from twinlog.remoting.bodies.controller import UNREGISTERED
 from twinlog.remoting.bodies.registration import (
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
@@ -54,15 +56,18 @@ from twinlog.remoting.request_table import (
     Row,
 )
 from twinlog.remoting.server import ON_LOOP_SIZE_MAX, ServerConnection
-from twinlog.runtime.clock import Clock
+from twinlog.runtime.clock import Clock, RunningTime
 from twinlog.runtime.config import NamesrvConfig
-from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.config_format import parse_update
 from twinlog.runtime.failures import Failures
+from twinlog.runtime.saving import TableSaver
 
 _LOG = logging.getLogger("twinlog.namesrv")
 VERSION_3_0_11 = 37  # From here on a registration carries filter servers too.
 VERSION_4_9_4 = 401  # From here on clients read standard JSON, integer keys in quotes.
 _RIVAL_LOG_MS = 60_000
+STEP_MS_MAX = 1_000  # Twice the period of the scan: without a turn for longer, nobody was heard.
+_TOPICS_A_STEP = 2_000  # Some 5 ms of the loop.
 _SCOPES = {"all": TopicScope.ALL, "some": TopicScope.SOME}
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
@@ -93,6 +98,7 @@ class NamesrvProcessor:
         self._kv = kv
         self._updater = updater
         self._clock = clock
+        self._time = RunningTime(clock.monotonic_ms, STEP_MS_MAX)
         self.table = RequestTable(self._rows())
         door = Door(guard, self.audit)
         self._answers = {row.code: (door.handler(row), row.body_max) for row in self.table}
@@ -284,11 +290,43 @@ class NamesrvProcessor:
             connection.read_elsewhere(
                 request,
                 lambda: _registration(request, is_compressed=header.compressed),
-                lambda body: self._registered(connection, request, header, body),
+                lambda body: self._register_in_steps(connection, request, header, body),
             )
         else:
             body = _registration(request, is_compressed=False)
-            self._registered(connection, request, header, body)
+            is_new = self._routes.data_version(header.broker_addr) is None
+            self._registered(connection, request, header, body, is_new=is_new)
+
+    def _register_in_steps(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        header: headers.RegisterBrokerRequestHeader,
+        body: RegisterBrokerBody,
+    ) -> Iterator[None]:
+        """The topics of a broker of many in parts, then its registration: turns for others."""
+        broker = _identity(header, header.ha_server_addr)
+        wrapper = body.topic_config_serialize_wrapper
+        version = self._routes.data_version(broker.address)
+        topics = list(wrapper.topic_config_table.values())
+        if version == wrapper.data_version or len(topics) <= _TOPICS_A_STEP:
+            topics = []  # What comes again as it was is left to the registration.
+        try:
+            if topics and version is None:
+                self._routes.register(
+                    broker, data_version=DataVersion(), topics=(), connection=connection,
+                    now_ms=self._time.now_ms(),
+                )  # fmt: skip
+            are_taken = bool(topics)
+            for start in range(0, len(topics), _TOPICS_A_STEP):
+                part = topics[start : start + _TOPICS_A_STEP]
+                are_taken &= self._routes.take_topics(broker, part)
+                yield
+        except RouteTableFullError as error:
+            raise CommandError(str(error)) from error
+        if are_taken and _scope(header) is not TopicScope.ALL:
+            wrapper.topic_config_table = {}
+        self._registered(connection, request, header, body, is_new=version is None)
 
     def _registered(
         self,
@@ -296,23 +334,24 @@ class NamesrvProcessor:
         request: Request,
         header: headers.RegisterBrokerRequestHeader,
         body: RegisterBrokerBody,
+        *,
+        is_new: bool,
     ) -> None:
         if connection.is_closed:
             return  # Its end would not be noticed any more.
         wrapper = body.topic_config_serialize_wrapper
         broker = _identity(header, header.ha_server_addr)
-        is_new = self._routes.data_version(broker.address) is None
         try:
             result = self._routes.register(
                 broker,
                 data_version=wrapper.data_version,
                 topics=wrapper.topic_config_table.values(),
                 connection=connection,
-                now_ms=self._clock.monotonic_ms(),
+                now_ms=self._time.now_ms(),
                 filter_servers=body.filter_server_list
                 if request.version >= VERSION_3_0_11
                 else None,
-                scope=_SCOPES.get(header.twinlog_topics or "", TopicScope.BY_VERSION),
+                scope=_scope(header),
             )
         except RouteTableFullError as error:
             raise CommandError(str(error)) from error
@@ -365,7 +404,7 @@ class NamesrvProcessor:
         header = request.header(headers.UnregisterBrokerRequestHeader)
         broker = _identity(header)
         self._routes.unregister(broker)
-        self._watch.left(broker.address, "it unregistered")
+        self._watch.left(broker.address, UNREGISTERED)
         _LOG.info(
             "broker unregistered name=%s id=%d address=%s",
             broker.broker_name, broker.broker_id, broker.address,
@@ -383,7 +422,7 @@ class NamesrvProcessor:
         known = self._routes.data_version(header.broker_addr)
         is_changed = known is None or known != asked
         if not is_changed:
-            self._routes.touch(header.broker_addr, self._clock.monotonic_ms())
+            self._routes.touch(header.broker_addr, self._time.now_ms())
         connection.reply(
             request,
             header=headers.QueryDataVersionResponseHeader(changed=is_changed),
@@ -392,15 +431,17 @@ class NamesrvProcessor:
 
     def _heartbeat(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.BrokerHeartbeatRequestHeader)
-        if self._routes.heartbeat(header.broker_addr, self._clock.monotonic_ms()):
+        if self._routes.heartbeat(header.broker_addr, self._time.now_ms()):
             connection.reply(request)
             return
         remark = f"the broker {header.broker_addr} is not registered: register first"
         connection.reply(request, ResponseCode.QUERY_NOT_FOUND, remark=remark)
 
     def connection_lost(self, connection: ServerConnection) -> None:
-        """A closed connection takes the brokers that registered over it out at once."""
-        for address in self._routes.connection_lost(connection):
+        """A closed connection takes the brokers that registered over it out at once; but not when
+        this name server stood still: whoever hung up then has had no answer, and dials again."""
+        is_excused = self._time.has_resumed(HEARTBEAT_EXPIRED_MS)
+        for address in self._routes.connection_lost(connection, is_excused=is_excused):
             self._watch.left(address, f"connection {connection.close_reason}")
             _LOG.info(
                 "broker gone address=%s reason=connection %s", address, connection.close_reason
@@ -408,7 +449,7 @@ class NamesrvProcessor:
 
     def expire(self) -> None:
         """Take brokers without a sign of life out of the route and close their connections."""
-        for live, reason in self._routes.expire(self._clock.monotonic_ms()):
+        for live, reason in self._routes.expire(self._time.now_ms()):
             self._watch.left(live.address, reason)
             _LOG.warning("broker gone address=%s reason=%s", live.address, reason)
             if isinstance(live.connection, ServerConnection):
@@ -467,20 +508,22 @@ class NamesrvProcessor:
             self._kv.put(header.namespace, header.key, header.value)
         except KVConfigError as error:
             raise CommandError(str(error)) from error
-        self._answer_when_saved(connection, request)
+        self._answer_when_saved(connection, request, self._kv.saver)
 
-    def _answer_when_saved(self, connection: ServerConnection, request: Request) -> None:
+    def _answer_when_saved(
+        self, connection: ServerConnection, request: Request, saver: TableSaver
+    ) -> None:
         def saved(reason: str) -> None:
             if reason:
                 remark = (
-                    f"changed, but the KV configuration cannot be written: {reason}; it is tried"
-                    " again until it can"
+                    f"changed, but {saver.name} cannot be written: {reason}; it is tried again"
+                    " until it can"
                 )
                 connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
             else:
                 connection.reply(request)
 
-        self._kv.saver.when_saved(saved)
+        saver.when_saved(saved)
 
     def _get_kv(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.GetKVConfigRequestHeader)
@@ -501,7 +544,7 @@ class NamesrvProcessor:
             raise CommandError("namespace or key is null")
         header = request.header(headers.DeleteKVConfigRequestHeader)
         self._kv.delete(header.namespace, header.key)
-        self._answer_when_saved(connection, request)
+        self._answer_when_saved(connection, request, self._kv.saver)
 
     def _kv_list(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.GetKVListByNamespaceRequestHeader)
@@ -517,7 +560,7 @@ class NamesrvProcessor:
     def _update_config(self, connection: ServerConnection, request: Request) -> None:
         changed = self._updater.update(request.body)
         _LOG.info("configuration changed peer=%s keys=%s", connection.remote_text, changed)
-        connection.reply(request)
+        self._answer_when_saved(connection, request, self._updater.saver)
 
     def _get_config(self, connection: ServerConnection, request: Request) -> None:
         connection.reply(request, body=self._config.to_properties().encode("utf-8"))
@@ -558,7 +601,7 @@ def _topic_name(header: headers.DeleteTopicInNamesrvRequestHeader, request: Requ
 
 
 def _config_keys(header: NoHeader, request: Request) -> str:
-    return "keys=" + ",".join(sorted({entry.key for entry in parse_properties(request.body)}))
+    return "keys=" + ",".join(sorted(parse_update(request.body)))
 
 
 def _identity(
@@ -572,6 +615,10 @@ def _identity(
         address=header.broker_addr,
         ha_server_addr=ha_server_addr,
     )
+
+
+def _scope(header: headers.RegisterBrokerRequestHeader) -> TopicScope:
+    return _SCOPES.get(header.twinlog_topics or "", TopicScope.BY_VERSION)
 
 
 def _registration(request: Request, *, is_compressed: bool) -> RegisterBrokerBody:

@@ -192,6 +192,19 @@ class RouteInfoManager:
         self.check()
         return self._result(broker, is_in_route=is_in_route)
 
+    def take_topics(self, broker: BrokerIdentity, topics: Iterable[TopicConfig]) -> bool:
+        """A part of the topics of a master in the route; its registration follows.
+
+        False: it is not in the route, or no master; nothing was taken.
+
+        Raises:
+            RouteTableFullError: there are too many.
+        """
+        is_master = self._holder(broker.broker_name, MASTER_ID) == broker.address
+        if is_master:
+            self._take_topics(broker.broker_name, topics)
+        return is_master
+
     def _depose(self, successor: BrokerIdentity) -> None:
         """A master of a newer epoch has the place of the one before, whether that lives or not:
         a process that stands still sends nothing, and is in the way of all clients."""
@@ -252,20 +265,35 @@ class RouteInfoManager:
         is_all: bool = False,
         keeps_known: bool = False,
     ) -> None:
-        named = set()
+        topics = list(topics)
         for topic in topics:
-            named.add(topic.topic_name)
-            if topic.topic_name not in self._topics and len(self._topics) >= TOPICS_MAX:
-                raise RouteTableFullError(f"{TOPICS_MAX} topics are registered")
-            queues = QueueData(
+            name = topic.topic_name
+            of_topic = self._topics.get(name)
+            if of_topic is None:
+                if len(self._topics) >= TOPICS_MAX:
+                    raise RouteTableFullError(f"{TOPICS_MAX} topics are registered")
+                of_topic = self._topics[name] = {}
+            known = of_topic.get(broker_name)
+            if (
+                known is not None
+                and known.read_queue_nums == topic.read_queue_nums
+                and known.write_queue_nums == topic.write_queue_nums
+                and (keeps_known or known.perm == topic.perm)
+                and (keeps_known or known.topic_sys_flag == topic.topic_sys_flag)
+            ):
+                continue
+            if known is not None:
+                self._count(name, known, -1)
+            of_topic[broker_name] = queues = QueueData(
                 broker_name,
                 topic.read_queue_nums,
                 topic.write_queue_nums,
                 topic.perm,
                 topic.topic_sys_flag,
             )
-            self._set_queues(topic.topic_name, queues, keeps_known=keeps_known)
+            self._count(name, queues, 1)
         if is_all:
+            named = {topic.topic_name for topic in topics}
             gone = [
                 topic_name
                 for topic_name, of_topic in self._topics.items()
@@ -273,20 +301,6 @@ class RouteInfoManager:
             ]
             for topic_name in gone:
                 self._drop_queues(topic_name, broker_name)
-
-    def _set_queues(self, topic: str, queues: QueueData, *, keeps_known: bool) -> None:
-        of_topic = self._topics.setdefault(topic, {})
-        known = of_topic.get(queues.broker_name)
-        if known is not None:
-            is_same = (known.read_queue_nums, known.write_queue_nums) == (
-                queues.read_queue_nums,
-                queues.write_queue_nums,
-            )
-            if is_same and keeps_known:
-                return
-            self._count(topic, known, -1)
-        of_topic[queues.broker_name] = queues
-        self._count(topic, queues, 1)
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         of_topic = self._topics.get(topic, {})
@@ -382,9 +396,16 @@ class RouteInfoManager:
         live.heartbeat_ms = live.last_update_ms = now_ms
         return True
 
-    def connection_lost(self, connection: Hashable) -> list[str]:
-        """Remove every broker that registered last over this connection; return their addresses."""
-        lost = [live for live in self._live.values() if live.connection == connection]
+    def connection_lost(self, connection: Hashable, *, is_excused: bool = False) -> list[str]:
+        """Remove every broker that registered last over this connection; return their addresses.
+
+        `is_excused`: a missing heartbeat decides, of those that send them.
+        """
+        lost = [
+            live
+            for live in self._live.values()
+            if live.connection == connection and not (is_excused and live.heartbeat_ms is not None)
+        ]
         for live in lost:
             self._remove_address(live)
         return [live.address for live in lost]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from twinlog.controller.metrics import ControllerMetrics
 from twinlog.controller.server import ControllerServer, build_controller
@@ -68,18 +69,19 @@ class Namesrv:
         self.watch.failures = self.failures
         self.watch.settings = self._live_settings
         self.watch.unsaved = lambda: self._saves.problems
+        updater = ConfigUpdater(config, disk)
         self.processor = NamesrvProcessor(
             config=config,
             routes=self.routes,
             kv=self.kv,
-            updater=ConfigUpdater(config, disk),
+            updater=updater,
             clock=clock,
             guard=self.guard,
             failures=self.failures,
             controller_address=self._controller_address,
             watch=self.watch,
         )
-        self._saves = SaveService(clock, [self.kv.saver])
+        self._saves = SaveService(clock, [self.kv.saver, updater.saver])
         self._remoting: RemotingServer | None = None
         self.port = 0
 

@@ -16,7 +16,7 @@ from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.connection import Connection
 from twinlog.remoting.errors import ConnectError, RemotingError, TooManyRequestsError
-from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
+from twinlog.remoting.limits import CLIENT_LIMITS, RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures
@@ -86,7 +86,7 @@ class RemotingClient:
         tls_server_name: str | None = None,
         request_handler: Callable[[ClientConnection, Request], None] | None = None,
         hooks: Sequence[RequestHook] = (),
-        limits: RemotingLimits = DEFAULT_LIMITS,
+        limits: RemotingLimits = CLIENT_LIMITS,
         tasks: TaskOwner | None = None,
         failures: Failures | None = None,
         name: str = "client",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -42,6 +42,10 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("twinlog.remoting")
 _LARGE = 16 * 1024  # A piece of this size is handed to the transport as it is, not copied.
 _TURN_BYTES_MAX = 256 * 1024  # Large bodies leave before the turn ends once there are this many.
+# What a request keeps while it waits: a long header becomes objects of so many times its size.
+_HEADER_SHORT = 1024
+_LONG_HEADER_WEIGHT = 32
+_REMARK_MAX = 8192  # Of an answer; peers refuse headers that are too long.
 _EXPIRE_MS_MIN = 20  # Time-outs are looked at no more often than this.
 
 
@@ -114,6 +118,8 @@ class Connection(asyncio.Protocol):
         """Answer a request, in the form it was asked in unless told otherwise. One-way: nothing."""
         if request.flag & FLAG_ONEWAY:
             return
+        if remark is not None and len(remark) > _REMARK_MAX:
+            remark = f"{remark[:_REMARK_MAX]}..."  # It may repeat what is wrong in a long request.
         pieces = codec.encode_response(
             code,
             request.opaque,
@@ -220,25 +226,37 @@ class Connection(asyncio.Protocol):
         self,
         request: Request,
         work: Callable[[], _T],
-        done: Callable[[_T], None],
+        done: Callable[[_T], Iterator[None] | None],
         executor: Executor,
     ) -> None:
         """Do what would hold up the loop in a thread, then go on with its result.
 
-        Requests that come behind this one wait, so that they find what it did.
+        What `done` returns are steps, one for each turn of the loop. Requests that come behind this
+        one wait, so that they find what it did.
         """
         self._is_elsewhere = True
         self._update_reading()
         loop = asyncio.get_running_loop()
 
         def finished(future: asyncio.Future[_T]) -> None:
+            steps: Iterator[None] = iter(())
+            try:
+                if not self.is_closed:
+                    steps = done(future.result()) or steps
+            except Exception as error:
+                self._failed(request, error)
+            step(steps)
+
+        def step(steps: Iterator[None]) -> None:
+            try:
+                if not self.is_closed and next(steps, steps) is None:
+                    loop.call_soon(step, steps)
+                    return
+            except Exception as error:
+                self._failed(request, error)
             self._is_elsewhere = False
             if self.is_closed:
                 return
-            try:
-                done(future.result())
-            except Exception as error:
-                self._failed(request, error)
             try:
                 self.flush()
                 self._continue_backlog()
@@ -369,7 +387,10 @@ class Connection(asyncio.Protocol):
             self.request_count += 1
             if not flag & FLAG_ONEWAY:
                 self._requests_in_flight += 1
-                self._bytes_in_flight += len(body)
+                size = len(header)
+                if size > _HEADER_SHORT:
+                    size *= _LONG_HEADER_WEIGHT
+                self._bytes_in_flight += len(body) + size
             try:
                 handler(self, request)
             except RemoteProtocolError as error:

@@ -24,7 +24,7 @@ from twinlog.runtime.numbers import number_or_none
 _T = TypeVar("_T")
 
 DEPTH_MAX = 64  # RocketMQ's deepest body has 6 levels.
-_SLOW_SIZE_MAX = 1024 * 1024  # Of a request that is read through plain lists and maps.
+SLOW_SIZE_MAX = 1024 * 1024  # Of a request that is read through plain lists and maps.
 LENIENT_SIZE_MAX = 8 * 1024  # Of a request: 20 ms at worst.
 
 # A string without end is a match to the end of the text: else the search would begin again at each
@@ -100,12 +100,14 @@ def loads_as(
     if decoder is None:
         decoder = _TYPED_DECODERS[wanted] = msgspec.json.Decoder(wanted, strict=False)
     raw = data.encode("utf-8") if isinstance(data, str) else bytes(data)
+    if lenient_max is not None and len(raw) > SLOW_SIZE_MAX and b'"$ref"' in raw:
+        raise FastjsonError(f"beyond {SLOW_SIZE_MAX} bytes references are not read")
     if b'"$ref"' not in raw:
         try:
             typed: _T = decoder.decode(raw)
             return typed
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if lenient_max is not None and len(raw) > _SLOW_SIZE_MAX:
+            if lenient_max is not None and len(raw) > SLOW_SIZE_MAX:
                 raise FastjsonError(str(error)) from None
             # Off the standard, or with nulls: the slow way, which also says what is wrong.
     try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from twinlog.remoting.framing import HEADER_SIZE_MAX
 from twinlog.runtime.limits import FRAME_SIZE_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class RemotingLimits:
+class RemotingLimits(msgspec.Struct, frozen=True):
     """What one peer, and all peers together, may cost."""
 
     frame_size_max: int = FRAME_SIZE_MAX
@@ -39,3 +38,6 @@ class RemotingLimits:
 
 
 DEFAULT_LIMITS = RemotingLimits()
+# An answer to a batch has the id of every message in its header, 33 characters each: a batch of
+# 4 MiB may be of more than 100,000 messages.
+CLIENT_LIMITS = RemotingLimits(header_size_max=8 * 1024 * 1024)

@@ -27,7 +27,7 @@ Handler = Callable[[ServerConnection, Request], None]
 UNUSED_BODY = 64 * 1024  # Nothing looks at it. Room for a client that sends one anyway.
 SMALL_BODY = 64 * 1024  # One object or a few lines.
 LIST_BODY = 256 * 1024  # A heartbeat of 1,000 subscriptions.
-QUEUES_BODY = 512 * 1024  # 6,000 queues to lock.
+QUEUES_BODY = 256 * 1024  # 3,000 queues to lock.
 WHOLE_TABLE = FRAME_SIZE_MAX  # Every topic of a broker, every offset. Read off the loop.
 MESSAGES = FRAME_SIZE_MAX  # Stored as they are; `maxMessageSize` decides.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -44,6 +44,10 @@ PLAIN_TEXT = ServerTls(TlsMode.DISABLED, None)
 class Lane(Protocol):
     """Takes requests of one kind in bulk, from the first frame of a read on."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the last read ended because this turn of the loop has enough of them."""
+
     def read(self, connection: ServerConnection, data: bytes) -> int:
         """Handle the first frames, as far as they are of its kind; how many bytes they are."""
 
@@ -64,6 +68,7 @@ class ServerConnection(Connection):
         self._lane: Lane | None = None  # Once the first read said that it is plain text.
         self._channel: TlsChannel | None = None
         self._is_first_read = True
+        self._rest = b""  # What was read and is for the next turn: nothing is read meanwhile.
         self._partial = 0
         self._partial_since_ms: int | None = None
         self.is_waiting_for_room = False
@@ -109,6 +114,9 @@ class ServerConnection(Connection):
                     if taken == len(data):
                         return
                     data = data[taken:]
+                    if self._lane.is_full:
+                        self._read_later(data)
+                        return
             self.was_active = True
             if self._is_first_read:
                 self._is_first_read = False
@@ -126,6 +134,21 @@ class ServerConnection(Connection):
             self._end_if_peer_did()
         except Exception as error:
             self.failed("reading", error)
+
+    def _read_later(self, data: bytes) -> None:
+        """Go on in the next turn, when the others have had theirs."""
+        assert not self._rest
+        self._rest = data
+        self._update_reading()
+        self._turn.next(self._read_on)
+
+    def _read_on(self) -> None:
+        data, self._rest = self._rest, b""
+        if self.is_closed:
+            return
+        self.data_received(data)
+        if not self._rest:
+            self._update_reading()
 
     def _end_if_peer_did(self) -> None:
         if self._channel is not None and self._channel.is_ended and not self.is_closed:
@@ -178,7 +201,10 @@ class ServerConnection(Connection):
             self._send_records()
 
     def read_elsewhere(
-        self, request: Request, work: Callable[[], _T], done: Callable[[_T], None]
+        self,
+        request: Request,
+        work: Callable[[], _T],
+        done: Callable[[_T], Iterator[None] | None],
     ) -> None:
         """Read a large body in a thread; see `elsewhere`. All peers share one thread."""
         self.elsewhere(request, work, done, self._server.reader)
@@ -213,7 +239,9 @@ class ServerConnection(Connection):
         self._update_reading()
 
     def _must_pause(self) -> bool:
-        return self.is_waiting_for_room or self._is_above_share or super()._must_pause()
+        if self._rest or self.is_waiting_for_room or self._is_above_share:
+            return True
+        return super()._must_pause()
 
     # Quotas of its address
 

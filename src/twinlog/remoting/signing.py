@@ -12,7 +12,6 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from twinlog.remoting.command import RemotingCommand
 
@@ -49,13 +48,15 @@ def calculate_signature(content: bytes, secret_key: str) -> str:
     return base64.b64encode(digest).decode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
 class AclSigner:
     """Signs every request of a client: pass it to RemotingClient as a hook."""
 
-    access_key: str
-    secret_key: str = field(repr=False)
-    security_token: str | None = field(default=None, repr=False)
+    __slots__ = ("access_key", "secret_key", "security_token")
+
+    def __init__(self, access_key: str, secret_key: str, security_token: str | None = None) -> None:
+        self.access_key = access_key
+        self.secret_key = secret_key
+        self.security_token = security_token
 
     def __call__(self, address: str, command: RemotingCommand) -> None:
         self.sign(command)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from twinlog.remoting.audit import GATHER_MS, PEERS_MAX, AuditLog
+from twinlog.runtime import audit_file
 from twinlog.runtime.audit_file import LOGGER
 
 
@@ -81,7 +82,9 @@ def test_what_a_peer_says_cannot_forge_a_line(lines: Any) -> None:
 
 SCRIPT = """
 import logging, sys
+from twinlog.runtime import audit_file
 from twinlog.runtime.audit_file import LOGGER, write_audit_to
+audit_file.FILE_SIZE_MAX = int(sys.argv[3])
 write_audit_to(sys.argv[1])
 for number in range(int(sys.argv[2])):
     logging.getLogger(LOGGER).info("line %d", number)
@@ -89,10 +92,11 @@ print("lived")
 """
 
 
-def write(path: str, count: int = 3) -> str:
+def write(path: str, count: int = 3, size_max: int = audit_file.FILE_SIZE_MAX) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, path, str(count)], capture_output=True, text=True
-    )
+        [sys.executable, "-c", SCRIPT, path, str(count), str(size_max)],
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.stderr == ""
     return done.stdout
 
@@ -107,6 +111,19 @@ def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert file.read_text().splitlines() == ["line 0", "line 1", "line 2"]
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_flood_of_changes_takes_no_more_than_its_files(tmp_path: Path) -> None:
+    """Changes are not gathered. The files that are put aside are the owner's alone, too."""
+    old = os.umask(0)
+    try:
+        assert write(str(tmp_path / "audit.log"), 5000, size_max=1000) == "lived\n"
+    finally:
+        os.umask(old)
+    files = list(tmp_path.iterdir())
+    assert len(files) == 1 + audit_file.FILE_COUNT_MAX
+    assert all(file.stat().st_size <= 1000 for file in files)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
 def test_a_full_disk_is_nobodys_concern(tmp_path: Path) -> None:

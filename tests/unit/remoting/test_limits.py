@@ -6,9 +6,9 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from twinlog.remoting import codec
 from twinlog.remoting.client import RemotingClient

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,8 +21,9 @@ import pytest
 
 from twinlog.broker.filter.sql92 import FilterSyntaxError, compile_filter
 from twinlog.message.batch import BatchError, decode_batch
+from twinlog.message.hashing import index_key_hash, jhash
 from twinlog.remoting import codec, fastjson
-from twinlog.remoting.bodies.registration import decode_registration
+from twinlog.remoting.bodies.registration import RegisterBrokerBody, decode_registration
 from twinlog.remoting.errors import RemotingError
 
 EXPECTED = (ValueError, RemotingError, FilterSyntaxError, BatchError)
@@ -200,3 +202,47 @@ def test_texts_of_megabytes_need_seconds_not_hours(shapes: list[str], limit: int
     script = LONG.format(path=[here], shapes=shapes, limit=limit)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "done\n", (done.returncode, done.stderr[-500:])
+
+
+@pytest.mark.parametrize("character", ["x", "é"])
+def test_a_hash_of_a_long_text_is_cut_at_each_step(character: str) -> None:
+    """As a number that grows with its text a million characters took a CPU minute."""
+    text = character * 1_000_000
+    began = time.process_time()
+    hashes = jhash(text), index_key_hash("t", text)
+    assert time.process_time() - began < 10
+    expected = 0
+    for _ in range(len(text)):
+        expected = (expected * 31 + ord(character)) % 2**32
+    assert hashes[0] % 2**32 == expected
+
+
+def longest_call_ms(work: Callable[[], Any]) -> float:
+    """CPU time of the longest call of C code: as long no other thread can run."""
+    longest, began = 0.0, 0.0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal longest, began
+        if event == "c_call":
+            began = time.thread_time()
+        elif event == "c_return":
+            longest = max(longest, time.thread_time() - began)
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return longest * 1000
+
+
+def test_a_large_registration_is_read_by_topic() -> None:
+    """The loop needs the interpreter between two calls; a whole table in one call kept it."""
+    topic = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+    table = {f"t{n}": {"topicName": f"t{n}", **topic} for n in range(60_000)}
+    wrapper = {"dataVersion": {"counter": 3, "timestamp": 4}, "topicConfigTable": table}
+    data = json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": ["f"]}).encode()
+    read = partial(decode_registration, data, compressed=False)
+    assert read() == fastjson.loads_as(data, RegisterBrokerBody)
+    by_topic = min(longest_call_ms(read) for _ in range(3))
+    assert by_topic < 50

@@ -22,6 +22,21 @@ class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
     timestamp: int = 0
     state_version: int | None = None
 
+    def following(self, now_ms: int) -> DataVersion:
+        """Of the table after one more change."""
+        return DataVersion(self.counter + 1, now_ms)
+
+    def to_json(self) -> dict[str, int]:
+        """As 4.9 writes it."""
+        return {"counter": self.counter, "timestamp": self.timestamp}
+
+
+def version_of(data: Any, otherwise: DataVersion) -> DataVersion:
+    """What a file or a master says (a JSON object), or `otherwise` when it says nothing."""
+    if not isinstance(data, dict):
+        return otherwise
+    return DataVersion(number_of(data.get("counter") or 0), number_of(data.get("timestamp") or 0))
+
 
 class MessageQueue(NamedTuple):
     """One queue of a topic on one broker (a master and its slaves share the name).

@@ -119,6 +119,10 @@ class ControllerGroups(Body):
     groups: list[GroupFacts] = msgspec.field(default_factory=list)
 
 
+UNREGISTERED = "it unregistered"
+"""Reason of the event `broker-left` when a broker has said so itself."""
+
+
 class Events(Body):
     """Answer to 10023, oldest first."""
 

@@ -25,6 +25,7 @@ _INT32 = struct.Struct(">i")
 _LENIENT = fastjson.LENIENT_SIZE_MAX
 INFLATED_SIZE_MAX = 32 * 1024 * 1024  # 200,000 topics of 127 characters.
 _PIECE_SIZE = 1024 * 1024
+_WHOLE_SIZE_MAX = 256 * 1024  # A longer one is read by topic: no call holds others up for long.
 
 
 class TopicConfigSerializeWrapper(Body):
@@ -77,9 +78,41 @@ def decode_registration(data: bytes, *, compressed: bool) -> RegisterBrokerBody:
     try:
         if compressed:
             return _decode_compressed(_inflate(data))
+        if len(data) > _WHOLE_SIZE_MAX and b'"$ref"' not in data:
+            return _decode_by_topic(data)
         return fastjson.loads_as(data, RegisterBrokerBody, lenient_max=_LENIENT)
     except (ValueError, struct.error, zlib.error) as error:
         raise CommandError(f"Failed to decode RegisterBrokerBody: {error}") from error
+
+
+class _LargeWrapper(Body):
+    data_version: DataVersion = DataVersion()
+    topic_config_table: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _LargeBody(Body):
+    topic_config_serialize_wrapper: _LargeWrapper
+    filter_server_list: list[str] = msgspec.field(default_factory=list)
+
+
+_BODY = msgspec.json.Decoder(_LargeBody, strict=False)
+_TABLE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _decode_by_topic(data: bytes) -> RegisterBrokerBody:
+    """A large one in standard JSON: other threads have their turns between its topics."""
+    try:
+        body = _BODY.decode(data)
+        wrapper = body.topic_config_serialize_wrapper
+        texts = _TABLE.decode(wrapper.topic_config_table)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if len(data) > fastjson.SLOW_SIZE_MAX:
+            raise ValueError(str(error)) from None
+        return fastjson.loads_as(data, RegisterBrokerBody, lenient_max=_LENIENT)
+    topics = {name: fastjson.loads_as(bytes(text), TopicConfig) for name, text in texts.items()}
+    return RegisterBrokerBody(
+        TopicConfigSerializeWrapper(wrapper.data_version, topics), body.filter_server_list
+    )
 
 
 def decode_old_registration(data: bytes) -> RegisterBrokerBody:

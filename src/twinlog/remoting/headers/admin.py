@@ -85,12 +85,12 @@ class ResumeCheckHalfMessageRequestHeader(Header):
 
 
 class CreateAccessConfigRequestHeader(Header):
-    """50."""
+    """50. What is absent stays as it is; Apache's brokers take an absent `admin` for false."""
 
     access_key: str
     secret_key: str | None = None
     white_remote_address: str | None = None
-    admin: bool = False
+    admin: bool | None = None
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None

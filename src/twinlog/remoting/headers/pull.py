@@ -7,6 +7,11 @@ import msgspec
 
 from twinlog.remoting.headers.base import Header, Int, Long
 
+# Bits of a pull's sysFlag (RocketMQ's PullSysFlag).
+PULL_COMMIT_OFFSET = 1
+PULL_SUSPEND = 2
+PULL_SUBSCRIPTION = 4
+
 
 class PullMessageRequestHeader(Header):
     """11 and 361."""

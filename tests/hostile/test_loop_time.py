@@ -1,0 +1,180 @@
+"""No request takes more than 50 ms of a server's loop, whatever fills its fields and its body.
+
+Every field of every header and every body that is read is filled up to its limit. What is measured
+is the CPU time of the thread that serves everyone, so that the load of the machine does not count;
+of a case that takes long the best of three. What each field is filled with follows from a seed,
+which is printed: `TWINLOG_HOSTILE_SEED` repeats a run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hostile_cases import BINARY, JSON, UNANSWERED, Case, Code, batch_member, send_ext
+from support.hostile_target import Target
+from support.hostile_world import FIELDS, codes_of, tables
+from support.raw_peer import RawPeer
+from support.twinlog_servers import start_twinlog_controller
+from twinlog.remoting.codes import RequestCode
+
+LOOP_MS_MAX = 50.0
+TRIES = 3
+FIELD_SIZE = 240_000  # A header has up to 256 KiB.
+MARKER = 9999
+TEXTS = ("x", "9", "a||", "k\x01v\x02", "'", "1=a;", "é", "\\u0041", " ", "[", "../", "1,", "a=1\n")
+CONFIGURATION = (
+    RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG,
+    RequestCode.UPDATE_CONTROLLER_CONFIG,
+)  # fmt: skip
+LINES = ("a=1\n", "a=\\\n", "9", "\0", "\n", "#a\n", "\\", "\\u0061", " ", "k:")
+MESSAGES = (10, 310, 320, 324, 325)
+
+
+def header_cases(code: Code, numbers: random.Random) -> Iterator[Case]:
+    """Each field filled with one text, so that all texts are met over the codes."""
+    for field in code.fields:
+        text = numbers.choice(TEXTS)
+        filled = (text * FIELD_SIZE)[: FIELD_SIZE // len(text.encode())]
+        form = numbers.choice((JSON, BINARY))
+        ext = {**code.ext(), field.name: filled}
+        yield Case(f"{field.name} of {text!r}", code.number, ext, code.body_bytes(), form)
+
+
+def body_cases(code: Code) -> Iterator[Case]:
+    for name, body in _bodies(code):
+        yield Case(name, code.number, code.ext(), body[: code.body_max])
+
+
+def _bodies(code: Code) -> Iterator[tuple[str, bytes]]:
+    size = code.body_max - 64
+    if code.number in CONFIGURATION:
+        for line in LINES:
+            yield f"body of {line!r}", (line.encode() * size)[:size]
+        yield "many keys", b"".join(b"k%d=v\n" % number for number in range(size // 12))
+    elif code.reads_body:
+        yield "numbers", b'{"a":[' + b"1," * (size // 2) + b"1]}"
+        yield "numbers off the standard", b"{'a':[" + b"1," * (size // 2) + b"1]}"
+        yield "objects", b"[" + b"{}," * (size // 3) + b"1]"
+        yield "deep", b"[" * size
+        yield "escapes", b'{"a":"' + b"\\u0041" * (size // 6) + b'"}'
+        yield from _many_members(code, size)
+
+
+def _many_members(code: Code, size: int) -> Iterator[tuple[str, bytes]]:
+    """As it should be, but as much of each list and table as the body has room for."""
+    for place in ("list", "table"):
+        filled = json.dumps(_filled(code.body, place, size)).encode()
+        if len(filled) > 1000:
+            yield f"a {place} of many", filled
+
+
+def _filled(value: Any, place: str, size: int) -> Any:
+    """The first list or table with members becomes one of many."""
+    if isinstance(value, list) and value and place == "list":
+        inner = _filled(value[0], place, size - 200)
+        if inner != value[0]:
+            return [inner]
+        text = json.dumps(value[0])
+        count = size // (len(text) + 12) * 9 // 10
+        return [json.loads(text.replace("hostile", f"h{n}")) for n in range(count)]
+    if isinstance(value, dict):
+        return {key: _table(key, each, place, size) for key, each in value.items()}
+    return value
+
+
+def _table(key: str, value: Any, place: str, size: int) -> Any:
+    if place == "table" and key.endswith("Table") and isinstance(value, dict):
+        (one,) = value.values()
+        count = size // (len(json.dumps(one)) + 20) * 9 // 10
+        return {f"h{n}@t" if key == "offsetTable" else f"h{n}": one for n in range(count)}
+    return _filled(value, place, size)
+
+
+def message_cases() -> Iterator[Case]:
+    """Properties and members of batches as many or as long as they may be."""
+    texts = {
+        "names": "".join(f"k{number}\x01v\x02" for number in range(3_300)),
+        "keys": "KEYS\x01" + " ".join(map(str, range(5_500))),
+        "a key": "KEYS\x01" + "x" * 32_000,
+        "a tag": "TAGS\x01" + "é" * 16_000,
+        "a unique key": "UNIQ_KEY\x01" + "x" * 32_000,
+    }
+    for (name, text), number in itertools.product(texts.items(), (10, 310)):
+        yield Case(f"properties: {name}", number, send_ext(number, "hostile", text), b"x")
+    for name, member, count in (
+        ("empty", batch_member(b""), 5_000),
+        ("with keys", batch_member(b"", b"KEYS\x01" + b"a " * 1_000), 100),
+        ("with properties", batch_member(b"", b"a\x01b\x02" * 500), 100),
+    ):
+        ext = send_ext(320, "hostile", "", batch="true")
+        yield Case(f"batch: {name}", 320, ext, member * count)
+
+
+class Measured:
+    """What requests cost the thread of a server that serves everyone."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._times = Path(f"/proc/{target.process.pid}/schedstat")
+
+    def _cpu_ms(self) -> float:
+        return int(self._times.read_text().split()[0]) / 1e6
+
+    def cost_ms(self, case: Case) -> float:
+        costs = []
+        while len(costs) < TRIES and (not costs or min(costs) > LOOP_MS_MAX):
+            with RawPeer(self._target.port) as peer:
+                before = self._cpu_ms()
+                _ask(peer, case)
+                costs.append(self._cpu_ms() - before)
+        return min(costs)
+
+
+def _ask(peer: RawPeer, case: Case) -> None:
+    """Until the request is answered, or refused with the end of the connection."""
+    answers = {2} if case.code in UNANSWERED else {1, 2}
+    try:
+        peer.send(case.frame(1) + Case("marker", MARKER).frame(2))
+        while answers:
+            answers.discard(peer.read_answer().opaque)
+    except ConnectionError:
+        pass
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    process = start_twinlog_controller(tmp_path_factory.mktemp("controller"))
+    yield Target(process, process.port)
+    assert process.stop() == 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["controller", "namesrv", "broker"])
+def test_no_request_takes_fifty_milliseconds_of_the_loop(
+    request: pytest.FixtureRequest, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    target: Target = request.getfixturevalue(kind)
+    seed = os.environ.get("TWINLOG_HOSTILE_SEED") or os.urandom(4).hex()
+    numbers = random.Random(f"{seed} {kind}")
+    codes = codes_of(tables()[kind], {**FIELDS, "msgId": "0" * 32})
+    cases: Iterable[Case] = itertools.chain.from_iterable(
+        itertools.chain(header_cases(code, numbers), body_cases(code)) for code in codes
+    )
+    if kind == "broker":
+        cases = itertools.chain(message_cases(), cases)
+    measured = Measured(target)
+    costs = {str(case): measured.cost_ms(case) for case in cases}
+    slow = {name: round(cost) for name, cost in costs.items() if cost > LOOP_MS_MAX}
+    dearest = sorted(costs, key=costs.__getitem__)[-5:]
+    said = ", ".join(f"{name} {costs[name]:.0f} ms" for name in reversed(dearest))
+    record_property("say", f"{kind}: {len(costs)} cases, seed {seed}, most of the loop: {said}")
+    assert not slow, (seed, slow)
+    target.check_log()
