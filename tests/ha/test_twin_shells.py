@@ -156,6 +156,35 @@ def test_one_address_cannot_take_all_places_before_it_has_said_who_it_is() -> No
     world.run(main())
 
 
+def test_a_crowd_at_its_address_does_not_keep_a_slave_out() -> None:
+    """Each that is turned away comes back at once; every other one begins a hello."""
+    world = World()
+    master = world.master(FakeLog(), twin=identity(secret="right"))
+
+    async def stay(words: bytes) -> None:
+        while True:
+            peer = await world.dial(master, "slave")
+            peer.transport.write(words)
+            while peer.is_open:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        await asyncio.sleep(0.1)
+        twin = identity(secret="right", replica_id=1, replica_uid="u1", store_id="")
+        slave = world.slave(FakeLog(), master, twin=twin)
+        await eventually(lambda: any(each.core.is_proved for each in master.ha.connections))
+        crowd = [asyncio.ensure_future(stay(wire.MAGIC[: n % 2])) for n in range(40)]
+        await asyncio.sleep(1)
+        (link,) = (each for each in master.ha.connections if each.core.is_proved)
+        link.close("the network failed")
+        master.log.put(data(SIZE))
+        await eventually(lambda: slave.log.max_offset == SIZE)
+        for one in crowd:
+            one.cancel()
+
+    world.run(main())
+
+
 def test_a_slave_elsewhere_needs_credentials() -> None:
     """Neither secret nor TLS: served where a classic slave would be, refused elsewhere."""
     for peers, is_served in ((AddressSet(), False), (AddressSet("10.0.0.2"), True)):

@@ -105,7 +105,11 @@ class AckTable:
         assert count >= 1
         if count == 1:
             # Whoever says so, one has it: doubt is only about counting one slave twice.
-            return max((replica.ack_offset for replica in self._replicas.values()), default=None)
+            best: int | None = None
+            for replica in self._replicas.values():
+                if best is None or replica.ack_offset > best:
+                    best = replica.ack_offset
+            return best
         offsets = [
             offset
             for replica in self._replicas.values()
@@ -120,5 +124,7 @@ class AckTable:
         """The replica whose acknowledgement decides what `count` replicas have."""
         if len(self._replicas) < count:
             return None
+        if len(self._replicas) == 1:
+            return next(iter(self._replicas.values()))
         order = sorted(self._replicas.values(), key=lambda replica: -replica.ack_offset)
         return order[count - 1]

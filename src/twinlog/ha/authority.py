@@ -194,6 +194,11 @@ class Authority:
         if self._sent[-1].set_epoch == set_epoch and self._sent[-1].members != self.members:
             self._propose(self.members, {})
 
+    def withdrawn(self, proposal: SetProposal) -> None:
+        """The controller refused the proposal, and no other copy of it can be on its way."""
+        self._sent = [sent for sent in self._sent if sent != proposal]
+        self._advance()
+
     def committed(self, set_epoch: int, members: frozenset[int]) -> None:
         """A newer set of this epoch, stored on this broker before it is counted by."""
         assert self.own_id in members

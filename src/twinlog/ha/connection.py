@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, cast
 
 from twinlog.ha.flow import FlowMonitor
 from twinlog.ha.replica_log import ReplicaLog
@@ -43,7 +43,11 @@ from twinlog.ha.twin.wire import ErrorCode, Hello
 from twinlog.ha.wire import HAConnectionState
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.direct_write import DirectWriter
+from twinlog.runtime.limits import HA_UNPROVED_PER_HOST_MAX
 from twinlog.runtime.turn import Phase, Turn
+
+# Members that are asked for in hot paths: by their class they cost ten times as much.
+_TRANSFER: Final = HAConnectionState.TRANSFER
 
 _LOG = logging.getLogger("twinlog.ha")
 _BUDGET_STEP = 4096  # With a rate limit, wait for a few KiB rather than send single bytes.
@@ -97,6 +101,7 @@ class HAConnection(HAShell, asyncio.Protocol):
     ) -> None:
         super().__init__(clock)
         self.core = core
+        self._twin = core if isinstance(core, TwinSender) else None
         self.flow = FlowMonitor(clock.monotonic_ms(), bytes_per_second_max)
         self.address = "?"
         self.host = "?"
@@ -122,19 +127,19 @@ class HAConnection(HAShell, asyncio.Protocol):
 
     @property
     def is_twin(self) -> bool:
-        return isinstance(self.core, TwinSender)
+        return self._twin is not None
 
     @property
     def twin(self) -> TwinSender:
         """The core of a connection that speaks the twin dialect."""
-        assert isinstance(self.core, TwinSender)
-        return self.core
+        assert self._twin is not None
+        return self._twin
 
     @property
     def hello(self) -> Hello | None:
         """Who the slave says it is; None as long as it has not, and always in the classic
         dialect."""
-        return self.core.hello if isinstance(self.core, TwinSender) else None
+        return None if self._twin is None else self._twin.hello
 
     @property
     def is_local(self) -> bool:
@@ -189,8 +194,7 @@ class HAConnection(HAShell, asyncio.Protocol):
     def log_moved(self, log_min: int, log_end: int) -> None:
         """The log grew, or lost its oldest file."""
         self.core.log_moved(log_min, log_end)
-        if self.core.state is HAConnectionState.TRANSFER:
-            self._run_events()
+        if self.core.state is _TRANSFER:
             self._pump()
 
     def tick(self) -> None:
@@ -231,8 +235,14 @@ class HAConnection(HAShell, asyncio.Protocol):
         self._owner.connection_failed(self, error)
 
     def _receive(self, data: bytes) -> None:
-        self.core.receive_data(data, self._clock.monotonic_ms())
-        self._run_events()
+        now_ms = self._clock.monotonic_ms()
+        if self._twin is not None and self._twin.take_ack(data, now_ms):
+            self._owner.slave_acked(self)
+            if self.core.next_offset == self.core.log_end:
+                return  # Nothing to send: heartbeats are the tick's.
+        else:
+            self.core.receive_data(data, now_ms)
+            self._run_events()
         self._pump()
 
     def _run_events(self) -> None:
@@ -325,7 +335,7 @@ class HAConnection(HAShell, asyncio.Protocol):
             # Retention was faster than the tick: what is gone cannot be read.
             self.core.log_moved(self._log.min_offset, self.core.log_end)
             self._run_events()
-        size_max = self._run_size_max(now_ms)
+        size_max = self._run_size_max(now_ms) if self.flow.is_limited else self.core.RUN_SIZE_MAX
         run = self.core.next_run(now_ms, size_max) if size_max > 0 else None
         if run is None:
             return
@@ -353,4 +363,21 @@ class HAConnection(HAShell, asyncio.Protocol):
         self.told_confirmed = self._owner.confirmed_offset
         pieces = self.core.frames(run, body, self.told_confirmed)
         self._writer.writelines(pieces)
-        self.flow.add(sum(map(len, pieces)), now_ms)
+        size = 0
+        for piece in pieces:
+            size += len(piece)
+        self.flow.add(size, now_ms)
+
+
+def crowded_out(connections: Iterable[HAConnection], new: HAConnection) -> HAConnection | None:
+    """Of too many of one address that have neither reported nor proved who they are, who goes.
+
+    The oldest, silent ones first: a crowd must not keep out a slave that comes from there, too.
+    """
+    waiting = [
+        other for other in connections
+        if other.host == new.host and not other.core.is_proved and other is not new
+    ]  # fmt: skip
+    if len(waiting) < HA_UNPROVED_PER_HOST_MAX:
+        return None
+    return min(waiting, key=lambda other: other.is_notable)

@@ -24,6 +24,10 @@ class FlowMonitor:
         self._tokens_ms = now_ms
         self.total = 0
 
+    @property
+    def is_limited(self) -> bool:
+        return self._limit > 0
+
     def limit(self, bytes_per_second_max: int, now_ms: int) -> None:
         """Another limit, 0 for none; what was saved up under the old one does not count."""
         if bytes_per_second_max != self._limit:

@@ -49,6 +49,10 @@ class GroupReplication:
         self.authority: Authority | None = None
         self.on_newer_epoch: Callable[[int], None] = lambda epoch: None
         self.on_links_changed: Callable[[], None] = lambda: None
+        self.on_unknown_replica: Callable[[], None] = lambda: None
+        self._unknown: frozenset[int] = frozenset()
+        self.awaited: frozenset[int] = frozenset()
+        """Replicas that were turned away, and about which the controller is being asked."""
 
     # Epochs
 
@@ -101,12 +105,33 @@ class GroupReplication:
             return ErrorCode.STALE_EPOCH, text
         uid = self.uids.get(hello.replica_id)
         if uid is None:
+            self._ask_about(hello.replica_id)
             text = f"replica {hello.replica_id} is not registered with the controller"
             return ErrorCode.NOT_IN_GROUP, text
         if uid and uid != hello.replica_uid:
             text = f"replica {hello.replica_id} is registered with another store"
             return ErrorCode.NOT_IN_GROUP, text
         return None
+
+    def _ask_about(self, replica_id: int) -> None:
+        """A replica that has just registered dials before this master hears of it."""
+        if replica_id not in self._unknown:
+            self._unknown |= {replica_id}
+            self.awaited |= {replica_id}
+        self.on_unknown_replica()
+
+    def controller_answered(self, asked: frozenset[int]) -> None:
+        """`asked` were awaited when the question left: who is not registered is a stranger."""
+        self.awaited -= asked
+        self._unknown -= self.uids.keys()
+
+    def is_for_a_moment(self, hello: Hello | None) -> bool:
+        """Whether a replica was turned away only until the controller has said who it is, or until
+        both of us have heard of the same epoch."""
+        if hello is None:
+            return False
+        is_in_epoch = hello.epoch == self.epoch and self.authority is not None
+        return hello.replica_id in self.awaited or not is_in_epoch
 
     # Confirmed (R1)
 

@@ -92,6 +92,11 @@ class GroupTransferService:
         if self._timer is None:
             self._arm()
 
+    def give_up(self, reason: str) -> None:
+        """This master is none any more: what others confirm from now on, at the same offsets, may
+        be another record."""
+        self.confirmed.fail_above(self.confirmed.value, reason)
+
     def stop(self) -> None:
         """No put is confirmed any more."""
         if self._timer is not None:

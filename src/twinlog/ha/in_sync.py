@@ -4,7 +4,9 @@ Corresponds to `checkSyncStateSet` and `maybeExpandInSyncStateSet` of RocketMQ 5
 acknowledges nothing while bytes wait for it delays every synchronous send, so it is let go after a
 second and a half, and at once when its link is closed. A replica is taken (back) when it has kept
 up for a second; each fall within ten minutes doubles that, so that a link that flaps does not. A
-process that began again has not flapped: it begins with one second.
+process that began again has not flapped: it begins with one second. One that the controller does
+not take, because it does not hear it, is proposed again after a pause that grows: each refusal
+costs the controller a write.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 
 FALL_MEMORY_MS = 600_000
 ADMISSION_MAX_MS = 60_000
+REFUSED_MS = 200
+REFUSED_MAX_MS = 5_000
 
 
 @dataclass(slots=True)
@@ -25,6 +29,8 @@ class _Progress:
     falls: int = 0
     fell_ms: int = 0
     incarnation: str = ""
+    refused_ms: int = 0
+    pause_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class InSync:
         second and a half ago: under load nobody ever has everything."""
         progress = self._progress.setdefault(replica_id, _Progress(moved_ms=now_ms))
         if incarnation and incarnation != progress.incarnation:
-            progress.incarnation, progress.falls = incarnation, 0
+            progress.incarnation, progress.falls, progress.pause_ms = incarnation, 0, 0
         if acked is None:
             progress.acked, progress.keeping_up_since_ms = -1, None
             return
@@ -98,10 +104,19 @@ class InSync:
         is_recent = progress.falls and now_ms - progress.fell_ms < FALL_MEMORY_MS
         progress.falls = progress.falls + 1 if is_recent else 1
         progress.fell_ms = now_ms
+        progress.pause_ms = 0
         progress.keeping_up_since_ms = None
+
+    def refused(self, now_ms: int, replica_id: int) -> None:
+        """The controller did not take it into the set."""
+        progress = self._progress.setdefault(replica_id, _Progress())
+        progress.refused_ms = now_ms
+        progress.pause_ms = min(2 * progress.pause_ms or REFUSED_MS, REFUSED_MAX_MS)
 
     def _is_due(self, now_ms: int, progress: _Progress) -> bool:
         if progress.keeping_up_since_ms is None or progress.acked < 0:
+            return False
+        if progress.pause_ms and now_ms - progress.refused_ms < progress.pause_ms:
             return False
         wanted_ms = self._admission_ms
         if progress.falls and now_ms - progress.fell_ms < FALL_MEMORY_MS:

@@ -27,6 +27,14 @@ class ReplicaLog(Protocol):
         """Write at the end, now; all of it or an error and nothing counted."""
         ...
 
+    def write_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """As `append_raw`, but nobody is told yet: `announce_raw` follows in the same turn."""
+        ...
+
+    def announce_raw(self) -> None:
+        """Tell those who follow the log what `write_raw` wrote."""
+        ...
+
     def start_at(self, offset: int) -> None:
         """Begin an empty log at `offset`."""
         ...

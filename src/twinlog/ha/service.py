@@ -16,11 +16,12 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from twinlog.ha.acks import AckTable
 from twinlog.ha.authority import Authority
 from twinlog.ha.client import AskDialect, HAClient
-from twinlog.ha.connection import HAConnection
+from twinlog.ha.connection import HAConnection, crowded_out
 from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry
 from twinlog.ha.front import HAFront
@@ -53,6 +54,9 @@ from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.turn import Turn
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.status import PutMessageStatus
+
+# Members that are asked for in hot paths: by their class they cost ten times as much.
+_TRANSFER: Final = HAConnectionState.TRANSFER
 
 _LOG = logging.getLogger("twinlog.ha")
 
@@ -97,6 +101,7 @@ class HAService:
         self.confirmed.failures = tasks.failures
         """The offset that `inSyncReplicas` replicas have, the master included."""
         self.on_twin_joined: Callable[[], None] = lambda: None
+        self.on_linked: Callable[[], None] = lambda: None
         self.joined_replica_ids: set[int] = set()
         """Twin slaves that have joined since the start: they may have what others have not."""
         self.catch_up: MasterCatchUp | None = None
@@ -109,7 +114,7 @@ class HAService:
         self._clock = clock
         self._tasks = tasks
         self._sender_settings = settings.sender(self._log.segment_size)
-        self._departed: deque[DepartedStatus] = deque(maxlen=HA_DEPARTED_COUNT_MAX)
+        self.departed: deque[DepartedStatus] = deque(maxlen=HA_DEPARTED_COUNT_MAX)
         self._server: asyncio.Server | None = None
         self._timer: TimerHandle | None = None
         self._woken_ms = 0
@@ -127,10 +132,8 @@ class HAService:
         if epochs is not None and twin is not None:
             self.group = GroupReplication(store, self.confirmed, epochs, twin.is_durable)
             self.group_transfer.ack_count = 0  # The group confirms, not a number of slaves.
-            self.confirmed.subscribe(self._confirmed_moved)
         elif twin is not None and not settings.is_slave:
             self.catch_up = MasterCatchUp(self, twin.mark, store, clock, tasks)
-            self.confirmed.subscribe(self._confirmed_moved)
         if settings.is_slave and self.group is None:
             self.client = self._new_client(settings.master_address)
 
@@ -164,6 +167,7 @@ class HAService:
         """Neither lead nor follow: no acknowledgement of before counts any more."""
         assert self.group is not None
         self.group.stand_down()
+        self.group_transfer.give_up(reason)
         self.settings = replace(self.settings, role="SLAVE")
         client, self.client = self.client, None
         if client is not None:
@@ -240,6 +244,9 @@ class HAService:
         )
         self.listen_port = self._server.sockets[0].getsockname()[1]
         self._unsubscribe = self._store.appended.subscribe(self._log_extended, is_first=True)
+        if self.group is not None or self.catch_up is not None:
+            # Behind whoever answers sends, which comes before slaves hear of it.
+            self.confirmed.subscribe(self._confirmed_moved)
         self._tick()
         mark = self.twin.mark if self.twin is not None else ConfirmedMark()
         self._tasks.round("confirmed-mark", lambda: SYNC_INTERVAL_MS, mark.sync)
@@ -433,21 +440,18 @@ class HAService:
             connection.close("the broker is stopping")
         elif len(self.connections) > HA_CONNECTION_COUNT_MAX:
             self._turn_away(connection, f"more than {HA_CONNECTION_COUNT_MAX} HA connections")
-        elif self._unproved_count(connection.host) > HA_UNPROVED_PER_HOST_MAX:
-            reason = f"already {HA_UNPROVED_PER_HOST_MAX} connections of {connection.host} wait"
-            self._turn_away(connection, f"{reason} that have not said who they are")
-        elif self.settings.is_slave:
-            connection.hold("this broker is a slave: replicate from its master")
         else:
-            _LOG.info("HA connection from %s", connection.address)
+            if (oldest := crowded_out(self.connections, connection)) is not None:
+                reason = f"already {HA_UNPROVED_PER_HOST_MAX} connections of {oldest.host} wait"
+                self._turn_away(oldest, f"{reason} that have not said who they are")
+            if self.settings.is_slave:
+                connection.hold("this broker is a slave: replicate from its master")
+            else:
+                _LOG.info("HA connection from %s", connection.address)
 
     def _turn_away(self, connection: HAConnection, reason: str) -> None:
         connection.is_notable = True
         connection.close(reason)
-
-    def _unproved_count(self, host: str) -> int:
-        """Connections of `host` that have neither reported nor proved who they are."""
-        return sum(not other.core.is_proved for other in self.connections if other.host == host)
 
     def slave_is_longer(self, connection: HAConnection, common: int) -> None:
         if self.group is not None:
@@ -496,7 +500,7 @@ class HAService:
         if self.group is not None and (hello := connection.hello) is not None:
             self.group.acked(hello, connection.number, core.ack_offset)
         if self._gathering is not None and self.settings.is_sync and not self._is_ack_awaited():
-            self._wake_writers()
+            self._gathered()
 
     def slave_refused(self, connection: HAConnection, reason: str) -> None:
         _LOG.warning("HA connection refused address=%s reason=%s", connection.address, reason)
@@ -526,8 +530,9 @@ class HAService:
             reason=connection.close_reason or connection.core.reason,
             was_slave=was_replica,
         )
-        if connection.is_notable:
-            self._departed.append(departed)
+        is_momentary = self.group is not None and self.group.is_for_a_moment(connection.hello)
+        if connection.is_notable and (was_replica or not is_momentary):
+            self.departed.append(departed)
         if was_replica:
             self.group_transfer.replica_left(departed)
         elif connection.core.is_proved:
@@ -543,7 +548,7 @@ class HAService:
 
     def status(self) -> HAStatus:
         """The truth of this moment."""
-        return status_of(self, self._log, self._clock, self._departed, self._tasks.count)
+        return status_of(self, self._log, self._clock, self.departed, self._tasks.count)
 
     # What the client asks of the twin dialect, and tells.
 
@@ -565,6 +570,7 @@ class HAService:
         self.twin.mark.follow(self._log.max_offset)
         if self.group is not None:
             self.group.link_started()
+        self.on_linked()
 
     def confirmed_heard(self, confirmed: int) -> None:
         """A slave has what its master calls confirmed, up to here: a kill must not take that."""
@@ -593,7 +599,7 @@ class HAService:
         if self.twin is None or self.catch_up is None:
             return
         twins = [c.core for c in self.connections if c.is_twin]
-        acked = [c.ack_offset for c in twins if c.state is HAConnectionState.TRANSFER]
+        acked = [c.ack_offset for c in twins if c.state is _TRANSFER]
         if acked:
             self.twin.mark.note(min(self.confirmed_offset, max(acked)))
 
@@ -643,22 +649,26 @@ class HAService:
         self._seen_end = end_offset
         is_pause = now_ms - self._woken_ms >= _GATHER_MS
         if is_pause or (self.settings.is_sync and not self._is_ack_awaited()):
+            self._woken_ms = now_ms
             self._wake_writers()
         elif self._gathering is None:
-            self._gathering = self._clock.call_later_ms(_GATHER_MS, self._wake_writers)
+            self._gathering = self._clock.call_later_ms(_GATHER_MS, self._gathered)
 
     def _is_ack_awaited(self) -> bool:
         for connection in self.connections:
             core = connection.core
-            if core.ack_offset < core.next_offset and core.state is HAConnectionState.TRANSFER:
+            if core.ack_offset < core.next_offset and core.state is _TRANSFER:
                 return True
         return False
+
+    def _gathered(self) -> None:
+        self._woken_ms = self._clock.monotonic_ms()
+        self._wake_writers()
 
     def _wake_writers(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        self._woken_ms = self._clock.monotonic_ms()
         log_min, log_end = self._log.min_offset, self._log.max_offset
         for connection in tuple(self.connections):
             try:

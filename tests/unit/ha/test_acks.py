@@ -29,6 +29,9 @@ def test_a_replica_that_left_confirms_nothing() -> None:
     table.leave("a")
     table.leave("a")
     assert table.acked_by(1) == 70
+    last = table.nearest(1)
+    assert last is not None
+    assert last.name == "b"
     table.leave("b")
     assert table.acked_by(1) is None
     assert len(table) == 0

@@ -56,6 +56,13 @@ class TestConfirmed:
         authority.disconnected(2, 20)
         assert (authority.confirmed, authority.acked_by(2)) == (50, 40)
 
+    def test_the_process_that_is_connected_is_known(self) -> None:
+        authority = master({1, 2})
+        assert authority.process_of(2) == ""
+        authority.connected(2, 20, "i2", 50)
+        authority.connected(2, 21, "i2b", 40)
+        assert authority.process_of(2) == "i2b"
+
     def test_alone_its_own_end_counts(self) -> None:
         assert master({1}).confirmed == 100
 
@@ -124,6 +131,20 @@ class TestSets:
         assert authority.confirmed == 100
         authority.committed(8, frozenset({1}))
         assert authority.confirmed == 200
+
+    def test_a_withdrawn_proposal_counts_no_more(self) -> None:
+        """RocketMQ's controller: refused, and nothing of it is on its way."""
+        authority = master({1})
+        authority.connected(2, 20, "i2", 100)
+        authority.join(2)
+        proposal = authority.proposal()
+        assert proposal is not None
+        authority.own_end(200)
+        assert authority.confirmed == 100
+        authority.withdrawn(proposal)
+        assert authority.confirmed == 200
+        assert authority.proposal() is None
+        assert not authority.is_changing
 
 
 class TestLease:

@@ -11,7 +11,7 @@ from twinlog.ha.receiver import HAReceiver, ReceiverSettings
 from twinlog.ha.sender import HASender, Run, SenderSettings
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.receiver import TwinReceiver
-from twinlog.ha.twin.sender import TwinSender, encode_hello
+from twinlog.ha.twin.sender import TwinSender
 from twinlog.ha.wire import HAConnectionState, encode_frame_header
 
 SENDER = SenderSettings(SEGMENT, 100, 5000, 20_000)
@@ -38,7 +38,7 @@ def cores() -> list[HASender | TwinSender | HAReceiver | TwinReceiver]:
 
 def joined(log_end: int = END) -> TwinSender:
     sender = TwinSender(master_facts("c", "g", "s", SEGMENT), 0, log_end, 0, "m")
-    sender.receive_data(wire.MAGIC + encode_hello(hello())[0], 0)
+    sender.receive_data(wire.MAGIC + wire.encode_hello(hello())[0], 0)
     sender.admit()
     assert sender.state is HAConnectionState.TRANSFER
     return sender
@@ -111,7 +111,7 @@ def test_a_run_of_the_twin_dialect_ends_with_a_whole_record() -> None:
 
 def test_digests_that_nobody_asked_for_and_a_resend_without_a_place() -> None:
     asked = TwinSender(master_facts("c", "g", "s", SEGMENT), 0, END, 0, "m")
-    asked.receive_data(wire.MAGIC + encode_hello(hello(END))[0], 0)
+    asked.receive_data(wire.MAGIC + wire.encode_hello(hello(END))[0], 0)
     digests = wire.encode_json(wire.FrameType.DIGESTS, wire.Digests(digests=["x"]))
     asked.receive_data(digests, 0)
     assert asked.reason == f"frame type {wire.FrameType.DIGESTS} in the handshake"

@@ -18,6 +18,7 @@ def test_rate_is_that_of_the_last_whole_second() -> None:
     assert flow.rate(5000) == 0
     assert flow.total == 1200
     assert flow.budget(5000) is None
+    assert not flow.is_limited
     assert flow.wait_ms(1 << 40) == 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twinlog.ha.in_sync import ADMISSION_MAX_MS, InSync
+from itertools import pairwise
+
+from twinlog.ha.in_sync import ADMISSION_MAX_MS, REFUSED_MAX_MS, InSync
 
 BOTH = frozenset({1, 2})
 NOBODY: frozenset[int] = frozenset()
@@ -78,3 +80,17 @@ def test_a_process_that_began_again_has_not_flapped() -> None:
 
 def test_a_replica_that_nobody_has_seen_is_no_reason() -> None:
     assert wish(InSync(), 60_000, frozenset({1, 7})) is None
+
+
+def test_one_that_the_controller_does_not_take_is_proposed_less_and_less_often() -> None:
+    watch, asked = InSync(), []
+    for now in range(0, 40_000, 100):
+        watch.observe(now, 2, 100, 100, "a process")
+        if wish(watch, now, frozenset({1})) is not None:
+            asked.append(now)
+            watch.refused(now, 2)
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert pauses[:6] == [200, 400, 800, 1_600, 3_200, 5_000]
+    assert max(pauses) == REFUSED_MAX_MS
+    watch.observe(40_000, 2, 100, 100, "the next one")
+    assert wish(watch, 40_000, frozenset({1})) == (2, True)

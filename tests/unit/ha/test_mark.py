@@ -8,8 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from twinlog.ha.twin.mark import ConfirmedMark
+from twinlog.ha.twin.mark import SLOTS, ConfirmedMark
 from twinlog.testing.simdisk import SimCrash, SimDisk
+
+MARK = "/store/twinlog/confirmed.mark"
 
 
 def new_disk() -> SimDisk:
@@ -115,7 +117,7 @@ def test_a_damaged_mark_protects_the_whole_log() -> None:
     mark = load(disk)
     mark.note(500)
     mark.save()
-    disk.open("/store/twinlog/confirmed.mark").pwritev([b"\x7f"], 6)
+    disk.open(MARK).pwritev([b"\x7f"], 6)
     again = load(disk.kill())
     assert again.value == 0
     assert again.covers(0, 100)
@@ -207,3 +209,96 @@ def test_a_disk_that_fails_is_tried_again_and_told_of_once(
     assert len(caplog.records) == 1
     mark.save()
     assert load(disk.kill()).value == 600
+
+
+async def test_a_sync_that_fails_is_told_of_and_done_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = new_disk()
+    mark = load(disk)
+    await mark.sync()
+    assert mark._file is None, "nothing is known: nothing is written"
+    mark.note(500)
+    disk.fail("fdatasync")
+    await mark.sync()
+    assert ["not synced" in record.message for record in caplog.records] == [True]
+    await mark.sync()
+    await mark.sync()
+    assert load(disk.crash(None)).value == 500
+
+
+@pytest.mark.parametrize("rounds", range(1, 5))
+async def test_a_replica_that_joins_during_a_sync_has_the_mark_synced_for_it(rounds: int) -> None:
+    """The slot of the sync under way is the next one then: it is not the one that must stay."""
+    disk = new_disk()
+    mark = load(disk)
+    for value in (500, 600):
+        mark.note(value)
+        await mark.sync()
+    for number in range(rounds):
+        disk.stall()
+        mark.note(700 + 10 * number)
+        syncing = asyncio.ensure_future(mark.sync())
+        await asyncio.sleep(0)
+        mark.note(705 + 10 * number)
+        mark.joined(number)
+        disk.resume()
+        await syncing
+        mark.note(707 + 10 * number)
+        mark.save()
+    assert load(disk.crash(None)).value == 705 + 10 * number, "only what was synced"
+
+
+def test_who_follows_again_writes_nothing() -> None:
+    disk = new_disk()
+    mark = load(disk)
+    mark.follow(0)
+    for call in ("pwritev", "fdatasync"):
+        disk.fail(call)  # A write would fail, and say so.
+    mark.follow(0)
+    assert not mark._is_failing
+
+
+def test_a_replica_joins_with_a_mark_that_is_on_disk_whatever_failed_before() -> None:
+    """After a sync that failed the system has dropped what was written: it is written again."""
+    disk = new_disk()
+    mark = load(disk)
+    mark.note(500)
+    disk.fail("fdatasync")
+    mark.joined(1)
+    mark.save()
+    again = load(disk.crash(None))
+    assert (again.value, again.replicas) == (500, {1})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_time_without_slaves_is_known_until_the_log_is_another_masters(seed: int) -> None:
+    rng, disk = random.Random(seed), new_disk()
+    load(disk).leads(700, is_alone=True)
+    disk = disk.crash(rng)
+    again = load(disk)
+    assert again.alone_end == 0, "while it lasts, the whole log counts as answered"
+    again.leads(900, is_alone=False)
+    disk = disk.crash(rng)
+    once_more = load(disk)
+    once_more.leads(1200, is_alone=False)
+    assert once_more.alone_end == 900
+    once_more.follow(300)
+    assert load(disk.crash(rng)).alone_end == 0
+
+
+async def test_a_torn_write_takes_only_what_was_not_synced() -> None:
+    """Not every disk writes even twelve bytes at once."""
+    disk = new_disk()
+    mark = load(disk)
+    for value in (500, 600, 700):
+        mark.note(value)
+        await mark.sync()
+        mark.note(value + 50)
+        mark.save()
+        disk = disk.kill()
+        file = disk.open(MARK)
+        newest = (value + 50).to_bytes(8, "big")
+        file.pwritev([b"\xff" * 6], next(s for s in SLOTS if file.pread(8, s) == newest))
+        mark = load(disk)
+        assert mark.value == value

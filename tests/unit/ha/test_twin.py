@@ -23,7 +23,6 @@ from support.twin_cores import (
 )
 from twinlog.ha.receiver import BodyReceived
 from twinlog.ha.twin import digests as looking
-from twinlog.ha.twin import sender as master_side
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.boundary import last_record_boundary
 from twinlog.ha.twin.common import QUESTION_SIZE_MAX, CommonSearch
@@ -496,7 +495,7 @@ def test_ranges_that_only_touch_have_nothing_in_common(start: int, end: int) -> 
         version=1, version_min=1, cluster="c", group="g", replica_id=1, replica_uid="u",
         store_id="s", segment_size=SEGMENT, log_min=start, log_end=end,
     )  # fmt: skip
-    sender.receive_data(wire.MAGIC + master_side.encode_hello(hello)[0], 0)
+    sender.receive_data(wire.MAGIC + wire.encode_hello(hello)[0], 0)
     assert any(isinstance(event, HelloReceived) for event in sender.events())
     sender.admit()
     assert "nothing is common" in sender.reason

@@ -29,7 +29,7 @@ from twinlog.ha.twin.receiver import (
     TruncateWanted,
     TwinReceiver,
 )
-from twinlog.ha.twin.sender import MasterFacts, SlaveIsLonger, TwinSender, encode_hello, history_of
+from twinlog.ha.twin.sender import MasterFacts, SlaveIsLonger, TwinSender, history_of
 from twinlog.ha.twin.wire import EpochEntry, ErrorCode, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError
 
@@ -269,7 +269,7 @@ def master(
     **changes: object,
 ) -> TwinSender:  # fmt: skip
     sender = TwinSender(facts, *log, 0, "m")
-    sender.receive_data(wire.MAGIC + encode_hello(hello(**changes))[0], 0)
+    sender.receive_data(wire.MAGIC + wire.encode_hello(hello(**changes))[0], 0)
     if is_admitted:
         sender.admit()
     return sender

@@ -72,17 +72,23 @@ class MasterCatchUp:
 
     def begin(self) -> None:
         """The mark is loaded and nothing is served yet."""
-        settings = self._service.settings
         deadline_ms = None
-        if not settings.is_sync:
+        if self._is_alone:
             deadline_ms = self._clock.monotonic_ms() + ASYNC_WAIT_MS
+        self._mark.leads(self._log.max_offset, is_alone=self._is_alone)
         self._known = Completeness(
             confirmed=self._mark.value,
             awaited=self._mark.replicas if self._mark.is_in_doubt else frozenset(),
-            ack_count=self._service.group_transfer.ack_count,
+            ack_count=max(1, self._service.group_transfer.ack_count),
             deadline_ms=deadline_ms,
         )
         self._check()
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether it answers SEND_OK without any slave."""
+        service = self._service
+        return not service.settings.is_sync or service.group_transfer.ack_count == 0
 
     def when_complete(self, action: Callable[[], None]) -> None:
         """Call `action` once the log is complete: now, or later."""
@@ -107,13 +113,13 @@ class MasterCatchUp:
         end = self._log.max_offset
         core.log_moved(self._log.min_offset, end)
         is_empty = self._log.min_offset == end
-        own_confirmed = max(self._mark.value, self._confirmed.value)
+        own_confirmed = max(self._mark.value, self._confirmed.value, self._mark.alone_end)
         verdict = judge_tail(
             end if is_empty else common,
             own_end=end,
             own_confirmed=own_confirmed,
             slave_confirmed=hello.confirmed,
-            is_sync=self._service.settings.is_sync,
+            is_sync=not self._is_alone,
             can_fetch=core.can_fetch,
         )
         match verdict:
@@ -123,8 +129,8 @@ class MasterCatchUp:
                 core.refuse(
                     ErrorCode.CONFIRMED_DIFFERS,
                     f"the logs differ from {common} on, the slave's is confirmed up to"
-                    f" {hello.confirmed}, the master's, which ends at {end}, up to"
-                    f" {own_confirmed}: nothing is cut, PAIR.md says what to do",
+                    f" {hello.confirmed}, the master's, which ends at {end}, confirmed or answered"
+                    f" up to {own_confirmed}: nothing is cut, PAIR.md says what to do",
                 )
             case TailVerdict.FETCH | TailVerdict.CUT_AND_FETCH:
                 self._begin_fetch(connection, common)

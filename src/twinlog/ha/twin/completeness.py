@@ -40,7 +40,7 @@ def judge_tail(
     """Both logs are equal up to `common`, and the slave's goes on.
 
     A SYNC_MASTER has called nothing safe that is not confirmed, so its own unconfirmed tail may be
-    moved aside. An ASYNC_MASTER has answered SEND_OK for it.
+    moved aside. An ASYNC_MASTER, and one with inSyncReplicas=1, has answered SEND_OK for it.
     """
     if own_end == common:
         if can_fetch:
@@ -67,7 +67,7 @@ class Completeness:
     @property
     def missing_count(self) -> int:
         """How many more of the awaited must be heard."""
-        if not self.awaited or not self.ack_count:
+        if not self.awaited:
             return 0
         needed = max(1, len(self.awaited) - self.ack_count + 1)
         return max(0, needed - len(self.heard & self.awaited))

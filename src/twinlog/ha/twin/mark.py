@@ -5,7 +5,8 @@ Two files in `store/twinlog/`, on masters and on slaves:
     confirmed.mark   three slots, 4,096 bytes apart; in each of them
                      0-7 int64 offset, 8-11 uint32 CRC-32 of bytes 0-7; the highest counts
     replicas.json    the boot of the machine that wrote it last, whether the store is in doubt, and
-                     on a master the brokerIds of the replicas whose acknowledgements it counted
+                     on a master the brokerIds of the replicas whose acknowledgements it counted,
+                     whether it answers without them, and how far such a time reached
 
 A slave writes the offset when it hears it, so that a kill does not take it. Once a second it is
 synced, and the next one goes to another slot: a power cut in the middle of a write leaves the one
@@ -37,12 +38,15 @@ SYNC_INTERVAL_MS = 1_000
 SLOTS = (0, 4096, 8192)
 _OFFSET_SIZE = 8
 _SIZE = 12
+_UNKNOWN = -1  # A sync that failed may have dropped what was written.
 
 
 class _Saved(msgspec.Struct, frozen=True):
     boot_id: str = ""
     is_in_doubt: bool = False
     replicas: tuple[int, ...] = ()
+    is_alone: bool = False
+    alone_end: int = 0
 
 
 class ConfirmedMark:
@@ -74,6 +78,11 @@ class ConfirmedMark:
     def replicas(self) -> frozenset[int]:
         return frozenset(self._now.replicas)
 
+    @property
+    def alone_end(self) -> int:
+        """Up to here an earlier process may have answered SEND_OK without a slave."""
+        return self._now.alone_end
+
     # Start
 
     def load(self, *, was_clean: bool, is_durable: bool) -> None:
@@ -86,7 +95,9 @@ class ConfirmedMark:
         has_booted = bool(self._saved.boot_id) and self._saved.boot_id != boot_id
         self.has_lost_power = has_booted and not was_clean
         is_doubtful = self.has_lost_power and not is_durable
-        self._now = _Saved(boot_id, self._saved.is_in_doubt or is_doubtful, self._saved.replicas)
+        self._now = msgspec.structs.replace(
+            self._saved, boot_id=boot_id, is_in_doubt=self._saved.is_in_doubt or is_doubtful
+        )
         if is_doubtful:
             _LOG.warning(
                 "this machine has booted since the broker ran: what it had not synced may be gone"
@@ -94,18 +105,31 @@ class ConfirmedMark:
             )  # fmt: skip
         self.save()
 
-    def _read_mark(self) -> int:
+    def peek(self) -> tuple[int, bool, tuple[int, ...]]:
+        """What the files of a stopped broker say: confirmed offset, doubt, counted replicas."""
+        saved = self._read_replicas()
+        return max(self._read_slots(), default=0), saved.is_in_doubt, saved.replicas
+
+    def _read_slots(self) -> dict[int, int]:
+        """Slot by the offset that stands in it."""
         assert self._disk is not None
-        self._is_there = self._disk.exists(self._mark_path)
-        if not self._is_there:
-            return 0
+        found: dict[int, int] = {}
+        if not self._disk.exists(self._mark_path):
+            return found
         data = self._disk.read_bytes(self._mark_path)
-        found = {}
         for slot, start in enumerate(SLOTS):
             number = data[start : start + _OFFSET_SIZE]
             crc = data[start + _OFFSET_SIZE : start + _SIZE]
             if len(crc) == _SIZE - _OFFSET_SIZE and crc32(number).to_bytes(4, "big") == crc:
                 found[int.from_bytes(number, "big")] = slot
+        return found
+
+    def _read_mark(self) -> int:
+        assert self._disk is not None
+        self._is_there = self._disk.exists(self._mark_path)
+        if not self._is_there:
+            return 0
+        found = self._read_slots()
         if not found:
             _LOG.warning("mark of what is confirmed not readable path=%s", self._mark_path)
             return 0
@@ -139,6 +163,8 @@ class ConfirmedMark:
     def follow(self, log_end: int) -> None:
         """What this slave has and gets is its master's, who may count on it."""
         self.rebase(log_end)
+        if self._now.is_alone or self._now.alone_end:
+            self._change(is_alone=False, alone_end=0)
         if not self._is_there:
             self.save(is_synced=True)
 
@@ -151,6 +177,14 @@ class ConfirmedMark:
             )  # fmt: skip
             self.value = value
             self.save(is_synced=True)
+
+    def leads(self, log_end: int, *, is_alone: bool) -> None:
+        """Before a master takes sends: whether it will answer SEND_OK without any slave. What one
+        that did has in its log is not to be given up later as if nobody had been told."""
+        if is_alone and not self._now.is_alone:
+            self._change(is_alone=True)
+        elif self._now.is_alone and not is_alone:
+            self._change(is_alone=False, alone_end=log_end)
 
     def complete(self) -> None:
         """This replica has what its group has."""
@@ -186,6 +220,7 @@ class ConfirmedMark:
             if not self._is_failing:
                 _LOG.warning("confirmed offset not saved path=%s error=%s", self._mark_path, error)
             self._is_failing = True
+            self._written = _UNKNOWN
         else:
             self._is_failing = False
 
@@ -237,7 +272,7 @@ class ConfirmedMark:
             await self._disk.run(self._file.fdatasync)
             await self._disk.run(self._disk.fsync_directory, posixpath.dirname(self._mark_path))
         except OSError as error:
-            self._is_synced = False
+            self._written = _UNKNOWN
             _LOG.warning("confirmed offset not synced path=%s error=%s", self._mark_path, error)
         else:
             if self._slot != slot:

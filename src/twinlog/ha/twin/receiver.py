@@ -24,11 +24,14 @@ from twinlog.ha.receiver import BodyReceived, MasterGone, ReceiverSettings
 from twinlog.ha.states import TWIN, Step, after
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.common import Range
+from twinlog.ha.twin.hot_frames import ack_frame, only_data
 from twinlog.ha.twin.secrets import is_proof, prove
-from twinlog.ha.twin.sender import encode_hello
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
 from twinlog.ha.wire import HAConnectionState, LocalProtocolError, RemoteProtocolError
 from twinlog.runtime.limits import HA_REPORT_BACKLOG_MAX
+
+# Members that are asked for in hot paths: by their class they cost ten times as much.
+_SHUTDOWN: Final = HAConnectionState.SHUTDOWN
 
 _TRANSFER = HAConnectionState.TRANSFER
 _Question = TypeVar("_Question", wire.Probe, wire.Truncate, wire.Fetch, wire.Start)
@@ -130,7 +133,7 @@ class TwinReceiver:
         self.log_end = self._expected = hello.log_end
         self.last_read_ms = self._last_ack_ms = self.now_ms
         self.epoch = hello.epoch
-        frame, self._hello_bytes = encode_hello(hello)
+        frame, self._hello_bytes = wire.encode_hello(hello)
         self._outgoing.append(wire.MAGIC + frame)
 
     # Bytes in.
@@ -142,11 +145,38 @@ class TwinReceiver:
         """`size` bytes were put at the start of `get_buffer()`. Take the events out before more."""
         self._receive_frames(self._parser.buffer_filled(size), now_ms)
 
+    def take_run(self, size: int, now_ms: int) -> tuple[int, memoryview] | None:
+        """Instead of `buffer_filled`: the offset and the body to append, when what was put is
+        exactly one DATA frame with nothing to be said about it. None: nothing has happened."""
+        if self.state is not _TRANSFER:
+            return None
+        found = only_data(*self._parser.with_more(size))
+        if found is None:
+            return None
+        round_number, offset, confirmed, epoch, body = found
+        end = offset + len(body)
+        segment_size = self.facts.hello.segment_size
+        is_next = offset == self._expected and round_number == self._resend_count & 0xFFFF
+        if (
+            not is_next
+            or epoch != self.epoch
+            or end > offset - offset % segment_size + segment_size
+        ):
+            return None
+        self._parser.emptied()
+        self.last_read_ms = now_ms
+        self._expected = end
+        if confirmed > self.confirmed:
+            self.confirmed = confirmed
+        if end > self.master_end:
+            self.master_end = end
+        return offset, body
+
     def receive_data(self, data: bytes | memoryview, now_ms: int) -> None:
         self._receive_frames(self._parser.feed(data), now_ms)
 
     def _receive_frames(self, frames: Iterator[Frame], now_ms: int) -> None:
-        if self.state is HAConnectionState.SHUTDOWN:
+        if self.state is _SHUTDOWN:
             raise LocalProtocolError("data after the connection ended")
         self.last_read_ms = now_ms
         try:
@@ -203,7 +233,7 @@ class TwinReceiver:
         self.refuse(ErrorCode.STOPPING, reason)
 
     def tick(self, now_ms: int) -> None:
-        if self.state is HAConnectionState.SHUTDOWN:
+        if self.state is _SHUTDOWN:
             return
         silence_ms = now_ms - self.last_read_ms
         if silence_ms > self.facts.housekeeping_interval_ms:
@@ -217,7 +247,7 @@ class TwinReceiver:
 
     def refuse(self, code: ErrorCode, reason: str) -> None:
         """Tell the master why, and close."""
-        if self.state is HAConnectionState.SHUTDOWN:
+        if self.state is _SHUTDOWN:
             return
         error = wire.Error(code=code, reason=reason, log_end=self.log_end)
         self._outgoing.append(wire.encode_json(FrameType.ERROR, error))
@@ -226,7 +256,7 @@ class TwinReceiver:
 
     @property
     def is_ended(self) -> bool:
-        return self.state is HAConnectionState.SHUTDOWN
+        return self.state is _SHUTDOWN
 
     # Results out.
 
@@ -236,12 +266,14 @@ class TwinReceiver:
 
     def data_to_send(self, now_ms: int) -> bytes:
         """Handshake frames, and one acknowledgement for all that was stored since the last."""
-        if self.state is HAConnectionState.TRANSFER:
+        if self.state is _TRANSFER:
             ack = (self.log_end, min(self.flushed_offset, self.log_end))
             if ack != self._acked:
                 self._acked = ack
                 self._last_ack_ms = now_ms
-                self._outgoing.append(wire.encode_ack(*ack))
+                if not self._outgoing:
+                    return ack_frame(*ack)
+                self._outgoing.append(ack_frame(*ack))
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         return data
@@ -405,7 +437,7 @@ class TwinReceiver:
         self.epoch = epoch
 
     def _end(self, reason: str) -> None:
-        if self.state is HAConnectionState.SHUTDOWN:
+        if self.state is _SHUTDOWN:
             return
         self.state = after(TWIN, self.state, Step.ENDED)
         self.reason = reason

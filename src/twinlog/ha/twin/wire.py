@@ -198,6 +198,12 @@ def encode_json(frame_type: FrameType, value: msgspec.Struct) -> bytes:
     return encode_frame(frame_type, msgspec.json.encode(value))
 
 
+def encode_hello(hello: Hello) -> tuple[bytes, bytes]:
+    """The HELLO frame and the payload that the proofs cover."""
+    payload = msgspec.json.encode(hello)
+    return encode_frame(FrameType.HELLO, payload), payload
+
+
 def encode_header(
     frame_type: FrameType, *pieces: bytes | memoryview, round_number: int = 0
 ) -> bytes:
@@ -267,6 +273,8 @@ class FrameParser:
     def get_buffer(self) -> memoryview:
         """Where the next bytes may be put; views handed out before end here."""
         wanted = HEADER_SIZE + self.payload_size_max
+        if self._filled == 0 and len(self._buffer) >= wanted:
+            return self._view
         started = self._filled - self._parsed
         if len(self._buffer) < wanted:
             rest = bytes(self._view[self._parsed : self._filled])
@@ -279,6 +287,20 @@ class FrameParser:
             self._view[:started] = bytes(self._view[self._parsed : self._filled])
             self._parsed, self._filled = 0, started
         return self._view[self._filled :]
+
+    @property
+    def is_between_frames(self) -> bool:
+        return self._filled == self._parsed
+
+    def with_more(self, size: int) -> tuple[bytearray, int, int]:
+        """The buffer, and from where to where it holds what is not parsed, were `size` bytes more
+        in it. Nothing is taken in: `buffer_filled` follows, or `emptied`."""
+        return self._buffer, self._parsed, self._filled + size
+
+    def emptied(self) -> None:
+        """All that is in the buffer was parsed elsewhere. A view into it stays good, as usual,
+        until more bytes are put there."""
+        self._filled = self._parsed = 0
 
     def buffer_filled(self, size: int) -> Iterator[Frame]:
         """The frames that are complete now. Raises RemoteProtocolError when they cannot be.
