@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from support.processes import ProcessGroup, free_port, process_group
 from support.twinlog_servers import (
     TwinlogController,
+    http_address,
     start_twinlog_broker,
     start_twinlog_controller,
     start_twinlog_namesrv,
@@ -20,6 +24,7 @@ from support.twinlog_servers import (
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.errors import RemotingError
 from twinlog.runtime.clock import SystemClock
 
 
@@ -355,3 +360,52 @@ def test_a_broker_follows_nobody_while_two_controllers_lead(
     broker.wait_for_text(f"controllers {both} both lead")
     for server in (controller, second):
         assert not (server.directory / "controller" / "groups.json").exists()
+
+
+def lose_the_directory(home: Path) -> Path:
+    """As when a file system was unmounted: lock, record and journal are gone."""
+    return home.rename(home.with_name("lost"))
+
+
+def health_of(controller: TwinlogController) -> str:
+    """What its port for health says."""
+    url = f"http://{http_address(controller)}/health/ready"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def refuse_writes(home: Path) -> Path:
+    """As a full disk does, but for root too: the place of the new file is taken."""
+    obstacle = home / "groups.json.tmp"
+    obstacle.mkdir()
+    return obstacle
+
+
+@pytest.mark.parametrize("spoil", [lose_the_directory, refuse_writes])
+async def test_a_controller_that_cannot_write_waits_and_serves(
+    controller: TwinlogController, client: RemotingClient, spoil: Callable[[Path], Path]
+) -> None:
+    """It used to try again at once, forever, and without a turn for anybody else."""
+    home = controller.directory / "controller"
+    peer = Peer(client, controller.address)
+    await peer.apply(1)
+    await peer.beat_until_master(1, 1)
+    spoiled = spoil(home)
+    began = time.monotonic()
+    waiting = asyncio.create_task(peer.apply(2))
+    async with asyncio.timeout(60):
+        while controller.output().count("record not ") < 8:
+            assert (await peer.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)).code == 0
+            await asyncio.sleep(0.02)
+    reason = await asyncio.to_thread(health_of, controller)
+    assert "cannot save the records of its groups" in reason, reason
+    tries = controller.output().count("record not ")
+    assert tries < 6 + 6 * (time.monotonic() - began)
+    spoiled.rmdir() if spoiled.parent == home else spoiled.rename(home)
+    with suppress(RemotingError):  # It was refused, or it waited for longer than a request may.
+        await waiting
+    async with asyncio.timeout(60):
+        while (await peer.apply(2)).code != 0:
+            await peer.beat(1, epoch=1)
+    assert json.loads((await peer.beat(1, epoch=1)).body)["masterEpoch"] == 1
+    assert "cannot save" not in await asyncio.to_thread(health_of, controller)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from twinlog.controller.record import Election
+from twinlog.controller.record import Election, GroupRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,18 @@ def elect(
     return _elect_among_doubtful(members, known)
 
 
+def elect_first(standings: dict[int, Standing], masters: Collection[int]) -> tuple[Ballot, str]:
+    """Without a record: who was the master of a pair, or has the only log. Else why nobody."""
+    filled = [s.broker_id for s in standings.values() if s.is_alive and s.end > 0]
+    # With all of them here nobody else has anything: a backup was restored there.
+    are_all_here = all(s.is_alive for s in standings.values())
+    chosen = list(masters) or (filled if are_all_here else [])
+    if len(chosen) == 1:
+        return Ballot(standings[chosen[0]], frozenset(chosen)), ""
+    reason = f"{len(masters)} replicas were the master before, {len(filled)} have messages"
+    return Ballot(None), f"{reason}: empty the stores of all but one"
+
+
 def elect_unclean(standings: Collection[Standing], preferred: int | None = None) -> Ballot:
     """By an operator's command only: any living replica, with whatever it has."""
     living = [standing for standing in standings if standing.is_alive]
@@ -59,6 +71,13 @@ def elect_unclean(standings: Collection[Standing], preferred: int | None = None)
         return Ballot(None)
     winner = next((s for s in living if s.broker_id == preferred), None) or _best(living)
     return Ballot(winner, frozenset([winner.broker_id]), Election.UNCLEAN)
+
+
+def kind_of(election: Election, winner: Standing, record: GroupRecord) -> Election:
+    """How this epoch comes to be. A master that was elected with losses, and died before its log
+    said so, leaves that to the next one: without it in the log nobody may be cut (R9)."""
+    is_untold = record.election is not Election.CLEAN and winner.last_epoch < record.master_epoch
+    return record.election if election is Election.CLEAN and is_untold else election
 
 
 def _elect_among_doubtful(members: Collection[int], known: list[Standing]) -> Ballot:

@@ -29,7 +29,7 @@ class Timing:
     unwritable_ms: int = 3_000
     switch_pause_ms: int = 30_000
     hand_over_ms: int = 1_000
-    settle_ms: int = 1_000
+    settle_ms: int = 500
 
     @property
     def lease_wait_ms(self) -> int:

@@ -89,6 +89,15 @@ class FileRecordStore:
         return groups.groups
 
     async def load(self, group: str) -> GroupRecord | None:
+        """
+        Raises:
+            RecordStoreError: the file is damaged, or gone although this controller wrote it.
+        """
+        if self._records and not self._disk.exists(self._path):
+            raise RecordStoreError(
+                f"{self._path} is gone: nothing is decided until it is back; otherwise restart the"
+                " controller, and let the groups be adopted again"
+            )
         self._records = {record.group: record for record in self._read()}
         return self._records.get(group)
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from twinlog.controller import membership
-from twinlog.controller.elect import Ballot, Standing, elect, elect_unclean
+from twinlog.controller.elect import Ballot, Standing, elect, elect_first, elect_unclean, kind_of
 from twinlog.controller.events import (
     AlterSyncStateSet,
     Commit,
@@ -42,7 +42,7 @@ from twinlog.controller.strangers import Strangers
 REPLICAS_MAX = 100
 CANNOT_WRITE = "cannot write"
 BUSY = Refusal(RefusalKind.BUSY, "another change of this group is being written, ask again")
-REPLACED = Refusal(RefusalKind.INVALID, "a newer connection of this replica has taken over")
+REPLACED = Refusal(RefusalKind.REPLACED, "a newer connection of this replica has taken over")
 NOT_WRITTEN = Refusal(RefusalKind.BUSY, "the change was not written, ask again")
 LEASE_LEFT = Refusal(
     RefusalKind.NOT_ELECTED, "the old master's lease has not ended, ask again in a moment"
@@ -280,10 +280,9 @@ class Group:
         ballot = elect(self.record.sync_state_set, self._standings(now_ms), preferred)
         if ballot.winner is None:
             return self._say_waiting(ballot.waiting_for, reason)
-        if ballot.winner.broker_id == self.record.master_broker_id and (
-            ballot.winner.incarnation == self.record.master_incarnation
-        ):
-            return []  # It is back before anybody else could take over: it never left.
+        # A master is replaced when it is silent, gone or cannot write: it is no candidate then.
+        present = (self.record.master_broker_id, self.record.master_incarnation)
+        assert (ballot.winner.broker_id, ballot.winner.incarnation) != present
         return self._install(now_ms, ballot, reason)
 
     def _say_waiting(self, waiting_for: tuple[int, ...], reason: str) -> list[Effect]:
@@ -299,8 +298,9 @@ class Group:
     def _install(self, now_ms: int, ballot: Ballot, reason: str, epoch: int = 0) -> list[Effect]:
         record, winner = self.record, ballot.winner
         assert winner is not None
+        election = kind_of(ballot.election, winner, record)
         admitted = dict(record.admitted)
-        if ballot.election is not Election.CLEAN:
+        if election is not Election.CLEAN:
             admitted[winner.broker_id] = winner.incarnation  # Its log is the truth from now on.
         following = changed(
             record,
@@ -308,7 +308,7 @@ class Group:
             master_epoch=max(record.master_epoch, epoch) + 1,
             master_broker_id=winner.broker_id,
             master_incarnation=winner.incarnation,
-            election=ballot.election,
+            election=election,
             sync_state_set=ballot.members,
             sync_state_set_epoch=record.sync_state_set_epoch + 1,
             admitted=admitted,
@@ -317,7 +317,7 @@ class Group:
             self._switched_ms = now_ms
         self._waiting_said = None
         self.waiting = ""
-        kind = "elected" if ballot.election is Election.CLEAN else f"{ballot.election}-elected"
+        kind = "elected" if election is Election.CLEAN else f"{election}-elected"
         happened = self._happened(
             kind,
             master=winner.broker_id,
@@ -372,7 +372,7 @@ class Group:
 
     def _adopt_group(self, now_ms: int, standings: dict[int, Standing]) -> list[Effect]:
         """Rebuild the record from what the replicas have stored: the newest set that any of them
-        knows holds everything that was confirmed. Without one, the former master of a pair."""
+        knows holds everything that was confirmed."""
         stored = [
             beat.stored for s in standings.values() if (beat := self._beat(s)).stored is not None
         ]
@@ -380,15 +380,16 @@ class Group:
         newest = max(stored, key=lambda r: (r.master_epoch, r.sync_state_set_epoch), default=None)
         if newest is not None:
             self._keep_stored(newest)
+        reason = "adoption"
         if newest is not None and newest.master_epoch == epoch:
             ballot = elect(newest.sync_state_set, standings)
         else:
-            masters = [s for s in standings.values() if s.is_alive and self._beat(s).was_master]
-            if len(masters) != 1:
-                return self._say_waiting((), f"{len(masters)} replicas were the master before")
-            ballot = Ballot(masters[0], frozenset([masters[0].broker_id]))
+            masters = {n for n, s in standings.items() if s.is_alive and self._beat(s).was_master}
+            ballot, reason = elect_first(standings, masters)
         if ballot.winner is None:
-            return self._say_waiting(ballot.waiting_for, "adoption")
+            return self._say_waiting(ballot.waiting_for, reason)
+        # A restored log may know epochs that no record of the group tells of any more.
+        epoch = max(epoch, *(s.last_epoch for s in standings.values()))
         return self._install(now_ms, ballot, "the group was adopted", epoch)
 
     def _keep_stored(self, newest: GroupRecord) -> None:

@@ -32,15 +32,15 @@ class ControllerMetrics:
         if core is None:
             return
         records = [group.record for group in core.groups.values()]
+        counts = self._controller.counts
         for family, values in (
             (f.GROUP_EPOCH, [record.master_epoch for record in records]),
             (f.GROUP_IN_SYNC, [len(record.sync_state_set) for record in records]),
             (f.GROUP_REPLICAS, [len(record.replicas) for record in records]),
-            (f.GROUP_HAS_MASTER, [int(r.master_broker_id is not None) for r in records]),
+            (f.GROUP_HAS_MASTER, [int(record.group not in counts.lost) for record in records]),
         ):
             rows = [((r.group,), float(v)) for r, v in zip(records, values, strict=True)]
             yield from out.many(family, rows)
-        counts = self._controller.counts
         yield from out.many(f.FAILOVERS, counts.elections.items())
         lost = counts.without_master_ms.items()
         yield from out.many(f.WITHOUT_MASTER, [((name,), ms / 1000) for name, ms in lost])
@@ -53,6 +53,8 @@ class FailoverCounts:
         self.elections: dict[tuple[str, str, str], int] = {}
         """By group, kind (elected, unclean-elected, ...) and reason."""
         self.without_master_ms: dict[str, int] = {}
+        self.lost: set[str] = set()
+        """Groups without a living master; the record of one may still name the dead."""
         self._looked_ms: int | None = None
 
     def happened(self, kind: str, group: str, reason: str) -> None:
@@ -68,11 +70,13 @@ class FailoverCounts:
         """Called with every tick: whoever has no living master now had none since the last."""
         elapsed_ms = 0 if self._looked_ms is None else now_ms - self._looked_ms
         self._looked_ms = now_ms
+        self.lost.clear()
         for group in groups:
             master = group.record.master_broker_id
             known = self.without_master_ms.setdefault(group.record.group, 0)
             if master is None or not group.is_alive(master, now_ms):
                 self.without_master_ms[group.record.group] = known + elapsed_ms
+                self.lost.add(group.record.group)
 
     def pause(self) -> None:
         """Another controller leads: what happens meanwhile is not ours to count."""

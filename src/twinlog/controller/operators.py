@@ -25,7 +25,7 @@ from twinlog.remoting.request_table import (
     Row,
 )
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.event_journal import select
+from twinlog.runtime.event_journal import RecentEvents
 
 
 class KnowsGroups(Protocol):
@@ -41,9 +41,8 @@ class KnowsGroups(Protocol):
         """Pass an event to the core and carry out its effects; replies go to their tokens."""
         ...
 
-    def recent_events(self) -> list[dict[str, Any]]:
-        """The newest events of the journal, oldest first."""
-        ...
+    @property
+    def events(self) -> RecentEvents: ...
 
 
 class OperatorRequests:
@@ -103,7 +102,7 @@ class OperatorRequests:
 
     def _events(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.EventsRequestHeader)
-        found = select(self._shell.recent_events(), header.broker_name, header.since, header.limit)
+        found = self._shell.events.select(header.broker_name, header.since, header.limit)
         body = msgspec.json.encode(Events(found))
         connection.reply(request, ResponseCode.SUCCESS, body=body)
 

@@ -27,7 +27,6 @@ from twinlog.remoting.headers import controller as headers
 from twinlog.remoting.request_table import (
     ADMIN,
     ANY_ACCOUNT,
-    LIST_BODY,
     SMALL_BODY,
     UNUSED_BODY,
     NoHeader,
@@ -114,7 +113,7 @@ class ControllerProcessor:
                 NoHeader,
                 leads(self._sync_state_data),
                 ANY_ACCOUNT,
-                LIST_BODY,
+                SMALL_BODY,
             ),
             Row(code.UPDATE_CONTROLLER_CONFIG, NoHeader, self._update_config, ADMIN, SMALL_BODY),
             Row(code.GET_CONTROLLER_CONFIG, NoHeader, self._get_config, ADMIN, UNUSED_BODY),
@@ -443,7 +442,7 @@ def _check_texts(cluster: str, name: str, replica: Replica) -> None:
 
 def _body(request: Request, wanted: type[_T]) -> _T:
     try:
-        return fastjson.loads_as(request.body, wanted)
+        return fastjson.loads_as(request.body, wanted, lenient_max=fastjson.LENIENT_SIZE_MAX)
     except ValueError as error:
         raise CommandError(f"the body of request {request.code}: {error}") from error
 
@@ -492,12 +491,17 @@ def _replicas_info(group: Group, now_ms: int) -> bodies.ReplicasInfo:
     return info
 
 
+_INCARNATIONS_MAX = 16 * 1024  # More than a group has replicas.
+
+
 def parse_incarnations(text: str) -> dict[int, str]:
     """`2=abc;3=def`.
 
     Raises:
         CommandError: it has another form.
     """
+    if len(text) > _INCARNATIONS_MAX:
+        raise CommandError(f"twinlogIncarnations is longer than {_INCARNATIONS_MAX} characters")
     pairs = [part.partition("=") for part in text.split(";") if part]
     found = {number_or_none(number, 1, _ID_MAX): token for number, _, token in pairs}
     if None in found or not all(found.values()):

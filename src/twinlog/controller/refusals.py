@@ -20,6 +20,7 @@ class RefusalKind(Enum):
     SET_EPOCH = "set epoch"
     REPLICAS = "replicas"
     NOT_ALIVE = "not alive"
+    REPLACED = "replaced"
     NOT_ELECTED = "not elected"
     NOT_REMOVED = "not removed"
     INVALID = "invalid"
@@ -44,6 +45,7 @@ RESPONSE_CODES = {
     RefusalKind.SET_EPOCH: ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
     RefusalKind.REPLICAS: ResponseCode.CONTROLLER_INVALID_REPLICAS,
     RefusalKind.NOT_ALIVE: ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+    RefusalKind.REPLACED: ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
     RefusalKind.NOT_ELECTED: ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
     RefusalKind.NOT_REMOVED: ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
     RefusalKind.INVALID: ResponseCode.CONTROLLER_INVALID_REQUEST,

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from twinlog.controller import events
 from twinlog.controller.core import Controller, Event
@@ -45,20 +46,33 @@ from twinlog.remoting.headers import controller as headers
 from twinlog.remoting.limits import DEFAULT_LIMITS
 from twinlog.remoting.server import RemotingServer, ServerConnection
 from twinlog.runtime.addresses import is_wildcard, local_address
-from twinlog.runtime.clock import Clock, SystemClock
+from twinlog.runtime.clock import Clock, RunningTime, SystemClock
 from twinlog.runtime.config import ConfigError, update_config
-from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.config_format import parse_update
 from twinlog.runtime.config_key import fixed_reason, live_keys
 from twinlog.runtime.controller_config import ControllerConfig
 from twinlog.runtime.disk import Disk, PosixDisk
-from twinlog.runtime.event_journal import EVENTS_MAX, EventJournal
+from twinlog.runtime.event_journal import EventJournal, RecentEvents
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.tls import client_tls, server_tls
 
 _LOG = logging.getLogger("twinlog.controller")
 TICK_MS = 50  # How late a decision by time is at most; a group costs a microsecond a tick.
-RELOAD_PAUSE_MS = 200
+WRITE_PAUSE_MS = 200
 IDLE_MS_MAX = 30_000
+STEP_MS_MAX = 500  # A controller that had no turn for longer has not heard its brokers meanwhile.
+
+
+@dataclass(slots=True)
+class _Unsaved:
+    """How many writes, and reads after them, failed in a row while this controller led."""
+
+    count: int = 0
+    term: int = 0
+
+    def add(self, term: int) -> None:
+        self.count = self.count + 1 if term == self.term else 1
+        self.term = term
 
 
 class ControllerServer:
@@ -78,8 +92,9 @@ class ControllerServer:
         self._term = 0  # Grows with each change of who leads: what was begun before does not count.
         self.port = 0
         self.counts = FailoverCounts()
-        self.journal = EventJournal(disk, config.controller_store_path)
+        self.events = RecentEvents(EventJournal(disk, config.controller_store_path))
         self._clock = clock
+        self._time = RunningTime(clock.boot_ms, STEP_MS_MAX)
         self._tasks = tasks
         self.failures = tasks.failures
         self._store = store or make_store(config, disk, clock)
@@ -94,8 +109,8 @@ class ControllerServer:
         }
         self._remoting: RemotingServer | None = None
         self._client: RemotingClient | None = None
-        self._recent: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._writes: asyncio.Queue[tuple[int, GroupRecord | str]] = asyncio.Queue()
+        self._unsaved = _Unsaved()
 
     # Life
 
@@ -109,7 +124,7 @@ class ControllerServer:
         """
         if self._guard is not None:
             self._guard.files.load()
-        self._recent.extend(self.journal.read())
+        self.events.load()
         self._client = RemotingClient(
             clock=self._clock, tls=self._client_tls(), tasks=self._tasks, name="controller"
         )
@@ -179,7 +194,7 @@ class ControllerServer:
             await self._remoting.close()
         if self._client is not None:
             await self._client.close()
-        self.journal.close()
+        self.events.close()
         await self._store.close()
 
     @property
@@ -201,20 +216,28 @@ class ControllerServer:
 
     @property
     def now_ms(self) -> int:
-        return self._clock.boot_ms()
+        """What decisions go by: silence and leases end too late rather than too early."""
+        return self._time.now_ms()
 
     def observed(self) -> Observed:
         """For whoever makes this controller visible."""
         return Observed(
-            facts=lambda: Facts(
-                servers=(ServerFacts(kind="controller", name=self.address, address=self.address),)
-            ),
+            facts=lambda: Facts(servers=(self._facts(),)),
             metrics=ControllerMetrics(self),
             labels=lambda: {"node_type": "controller", "node_id": self.known_address},
             connections=lambda: {
                 "service": 0 if self._remoting is None else len(self._remoting.connections)
             },
             refusal_labels=refusal_labels,
+        )
+
+    def _facts(self) -> ServerFacts:
+        unsaved = ("the records of its groups, so it decides nothing",)
+        return ServerFacts(
+            kind="controller",
+            name=self.address,
+            address=self.address,
+            unsaved=unsaved if self._is_failing(self._term) else (),
         )
 
     # Events and effects
@@ -241,13 +264,30 @@ class ControllerServer:
                 self._write_event(effect.kind, {"group": effect.group, **effect.details})
 
     async def _keep_writing(self) -> None:
-        """Commits and reads in the order in which the core asked for them."""
+        """Commits and reads in the order in which the core asked for them.
+
+        What failed twice is tried again after a pause, so that a full disk, or a directory that is
+        gone, takes no turn from the heartbeats.
+        """
         while True:
             term, item = await self._writes.get()
+            if self._is_failing(term):
+                await self._clock.sleep_ms(WRITE_PAUSE_MS)
             event = None if term != self._term else await self._written(term, item)
-            if event is not None and term == self._term:
-                self.handle(event)
-                self._flush()
+            # A lease that ends by our clock may be prolonged after all: what became of a write
+            # must not be forgotten meanwhile, or the group waits without limit.
+            while self.core is None and term == self._term:
+                await self._clock.sleep_ms(WRITE_PAUSE_MS)
+            if event is None or term != self._term:
+                continue
+            self.handle(event)
+            self._flush()
+            is_known = isinstance(event, events.Loaded) and self._writes.empty()
+            if is_known or isinstance(event, events.CommitDone):
+                self._unsaved.count = 0
+
+    def _is_failing(self, term: int) -> bool:
+        return self._unsaved.count > 1 and self._unsaved.term == term
 
     async def _written(self, term: int, item: GroupRecord | str) -> Event | None:
         """What became of it; None when this controller leads no more before that is known."""
@@ -255,13 +295,15 @@ class ControllerServer:
             outcome = await self._store.commit(item)
             if outcome is StoreOutcome.DONE:
                 return events.CommitDone(item.group, item.version)
+            self._unsaved.add(term)
             return events.CommitUnknown(item.group, item.version)
         while term == self._term:
             try:
                 return events.Loaded(item, await self._store.load(item))
             except (OSError, RecordStoreError) as error:
                 _LOG.warning("record not read group=%s error=%s", item, error)
-                await self._clock.sleep_ms(RELOAD_PAUSE_MS)
+                self._unsaved.add(term)
+                await self._clock.sleep_ms(WRITE_PAUSE_MS)
         return None
 
     async def _keep_ticking(self) -> None:
@@ -282,12 +324,7 @@ class ControllerServer:
     def _write_event(self, kind: str, details: dict[str, Any]) -> None:
         self.counts.happened(kind, str(details.get("group", "")), str(details.get("reason", "")))
         _LOG.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in details.items()))
-        time_ms = self._clock.now_ms()
-        self.journal.write(time_ms, kind, **details)
-        self._recent.append({"time": time_ms, "event": kind, **details})
-
-    def recent_events(self) -> list[dict[str, Any]]:
-        return list(self._recent)
+        self.events.write(self._clock.now_ms(), kind, **details)
 
     def _hint(self, hint: events.Hint) -> None:
         """Tell a broker to ask; it asks every 400 ms anyway, so nobody waits for this."""
@@ -369,7 +406,7 @@ class ControllerServer:
     def update_config(self, text: str) -> None:
         """Only keys that are declared as live: all of them or none."""
         try:
-            changes = {entry.key: entry.value for entry in parse_properties(text.encode())}
+            changes = parse_update(text.encode())
         except ValueError as error:
             raise CommandError(f"the configuration cannot be read: {error}") from error
         fixed = sorted(changes.keys() - live_keys(ControllerConfig))

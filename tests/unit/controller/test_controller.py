@@ -538,6 +538,23 @@ class TestFirstMaster:
         bench.beat(2, end=400, was_master=True)
         assert bench.record.master_broker_id == 2, "the former master of the pair"
 
+    def test_the_only_replica_with_messages_leads_a_group_restored_from_a_backup(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=2)))
+        register(bench, 1)
+        register(bench, 2)
+        bench.beat(1, end=500, last_epoch=7)
+        bench.beat(2, end=0)
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (1, 8)
+
+    def test_nobody_chooses_between_two_logs_of_unknown_origin(self) -> None:
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=2)))
+        register(bench, 1)
+        register(bench, 2)
+        bench.beat(1, end=500)
+        bench.beat(2, end=400)
+        assert bench.record.master_epoch == 0
+        assert "2 have messages" in bench.core.groups[GROUP].waiting
+
     def test_the_newest_set_that_anybody_has_stored_wins(self) -> None:
         bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=2)))
         register(bench, 1)

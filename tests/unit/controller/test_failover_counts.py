@@ -41,6 +41,7 @@ def test_time_without_a_master() -> None:
     counts.look(1050, [group("a", 1, 1), group("b", None)])
     counts.look(1100, [group("a", 1, 2), group("b", 1, 1)])
     assert counts.without_master_ms == {"a": 50, "b": 50}
+    assert counts.lost == {"a"}, "its record names a master that is not heard"
     counts.pause()
     counts.look(9000, [group("a", 1, 2)])
     assert counts.without_master_ms["a"] == 50, "another controller led meanwhile"
