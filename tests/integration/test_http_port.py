@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
+from support.client_support import eventually
 from support.ha_load import Connection, Load, ask, send_once
 from support.processes import Process, ProcessGroup, free_port, process_group, wait_until
 from support.twinlog_servers import (
@@ -26,6 +28,7 @@ from support.twinlog_servers import (
     start_twinlog_controller,
     start_twinlog_namesrv,
 )
+from twinlog.client import Message, Producer, PushConsumer, ReceivedMessage
 from twinlog.observe.families import ALL, BROKER, CONTROLLER, FAMILIES, NAMESRV, Family
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.compiled import code_tier
@@ -163,6 +166,50 @@ def test_numbers_of_a_pair(servers: dict[str, Process]) -> None:
     assert value(routes, "twinlog_route_brokers", role="master") == 1
 
 
+async def test_what_is_handed_out_is_in_flight_until_it_is_consumed(
+    servers: dict[str, Process],
+) -> None:
+    """Between its offset and what it was handed, a group has messages in flight."""
+    namesrv, topic, group = servers[NAMESRV].address, "flight", "flyers"  # type: ignore[attr-defined]
+    address = http_address(servers[BROKER])
+
+    def lag() -> dict[str, float]:
+        found = scrape(address)
+        labels = {"topic": topic, "consumer_group": group, "is_retry": "false"}
+        names = ("lag_messages", "inflight_messages", "ready_messages", "queueing_latency")
+        try:
+            return {name: value(found, f"rocketmq_consumer_{name}", **labels) for name in names}
+        except (AssertionError, KeyError):
+            return dict.fromkeys(names, -1.0)
+
+    may_end = asyncio.Event()
+    async with Producer("pg", name_server=namesrv) as producer:
+        for _ in range(10):
+            await producer.send(Message(topic, b"x"))
+        for queue_id in range(8):
+            start = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": 0}
+            code = RequestCode.UPDATE_CONSUMER_OFFSET
+            assert ask(servers[BROKER].address, code, start).code == 0  # type: ignore[attr-defined]
+        assert (lag()["inflight_messages"], lag()["ready_messages"]) == (0, 10)
+
+        async def handler(message: ReceivedMessage) -> None:
+            await may_end.wait()
+
+        async with PushConsumer(group, name_server=namesrv, commit_ms=100) as consumer:
+            await consumer.subscribe(topic, "*", handler)
+            await eventually(lambda: lag()["inflight_messages"] == 10, "all are handed out")
+            assert lag() == {"lag_messages": 10, "inflight_messages": 10, "ready_messages": 0,
+                             "queueing_latency": 0}  # fmt: skip
+            may_end.set()
+            await eventually(lambda: lag()["lag_messages"] == 0, "all are consumed")
+            assert lag()["inflight_messages"] == 0
+        for _ in range(5):
+            await producer.send(Message(topic, b"later"))
+    await eventually(lambda: lag()["ready_messages"] == 5, "nobody has got the five")
+    assert lag()["inflight_messages"] == 0
+    await eventually(lambda: lag()["queueing_latency"] > 1, "and they grow old")
+
+
 def test_a_stopped_slave_is_seen_in_the_metrics(servers: dict[str, Process]) -> None:
     master, slave = servers[BROKER], servers["slave"]
     address = http_address(master)
@@ -268,6 +315,12 @@ def test_garbage_on_the_http_port(tmp_path: Path) -> None:
         connection = Connection(broker.address)
         assert connection.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
         connection.close()
+        for peer in crowd[::2]:
+            peer.sendall(b"GET /health/li")
+        # A server that is restarted by its health must not be at the mercy of a silent crowd.
+        assert get(f"{host}:{number}", "/health/live")[0] == 200
+        for peer in crowd[:100]:
+            with suppress(ConnectionResetError):  # Closed before its words were read.
+                assert peer.recv(1) == b"", "the oldest made room"
         for peer in crowd:
             peer.close()
-        wait_until(lambda: get(f"{host}:{number}", "/health/live")[0] == 200, "it answers again")

@@ -51,11 +51,11 @@ class Samples:
         metric.add_sample(family.exposed_name, self._labels, value)
         return metric
 
-    def many(self, family: Family, rows: Iterable[Row]) -> Iterator[Metric]:
-        """A series for each row, in pieces; rows beyond the limit are counted."""
+    def many(self, family: Family, rows: Iterable[Row | None]) -> Iterator[Metric]:
+        """A series for each row, in pieces; rows beyond the limit, and Nones, are only counted."""
         metric, size = self._metric(family), 0
-        for number, (values, value) in enumerate(rows):
-            if number >= self._series_max:
+        for number, row in enumerate(rows):
+            if row is None or number >= self._series_max:
                 self.left_out[family.name] = self.left_out.get(family.name, 0) + 1
                 if number % SKIPPED == 0:
                     yield self._metric(family)  # Nothing to write: a place to pause.
@@ -63,6 +63,7 @@ class Samples:
             if size == CHUNK:
                 yield metric
                 metric, size = self._metric(family), 0
+            values, value = row
             labels = dict(zip(family.labels, values, strict=True))
             metric.add_sample(family.exposed_name, {**self._labels, **labels}, value)
             size += 1

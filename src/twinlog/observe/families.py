@@ -87,6 +87,20 @@ LAG_LATENCY = _family(
     "Age of the oldest message that a group has not consumed, in ms; 0 without one.",
     *_CONSUMED, is_conditional=True,
 )  # fmt: skip
+INFLIGHT_MESSAGES = _family(
+    "rocketmq_consumer_inflight_messages", _G,
+    "Messages that were handed to a group's members and are not consumed yet.",
+    *_CONSUMED, is_conditional=True,
+)  # fmt: skip
+READY_MESSAGES = _family(
+    "rocketmq_consumer_ready_messages", _G, "Messages that no member of a group has got yet.",
+    *_CONSUMED, is_conditional=True,
+)  # fmt: skip
+QUEUEING_LATENCY = _family(
+    "rocketmq_consumer_queueing_latency", _G,
+    "Age of the oldest message that no member of a group has got yet, in ms; 0 without one.",
+    *_CONSUMED, is_conditional=True,
+)  # fmt: skip
 SEND_TO_DLQ = _family(
     "rocketmq_send_to_dlq_messages", _C, "Messages that a group gave up.", *_CONSUMED,
     is_conditional=True,
@@ -249,7 +263,8 @@ CONTAINED_ERRORS = _family(
 CONNECTIONS = _family("twinlog_connections", _G, "Open connections of a port.", "port", servers=ALL)
 SERIES_LEFT_OUT = _family(
     "twinlog_series_left_out", _G,
-    "Series of a metric that are not shown because it has more than twinlogMetricsSeriesMax.",
+    "Series of a metric that are not shown: it has more than twinlogMetricsSeriesMax, or needs"
+    " more than 500 reads.",
     "metric", servers=ALL, is_conditional=True,
 )  # fmt: skip
 SCRAPE_SECONDS = _family(
@@ -310,6 +325,6 @@ WITHOUT_MASTER = _family(
     "broker_name", servers=(CONTROLLER,), is_conditional=True,
 )  # fmt: skip
 GROUP_HAS_MASTER = _family(
-    "twinlog_group_has_master", _G, "1 while a group has a master that the controller knows.",
+    "twinlog_group_has_master", _G, "1 while the controller hears the master of a group.",
     "broker_name", servers=(CONTROLLER,), is_conditional=True,
 )  # fmt: skip

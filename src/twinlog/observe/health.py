@@ -8,11 +8,12 @@ same facts. Nothing here reads a clock: ages and times are facts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
+
 SILENT_MS_MAX = 1_500
-"""A slave that acknowledges nothing for so long while bytes wait for it is not in sync."""
+"""A slave that acknowledges nothing for this time while bytes wait for it is not in sync."""
 LOOP_LAG_MS_MAX = 500
 
 
@@ -30,6 +31,8 @@ class Code(StrEnum):
     NAME_SERVER_DOWN = "name_server_down"
     BROKER_DOWN = "broker_down"
     TOO_FEW_BROKERS = "too_few_brokers"
+    CONTROLLER_DOWN = "controller_down"
+    CONTROLLER = "controller"
     NO_MASTER = "no_master"
     MASTER_DOWN = "master_down"
     TWO_MASTERS = "two_masters"
@@ -47,8 +50,7 @@ class Code(StrEnum):
     LOOP_BLOCKED = "loop_blocked"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One sentence about `about` (an address or a name), and what an operator does about it."""
 
     level: Level
@@ -58,8 +60,7 @@ class Finding:
     next_step: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """What was found, the worst first."""
 
     findings: tuple[Finding, ...] = ()
@@ -94,8 +95,7 @@ class Health:
 # Facts
 
 
-@dataclass(frozen=True, slots=True)
-class SyncLimits:
+class SyncLimits(Struct, frozen=True):
     """When a slave is not in sync: haSlaveFallbehindMax, and how long it may be silent."""
 
     lag_bytes_max: int = 268_435_456
@@ -120,8 +120,7 @@ def why_not_in_sync(lag_bytes: int, silent_ms: int, limits: SyncLimits) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFacts:
+class ReplicaFacts(Struct, frozen=True):
     """A connection to the HA port. Only one that has reported an offset is a slave: whoever looks
     whether the port is open is none."""
 
@@ -132,8 +131,7 @@ class ReplicaFacts:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SlaveFacts:
+class SlaveFacts(Struct, frozen=True):
     """What a slave says of itself."""
 
     address: str
@@ -143,8 +141,7 @@ class SlaveFacts:
     metadata_problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RivalFacts:
+class RivalFacts(Struct, frozen=True):
     """Two brokers with one name and id: `holder` is in the route, `rival` is not."""
 
     broker_id: int
@@ -152,8 +149,7 @@ class RivalFacts:
     rival: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
+class GroupFacts(Struct, frozen=True, kw_only=True):
     """A master and its slaves."""
 
     name: str
@@ -172,10 +168,11 @@ class GroupFacts:
     incomplete: str = ""
     last_seen: str = ""
     """For people: when a lost master was last seen."""
+    decided: str = ""
+    """What is wrong with it for its controller; empty without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFacts:
+class DiskFacts(Struct, frozen=True):
     """A directory. Ratios are of 1; `refuse_ratio` is diskSpaceWarningLevelRatio."""
 
     path: str
@@ -184,8 +181,7 @@ class DiskFacts:
     refuse_ratio: float = 0.90
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True, kw_only=True):
     """One process: a broker, a name server or a controller."""
 
     kind: str
@@ -200,8 +196,7 @@ class ServerFacts:
     loop_lag_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What is known of a cluster, or of one server that judges itself."""
 
     servers: tuple[ServerFacts, ...] = ()
@@ -288,8 +283,11 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
+_DOWN = {"broker": Code.BROKER_DOWN, "controller": Code.CONTROLLER_DOWN}
+
+
 def _down(server: ServerFacts) -> Finding:
-    code = Code.BROKER_DOWN if server.kind == "broker" else Code.NAME_SERVER_DOWN
+    code = _DOWN.get(server.kind, Code.NAME_SERVER_DOWN)
     where = f" at {server.address}" if server.address and server.address != server.name else ""
     return Finding(
         Level.PROBLEM,
@@ -324,6 +322,9 @@ def _disk(server: ServerFacts, disk: DiskFacts) -> Finding:
     )
 
 
+_CONTROLLER_ACTS = "start replicas that are down; for the rest the controller acts by itself"
+
+
 def _group(group: GroupFacts) -> Iterator[Finding]:
     yield from dict.fromkeys(_rival(group, rival) for rival in group.rivals)
     if group.master_address is None:
@@ -338,6 +339,8 @@ def _group(group: GroupFacts) -> Iterator[Finding]:
         )
     else:
         yield from _replication(group)
+    if group.decided:
+        yield Finding(Level.PROBLEM, Code.CONTROLLER, group.name, group.decided, _CONTROLLER_ACTS)
     yield from _slaves(group)
 
 
@@ -366,6 +369,8 @@ def _no_master(group: GroupFacts) -> Finding:
 
 
 def _after_master_loss(group: GroupFacts) -> str:
+    if group.decided:
+        return _CONTROLLER_ACTS
     promote = f"twinlog ha promote {group.name} --dry-run"
     return f"start the master again; if it is lost for good: {promote}"
 

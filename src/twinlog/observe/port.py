@@ -22,6 +22,7 @@ from starlette.routing import Route
 from twinlog.observe.collect import Samples, Source
 from twinlog.observe.exposition import content_type, wants_openmetrics, write_sliced
 from twinlog.observe.health import Health
+from twinlog.observe.http_guard import GuardedHttp
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.tasks import TaskOwner
@@ -80,7 +81,7 @@ class HttpPort:
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
             self._application(),
-            http="h11",
+            http=GuardedHttp,
             ws="none",
             lifespan="off",
             loop="none",

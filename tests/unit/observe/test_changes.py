@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from twinlog.observe.changes import Departed, Snapshot, changes
-from twinlog.runtime.event_journal import EVENTS_MAX, EventJournal, RecentEvents, select
+from twinlog.runtime.event_journal import (
+    EVENTS_MAX,
+    LINE_MAX,
+    RECENT_BYTES_MAX,
+    EventJournal,
+    RecentEvents,
+    select,
+)
 from twinlog.testing.simdisk import SimDisk
 
 LEFT = Departed("h/1", 5, "reset", True)
@@ -94,3 +104,18 @@ def test_lines_that_a_person_has_edited_are_no_trouble() -> None:
     odd: list[dict[str, Any]] = [{"event": "x"}, {"time": "noon"}, {"time": 5, "group": None}]
     assert select(odd, None, None, None) == odd
     assert select(odd, "g", 1, 0) == [{"time": 5, "group": None}]
+
+
+@given(st.lists(st.tuples(st.integers(0, 70_000), st.integers(0, 40)), max_size=60))
+@settings(deadline=None, max_examples=30)
+def test_whatever_peers_make_us_write_an_answer_stays_small(shapes: list[tuple[int, int]]) -> None:
+    """Peers choose settings and names; memory, file and answer are bounded whatever they are."""
+    disk = SimDisk()
+    journal = RecentEvents(EventJournal(disk, "/store/twinlog", size_max=20_000))
+    for number, (length, keys) in enumerate(shapes):
+        changed = {f"key{key}": "²" * length for key in range(keys)}
+        journal.write(number, "configuration-changed", changed=changed)
+        assert len(msgspec.json.encode(journal.select())) <= 2 * RECENT_BYTES_MAX
+    kept = journal.select()
+    assert [event["time"] for event in kept] == list(range(len(shapes)))[-len(kept) or None :]
+    assert len(kept) >= min(len(shapes), RECENT_BYTES_MAX // LINE_MAX)

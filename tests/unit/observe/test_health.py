@@ -89,6 +89,7 @@ GROUPS: list[tuple[GroupFacts, list[tuple[Level, Code]], str]] = [
      [(Level.PROBLEM, Code.SLAVE_STOPPED)], "slave h:2 does not go on: differs at 7"),
     (group(slaves=(SlaveFacts("h:2", metadata_problems=("does not take x",)),)),
      [(Level.PROBLEM, Code.METADATA_NOT_TAKEN)], "slave h:2 does not take x"),
+    (group(decided="DEGRADED: replica 3 is down"), [(Level.PROBLEM, Code.CONTROLLER)], "3 is down"),
 ]  # fmt: skip
 
 SERVERS: list[tuple[ServerFacts, list[tuple[Level, Code]], str]] = [
@@ -97,6 +98,8 @@ SERVERS: list[tuple[ServerFacts, list[tuple[Level, Code]], str]] = [
      "broker broker-a:0 at h:1 does not answer"),
     (ServerFacts(kind="name server", name="h:9", address="h:9", error="refused"),
      [(Level.PROBLEM, Code.NAME_SERVER_DOWN)], "name server h:9 does not answer"),
+    (ServerFacts(kind="controller", name="h:9", error="refused"),
+     [(Level.PROBLEM, Code.CONTROLLER_DOWN)], "controller h:9 does not answer"),
     (server(refusal="disk full", disks=(FULL,)),
      [(Level.PROBLEM, Code.SENDS_REFUSED)], "refuses messages: disk full"),
     (server(refusal="the log is broken"), [(Level.PROBLEM, Code.SENDS_REFUSED)], "broken"),

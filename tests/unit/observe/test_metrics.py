@@ -12,6 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
+from twinlog.broker.stats.consumer_lag import queue_lag
 from twinlog.broker.stats.metrics import replica_names
 from twinlog.observe import families as f
 from twinlog.observe.collect import CHUNK, SKIPPED, Samples
@@ -29,6 +30,50 @@ def test_the_page_is_what_is_declared() -> None:
     page = runpy.run_path(str(ROOT / "tools" / "metrics_reference.py"))["page"]()
     stored = (ROOT / "docs" / "METRICS.md").read_text(encoding="utf-8")
     assert page == stored, "run: python tools/metrics_reference.py"
+
+
+# The names of RocketMQ 5 that users know.
+ROCKETMQ_5 = [
+    "messages_in", "messages_out", "throughput_in", "throughput_out", "send_to_dlq_messages",
+    "commit_messages", "rollback_messages", "timer_", "producer_connections",
+    "consumer_connections", "consumer_lag_messages", "consumer_lag_latency",
+    "consumer_inflight_messages", "consumer_queueing_latency", "consumer_ready_messages",
+    "broker_permission", "processor_watermark", "topic_number", "consumer_group_number",
+    "storage_size", "storage_flush_behind_bytes", "storage_dispatch_behind_bytes",
+    "storage_message_reserve_time", "half_messages", "timing_messages", "pop_", "message_size",
+    "rpc_latency", "delay_message_latency", "finish_message_latency", "topic_create_execution_time",
+    "consumer_group_create_execution_time",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROCKETMQ_5)
+def test_a_name_of_rocketmq_is_there_or_the_page_says_why_not(name: str) -> None:
+    page = runpy.run_path(str(ROOT / "tools" / "metrics_reference.py"))
+    is_there = f"rocketmq_{name}" in {family.name for family in f.FAMILIES}
+    assert is_there or f"`rocketmq_{name}" in page["ABSENT"]
+
+
+@pytest.mark.parametrize(
+    ("committed", "pulled", "end", "expected"),
+    [
+        (3, 5, 9, (3, 5, 9)),
+        (3, 0, 9, (3, 3, 9)),  # Nothing was handed out since the start.
+        (-1, 4, 9, (0, 4, 9)),  # Never committed.
+        (3, 9, 7, (3, 7, 7)),  # The queue was cut.
+        (8, 9, 7, (8, 8, 8)),  # So was the part that is consumed.
+    ],
+)
+def test_positions_of_a_group_are_in_order(
+    committed: int, pulled: int, end: int, expected: tuple[int, int, int]
+) -> None:
+    assert queue_lag(2, committed, pulled, end) == (2, *expected)
+
+
+def test_rows_that_are_not_read_are_counted() -> None:
+    out = Samples({})
+    rows = [(("t", "g", "false", "false"), 1.0), None, None]
+    assert sum(len(metric.samples) for metric in out.many(f.LAG_LATENCY, rows)) == 1
+    assert out.left_out == {"rocketmq_consumer_lag_latency": 2}
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:
