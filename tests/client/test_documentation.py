@@ -2,25 +2,84 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import twinlog.client
-from twinlog.client import errors
+from twinlog.admin import Admin, topics
+from twinlog.client import MessageQueue, blocking, errors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "CLIENT.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
+# What each program leaves in which topic, told by its first topic; and what it prints. None: it
+# sends nothing.
+NUMBERS = [b"%d" % n for n in range(5000)]
+ARRIVES: list[tuple[str, list[bytes], str] | None] = [
+    ("orders", [b"one book"], r"SEND_OK [0-9A-F]{32} .*orders.* \d+\n"),
+    ("clicks", NUMBERS, ""),
+    ("order-steps", [b"created", b"paid", b"shipped"], ""),
+    ("orders", [b"order %d" % n for n in range(100)], ""),
+    ("orders", [b"one book"], ""),
+    ("invoices", [b"invoice %d" % n for n in range(20)], ""),
+    None,
+    ("events", NUMBERS[:10], ""),
+    ("ledger", [b"entry %d" % n for n in range(10)], ""),
+    ("carts", [b'{"id":7,"items":["tea"]}'], ""),
+    ("payments", [b"42 EUR"], ""),
+    ("rpc", [b"hello"], ""),
+    ("blocking", [b"one", *[b"more"] * 100], ""),
+    ("inventory", [], r"\[.*'inventory'.*\]\nbroker-a \S+ \S+ [\d.]+\n\{\}\n"),
+]
+
+
+def ends(name_server: str, topic: str) -> dict[MessageQueue, int]:
+    """The next offset of each queue; none of a topic that is not there yet."""
+
+    async def ask() -> dict[MessageQueue, int]:
+        async with Admin(name_server) as admin:
+            found = (await topics.topic_stats(admin, topic)).all_or_raise()
+        return {entry.queue: entry.max_offset for rows in found.values() for entry in rows}
+
+    try:
+        return asyncio.run(ask())
+    except errors.TopicNotFoundError:
+        return {}
+
+
+def arrived(
+    name_server: str, topic: str, before: dict[MessageQueue, int]
+) -> list[tuple[MessageQueue, bytes]]:
+    """What stands in the topic's queues from `before` on, as another client reads it."""
+    after = ends(name_server, topic)
+    found: list[tuple[MessageQueue, bytes]] = []
+    wanted = sum(end - before.get(queue, 0) for queue, end in after.items())
+    with blocking.PullConsumer("documentation-reader", name_server=name_server) as reader:
+        reader.assign(after)
+        for queue in after:
+            reader.seek(queue, before.get(queue, 0))
+        deadline = time.monotonic() + 60
+        while len(found) < wanted and time.monotonic() < deadline:
+            messages = reader.poll(timeout_ms=5000, max_count=1000)
+            found += [(message.queue, message.body) for message in messages]
+    return found
+
+
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_the_program_runs(cluster: Any, tmp_path: Path, number: int) -> None:
+    """It ends well, prints what it says, and what it sent stands in the log, once, as it was."""
+    expected = ARRIVES[number]
+    before = ends(cluster.name_server, expected[0]) if expected is not None else {}
     program = tmp_path / "example.py"
     program.write_text(PROGRAMS[number].replace("127.0.0.1:9876", cluster.name_server))
     done = subprocess.run(
@@ -28,6 +87,20 @@ def test_the_program_runs(cluster: Any, tmp_path: Path, number: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+    if expected is None:
+        assert done.stdout == ""
+        return
+    topic, bodies, printed = expected
+    assert re.fullmatch(printed, done.stdout), done.stdout
+    found = arrived(cluster.name_server, topic, before)
+    assert sorted(body for _, body in found) == sorted(bodies)
+    if topic == "order-steps":  # One sharding key: one queue, in the order of the sends.
+        assert [body for _, body in found] == bodies
+        assert len({queue for queue, _ in found}) == 1
+
+
+def test_what_each_program_leaves_is_said() -> None:
+    assert len(ARRIVES) == len(PROGRAMS)
 
 
 BOTH_WAYS = """

@@ -144,6 +144,15 @@ async def test_an_explicit_batch_is_stored_as_one(cluster: Any, unique: Unique) 
     assert len({r.queue for r in receipts}) == 1
 
 
+async def test_a_batch_of_very_many_messages_is_answered(cluster: Any, unique: Unique) -> None:
+    """The ids of all of them are in one header of the answer."""
+    topic = unique("T")
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        receipts = await producer.send_batch(Message(topic, b"x") for _ in range(20_000))
+    assert len({r.message_id for r in receipts}) == len(receipts) == 20_000
+    assert receipts[-1].queue_offset - receipts[0].queue_offset == 19_999
+
+
 @pytest.mark.parametrize("linger_ms", [None, 0, 3])
 async def test_messages_of_one_key_stay_in_order(
     cluster: Any, unique: Unique, linger_ms: float | None

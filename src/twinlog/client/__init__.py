@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         TransactionError,
         TransportError,
         UnreadableAnswerError,
+        UnreadableBodyError,
         UsageError,
     )
     from twinlog.client.hooks import ClientHooks
@@ -140,6 +141,7 @@ __all__ = [
     "TransactionState",
     "TransportError",
     "UnreadableAnswerError",
+    "UnreadableBodyError",
     "UsageError",
     "blocking",
     "run",
@@ -211,6 +213,7 @@ _MODULES = {
     "TransactionState": "producer.transaction",
     "TransportError": "errors",
     "UnreadableAnswerError": "errors",
+    "UnreadableBodyError": "errors",
     "UsageError": "errors",
     "run": "running",
     "run_until_stopped": "running",

@@ -17,9 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-from typing_extensions import Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from twinlog.client.consumer import pull_consumer as _pull
 from twinlog.client.consumer import push_consumer as _push

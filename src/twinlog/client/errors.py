@@ -27,6 +27,7 @@ ClientError                        code, retriable, refresh_route, outcome
     AccessDeniedError              access control: account, signature or permission
     (one class for each code, see `BROKER_ERRORS`)
   UnreadableAnswerError            a server answers in another form than it should
+  UnreadableBodyError              message.value: the serializer cannot read the body
   RequestReplyTimeoutError         request() got no reply in time
   TransactionError                 local transaction or its end failed
 """
@@ -202,6 +203,12 @@ class UnreadableAnswerError(ClientError):
     """A server answered, but not in the form that the protocol has."""
 
     retriable = True
+
+
+class UnreadableBodyError(ClientError, ValueError):
+    """The serializer of a consumer cannot read the body of a message."""
+
+    outcome = SendOutcome.STORED
 
 
 class RequestReplyTimeoutError(ClientError):

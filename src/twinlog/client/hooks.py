@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+# At run time too: the annotations of a public class can be resolved.
 from twinlog.client.message import Message, ReceivedMessage, SendReceipt
 
 _LOG = logging.getLogger("twinlog.client")

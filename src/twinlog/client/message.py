@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twinlog.client.errors import InvalidMessageError, SendOutcome
+from twinlog.client.errors import InvalidMessageError, SendOutcome, UnreadableBodyError
 from twinlog.client.queues import MessageQueue
 from twinlog.message import properties as names
 from twinlog.message.compression import inflate_body
@@ -168,10 +168,19 @@ class ReceivedMessage:
     def value(self) -> Any:
         """The body as the consumer's serializer reads it; the body itself where there is none.
 
-        Raises whatever the serializer raises for a body that it cannot read.
+        Raises:
+            UnreadableBodyError: the serializer cannot read it; what it raised is the cause.
         """
         serializer = getattr(self, "serializer", None)
-        return self.body if serializer is None else serializer.loads(self.body)
+        if serializer is None:
+            return self.body
+        try:
+            return serializer.loads(self.body)
+        except Exception as error:
+            raise UnreadableBodyError(
+                f"the body of message {self.message_id} of topic {self.topic!r} cannot be read:"
+                f" {error}"
+            ) from error
 
     @property
     def properties(self) -> dict[str, str]:

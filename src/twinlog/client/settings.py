@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
-from typing_extensions import Unpack
+import msgspec
 
 from twinlog.client.errors import UsageError
 from twinlog.client.hooks import ClientHooks
@@ -36,14 +35,13 @@ class ClientSettings(TypedDict, total=False):
     hooks: ClientHooks | None
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSettings:
+class ResolvedSettings(msgspec.Struct, frozen=True):
     """The same with every default filled in."""
 
     access_key: str | None = None
     secret_key: str | None = None
     security_token: str | None = None
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
     tls_server_name: str | None = None
     client_id: str | None = None
     request_timeout_ms: int = 3000

@@ -93,6 +93,7 @@ class ConsumerCore:
         self.settings = settings
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.readers: dict[MessageQueue, QueueReader] = {}
+        self.is_draining = False
         self.offsets = offsets or RemoteOffsetStore(instance, group)
         # Listed as a member from the first subscription on; never with chosen queues.
         self.role = MemberRole.UNLISTED
@@ -368,6 +369,7 @@ class ConsumerCore:
             self.instance, self.group, queue, subscription, offset,
             limits=self.settings.limits, deliver=self._deliver, skipped=self._skipped,
         )  # fmt: skip
+        reader.is_paused = self.is_draining
         self.readers[queue] = reader
         return reader
 

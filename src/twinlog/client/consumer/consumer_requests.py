@@ -13,11 +13,11 @@ from typing import Any
 
 from twinlog.client.consumer.consumer_core import ConsumerCore
 from twinlog.client.message import ReceivedMessage
+from twinlog.client.net.answers import parse_offset_table
 from twinlog.client.net.calls import decode_messages
 from twinlog.client.queues import MessageQueue
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 
@@ -141,11 +141,3 @@ class ConsumerRequests:
 def _queue_key(queue: MessageQueue) -> str:
     """A queue as a key that both Java (object in a string) and standard JSON read."""
     return fastjson.dumps(queue.wire()).decode()
-
-
-def parse_offset_table(body: bytes) -> dict[MessageQueue, int]:
-    """Both forms: a map with queues as keys (Java), or a list (C++)."""
-    table = fastjson.loads(body).get("offsetTable") or {}
-    if isinstance(table, list):
-        return {queue_from_answer(item): int(item["offset"]) for item in table}
-    return {queue_from_answer(fastjson.loads(key)): int(offset) for key, offset in table.items()}

@@ -15,9 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
-
-from typing_extensions import Unpack
+from typing import Self, Unpack
 
 from twinlog.client.consumer.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
 from twinlog.client.consumer.consumer_requests import ConsumerRequests
@@ -269,6 +267,7 @@ class PullConsumer(Positions, Lifetime):
 
     async def drain(self) -> None:
         """Pull no more and commit what was handed out; what was only read ahead comes again."""
+        self._core.is_draining = True  # Queues that come from now on wait as well.
         self.pause()
         await self.commit()
 
@@ -302,6 +301,8 @@ class PullConsumer(Positions, Lifetime):
 
     def resume(self, *queues: MessageQueue) -> None:
         """Hand out messages of these queues (of all without arguments) again."""
+        if not queues:
+            self._core.is_draining = False
         for queue in queues or self.assignment:
             self._reader(queue).resume()
 

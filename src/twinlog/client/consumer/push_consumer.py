@@ -20,9 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Self, TypeVar
-
-from typing_extensions import Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from twinlog.client.consumer.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
 from twinlog.client.consumer.consumer_requests import ConsumerRequests
@@ -331,6 +329,8 @@ class PushConsumer(Positions, Lifetime):
 
     def resume(self, *queues: MessageQueue) -> None:
         """Pull these queues (all without arguments) again."""
+        if not queues:
+            self._core.is_draining = False
         for queue in queues or self.assignment:
             self._reader(queue).resume()
 
@@ -344,6 +344,7 @@ class PushConsumer(Positions, Lifetime):
 
         Messages that a broker holds for another attempt do not count. `resume` goes on.
         """
+        self._core.is_draining = True  # Queues that come from now on wait as well.
         self.pause()
         while any(reader.process.count for reader in self._core.readers.values()):
             self._instance.check_usable()

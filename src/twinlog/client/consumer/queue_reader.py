@@ -103,6 +103,10 @@ class QueueReader:
         old, self.process = self.process, ProcessQueue(offset)
         old.is_dropped = True
         self.next_offset = offset
+        self._pull_again()
+
+    def _pull_again(self) -> None:
+        """Abandon the pull that is on its way: what it brings would not be taken."""
         if self._task is not None:
             self._task.cancel()
             self.start()
@@ -110,12 +114,13 @@ class QueueReader:
     def change(self, subscription: SubscriptionData) -> None:
         """Filter differently from now on. A held pull has the old filter: it is abandoned."""
         self.subscription = subscription
-        if self._task is not None:
-            self._task.cancel()
-            self.start()
+        self._pull_again()
 
     def pause(self) -> None:
-        self.is_paused = True
+        """A pull that the broker holds is abandoned, too: it would bring what comes later."""
+        if not self.is_paused:
+            self.is_paused = True
+            self._pull_again()
 
     def resume(self) -> None:
         self.is_paused = False

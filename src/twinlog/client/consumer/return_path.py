@@ -18,6 +18,7 @@ from twinlog.client.producer.sender import Sender
 from twinlog.message import properties as names
 from twinlog.message.names import INNER_PRODUCER_GROUP, retry_topic
 from twinlog.message.properties import encode_properties
+from twinlog.message.sysflag import COMPRESSION_MASK
 
 RETURN_TIMEOUT_MS = 5000
 RETRY_LEVEL_FIRST = 3  # The broker's own choice begins here, too: 10 s.
@@ -68,7 +69,7 @@ class ReturnPath:
             retry_topic(self._group), message.record.body, encode_properties(properties).decode(),
             tickets=[(future, message.message_id, None)], born_ms=clock.now_ms(),
             deadline_ms=clock.monotonic_ms() + RETURN_TIMEOUT_MS, flag=message.flag,
-            sys_flag=message.sys_flag & 0x701,
+            sys_flag=message.sys_flag & COMPRESSION_MASK,
         )  # fmt: skip
         request.reconsume_times = reconsume_times
         request.reconsume_times_max = attempts_max

@@ -7,7 +7,7 @@ to the master; offsets are committed to a slave while there is no master, as Roc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from twinlog.client.errors import (
     BrokerUnreachableError,
@@ -17,17 +17,21 @@ from twinlog.client.errors import (
     broker_error,
 )
 from twinlog.client.message import ReceivedMessage
+from twinlog.client.net.answers import body_as, table_by_queue
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.net.routes import ReadAddress
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import TOOLS_GROUP
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.clients import ConsumerIdList, LockBatchResponseBody
 from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.bodies.offsets import TopicStatsTable
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.bodies.subscription import TAG_TYPE, SubscriptionData
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Header, RemotingCommand, Request
+from twinlog.remoting.errors import HeaderError
 from twinlog.remoting.headers.admin import GetTopicStatsInfoRequestHeader
 from twinlog.remoting.headers.clients import GetConsumerListByGroupRequestHeader
 from twinlog.remoting.headers.offsets import (
@@ -37,16 +41,17 @@ from twinlog.remoting.headers.offsets import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from twinlog.remoting.headers.pull import PullMessageRequestHeader
+from twinlog.remoting.headers.pull import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+)
 from twinlog.remoting.headers.send import ConsumerSendMsgBackRequestHeader
 
-PULL_COMMIT_OFFSET = 1
-PULL_SUSPEND = 2
-PULL_SUBSCRIPTION = 4
 OFFSET_TIMEOUT_MS = 5000
 LOCK_TIMEOUT_MS = 1000
-
-_T = TypeVar("_T")
 
 
 class PullResult(NamedTuple):
@@ -114,26 +119,6 @@ def offset_of(answer: Request) -> int:
         raise UnreadableAnswerError(f"an answer without a readable offset: {error!r}") from error
 
 
-def json_object(answer: Request) -> dict[str, Any]:
-    """The body of an answer that must be a JSON object."""
-    try:
-        data = fastjson.loads(answer.body)
-    except ValueError as error:
-        raise UnreadableAnswerError(f"the body of an answer is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise UnreadableAnswerError("the body of an answer is not a JSON object")
-    return data
-
-
-def body_as(answer: Request, wanted: type[_T]) -> _T:
-    """The body of an answer as one of the structs in `remoting.bodies`; without one, the empty."""
-    try:
-        return fastjson.loads_as(answer.body or b"{}", wanted)
-    except ValueError as error:
-        text = f"the body of an answer is no {wanted.__name__}: {error}"
-        raise UnreadableAnswerError(text) from error
-
-
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
     """One above the newest message."""
     header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id, queue.broker_name)
@@ -164,12 +149,8 @@ async def topic_offsets(
         instance, broker_name, RequestCode.GET_TOPIC_STATS_INFO,
         GetTopicStatsInfoRequestHeader(topic), action="queue offsets",
     )  # fmt: skip
-    table = json_object(answer).get("offsetTable") or {}
-    found = {}
-    for key, ends in table.items():
-        queue = queue_from_answer(fastjson.loads(key))
-        found[queue.queue_id] = (int(ends.get("minOffset", 0)), int(ends.get("maxOffset", 0)))
-    return found
+    table = table_by_queue(body_as(answer, TopicStatsTable).offset_table)
+    return {queue.queue_id: (ends.min_offset, ends.max_offset) for queue, ends in table.items()}
 
 
 async def search_offset(instance: ClientInstance, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -269,7 +250,7 @@ async def consumer_ids(instance: ClientInstance, group: str, broker_name: str) -
     )  # fmt: skip
     if answer.code != 0 or not answer.body:
         return []
-    return [str(member) for member in json_object(answer).get("consumerIdList") or ()]
+    return body_as(answer, ConsumerIdList).consumer_id_list
 
 
 def _lock_body(instance: ClientInstance, group: str, queues: Iterable[MessageQueue]) -> bytes:
@@ -290,7 +271,7 @@ async def lock_queues(
         _lock_body(instance, group, queues), timeout_ms=LOCK_TIMEOUT_MS, action="lock",
     )  # fmt: skip
     try:
-        return {queue_from_answer(data) for data in json_object(answer).get("lockOKMQSet") or ()}
+        return {queue_from_answer(data) for data in body_as(answer, LockBatchResponseBody).locked}
     except (KeyError, TypeError, ValueError) as error:
         raise UnreadableAnswerError(f"locked queues are unreadable: {error!r}") from error
 
@@ -433,15 +414,14 @@ _PULL_CODES = (
 def read_pull_answer(answer: Request, queue: MessageQueue, target: ReadAddress) -> PullResult:
     if answer.code not in _PULL_CODES:
         raise broker_error(answer.code, answer.remark, address=target.address, action="pull")
-    ext = answer.ext()
     try:
+        said = answer.header(PullMessageResponseHeader)
         messages = decode_messages(answer.body, queue.broker_name) if answer.code == 0 else []
         return PullResult(
-            answer.code, messages, int(ext["nextBeginOffset"]), int(ext["minOffset"]),
-            int(ext["maxOffset"]), int(ext.get("suggestWhichBrokerId", 0)), target.address,
-            target.is_slave,
+            answer.code, messages, said.next_begin_offset, said.min_offset, said.max_offset,
+            said.suggest_which_broker_id, target.address, target.is_slave,
         )  # fmt: skip
-    except (KeyError, ValueError) as error:
+    except (HeaderError, ValueError) as error:
         raise UnreadableAnswerError(
             f"{target.address}: the answer to a pull of {queue} is unreadable: {error!r}"
         ) from error

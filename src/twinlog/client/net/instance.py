@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from twinlog.client.errors import (
     ClientClosedError,
@@ -34,11 +35,11 @@ from twinlog.message.ids import UniqueIdGenerator
 from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.remoting.client import ClientConnection, RemotingClient
 from twinlog.remoting.codes import ResponseCode
-from twinlog.remoting.command import Header, Request
-from twinlog.remoting.limits import DEFAULT_LIMITS
+from twinlog.remoting.command import Request
+from twinlog.remoting.limits import CLIENT_LIMITS
 from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
-from twinlog.runtime.process import local_address, process_id
+from twinlog.runtime.process import is_ip_address, local_address, process_id
 from twinlog.runtime.tasks import TaskOwner
 
 __all__ = ["ClientInstance", "GroupMember", "MemberRole"]
@@ -82,6 +83,7 @@ class ClientInstance:
         self._transport: Transport | None = None
         self._unique_ids: UniqueIdGenerator | None = None
         self._routes = RouteTable(self, self._routes_changed)
+        self.ask_name_servers = self._routes.ask_name_servers
         self._presence = Presence(self, self._routes, self._routes_changed)
 
     def _routes_changed(self) -> None:
@@ -160,7 +162,7 @@ class ClientInstance:
             request_handler=self._handle_request,
             hooks=hooks,
             limits=replace(
-                DEFAULT_LIMITS,
+                CLIENT_LIMITS,
                 connect_timeout_ms=settings.connect_timeout_ms,
                 # Producers bound their own bytes; being cut off for them would be no help.
                 write_buffer_max=WRITE_BUFFER_MAX,
@@ -172,6 +174,8 @@ class ClientInstance:
     async def _local_address(self) -> str:
         host, _, port = self.name_servers.in_order()[0].rpartition(":")
         host = host.strip("[]")
+        if is_ip_address(host):  # Nothing to resolve, and no thread to do it in.
+            return local_address(host, int(port))
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, int(port))
         except OSError:
@@ -205,20 +209,6 @@ class ClientInstance:
             callback()
 
     # Name servers and routes
-
-    async def ask_name_servers(
-        self,
-        code: int,
-        header: Header | None = None,
-        body: bytes = b"",
-        *,
-        accepted: Iterable[int] = (0,),
-        action: str,
-    ) -> Request:
-        """Ask the current name server, and the others if it does not answer."""
-        return await self._routes.ask_name_servers(
-            code, header, body, accepted=accepted, action=action
-        )
 
     async def _discover(self) -> None:
         while True:

@@ -6,16 +6,16 @@ Corresponds to TopicRouteData, TopicPublishInfo and MQClientInstance.findBrokerA
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from twinlog.client.queues import MessageQueue, java_order
 from twinlog.message.perm import PERM_INHERIT, PERM_READ, PERM_WRITE
 from twinlog.remoting.bodies.route import MASTER_ID, BrokerData, QueueData
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRoute:
+class TopicRoute(msgspec.Struct, frozen=True):
     """All brokers that have the topic."""
 
     brokers: Mapping[str, BrokerData]
@@ -96,8 +96,7 @@ def parse_route(data: Mapping[str, Any]) -> TopicRoute:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAddress:
+class ReadAddress(msgspec.Struct, frozen=True):
     """Where to read from."""
 
     address: str

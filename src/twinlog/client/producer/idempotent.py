@@ -152,7 +152,7 @@ class IdempotentLanes:
             waiting.append(item)
             return
         self._unrouted[topic] = [item]
-        self._instance.tasks.contained("first send", lambda: self._find_layout(topic), about=topic)
+        self._instance.tasks.contained("layout", lambda: self._find_layout(topic), about=topic)
 
     async def layout(self, topic: str) -> list[MessageQueue]:
         """The queues among which messages of the topic are spread, in turn; as at the first send.

@@ -14,9 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Self
-
-from typing_extensions import Unpack
+from typing import Any, Self, Unpack
 
 from twinlog.client.errors import (
     BufferFullError,

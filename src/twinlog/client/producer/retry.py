@@ -30,7 +30,7 @@ def decide(
     A pinned message (explicit queue, sharding key) stays on its queue: order is worth more than
     speed. Nothing is retried once the time is up: the caller is told instead. What certainly was
     not stored is retried until then, however often, if the reason is one that passes: a broker
-    that restarts is back in a second.
+    that restarts is back within a second.
     """
     if not error.retriable or time_left_ms <= 0:
         return RetryAction.GIVE_UP

@@ -16,9 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
-
-from typing_extensions import Unpack
+from typing import Any, Self, Unpack
 
 from twinlog.client.errors import (
     ClientError,
