@@ -12,19 +12,18 @@ makes it cheaper lowers the budget, so that what was gained is kept.
 
 from __future__ import annotations
 
-import asyncio
-import struct
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from support.counted_calls import BODY, connect, is_ours
 from support.ha_load import send_command
 from support.local_brokers import Brokers, until
 from support.tiers import TIERS
@@ -32,7 +31,7 @@ from twinlog.broker.server import Broker
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from twinlog.store import reader
 from twinlog.store.index import index_entries, index_service
 
@@ -40,7 +39,6 @@ REQUESTS_A_READ = 16
 READS = 20
 MESSAGES = REQUESTS_A_READ * READS
 MESSAGES_A_PULL = 32
-BODY = bytes(range(256)) * 4
 # Of the kernel: what is counted as a system call on a file when C functions are called by name.
 FILE_CALLS = frozenset({"pwrite", "pwritev", "write", "pread", "preadv", "read", "sendfile"})
 TOLERANCE = 1.25  # Timers that fall into the script move a count by some %: slower, more timers.
@@ -71,59 +69,40 @@ BUDGET: dict[str, dict[str, float]] = {
 }
 
 
-class CountingTransport(asyncio.Transport):
-    """A peer that takes everything; counts writes and replies."""
+class Counted:
+    """Whether what runs now is counted: background tasks are not, a slow machine has more turns of
+    them for each message."""
 
     def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 40000), "sockname": ("127.0.0.1", 10911)})
-        self.writes = 0
-        self.replies = 0
-        self._left = 0
-        self._wanted = 0
-        self._is_answered: asyncio.Future[None] | None = None
+        self._depth = 0
+        self._is_task = False
 
-    async def answered(self, replies: int) -> None:
-        """Until so many replies were written. No spinning: its turns would be counted."""
-        self._wanted = replies
-        if self.replies < replies:
-            self._is_answered = asyncio.get_running_loop().create_future()
-            await self._is_answered
+    def called(self, frame: FrameType) -> None:
+        if self._depth == 0:
+            self._is_task = bool(frame.f_code.co_flags & inspect.CO_COROUTINE)
+        self._depth += 1
 
-    def write(self, data: Any) -> None:
-        self.writes += 1
-        view = memoryview(data)
-        position = self._left  # Of a reply whose body comes in a piece of its own.
-        while position < len(view):
-            position += 4 + struct.unpack_from(">i", view, position)[0]
-            self.replies += 1
-        self._left = position - len(view)
-        if self._is_answered is not None and self.replies >= self._wanted:
-            self._is_answered.set_result(None)
-            self._is_answered = None
+    def returned(self) -> None:
+        self._depth = max(0, self._depth - 1)
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is ever buffered."""
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return False
-
-
-@cache
-def is_ours(code: CodeType) -> bool:
-    return "twinlog" in Path(code.co_filename).parts
+    @property
+    def is_counted(self) -> bool:
+        return not (self._is_task and self._depth)
 
 
 @contextmanager
 def calls_counted(counts: Counter[str]) -> Iterator[None]:
+    path = Counted()
+
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         if not is_ours(frame.f_code):
             return
         if event == "call":
-            counts["python"] += 1
-        elif event == "c_call":
+            path.called(frame)
+            counts["python"] += path.is_counted
+        elif event == "return":
+            path.returned()
+        elif event == "c_call" and path.is_counted:
             counts["c"] += 1
             if argument.__name__ in FILE_CALLS:
                 counts["file"] += 1
@@ -137,14 +116,19 @@ def calls_counted(counts: Counter[str]) -> Iterator[None]:
 
 @contextmanager
 def bytecode_counted(counts: Counter[str]) -> Iterator[None]:
+    path = Counted()
+
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if not is_ours(frame.f_code):
             return None
         if event == "opcode":
-            counts["bytecode"] += 1
+            counts["bytecode"] += path.is_counted
         elif event == "call":
+            path.called(frame)
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
+        elif event == "return":
+            path.returned()
         return trace
 
     sys.settrace(trace)
@@ -173,26 +157,22 @@ async def brokers(tmp_path: Path) -> Any:
     await started.stop()
 
 
-def connect(broker: Broker) -> tuple[ServerConnection, CountingTransport]:
-    connection = ServerConnection(broker.server, broker.server._handler)
-    transport = CountingTransport()
-    connection.connection_made(transport)
-    return connection, transport
-
-
-def sends() -> bytes:
+def sends(tags: str = "") -> bytes:
+    more = {"TAGS": tags} if tags else {}
     commands = [
-        send_command(BODY, topic="cost", queue_id=number % 4, KEYS="k", WAIT="true")
+        send_command(BODY, topic="cost", queue_id=number % 4, KEYS="k", WAIT="true", **more)
         for number in range(REQUESTS_A_READ)
     ]
     return b"".join(map(encode_command, commands))
 
 
-def pulls(offset: int) -> bytes:
+def pulls(offset: int, *, wait_ms: int = 0, tags: str = "*") -> bytes:
     header = {
-        "consumerGroup": "cost", "topic": "cost", "queueOffset": str(offset), "sysFlag": "4",
-        "maxMsgNums": str(MESSAGES_A_PULL), "commitOffset": "0", "suspendTimeoutMillis": "0",
-        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        "consumerGroup": "cost", "topic": "cost", "queueOffset": str(offset),
+        "sysFlag": str(PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_ms else 0)),
+        "maxMsgNums": str(MESSAGES_A_PULL), "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms),
+        "subscription": tags, "subVersion": "0", "expressionType": "TAG",
     }  # fmt: skip
     commands = [
         RemotingCommand.request(RequestCode.PULL_MESSAGE, {**header, "queueId": str(queue)})
@@ -255,6 +235,30 @@ async def test_a_pull_costs_what_it_did(parts: str, brokers: Brokers) -> None:
     reads = [pulls(offset) for offset in range(0, 16 * MESSAGES_A_PULL, MESSAGES_A_PULL)]
     seen = await counted(lambda: feed(broker, reads, 4), len(reads) * 4 * MESSAGES_A_PULL)
     check(f"pull, {parts}", seen)
+
+
+@pytest.mark.parametrize("tags", ["*", "A || B"])
+async def test_a_pull_that_is_woken_reads_the_log_once(tags: str, brokers: Brokers) -> None:
+    """A pull waits at the end of each queue; what comes is looked at for each of them once."""
+    broker = await brokers.start("master", mapped_file_size_commit_log=16 << 20)
+    await feed(broker, [sends()], REQUESTS_A_READ)
+    connection, transport = connect(broker)
+    connection.data_received(pulls(REQUESTS_A_READ // 4, wait_ms=60_000, tags=tags))
+    assert transport.replies == 0
+    looks: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_qualname == "StoreReader.get":
+            looks.append(frame.f_code.co_qualname)
+
+    sys.setprofile(profile)
+    try:
+        await feed(broker, [sends(tags="A")], REQUESTS_A_READ)
+        await transport.answered(4)
+    finally:
+        sys.setprofile(None)
+    connection.connection_lost(None)
+    assert len(looks) == 4
 
 
 async def test_a_replicated_send_costs_what_it_did(parts: str, brokers: Brokers) -> None:

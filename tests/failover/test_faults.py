@@ -1,9 +1,10 @@
-"""Faults besides a killed master, with real processes: a full disk, a master that hears nobody, and
-an election that only an operator may ask for."""
+"""Faults besides a killed master, with real processes: a full disk, a master that hears nobody, an
+election that only an operator may ask for, a controller and a name server that stand still."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.failover_group import TOPIC, Group, Load, first_send, read_all, run
 from support.ha_load import send_command
 from support.processes import wait_until
 from twinlog.client import Producer
+from twinlog.remoting import fastjson
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -117,3 +119,36 @@ async def elect_by_the_operator(group: Group, slave: Any) -> None:
             if answer.code == ResponseCode.SUCCESS:
                 return
             await asyncio.sleep(0.1)
+
+
+async def addresses(group: Group) -> set[str]:
+    """Of all brokers in the route."""
+    answer = await ask(group.namesrv.address, RequestCode.GET_BROKER_CLUSTER_INFO)
+    table = fastjson.loads(answer.body)["brokerAddrTable"]
+    return {address for data in table.values() for address in data["brokerAddrs"].values()}
+
+
+async def test_nobody_is_silent_because_name_server_and_controller_stood_still(
+    tmp_path: Path,
+) -> None:
+    """Long enough for every limit, and for brokers to hang up and dial again."""
+    with running_group(tmp_path, 2) as group:
+        async with Producer("load", name_server=group.namesrv.address) as producer:
+            await first_send(producer)
+        group.wait_in_sync()
+        epoch, everybody = group.epoch, {broker.address for broker in group.brokers}
+        await asyncio.to_thread(
+            wait_until, lambda: asyncio.run(addresses(group)) == everybody, "a route"
+        )
+        stood = (group.namesrv, group.controller)
+        for process in stood:
+            process.suspend()
+        await asyncio.sleep(11)
+        for process in stood:
+            process.resume()
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            assert await addresses(group) == everybody
+            await asyncio.sleep(0.02)
+        assert group.epoch == epoch
+        assert len(group.members) == 2

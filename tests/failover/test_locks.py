@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -85,5 +86,27 @@ async def test_without_a_lease_a_renewal_needs_the_other_replicas(tmp_path: Path
         second.ha.stand_down("cut by a test")
         await until(lambda: not first.ha.acks.replicas)
         answer = await group.brokers.call(first, RequestCode.LOCK_BATCH_MQ, body=lock_body("one"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "not confirmed by the group" in (answer.remark or "")
+
+
+async def test_what_the_next_master_confirms_does_not_grant_what_the_last_one_was_asked(
+    tmp_path: Path,
+) -> None:
+    """The place of the lock's record in the log has another record by then."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair(slave_timeout=60_000)
+        manager, replication = first.replicas, first.ha.group
+        assert manager is not None
+        assert replication is not None
+        await group.controller.stop()
+        second.ha.stand_down("cut by a test")
+        await until(lambda: not first.ha.acks.replicas)
+        call = group.brokers.call(first, RequestCode.LOCK_BATCH_MQ, body=lock_body("one"))
+        asked = asyncio.create_task(call)
+        await until(lambda: first.locks.snapshot() != [])
+        manager.met(replication.epoch + 1)
+        replication.told_confirmed(first.store.commit_log.max_offset + 1_000)
+        answer = await asked
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "not confirmed by the group" in (answer.remark or "")

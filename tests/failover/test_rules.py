@@ -160,7 +160,7 @@ async def test_r7_only_members_are_elected(tmp_path: Path) -> None:
         await group.brokers.end(first)
         await until(lambda: not second.ha.is_linked)
         await until(lambda: any(
-            event["event"] == "not-elected" for event in group.controller.journal.read()
+            event["event"] == "not-elected" for event in group.controller.events.select()
         ))  # fmt: skip
         assert not second.role.is_master
         assert group.record.sync_state_set == {1}
@@ -375,7 +375,7 @@ async def test_a_disk_that_promises_less_than_the_group_is_not_taken(tmp_path: P
         await until(lambda: first.role.is_master)
         second = await group.start("second")
         reasons: list[str] = []
-        second.on_failure = reasons.append
+        second.on_end = reasons.append
         await until(lambda: reasons)
         assert "promises SYNC_FLUSH" in reasons[0]
 

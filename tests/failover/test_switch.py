@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
+import httpx
+
 from support.failover_group import Load, first_send, read_all, running_group, switch
+from support.processes import wait_until
+from support.twinlog_servers import TwinlogBroker, http_address
 from twinlog.client import Producer
+
+
+def measured_id(broker: TwinlogBroker) -> str:
+    text = httpx.get(f"http://{http_address(broker)}/metrics").text
+    return re.findall(r'twinlog_healthy\{broker_id="([^"]*)"', text)[0]
 
 
 async def test_switches_under_load_fail_no_call_and_lose_nothing(tmp_path: Path) -> None:
@@ -25,6 +35,9 @@ async def test_switches_under_load_fail_no_call_and_lose_nothing(tmp_path: Path)
                 await asyncio.to_thread(group.wait_in_sync)
             load.stop()
             await running
+        (slave,) = (broker for broker in group.brokers if broker is not group.master)
+        wait_until(lambda: measured_id(slave) == str(group.id_of(slave)), "metrics name the slave")
+        assert measured_id(group.master) == "0"
         assert load.failed == []
         wanted = set(load.acknowledged)
         assert wanted - set(await read_all(group.namesrv.address, wanted)) == set()

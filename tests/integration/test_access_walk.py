@@ -9,11 +9,10 @@ of it is refused, nothing is changed by it; then the account that may does the s
 from __future__ import annotations
 
 import json
-import random
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,9 +27,6 @@ from support.twinlog_servers import (
     start_twinlog_controller,
     start_twinlog_namesrv,
 )
-from twinlog.broker.server import build_broker
-from twinlog.controller.processor import ControllerProcessor
-from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting import codec, fastjson
 from twinlog.remoting.bodies.registration import (
     RegisterBrokerBody,
@@ -42,8 +38,7 @@ from twinlog.remoting.codes import RequestCode as Code
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.request_table import Row
 from twinlog.remoting.signing import AclSigner
-from twinlog.runtime.config import BrokerConfig, NamesrvConfig
-from twinlog.testing.simdisk import SimDisk
+from twinlog.testing.request_rows import broker_rows, controller_rows, namesrv_rows
 
 RULES = """\
 globalWhiteRemoteAddresses: []
@@ -243,22 +238,6 @@ def send(world: World, topic: str, properties: str) -> int:
     return int(answer.ext()["msgId"][-16:], 16)
 
 
-async def broker_rows() -> list[Row[Any]]:
-    config = BrokerConfig(store_path_root_dir="/store", acl_enable=True, rocketmq_home="/rules")
-    broker = build_broker(config, rng=random.Random(1), disk=SimDisk())
-    await broker.client.close()
-    return list(broker.requests.table)
-
-
-def namesrv_rows() -> list[Row[Any]]:
-    config = NamesrvConfig(listen_port=0, kv_config_path="/kv", config_store_path="/properties")
-    return list(build_namesrv(config, disk=SimDisk()).processor.table)
-
-
-def controller_rows() -> list[Row[Any]]:
-    return list(ControllerProcessor(cast(Any, None)).table)
-
-
 def controller_state(world: World) -> dict[str, Any]:
     """What it has written and what it shows; nobody sends heartbeats, so nothing moves."""
     directory = world.controller.directory / "controller"
@@ -344,7 +323,7 @@ def walk_entitled(world: World, port: int, rows: list[Row[Any]]) -> list[Any]:
 
 
 async def test_every_code_of_the_broker(world: World) -> None:
-    rows = await broker_rows()
+    rows = await broker_rows(acl_enable=True, rocketmq_home="/rules")
     assert len(rows) > 60
     for port in (world.broker.port, world.broker.port - 2):
         before = broker_state(world)

@@ -1,9 +1,12 @@
-"""A broker whose real disk is full: it lives, consumers drain, and it starts there, too."""
+"""A broker whose real disk is full or read-only: it lives, and consumers drain.
+
+It starts on a full disk, too. A store that cannot be written at all is refused at the start.
+"""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,21 @@ def mount(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs the right to mount a tmpfs")
     yield path
     subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+def read_only(mount: Path) -> Callable[[], object]:
+    """What is open stays open; nothing new can be written. Returns the way back."""
+    store, view = str(mount / "store"), str(mount / "view")
+    (mount / "view").mkdir(exist_ok=True)
+    for command in (["--bind", store, view], ["-o", "remount,ro,bind", view]):
+        subprocess.run(["mount", *command], check=True)
+    # In one step: between two of them the broker would open files in it.
+    subprocess.run(["mount", "--bind", view, store], check=True)
+    return lambda: subprocess.run(["umount", "-l", store, view], check=True)
+
+
+def full(mount: Path) -> Callable[[], object]:
+    return fill(mount).unlink
 
 
 def fill(mount: Path) -> Path:
@@ -91,20 +109,25 @@ def committed(peer: RawPeer, group: str) -> str | None:
     return peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, header).ext().get("offset")
 
 
-def test_a_disk_that_is_full_for_a_while(mount: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "reason"), [(full, "No space left"), (read_only, "Read-only file system")]
+)
+def test_a_disk_that_cannot_be_written_for_a_while(
+    mount: Path, tmp_path: Path, spoil: Callable[[Path], Callable[[], object]], reason: str
+) -> None:
     with process_group() as group:
         broker = start(mount, tmp_path, group)
         with RawPeer(broker.port) as peer:
             for _ in range(50):
                 assert send(peer, "t").code == 0
-            filler = fill(mount)
+            mend = spoil(mount)
             assert drain(peer, "new") == 50
             refused = send(peer, "new-topic")
             assert refused.code in (1, 14)
             assert refused.remark
             wait_until(lambda: "notSaved offsets" in unsaved(peer), "offsets cannot be saved")
-            assert "No space left" in unsaved(peer)["notSaved offsets"]
-            filler.unlink()
+            assert reason in unsaved(peer)["notSaved offsets"]
+            mend()
             wait_until(lambda: not unsaved(peer), "everything is saved")
             wait_until(lambda: send(peer, "new-topic").code == 0, "sends again")
             assert broker.is_alive
@@ -135,3 +158,17 @@ def test_a_broker_that_starts_on_a_full_disk(mount: Path, tmp_path: Path) -> Non
             wait_until(lambda: send(peer, "t").code == 0, "sends again")
             assert committed(peer, "g") == "50"
             assert again.is_alive
+
+
+def test_a_read_only_store_refuses_the_start(mount: Path, tmp_path: Path) -> None:
+    with process_group() as group:
+        broker = start(mount, tmp_path, group)
+        assert broker.stop() == 0
+        mend = read_only(mount)
+        with pytest.raises(AssertionError, match=r"ended with 1 .*\n.*cannot write to storePath"):
+            broker.restart()
+        mend()
+        again = broker.restart()
+        group.add(again)
+        with RawPeer(again.port) as peer:
+            assert send(peer, "t").code == 0

@@ -17,6 +17,7 @@ from twinlog.broker.server import Broker
 from twinlog.remoting import codec, fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.runtime.disk import write_atomically
 from twinlog.testing.simdisk import SimDisk
 
 COUNT = 400
@@ -108,6 +109,46 @@ async def test_a_thousand_new_groups_cost_a_handful_of_saves(brokers: Brokers) -
     again = await start(others, power_cut(disk))
     assert {f"new-{number}" for number in range(COUNT)} <= set(again.groups.table)
     await others.stop()
+
+
+class CountingDisk(SimDisk):
+    """How often a file was replaced."""
+
+    replaced = 0
+
+    def rename(self, old: str, new: str) -> None:
+        self.replaced += new == "/broker.conf"
+        super().rename(old, new)
+
+
+async def test_changes_of_the_configuration_share_their_writes(brokers: Brokers) -> None:
+    disk = CountingDisk()
+    write_atomically(disk, "/broker.conf", b"brokerName=a\n")
+    disk.replaced = 0
+    broker = await start(brokers, disk, config_path="/broker.conf")
+    code = RequestCode.UPDATE_BROKER_CONFIG
+    frames = [
+        request(code, {}, b"fileReservedTime=%d\n" % number, opaque=number)
+        for number in range(1, COUNT + 1)
+    ]
+    answers = await pipelined(broker, frames)
+    assert {answer.code for answer in answers} == {0}
+    assert disk.replaced < SAVES_MAX
+    left = power_cut(disk).read_bytes("/broker.conf").decode()
+    assert left == f"brokerName=a\nfileReservedTime={COUNT}\n"
+
+
+async def test_a_change_that_cannot_be_written_is_written_with_the_next(brokers: Brokers) -> None:
+    disk = SimDisk()
+    write_atomically(disk, "/broker.conf", b"brokerName=a\n")
+    broker = await start(brokers, disk, config_path="/broker.conf")
+    disk.fail("pwritev", path="broker.conf", number=errno.ENOSPC)
+    code = RequestCode.UPDATE_BROKER_CONFIG
+    answer = await brokers.call(broker, code, body=b"fileReservedTime=7\n")
+    assert answer.code == 1
+    assert "holds until the next start" in (answer.remark or "")
+    assert (await brokers.call(broker, code, body=b"deleteWhen=05\n")).code == 0
+    assert disk.read_bytes("/broker.conf") == (b"brokerName=a\nfileReservedTime=7\ndeleteWhen=05\n")
 
 
 async def test_sends_to_a_new_topic_keep_their_order_while_it_is_saved(brokers: Brokers) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.certificates import Certificates, make_certificates
+from support.ha_load import Load
 from support.processes import wait_until
 from support.twinlog_servers import (
     TwinlogBroker,
@@ -96,7 +97,7 @@ def test_what_cannot_be_read_stays_as_it_was(
     assert shown_certificate(server.port) != first
 
 
-def test_a_hang_up_while_it_starts_ends_nothing(tmp_path: Path) -> None:
+def test_hang_ups_while_it_starts_and_under_load_end_nothing(tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
     server = start_twinlog_broker(
         tmp_path / "b", wait=False, mappedFileSizeCommitLog=1 << 20, twinlogLogFile=log
@@ -106,6 +107,14 @@ def test_a_hang_up_while_it_starts_ends_nothing(tmp_path: Path) -> None:
         os.kill(server.pid, signal.SIGHUP)
     try:
         server.wait_for_text("twinlog broker ready")
+        load = Load(server.address)
+        load.start()
+        for _ in range(20):
+            before = load.count()
+            hang_up(server, log)
+            wait_until(lambda b=before: load.count() > b, "sends go on")  # type: ignore[misc]
+        load.finish()
+        assert set(load.acked.values()) == {0}
         assert server.stop() == 0
     finally:
         server.kill()

@@ -16,6 +16,7 @@ from twinlog.broker.server import Broker
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
+from twinlog.store.integrity.damage import place_of
 
 pytestmark = pytest.mark.timeout(240)
 CONFIG: dict[str, Any] = {
@@ -166,6 +167,39 @@ async def test_without_a_good_copy_the_place_is_named_and_the_rest_is_served(
     assert await bodies_served(brokers, master) == set(bodies)
 
 
+async def test_a_damaged_record_spoils_neither_its_entry_nor_the_index(brokers: Brokers) -> None:
+    """Tags and keys have no CRC. While nobody can say what they were, what was made from them when
+    they were right stays."""
+    rng = random.Random(8)
+    master, slave = await running_pair(brokers, twinlog_damage_wait_millis=0)
+    await fill(brokers, master, slave, rng)
+    await scrubbed(master)
+    await brokers.end(slave)
+    path, before = Path(master.store.commit_log.segments.segments[0].path), derived(master)
+    for name, value in ((b"KEYS", b"k30"), (b"TAGS", b"a")):
+        at = path.read_bytes().index(name + b"\x01" + value + b"\x02", 30_000)
+        flip_bit(path, at + len(name) + 1, rng)
+    await scrubbed(master)
+    assert derived(master) == before
+    status = fastjson.loads(bytes((await brokers.call(master, RequestCode.TWINLOG_SCRUB)).body))
+    assert status["indexUnchecked"]
+    slave = await brokers.slave(master, **CONFIG)
+    copies = master.scrubber.healer.replicas
+    await until(lambda: [copy.name for copy in copies()] == [slave.address])
+    await scrubbed(master)
+    await scrubbed(master)
+    assert not master.store.damage.places
+    assert derived(master) == before
+    assert master.scrubber.index_check.unchecked == []
+
+
+def derived(broker: Broker) -> dict[str, bytes]:
+    """The files that follow from the log."""
+    root = Path(broker.store.root)
+    files = [*root.glob("consumequeue/t/*/*"), *root.glob("index/*")]
+    return {str(file): file.read_bytes() for file in sorted(files)}
+
+
 async def test_a_broker_without_replicas_goes_on_behind_damage_at_once(brokers: Brokers) -> None:
     """Nobody has a good copy, so that waiting for one in the first seconds would help nobody."""
     rng = random.Random(11)
@@ -180,6 +214,14 @@ async def test_a_broker_without_replicas_goes_on_behind_damage_at_once(brokers: 
     assert (answer.code, answer.ext()["nextBeginOffset"]) == (20, "6")
     assert "is damaged" in answer.remark
     assert await bodies_served(brokers, master) == set(bodies) - {bodies[5]}
+
+
+async def test_a_scrub_that_is_turned_off_walks_once_when_it_is_asked(brokers: Brokers) -> None:
+    """`twinlog store verify --online` waits for the end of that pass."""
+    master = await brokers.master(**{**CONFIG, "namesrv_addr": None}, twinlog_scrub_enable=False)
+    assert (await brokers.send(master, topic="t")).code == 11  # No slave.
+    await scrubbed(master)
+    assert not master.scrubber.is_hurried
 
 
 async def test_a_reader_waits_until_its_message_is_healed(brokers: Brokers) -> None:
@@ -208,3 +250,29 @@ async def met(brokers: Brokers, broker: Broker) -> str:
                 return f"{topic}-{queue_id}"
             offset = int(answer.ext()["nextBeginOffset"])
     raise AssertionError("no damage was met")
+
+
+async def test_a_file_that_expires_while_it_is_digested_ends_nothing(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = await brokers.master(
+        **{**CONFIG, "namesrv_addr": None}, mapped_file_size_commit_log=4096
+    )
+    scrubber, log = master.scrubber, master.store.commit_log
+    for number in range(20):
+        await brokers.send(master, b"%02d" % number + b"." * 500, topic="t")
+    await until(lambda: master.store.flushed.value > 4096 < master.store.dispatched.value)
+    real = scrubber._digest
+
+    async def digest(begin: int, size: int) -> bytes:
+        if log.min_offset == begin:
+            log.remove_first()
+        return await real(begin, size)
+
+    monkeypatch.setattr(scrubber, "_digest", digest)
+    damage = place_of(log.min_offset, 4096, "a test")
+    damage.is_range = True
+    scrubber._seal_at = log.min_offset
+    await scrubber._seal()
+    assert log.min_offset == 4096
+    assert await scrubber._heal(damage), "what is gone is not damaged any more"

@@ -196,6 +196,42 @@ def test_made_master_by_hand_the_shorter_of_two_slaves_does_not_start(tmp_path: 
         assert facts(trio.slave)["brokerRole"] == "SYNC_MASTER"
 
 
+def test_of_diverged_logs_the_later_promotion_is_chosen_not_the_longer_log(tmp_path: Path) -> None:
+    with running_trio(tmp_path) as trio:
+        send_many(trio.master, 3, b"first")
+        # The master goes on alone for a while: nothing of it is acknowledged, all of it is longer.
+        assert trio.slave.stop() == trio.second.stop() == 0
+        alone = [send_once(trio.master.address, b"alone%03d" % n * 400).code for n in range(4)]
+        assert alone == [11] * 4
+        trio.master.kill()
+        trio.slave, trio.second = trio.restart(trio.slave), trio.restart(trio.second)
+        wait_until(lambda: set(registered(trio)) == {1, 2}, "both slaves are registered")
+        promote(trio, "--yes", "--to", 1).ok()
+        wait_until(lambda: replica_count(trio.slave) == 1, "the other slave follows")
+        acknowledged = send_many(trio.slave, 10, b"acked")
+        newest = facts(trio.slave)["promotion"]
+        wait_until(lambda: facts(trio.second)["promotion"] == newest, "it knows the promotion")
+        trio.slave.kill()
+        left_by_second(trio)
+        old = trio.restart(trio.master, brokerRole="SLAVE", brokerId=3)
+        wait_until(lambda: set(registered(trio)) == {2, 3}, "two copies are registered")
+        assert facts(old)["logEnd"] > facts(trio.second)["logEnd"]
+        dry = promote(trio, "--dry-run", "-o", "json")
+        assert dry.json["target"] == trio.second.address, dry.err
+        assert "diverged" in dry.err
+        assert dry.json["lost_messages"] is None
+        # Who asks for the longer one is told which one it is.
+        wrong = promote(trio, "--to", 3, "--yes")
+        assert wrong.code == 1
+        later = f"Promote {trio.second.address} (brokerId 2): it has followed the later promotion"
+        assert later in wrong.err
+        done = promote(trio, "--force", "broker-a", "--yes", "-o", "json").ok().json
+        assert done["target"] == trio.second.address
+        wait_until(lambda: replica_count(trio.second) == 1, "the old master follows")
+        assert set(acknowledged) <= bodies_of(trio.second)
+        assert set(acknowledged) <= bodies_of(old)
+
+
 def left_by_second(trio: Trio) -> None:
     wait_until(lambda: not facts(trio.second)["isLinked"], "the other slave lost its master")
     wait_until(lambda: 0 not in registered(trio), "the name server lost the master")
@@ -259,6 +295,83 @@ def test_an_old_master_does_not_become_a_second_one(tmp_path: Path) -> None:
         slave = pair.restart(pair.master, brokerRole="SLAVE", brokerId=1)
         wait_until(lambda: replica_count(pair.slave) == 1, "the old master follows")
         assert facts(slave)["promotion"] >= 0
+
+
+def become_master(broker: TwinlogBroker) -> None:
+    """What `twinlog ha promote` sends at its end."""
+    end = facts(broker)["logEnd"]
+    header = {"brokerName": "broker-a", "brokerRole": "SYNC_MASTER", "logEnd": end}
+    assert ask(broker.address, RequestCode.TWINLOG_PROMOTE, header).code == 0
+
+
+def roles_of(*brokers: TwinlogBroker) -> list[str]:
+    """Sorted; empty while one of them does not answer."""
+    try:
+        return sorted(facts(broker)["brokerRole"] for broker in brokers)
+    except (OSError, AssertionError):
+        return []
+
+
+def test_the_loser_of_a_race_of_promotions_is_a_slave_again(tmp_path: Path) -> None:
+    with running_trio(tmp_path) as trio:
+        acknowledged = send_many(trio.master, 5)
+        trio.master.kill()
+        left_by_master(trio)
+        left_by_second(trio)
+        become_master(trio.slave)
+        become_master(trio.second)
+        both = (trio.slave, trio.second)
+        wait_until(lambda: roles_of(*both) == ["SLAVE", "SYNC_MASTER"], "one of them has won")
+        winner, loser = sorted(both, key=lambda b: facts(b)["brokerRole"], reverse=True)
+        wait_until(lambda: replica_count(winner) == 1, "the loser follows the winner")
+        assert winner.popen.poll() is loser.popen.poll() is None
+        assert role_in_file(loser) == ("SLAVE", "1" if loser is trio.slave else "2")
+        assert set(acknowledged) <= bodies_of(loser)
+        wait_until(lambda: registered(trio)[0] == winner.address, "the route leads to the winner")
+        assert send_once(winner.address, b"more").code == 0
+
+
+def test_two_that_were_promoted_without_a_name_server_end_as_a_pair(tmp_path: Path) -> None:
+    """Neither can see the other at its start, so both serve, until a name server has both."""
+    with running_trio(tmp_path, twinlogReturnAsSlave="true") as trio:
+        acknowledged = send_many(trio.master, 5)
+        trio.master.kill()
+        left_by_master(trio)
+        left_by_second(trio)
+        trio.namesrv.suspend()
+        become_master(trio.slave)
+        become_master(trio.second)
+        both = (trio.slave, trio.second)
+        wait_until(lambda: roles_of(*both) == ["SYNC_MASTER"] * 2, "both are masters")
+        later = max(both, key=lambda broker: facts(broker)["promotion"])
+        trio.namesrv.resume()
+        wait_until(lambda: roles_of(*both) == ["SLAVE", "SYNC_MASTER"], "one of them has won")
+        assert facts(later)["brokerRole"] == "SYNC_MASTER"
+        wait_until(lambda: replica_count(later) == 1, "the loser follows the winner")
+        assert set(acknowledged) <= bodies_of(both[0]) & bodies_of(both[1])
+        wait_until(lambda: registered(trio).get(0) == later.address, "the route leads to it")
+        assert send_once(later.address, b"more").code == 0
+
+
+def test_a_replaced_master_returns_as_a_slave_by_the_command_that_it_names(tmp_path: Path) -> None:
+    with running_trio(tmp_path) as trio:
+        acknowledged = send_many(trio.master, 5)
+        trio.master.kill()
+        left_by_master(trio)
+        left_by_second(trio)
+        promote(trio, "--yes", "--to", 1).ok()
+        old = TwinlogBroker.start_as_it_is(trio.master, wait=False)
+        trio.group.add(old)
+        assert old.wait() == 1, old.tail()
+        command = f"twinlog broker -c {trio.master.directory / 'broker.conf'} --as-slave"
+        assert command in old.output()
+        back = TwinlogBroker.start_as_it_is(trio.master, arguments=["--as-slave"])
+        trio.group.add(back)
+        wait_until(lambda: replica_count(trio.slave) == 2, "both slaves follow")
+        # The new master is 0 now, and the other slave 2.
+        assert role_in_file(back) == ("SLAVE", "1")
+        assert set(acknowledged) <= bodies_of(back)
+        assert send_once(trio.slave.address, b"more").code == 0
 
 
 def test_a_slave_whose_disk_was_replaced_is_not_promoted_as_if_it_had_everything(
@@ -326,10 +439,12 @@ def test_a_promotion_that_was_killed_is_void_when_the_others_went_on(tmp_path: P
         acknowledged = send_many(trio.master, 10, b"acked")
         trio.master.kill()
         left_by_second(trio)
-        late = TwinlogBroker.start_as_it_is(trio.slave, wait=False)
+        # It takes its promotion back, and is the slave that it was.
+        late = TwinlogBroker.start_as_it_is(trio.slave)
         trio.group.add(late)
-        assert late.wait() == 1, late.tail()
         assert f"the replica {trio.second.address} has" in late.output()
+        assert facts(late)["brokerRole"] == "SLAVE"
+        assert role_in_file(late) == ("SLAVE", "1")
         assert set(acknowledged) <= bodies_of(trio.second)
 
 

@@ -16,7 +16,12 @@ MASTER: dict[str, Any] = {**TWIN, "broker_role": "ASYNC_MASTER"}
 def killed(brokers: Brokers, name: str, image: str, topics: bytes) -> None:
     """What a kill would leave of the store `name`, as another store; its topics not saved since
     they were `topics`."""
-    shutil.copytree(brokers.directory / name, brokers.directory / image)
+    while True:
+        try:
+            shutil.copytree(brokers.directory / name, brokers.directory / image)
+            break
+        except shutil.Error:  # A file that was saved beside its old one meanwhile: as it is now.
+            shutil.rmtree(brokers.directory / image)
     for file in (brokers.directory / image / "config").glob("topics.json*"):
         file.write_bytes(topics)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import struct
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
@@ -275,3 +276,86 @@ async def _retention_and_kill() -> None:
 def test_numbers_are_saved_before_retention_takes_their_records() -> None:
     """Within the five seconds between two checkpoints a file may be filled and deleted."""
     asyncio.run(_retention_and_kill())
+
+
+QUEUE = f"{ROOT}/consumequeue/T/0"
+ENTRY_SIZE = 20
+WRONG_ENTRIES = {  # What a place in a consume queue may hold that is no entry of a message.
+    "filler": (0, 0x7FFFFFFF),
+    "zeros": (0, 0),
+    "negative": (-1, -5),
+    "beyond the log": (1 << 40, 100),
+    "before the run": (0, 10),
+    "endless": (0, -1),
+}
+
+
+async def _sends_of_many_sizes(rng: random.Random) -> tuple[Node, dict[Mark, tuple[int, int]]]:
+    """Runs of both producers with others between them; where each marked record is."""
+    node = Node()
+    await node.open()
+    places: dict[Mark, tuple[int, int]] = {}
+    numbers = dict.fromkeys(PRODUCERS, 0)
+    for number in range(300):
+        if rng.random() < 0.2:
+            node.store.put(message(number, queue_id=rng.choice(QUEUES), size=900))
+            continue
+        producer = rng.choice(PRODUCERS[: rng.choice((1, 2))])
+        mark = Mark(producer, 0, numbers[producer], 0, "T")
+        numbers[producer] += 1
+        one = message(number, queue_id=0, size=rng.choice((10, 700)))
+        one.properties += f"\x02{ONCE_NAME}{mark.text()}".encode()
+        result = node.store.put(one)
+        node.once.stored(mark, result, is_elsewhere=False)
+        places[mark] = (result.physical_offset, result.end_offset)
+    node.write()
+    await node.store.flush_service.flush()
+    return node, places
+
+
+def _check_places(node: Node, places: dict[Mark, tuple[int, int]]) -> None:
+    """What a repeat waits for covers its record, and is never more than there is."""
+    for mark, (start, end) in places.items():
+        place = node.once.place(mark) or node.once.forgotten_place(mark)
+        assert end <= place.safe_end <= node.store.commit_log.max_offset, (mark, place)
+        assert place.physical_offset in (-1, start), (mark, place)
+
+
+async def _retention_and_lost_queue(seed: int) -> None:
+    rng = random.Random(seed)
+    node, places = await _sends_of_many_sizes(rng)
+    _check_places(node, places)
+    node.store.cleaner.execute_delete_files_manually()
+    node.clock.advance(100 * 3_600_000)
+    await node.store.cleaner.clean()
+    assert node.store.commit_log.min_offset > 0
+    await node.store.stop()
+    node.disk.remove_tree(QUEUE)
+    await node.open()
+    _check_places(node, places)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_repeat_of_what_retention_took_waits_for_nothing_that_never_comes(seed: int) -> None:
+    """A queue that was made again begins with entries of 2 GiB; repeats waited for their end."""
+    _in_loop(_retention_and_lost_queue(seed))
+
+
+async def _wrong_entries(content: tuple[int, int], seed: int) -> None:
+    rng = random.Random(seed)
+    node, places = await _sends_of_many_sizes(rng)
+    await node.store.stop()
+    await node.open()
+    for name in node.disk.list(QUEUE):
+        file = node.disk.open(f"{QUEUE}/{name}")
+        size = file.size()
+        for at in range(0, size - ENTRY_SIZE + 1, ENTRY_SIZE):
+            if rng.random() < 0.5:
+                file.pwritev([struct.pack(">qiq", *content, 0)], at)
+    _check_places(node, places)
+
+
+@pytest.mark.parametrize("name", WRONG_ENTRIES)
+def test_a_damaged_queue_does_not_say_what_a_repeat_waits_for(name: str) -> None:
+    for seed in range(3):
+        _in_loop(_wrong_entries(WRONG_ENTRIES[name], seed))

@@ -23,6 +23,7 @@ from twinlog.broker.pair.service import PairService
 from twinlog.broker.pair.shorter_log import ShorterLog
 from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.pair.slave_synchronize import SlaveSynchronize
+from twinlog.broker.pair.step_back import StepBack
 from twinlog.broker.pair.succession import Succession
 from twinlog.broker.processors.client_manage import notify_members
 from twinlog.broker.processors.pull import PullMessageProcessor
@@ -148,18 +149,7 @@ def build_services(broker: Broker) -> None:
     broker.scrubber.at_start.append(broker.table_check.run)
     broker.scrubber.at_end.append(broker.table_check.run)
     broker.table_check.tables = [Table(table.file, table.saver) for table in tables]
-    broker.transactions = TransactionalMessageService(
-        config,
-        store=broker.store,
-        replies=broker.replies,
-        topics=broker.topics,
-        offsets=broker.offsets,
-        producers=broker.producers,
-        stats=broker.stats,
-        clock=broker.clock,
-        host=store_host(config),
-        failures=broker.failures,
-    )
+    broker.transactions = TransactionalMessageService(broker)
     broker.registration = Registration(
         config,
         client=broker.client,
@@ -172,28 +162,18 @@ def build_services(broker: Broker) -> None:
     )
     broker.pair = _build_pair(broker)
     broker.succession = _build_succession(broker)
+    broker.registration.on_rival = broker.succession.met_rival
     broker.replica_ranges = _build_replica_ranges(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
+    broker.ha.on_linked = broker.succession.linked
     broker.store.on_queues_cut = broker.queues_were_cut
     if broker.ha.catch_up is not None:
         broker.ha.catch_up.on_own_cut = lambda end, reason: broker.replies.give_up(reason)
     broker.pulls = PullMessageProcessor(
-        config,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        filters=broker.filters,
-        stats=broker.stats,
-        store_stats=broker.store_stats,
-        clock=broker.clock,
-        skip_guard=broker.skip_guard,
+        broker,
         offset_moved=OffsetMovedEvents(
             config, broker.store, broker.clock, store_host(config)
         ).record,
-        failures=broker.failures,
-        role=broker.role,
     )
     if broker.role.is_controlled:
         broker.relay = broker.requests.relay = Relay(broker)
@@ -216,6 +196,12 @@ def _build_replica_ranges(broker: Broker) -> ReplicaRanges:
 
 
 def _build_succession(broker: Broker) -> Succession:
+    broker.step_back = StepBack(
+        broker.config,
+        disk=broker.disk,
+        identity=broker.identity,
+        restart=lambda reason: broker.on_restart(reason),
+    )
     return Succession(
         broker.config,
         disk=broker.disk,
@@ -227,7 +213,9 @@ def _build_succession(broker: Broker) -> Succession:
         master_address=lambda: broker.pair.synchronize.master_address,
         is_linked=lambda: broker.ha.is_linked,
         withdraw=broker.registration.withdraw,
-        fail=lambda reason: broker.on_failure(reason),
+        fail=lambda reason: broker.on_end(reason),
+        step_back=broker.step_back,
+        tasks=broker.tasks,
         role=broker.role,
     )
 
@@ -237,7 +225,7 @@ def _build_replicas(broker: Broker) -> ReplicasManager:
     stored = StoredGroup(
         broker.disk, config.store_path_root_dir, config.broker_cluster_name, config.broker_name
     )
-    link = ControllerLink(broker.client, config.controller_addresses)
+    link = ControllerLink(broker.client, config)
     return ReplicasManager(broker, stored, link, broker.identity.new_token)
 
 

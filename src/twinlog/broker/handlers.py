@@ -1,8 +1,8 @@
 """Which handler answers which request code, who may ask and how much: the table of the broker.
 
 A new feature is a module in `processors` and a row here; a row without an access rule (they are in
-`acl_guard.py`) or without a limit of the body cannot be made. Each processor gets what it needs
-through its constructor.
+`acl_guard.py`) or without a limit of the body cannot be made. A processor takes the parts of the
+broker that it needs in its constructor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.broker import acl_guard as rules
 from twinlog.broker.group.requests import group_rows
-from twinlog.broker.host import store_host
 from twinlog.broker.pair.replica_rows import replica_rows
 from twinlog.broker.processors.admin_acl import AdminAclProcessor
 from twinlog.broker.processors.admin_clients import AdminClientsProcessor
@@ -57,7 +56,7 @@ from twinlog.remoting.request_table import (
     RequestTable,
     Row,
 )
-from twinlog.runtime.config_format import parse_properties
+from twinlog.runtime.config_format import parse_update
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
@@ -85,55 +84,23 @@ def _group_of_body(header: NoHeader, request: Request) -> str:
 
 def _keys_of_body(header: NoHeader, request: Request) -> str:
     """Names of the keys: a value may be a secret."""
-    return "keys=" + ",".join(sorted({entry.key for entry in parse_properties(request.body)}))
+    return "keys=" + ",".join(sorted(parse_update(request.body)))
 
 
 def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None) -> list[Row[Any]]:
-    config, code = broker.config, RequestCode
+    code = RequestCode
     send = SendMessageProcessor(
-        config,
-        role=broker.role,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        replies=broker.replies,
-        stats=broker.stats,
-        store_stats=broker.store_stats,
-        delay_levels=config.delay_levels,
-        clock=broker.clock,
+        broker,
         rng=rng,
-        store_host=store_host(config),
         once=SendOnce(broker.once, broker.replies),
-        remember_half=broker.transactions.remember,
         answer_when_routed=partial(answer_when_routed, broker.registration, broker.tasks),
     )
     if broker.guard is None:
         broker.server.lane = broker.vip_server.lane = send.lane(broker.pair.offset_return)
-    send_back = SendBackProcessor(
-        config,
-        role=broker.role,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        replies=broker.replies,
-        stats=broker.stats,
-        delay_levels=config.delay_levels,
-        rng=rng,
-    )
-    query = QueryMessageProcessor(config, store=broker.store)
+    send_back = SendBackProcessor(broker, rng=rng)
+    query = QueryMessageProcessor(broker)
     records = rules.RecordRules(broker.store)
-    consumer = ConsumerManageProcessor(
-        store=broker.store,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        locks=broker.locks,
-        clock=broker.clock,
-        memory_size=memory_size,
-        skip_guard=broker.skip_guard,
-        committed=broker.pair.committed,
-        role=broker.role,
-        is_surely_master=broker.is_surely_master,
-    )
+    consumer = ConsumerManageProcessor(broker, memory_size=memory_size)
     return [
         Row(
             code.SEND_MESSAGE,
@@ -245,18 +212,8 @@ def _transaction_rows(broker: Broker) -> list[Row[Any]]:
     """Transactions, and the replies of request-reply."""
     code = RequestCode
     records = rules.RecordRules(broker.store)
-    ends = EndTransactionProcessor(
-        broker.config, store=broker.store, transactions=broker.transactions, role=broker.role
-    )
-    replies = ReplyMessageProcessor(
-        broker.config,
-        store=broker.store,
-        topics=broker.topics,
-        producers=broker.producers,
-        replies=broker.replies,
-        clock=broker.clock,
-        host=store_host(broker.config),
-    )
+    ends = EndTransactionProcessor(broker)
+    replies = ReplyMessageProcessor(broker)
     return [
         Row(
             code.END_TRANSACTION,
@@ -293,25 +250,8 @@ def _transaction_rows(broker: Broker) -> list[Row[Any]]:
 def _client_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
     records = rules.RecordRules(broker.store)
-    clients = ClientManageProcessor(
-        broker.config,
-        producers=broker.producers,
-        consumers=broker.consumers,
-        groups=broker.groups,
-        topics=broker.topics,
-        filters=broker.filters,
-        clock=broker.clock,
-    )
-    admin = AdminClientsProcessor(
-        broker.config,
-        store=broker.store,
-        topics=broker.topics,
-        offsets=broker.offsets,
-        producers=broker.producers,
-        consumers=broker.consumers,
-        tasks=broker.tasks,
-        clock=broker.clock,
-    )
+    clients = ClientManageProcessor(broker)
+    admin = AdminClientsProcessor(broker)
     return [
         Row(code.HEART_BEAT, NoHeader, clients.heartbeat, rules.HEARTBEAT, LIST_BODY),
         Row(
@@ -383,18 +323,7 @@ def _client_rows(broker: Broker) -> list[Row[Any]]:
 
 def _topic_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
-    admin = AdminTopicsProcessor(
-        broker.config,
-        role=broker.role,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        stats=broker.stats,
-        registration=broker.registration,
-        tasks=broker.tasks,
-    )
+    admin = AdminTopicsProcessor(broker)
     return [
         Row(
             code.UPDATE_AND_CREATE_TOPIC,
@@ -473,31 +402,15 @@ def _topic_rows(broker: Broker) -> list[Row[Any]]:
 def _stats_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
     runtime = RuntimeInfo(
-        broker.config,
-        store=broker.store,
-        disk=broker.disk,
-        clock=broker.clock,
-        stats=broker.stats,
-        store_stats=broker.store_stats,
-        schedule=broker.schedule,
-        replies=broker.replies,
-        ha=broker.ha,
-        metadata=lambda: {**broker.pair.status(), **broker.failures.status()},
+        broker,
+        metadata=lambda: {
+            **broker.pair.status(),
+            **broker.table_check.status(),
+            **broker.failures.status(),
+        },
         unsaved=lambda: broker.saves.problems,
     )
-    admin = AdminStatsProcessor(
-        broker.config,
-        store=broker.store,
-        topics=broker.topics,
-        groups=broker.groups,
-        offsets=broker.offsets,
-        consumers=broker.consumers,
-        stats=broker.stats,
-        schedule=broker.schedule,
-        runtime_table=runtime.table,
-        broker_address=broker.address,
-        clock=broker.clock,
-    )
+    admin = AdminStatsProcessor(broker, runtime_table=runtime.table)
     return [
         Row(code.GET_BROKER_RUNTIME_INFO, NoHeader, admin.runtime_info, ANY_ACCOUNT, UNUSED_BODY),
         Row(
@@ -585,27 +498,9 @@ def _stats_rows(broker: Broker) -> list[Row[Any]]:
 def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
     code = RequestCode
 
-    admin = AdminConfigProcessor(
-        broker.config,
-        role=broker.role,
-        store=broker.store,
-        topics=broker.topics,
-        clock=broker.clock,
-        disk=broker.disk,
-        config_path=config_path,
-        changed=broker.config_changed,
-    )
+    admin = AdminConfigProcessor(broker, config_path=config_path)
     promotion = PromoteProcessor(
-        broker.config,
-        role=broker.role,
-        log=broker.store.commit_log,
-        ha=broker.ha,
-        identity=broker.identity,
-        succession=broker.succession,
-        disk=broker.disk,
-        tasks=broker.tasks,
-        config_path=config_path,
-        restart=lambda reason: broker.on_restart(reason),
+        broker, config_path=config_path, restart=lambda reason: broker.on_restart(reason)
     )
     return [
         Row(
@@ -660,12 +555,7 @@ def _config_rows(broker: Broker, config_path: str | None) -> list[Row[Any]]:
 
 def _acl_rows(broker: Broker) -> list[Row[Any]]:
     code = RequestCode
-    admin = AdminAclProcessor(
-        broker.config,
-        files=None if broker.guard is None else broker.guard.files,
-        clock=broker.clock,
-        broker_address=broker.address,
-    )
+    admin = AdminAclProcessor(broker, files=None if broker.guard is None else broker.guard.files)
     return [
         Row(
             code.UPDATE_AND_CREATE_ACL_CONFIG,

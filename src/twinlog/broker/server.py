@@ -13,15 +13,17 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from twinlog.broker.build import build_services, build_store, build_tables
 from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.descriptors import check_descriptors
 from twinlog.broker.dispatch import Dispatch
 from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
+from twinlog.broker.filter.sql92 import load_parser
 from twinlog.broker.group.relay import Relay
 from twinlog.broker.group.replicas import ReplicasManager
 from twinlog.broker.handlers import request_table
@@ -32,9 +34,10 @@ from twinlog.broker.pair.reseed import ask_for_reseed, reseed_if_asked
 from twinlog.broker.pair.service import PairService
 from twinlog.broker.pair.shorter_log import ShorterLog
 from twinlog.broker.pair.skip_guard import SkipGuard
+from twinlog.broker.pair.step_back import StepBack
 from twinlog.broker.pair.succession import NotTheMasterError, Succession
 from twinlog.broker.processors.pull import PullMessageProcessor
-from twinlog.broker.pull.hold import CHECK_INTERVAL_MS
+from twinlog.broker.pull.hold import CHECK_INTERVAL_MS, PullRequestHold
 from twinlog.broker.put.once_service import SWEEP_INTERVAL_MS, IdempotentSends
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.rng import Rng
@@ -86,12 +89,11 @@ from twinlog.runtime.tls import client_tls, server_tls
 from twinlog.runtime.turn import Turn
 from twinlog.store.integrity.format import check_format, write_format
 from twinlog.store.integrity.scrub import Scrubber
-from twinlog.store.message_store import MessageStore
+from twinlog.store.message_store import MEMORY_UNKNOWN, MessageStore
 from twinlog.store.recovery.recover import RecoveryReport
 
 _LOG = logging.getLogger("twinlog.broker")
 
-MEMORY_UNKNOWN = 24 << 30  # Apache's guess where the size of the memory cannot be known.
 _LOCK_SWEEP_MS = 60_000
 _NEVER_MS = 2**62
 _STATS_SAMPLE_MS = 1_000
@@ -125,6 +127,7 @@ class Broker:
     pair: PairService
     identity: StoreIdentity
     succession: Succession
+    step_back: StepBack
     skip_guard: SkipGuard
     shorter_log: ShorterLog
     ha: HAService
@@ -169,7 +172,7 @@ class Broker:
         # Asked for when the process must start again; the command that runs it sets this.
         self.on_restart: Callable[[str], None] = lambda reason: None
         # Asked for when the process must end, with the reason; set as above.
-        self.on_failure: Callable[[str], None] = lambda reason: None
+        self.on_end: Callable[[str], None] = lambda reason: None
         self._day = 0
         self._is_stopped = False
 
@@ -194,7 +197,7 @@ class Broker:
         )
 
     @property
-    def hold(self) -> Any:
+    def hold(self) -> PullRequestHold:
         return self.pulls.hold
 
     def is_surely_master(self) -> bool:
@@ -227,10 +230,6 @@ class Broker:
     def redispatch(self, connection: ServerConnection, request: Request) -> None:
         """Answer a request that was held back, outside of the turn that brought it."""
         connection.handle_again(self.requests.handle, request)
-
-    def flush_writes(self) -> None:
-        """End the turn now: what all connections have queued leaves."""
-        self.turn.run()
 
     # Life
 
@@ -279,13 +278,17 @@ class Broker:
         self.confirmed_file.load(self.store.commit_log.max_offset)
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
+        self.table_check.loaded(was_clean=self.recovery.was_clean)
         await self.store.start(self.tasks)
         write_format(self.disk, config.store_path_root_dir)
         self.scrubber.start(self.tasks, has_point=self.recovery.has_point)
         self.saves.start(self.tasks)
+        if config.enable_property_filter:
+            self.tasks.job("load-filter-parser", self.disk.run(load_parser))
         if self.replicas is not None:
             self.ha.prepare()
             self._show_confirmed()
+        self._recover_tables()
         self.pair.load(was_master=self.identity.has_led)
         self.ha.prepare(is_log_accepted=is_granted)
         if self.role.is_master:
@@ -318,6 +321,12 @@ class Broker:
         else:
             self.tasks.contained("learn-group", self.succession.learn)
 
+    def _recover_tables(self) -> None:
+        """Tables whose files were lost: the log may say what they held."""
+        for name in sorted(self.table_check.doubtful):
+            if count := self.pair.reader.recover(name):
+                self.table_check.recovered(name, count)
+
     def _show_confirmed(self) -> None:
         """In a controlled group: of a recovered log consumers see what is known as confirmed."""
         self.ha.begin_confirmed(self.pair.reader.epochs)
@@ -329,8 +338,9 @@ class Broker:
         self.succession.load()
         try:
             await self.succession.check_start(self.registration.addresses)
-        except NotTheMasterError:
+        except NotTheMasterError as error:
             await self.store.stop()  # As clean as it was found.
+            self.succession.refused(error)
             raise
         self.identity.settle(self.clock.now_ms())
 
@@ -351,7 +361,10 @@ class Broker:
         assert self.recovery is not None
         # A slave that became the master has offsets a moment older than its log, as after a
         # crash: what was delivered already is recognised.
-        is_doubtful = not (self.recovery.was_clean and self.identity.has_led)
+        is_doubtful = (
+            not (self.recovery.was_clean and self.identity.has_led)
+            or "delayOffset.json" in self.table_check.doubtful
+        )
         self.schedule.start(after_crash=is_doubtful)
         self.transactions.start(after_crash=is_doubtful)
 
@@ -384,7 +397,7 @@ class Broker:
         await self.ha.drain()
         self.confirmed_file.close()
         self.replies.stop()
-        self.flush_writes()
+        self.turn.run()  # What was just answered leaves now.
         await self.ha.stop()
         await self.server.close()
         await self.vip_server.close()
@@ -519,6 +532,7 @@ def build_broker(
     build_store(broker, memory_size)
     build_services(broker)
     broker.guard = _build_guard(broker)
+    broker.step_back.config_path = config_path
     table = request_table(broker, rng=rng, memory_size=memory_size, config_path=config_path)
     broker.requests.serve(table, broker.guard, broker.pair)
     broker.server.body_max = broker.vip_server.body_max = table.body_max

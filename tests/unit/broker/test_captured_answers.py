@@ -507,7 +507,7 @@ async def test_oneway_send_stores_what_apache_stored(name: str) -> None:
         peer.tell(request_frame(name))
         broker.store.write_pending()
         assert_same_record(broker, row["physicalOffset"])
-        broker.flush_writes()
+        broker.turn.run()
         assert not peer.transport.written
 
 
@@ -520,7 +520,7 @@ async def test_oneway_commit_is_kept_and_not_answered(name: str) -> None:
         peer.tell(request_frame(name))
         stored = broker.offsets.query(asked["consumerGroup"], asked["topic"], int(asked["queueId"]))
         assert stored == int(asked["commitOffset"])
-        broker.flush_writes()
+        broker.turn.run()
         assert not peer.transport.written
 
 

@@ -56,7 +56,7 @@ async def test_end_stores_what_apache_stored(name: str) -> None:
         assert broker.store.commit_log.max_offset > end
         assert_same_record(broker, end)
         assert broker.transactions.pending_count == open_before - 1
-        broker.flush_writes()
+        broker.turn.run()
         assert not peer.transport.written, "one-way"
 
 

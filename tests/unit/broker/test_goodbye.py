@@ -40,8 +40,8 @@ async def test_a_master_that_was_replaced_leaves_the_route_of_the_new_one_alone(
     broker = await stage.start(namesrv_addr=recorder.address)
     await until(lambda: recorder.count(RequestCode.REGISTER_BROKER))
     reasons: list[str] = []
-    broker.on_failure = reasons.append
-    broker.succession.superseded("replaced")
+    broker.on_end = reasons.append
+    broker.succession.superseded("replaced", ())
     await stage.brokers.end(broker)
     assert reasons == ["replaced"]
     assert recorder.count(RequestCode.UNREGISTER_BROKER) == 0

@@ -107,7 +107,7 @@ class World:
             None,
             None,
         )
-        self.hold.park(held)
+        self.hold.add(held)
         return held
 
     def arrive(self, queue_id: int = 0) -> None:

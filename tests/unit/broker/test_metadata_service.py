@@ -223,3 +223,31 @@ async def test_a_queue_that_is_shorter_than_what_was_applied(pair: Pair) -> None
     pair.master.topics.update(TopicConfig("t"))
     await pair.replicate()
     assert "t" in pair.slave.topics.table
+
+
+async def test_what_took_the_place_of_a_cut_tail_counts_after_a_kill(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """The old master's tail is cut, the new one's records come, and before anything is saved the
+    process is killed: the place on the disk must not lie behind them."""
+    pair.slave.store.on_queues_cut = pair.reader.queues_cut
+    pair.writer.enable()
+    for number in range(5):
+        pair.master.topics.update(TopicConfig(f"lost{number}"))
+        pair.writer.tick()
+    await pair.replicate()
+    await pair.reader.save(pair.reader.next_offset)
+    pair.slave.store.commit_log.truncate_to(0, reason="a test")
+    other = Side(tmp_path / "o", role="ASYNC_MASTER")
+    await other.start()
+    successor = Pair(other, pair.slave)
+    successor.reader = pair.reader
+    successor.writer.enable()
+    for number in range(5):
+        other.topics.update(TopicConfig(f"kept{number}"))
+        successor.writer.tick()
+    await successor.replicate()
+    pair.slave.topics.table.clear()  # Nothing of it was saved.
+    pair.slave.reader().load()
+    await other.stop()
+    assert {f"kept{number}" for number in range(5)} <= set(pair.slave.topics.table)

@@ -16,7 +16,7 @@ from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand
 from twinlog.runtime.config import BrokerRole
 
-COUNT = 500
+COUNT = 250  # What a turn takes is bounded (`TURN_COUNT_MAX` of the send lane).
 
 
 def send_frame(opaque: int) -> bytes:
@@ -50,6 +50,15 @@ class Futures:
             monkeypatch.setattr(loop, name, counting)
 
 
+def answers_in(writes: list[bytes]) -> list[RemotingCommand]:
+    data, answers = b"".join(writes), []
+    while data:
+        size = 4 + int.from_bytes(data[:4], "big")
+        answers.append(decode_command(data[:size]))
+        data = data[size:]
+    return answers
+
+
 async def test_sends_of_one_read_make_no_tasks_and_are_answered_by_one_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -64,14 +73,22 @@ async def test_sends_of_one_read_make_no_tasks_and_are_answered_by_one_write(
         await until(lambda: bool(writes))
         assert made <= 2, f"{made} tasks and futures for {COUNT} sends"
         assert len(writes) == 1
-        (data,) = writes
-        answers = []
-        while data:
-            size = 4 + int.from_bytes(data[:4], "big")
-            answers.append(decode_command(data[:size]))
-            data = data[size:]
+        answers = answers_in(writes)
         assert [answer.opaque for answer in answers] == list(range(COUNT))
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+
+
+async def test_sends_beyond_the_share_of_a_turn_are_taken_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as broker:
+        peer = Peer(broker.server)
+        assert (await peer.ask(send_frame(9999))).code == ResponseCode.SUCCESS
+        writes: list[bytes] = []
+        monkeypatch.setattr(peer.transport, "write", lambda data: writes.append(bytes(data)))
+        peer.tell(b"".join(send_frame(opaque) for opaque in range(4 * COUNT)))
+        await until(lambda: len(answers_in(writes)) == 4 * COUNT)
+        assert [answer.opaque for answer in answers_in(writes)] == list(range(4 * COUNT))
 
 
 async def test_sends_beyond_what_may_wait_are_refused_until_some_are_answered(

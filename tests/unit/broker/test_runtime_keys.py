@@ -501,41 +501,46 @@ async def _cleans(broker: Broker) -> bool:
     return await broker.store.cleaner.clean() > 0
 
 
+async def _cleans_after(stage: Stage, broker: Broker, **change: Any) -> None:
+    assert not await _cleans(broker)
+    await stage.change(broker, **change)
+    assert await _cleans(broker)
+
+
 def _other_hour() -> str:
     return f"{(time.localtime().tm_hour + 12) % 24:02d}"
+
+
+@observes("twinlogRetentionBytes")
+async def _(stage: Stage) -> None:
+    broker, _ = await _expired_log(stage, delete_when=_other_hour(), file_reserved_time=1000)
+    await stage.change(broker, twinlogRetentionBytes=1 << 40)  # Larger than an int of Java's.
+    await _cleans_after(stage, broker, twinlogRetentionBytes=64 * 1024)
 
 
 @observes("deleteWhen")
 async def _(stage: Stage) -> None:
     broker, _ = await _expired_log(stage, delete_when=_other_hour())
-    assert not await _cleans(broker)
-    await stage.change(broker, deleteWhen=";".join(f"{hour:02d}" for hour in range(24)))
-    assert await _cleans(broker)
+    await _cleans_after(stage, broker, deleteWhen=";".join(f"{hour:02d}" for hour in range(24)))
 
 
 @observes("fileReservedTime")
 async def _(stage: Stage) -> None:
     every_hour = ";".join(f"{hour:02d}" for hour in range(24))
     broker, _ = await _expired_log(stage, delete_when=every_hour, file_reserved_time=72)
-    assert not await _cleans(broker)
-    await stage.change(broker, fileReservedTime=0)
-    assert await _cleans(broker)
+    await _cleans_after(stage, broker, fileReservedTime=0)
 
 
 @observes("diskMaxUsedSpaceRatio")
 async def _(stage: Stage) -> None:
     broker, _ = await _expired_log(stage, delete_when=_other_hour())
-    assert not await _cleans(broker)
-    await stage.change(broker, diskMaxUsedSpaceRatio=40)
-    assert await _cleans(broker)
+    await _cleans_after(stage, broker, diskMaxUsedSpaceRatio=40)
 
 
 @observes("diskSpaceCleanForciblyRatio")
 async def _(stage: Stage) -> None:
     broker, _ = await _expired_log(stage, delete_when=_other_hour(), file_reserved_time=72)
-    assert not await _cleans(broker)
-    await stage.change(broker, diskSpaceCleanForciblyRatio=40)
-    assert await _cleans(broker)
+    await _cleans_after(stage, broker, diskSpaceCleanForciblyRatio=40)
 
 
 @observes("cleanFileForciblyEnable")
@@ -544,9 +549,7 @@ async def _(stage: Stage) -> None:
         stage, delete_when=_other_hour(), file_reserved_time=72, clean_file_forcibly_enable=False
     )
     disk.percent = 89
-    assert not await _cleans(broker)
-    await stage.change(broker, cleanFileForciblyEnable=True)
-    assert await _cleans(broker)
+    await _cleans_after(stage, broker, cleanFileForciblyEnable=True)
 
 
 @observes("diskSpaceWarningLevelRatio")

@@ -48,9 +48,18 @@ class Wire(asyncio.Transport):
     def __init__(self, host: str) -> None:
         super().__init__({"peername": (host, 40000), "sockname": (host, 10911)})
         self.written = b""
+        self.is_paused = False
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
+
+    def pause_reading(self) -> None:
+        assert not self.is_paused
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        assert self.is_paused
+        self.is_paused = False
 
     def is_closing(self) -> bool:
         return False
@@ -344,6 +353,72 @@ async def test_common_sends_are_taken(monkeypatch: Any) -> None:
     data = taken + frame(ext(i="DELAY\x0119"))
     assert world.connection._lane.read(world.connection, data) == len(taken)
     assert world.connection._lane.read(world.connection, common[:-1]) == len(common) // 5 * 4
+
+
+ROOMY = {"mapped_file_size_commit_log": 1 << 20}
+
+
+def numbered(count: int, first: int = 0, body: bytes = b"b") -> bytes:
+    return b"".join(frame(ext(), body, opaque=first + n) for n in range(count))
+
+
+async def test_a_long_read_is_put_in_shares(monkeypatch: Any) -> None:
+    """Of one read a turn takes so many: another connection comes in between, nothing is lost, and
+    nothing is read from the first until its rest is put."""
+    world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1", **ROOMY)
+    other = World(world.broker, "127.0.0.2")
+    await other.read(numbered(1))
+    queue = next(queue for queue in world.broker.store.queue_table if queue.key == ("T", 0))
+    before = queue.next_offset
+    world.connection.data_received(numbered(600))
+    assert queue.next_offset == before + 256
+    assert world.wire.is_paused
+    other.connection.data_received(numbered(20, first=900))
+    assert queue.next_offset == before + 256 + 8  # Some of each, however much there is already.
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert queue.next_offset == before + 620
+    assert not world.wire.is_paused
+    assert not other.wire.is_paused
+    assert opaques(world.wire) == [7, *range(600)]
+    assert opaques(other.wire) == [0, *range(900, 920)]
+
+
+async def test_large_bodies_fill_a_turn_sooner(monkeypatch: Any) -> None:
+    sizes = {"mapped_file_size_commit_log": 16 << 20, "max_message_size": 1 << 20}
+    world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1", **sizes)
+    world.connection.data_received(numbered(40, body=bytes(100_000)))
+    assert world.broker.store.commit_log.tail < 12 * 100_000
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert opaques(world.wire) == [7, *range(40)]
+
+
+async def test_shares_of_reads_give_the_same(monkeypatch: Any) -> None:
+    """Also when a request of another kind stands in the rest, or a frame that is not complete."""
+    odd = frame(ext(i="DELAY\x0119"), opaque=5000)
+    data = numbered(300) + odd + numbered(30, first=6000)
+    reads = [data[:-10], b"", b"", b"", data[-10:] + numbered(3), b""]
+    state = await compare(monkeypatch, reads, **ROOMY)
+    assert sum(queue[1] for queue in state["queues"].values()) == 1 + 331 + 3
+
+
+async def test_the_rest_of_a_closed_connection_is_not_put(monkeypatch: Any) -> None:
+    world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1", **ROOMY)
+    await world.read(numbered(1))
+    world.connection.data_received(numbered(600))
+    world.connection.connection_lost(None)
+    await world.read(b"")
+    assert sum(queue.next_offset for queue in world.broker.store.queue_table) == 2 + 256
+
+
+def opaques(wire: Wire) -> list[int]:
+    found, at = [], 0
+    while at < len(wire.written):
+        size, header_size = struct.unpack_from(">ii", wire.written, at)
+        found.append(json.loads(wire.written[at + 8 : at + 8 + header_size])["opaque"])
+        at += 4 + size
+    return found
 
 
 async def test_delayed_and_half_messages(monkeypatch: Any) -> None:

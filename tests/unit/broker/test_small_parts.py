@@ -16,12 +16,15 @@ from twinlog.broker.put.send_properties import scan_properties
 from twinlog.broker.stats.broker_stats import TOPIC_PUT_NUMS, BrokerStatsManager
 from twinlog.broker.stats.runtime_info import human_bytes
 from twinlog.broker.stats.store_stats import StoreStats
-from twinlog.broker.tables.data_version import DataVersion
 from twinlog.broker.tables.rebalance_lock import LOCK_LIVE_MS_MAX, RebalanceLockManager
 from twinlog.message import perm
 from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import decode_properties
+from twinlog.remoting.bodies.common import DataVersion, version_of
+from twinlog.runtime.config import BrokerConfig, ConfigError, NamesrvConfig, update_config
+from twinlog.runtime.config_format import parse_update
+from twinlog.runtime.config_key import live_keys
 
 CLUSTER = "CLUSTER\x01c"
 
@@ -54,12 +57,12 @@ def test_permission_letters() -> None:
 
 
 def test_data_versions_are_equal_when_both_numbers_are() -> None:
-    version = DataVersion(5, 1)
-    version.next_version(9)
-    assert version == DataVersion(9, 2)
-    assert version != DataVersion(9, 1)
-    version.assign({"counter": 7, "timestamp": 8})
-    assert version.to_json() == {"counter": 7, "timestamp": 8}
+    version = DataVersion(1, 5).following(9)
+    assert version == DataVersion(2, 9)
+    assert version != DataVersion(1, 9)
+    said = {"counter": 7, "timestamp": 8}
+    assert version_of(said, version).to_json() == said
+    assert version_of(None, version) is version
 
 
 # Locks
@@ -234,3 +237,14 @@ def test_configuration_file_keeps_its_other_lines() -> None:
     text = "# mine\nbrokerName=b\nfileReservedTime=1\nfileReservedTime=2\n"
     changed = with_values(text, {"fileReservedTime": "48", "slaveTimeout": "9"})
     assert changed == "# mine\nbrokerName=b\nfileReservedTime=48\nslaveTimeout=9\n"
+
+
+@pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig])
+def test_no_request_writes_a_second_line_into_the_configuration(
+    config: type[BrokerConfig | NamesrvConfig],
+) -> None:
+    """An update is written as it was read: no key that may be updated takes any text."""
+    for key in live_keys(config):
+        for text in (r"04\naclEnable=false", r"1\raclEnable=false", r"a\u000aaclEnable=false"):
+            with pytest.raises(ConfigError):
+                update_config(config(), parse_update(f"{key}={text}".encode()))

@@ -78,6 +78,11 @@ class Sql92Filter:
         return verdict
 
 
+def load_parser() -> None:
+    """Load and make the parser; with the first expression it would hold up the loop."""
+    compile_filter(EXPRESSION_TYPE, "a = 1")
+
+
 def compile_filter(kind: str | None, expression: str) -> Sql92Filter:
     """The filter of an expression that is not of tags. Raises FilterSyntaxError."""
     if kind != EXPRESSION_TYPE:

@@ -16,9 +16,9 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import LarkError, UnexpectedInput, VisitError
 
 from twinlog.broker.filter.sql92 import EvaluationError, Evaluator, FilterSyntaxError, Properties
+from twinlog.broker.filter.subscription import EXPRESSION_LENGTH_MAX
 from twinlog.runtime.numbers import number_or_none
 
-EXPRESSION_LENGTH_MAX = 8192  # A subscription travels in every heartbeat; longer is a mistake.
 TOKENS_MAX = 1000  # Each takes 25 us of the loop at worst.
 NESTING_MAX = 64  # Evaluation recurses: deep brackets must not reach the interpreter's limit.
 

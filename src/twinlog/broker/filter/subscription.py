@@ -13,6 +13,9 @@ from twinlog.remoting.bodies.subscription import (
 )
 from twinlog.runtime.numbers import number_of
 
+# As of SQL92. Tags become objects of twenty times their text, and each held pull has its own.
+EXPRESSION_LENGTH_MAX = 8192
+
 
 class SubscriptionError(ValueError):
     """An expression that cannot be a subscription."""
@@ -24,8 +27,11 @@ def build_subscription(
     """Parse an expression.
 
     Raises:
-        SubscriptionError: nothing is left of a tag expression, or another kind is empty.
+        SubscriptionError: nothing is left of a tag expression, another kind is empty, or it is
+            longer than can be meant.
     """
+    if sub_string and len(sub_string) > EXPRESSION_LENGTH_MAX:
+        raise SubscriptionError(f"the expression is longer than {EXPRESSION_LENGTH_MAX} characters")
     if not is_tag_type(expression_type):
         if not sub_string:
             raise SubscriptionError(f"Expression can't be null! {expression_type}")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from twinlog.controller.record import GroupRecord
+from twinlog.broker.group.apache_controller import ApacheController
+from twinlog.broker.group.beat import Beat
+from twinlog.controller.record import GroupRecord, Policy
 from twinlog.ha.authority import SetProposal
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.controller import SyncStateSet
@@ -38,26 +39,27 @@ class ControllerError(RemotingError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """The answer to a heartbeat that left at `sent_ms` (boot clock)."""
-
-    sent_ms: int
-    record: GroupRecord | None
-    lease_ms: int = 0
-    is_admitted: bool = False
-    hand_over_to: int | None = None
-    frozen: str = ""
+def policy_of(config: BrokerConfig) -> Policy:
+    """What a broker's file says of the promises of its group."""
+    return Policy(
+        broker_role=config.broker_role.value,
+        flush_disk_type=config.flush_disk_type.value,
+        min_in_sync_replicas=config.min_in_sync_replicas,
+        total_replicas=config.total_replicas,
+    )
 
 
 class ControllerLink:
     """Requests to whoever leads."""
 
-    def __init__(self, client: RemotingClient, addresses: list[str]) -> None:
+    def __init__(self, client: RemotingClient, config: BrokerConfig) -> None:
         self._client = client
-        self._addresses = addresses
+        self._config = config
+        self._addresses = config.controller_addresses
         self._next = 0
         self.leader: str | None = None
+        self._apache: ApacheController | None = None
+        self._unanswered: SetProposal | None = None
 
     async def find(self) -> str:
         """The address of the leading controller; asks the next one each time it is not known."""
@@ -66,15 +68,22 @@ class ControllerLink:
         address = self._addresses[self._next % len(self._addresses)]
         self._next += 1
         header = await self._metadata(address)
-        if header.twinlog is None:
-            raise ControllerError(f"{address} is not a controller of twinlog")
         leader = address if header.is_leader else header.controller_leader_address
         if not leader:
             raise ControllerError(f"{address}: no controller leads at the moment")
         await self._check_one_leads()
-        _LOG.info("controller found leader=%s", leader)
+        self._take_kind(is_apache=header.twinlog is None)
+        kind = "RocketMQ" if self._apache else "twinlog"
+        _LOG.info("controller found leader=%s kind=%s", leader, kind)
         self.leader = leader
         return leader
+
+    def _take_kind(self, *, is_apache: bool) -> None:
+        """One that does not say that it is twinlog is RocketMQ's."""
+        if not is_apache:
+            self._apache = None
+        elif self._apache is None:
+            self._apache = ApacheController(self._client, self.ask, self._addresses)
 
     async def _metadata(self, address: str) -> headers.ControllerMetadataResponseHeader:
         answer = await self._invoke(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
@@ -112,7 +121,7 @@ class ControllerLink:
     async def ask(
         self,
         code: RequestCode,
-        header: Header,
+        header: Header | None,
         body: bytes = b"",
         *,
         timeout_ms: int = _TIMEOUT_MS,
@@ -153,6 +162,10 @@ class ControllerLink:
         stored: GroupRecord | None,
         sent_ms: int,
     ) -> Beat:
+        await self.find()
+        if self._apache is not None:
+            policy = policy_of(self._config) if stored is None else stored.policy
+            return await self._apache.heartbeat(header, policy, sent_ms)
         body = b"" if stored is None else msgspec.json.encode(stored)
         answer = await self.ask(RequestCode.BROKER_HEARTBEAT, header, body)
         says = answer.header(headers.ControllerHeartbeatResponseHeader)
@@ -179,7 +192,20 @@ class ControllerLink:
         )
         body = SyncStateSet(sorted(proposal.members), proposal.set_epoch)
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
-        await self.ask(code, header, fastjson.dumps(body))
+        try:
+            await self.ask(code, header, fastjson.dumps(body))
+        except RemotingError as error:
+            if not isinstance(error, ControllerError) or error.code is None:
+                self._unanswered = proposal
+            raise
+
+    @property
+    def is_apache(self) -> bool:
+        return self._apache is not None
+
+    def is_only_copy(self, proposal: SetProposal) -> bool:
+        """Whether no copy of a proposal that was answered can be on its way."""
+        return self._unanswered != proposal
 
     async def next_id(self, cluster: str, name: str) -> int:
         header = headers.BrokerSetRequestHeader(cluster, name)

@@ -118,7 +118,9 @@ class Relay:
 
     def _run(self) -> None:
         self._is_scheduled = False
-        self._broker.failures.contain("relay", self._pass_on)
+        # A request that was under way when this broker began to lead comes back here.
+        leads = self._broker.role.is_master and not self.is_holding
+        self._broker.failures.contain("relay", self.release if leads else self._pass_on)
         self._schedule(_RETRY_MS)
 
     def _pass_on(self) -> None:

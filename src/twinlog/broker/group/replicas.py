@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from twinlog.broker.group.controller_link import Beat, ControllerError, ControllerLink
+from twinlog.broker.group.beat import Beat
+from twinlog.broker.group.controller_link import ControllerError, ControllerLink, policy_of
 from twinlog.broker.group.role_change import RoleChange
 from twinlog.broker.group.stored import Application, StoredGroup
 from twinlog.controller.record import Election, GroupRecord, Policy
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("twinlog.broker")
 HEARTBEAT_MS = 400
 _HEARTBEAT_MS_MIN = 5  # However often something asks for one.
+_REDIAL_MS = 100  # A controller that comes back decides when it has heard all who live.
 _TICK_MS = 100
 _NOT_CAUGHT_UP_MS_MAX = 1_500
 _JOINING_MS_MAX = 3_000  # One that has not caught up by then holds back everybody's sends.
@@ -85,6 +87,7 @@ class ReplicasManager:
         self._joining_since_ms = 0
         self._is_registered = False
         self._is_proposing = False
+        self._accepted: SetProposal | None = None
         self._hand_over_to: int | None = None
         self._hand_over_ms = 0
         self._suspect = ""
@@ -111,6 +114,7 @@ class ReplicasManager:
         broker.role.subscribe(self._note_role)
         group.on_newer_epoch = broker.registration.on_newer_epoch = self.met
         group.on_links_changed = self._links_changed
+        group.on_unknown_replica = self.hint
         if self._stored.broker_id is not None:
             self._known_id(self._stored.broker_id)
         self._started_ms = self._clock.monotonic_ms()
@@ -121,6 +125,10 @@ class ReplicasManager:
     async def resign(self) -> None:
         """Before a clean stop: a master lets another member take over, and passes on what it held
         back. Nobody there, or no controller: it stops as it is."""
+        await self._let_another_lead()
+        await self._write_role()
+
+    async def _let_another_lead(self) -> None:
         authority, relay = self.authority, self._broker.relay
         if authority is None or not self.change.leading_epoch:
             return
@@ -145,8 +153,10 @@ class ReplicasManager:
 
     def _note_role(self) -> None:
         """Not in the way of what follows from the change."""
-        note = self._broker.identity.note_role
-        asyncio.get_running_loop().call_soon(self._broker.failures.contain, "identity", note)
+        self._broker.tasks.job("identity", self._write_role())
+
+    async def _write_role(self) -> None:
+        await self._broker.disk.run(self._broker.identity.note_role)
 
     def _known_id(self, broker_id: int) -> None:
         stored, group = self._stored, self._broker.ha.group
@@ -225,7 +235,8 @@ class ReplicasManager:
 
     async def _pause(self, started_ms: int) -> None:
         await self._clock.sleep_ms(_HEARTBEAT_MS_MIN)
-        left_ms = started_ms + HEARTBEAT_MS - self._clock.monotonic_ms()
+        pause_ms = HEARTBEAT_MS if self._link.leader is not None else _REDIAL_MS
+        left_ms = started_ms + pause_ms - self._clock.monotonic_ms()
         if left_ms <= 0 or self._wake.is_set():
             return
         try:
@@ -238,7 +249,9 @@ class ReplicasManager:
         code = error.code if isinstance(error, ControllerError) else None
         if code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             self._is_registered = False
-        elif code is None:
+        elif code in (None, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE):
+            # The latter: words of an older connection of ours came late, and the controller takes
+            # them for the newer ones. It believes a connection that is newer still.
             self._link.lost()
         self._say("controller", error_text(error))
 
@@ -310,14 +323,7 @@ class ReplicasManager:
         )
 
     def _policy_text(self) -> str:
-        config = self._broker.config
-        policy = Policy(
-            broker_role=config.broker_role.value,
-            flush_disk_type=config.flush_disk_type.value,
-            min_in_sync_replicas=config.min_in_sync_replicas,
-            total_replicas=config.total_replicas,
-        )
-        return msgspec.json.encode(policy).decode()
+        return msgspec.json.encode(policy_of(self._broker.config)).decode()
 
     async def _beat(self) -> None:
         broker, view = self._broker, self._view
@@ -336,19 +342,23 @@ class ReplicasManager:
             epoch=group.last_epoch,
             max_offset=broker.store.commit_log.max_offset,
             confirm_offset=broker.ha.confirmed.value,
+            heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
             twinlog_incarnation=self.incarnation,
             twinlog_known_epoch=self._stored.known_epoch,
             twinlog_complete=not broker.ha.is_in_doubt,
-            twinlog_writable=broker.store.is_writeable,
+            twinlog_writable=broker.store.is_writeable and not broker.store.commit_log.lacks_room,
             twinlog_link=link_ms,
             twinlog_drained=self._drained_end(),
             twinlog_was_master=broker.identity.was_master,
         )
+        asked = group.awaited
         beat = await self._link.heartbeat(header, self._stored.record, sent_ms)
         self._say("controller", "")
         self._is_heard = True
         self._answered(beat)
+        if self._stored.record is self._record:  # Else it is stored first, and then counts.
+            group.controller_answered(asked)
 
     def _answered(self, beat: Beat) -> None:
         if beat.frozen != self.frozen:
@@ -397,7 +407,7 @@ class ReplicasManager:
                 config.broker_role.value, policy.broker_role,
             )  # fmt: skip
         if policy.is_durable and config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
-            self._broker.on_failure(
+            self._broker.on_end(
                 f"flushDiskType={config.flush_disk_type.value} here, and group"
                 f" {config.broker_name} promises SYNC_FLUSH: set it in this file too"
             )
@@ -563,7 +573,8 @@ class ReplicasManager:
         elif authority.is_joining and now_ms - self._joining_since_ms > _JOINING_MS_MAX:
             authority.give_up_joining()
         proposal = authority.proposal()
-        if proposal is not None and not self._is_proposing:
+        is_news = proposal is not self._accepted  # Else the next heartbeat brings it.
+        if proposal is not None and is_news and not self._is_proposing:
             self._is_proposing = True
             self._broker.tasks.job("sync-state-set", self._propose(authority, proposal))
 
@@ -590,15 +601,27 @@ class ReplicasManager:
             )
         except ControllerError as error:
             if error.code is not None and error.code not in _BUSY:
-                _LOG.warning("sync-state set refused reason=%s", error)
-                authority.rejected(proposal.set_epoch)
+                self._say("sync-state set", f"refused: {error}")
+                self._refused(authority, proposal)
+                for number in proposal.incarnations:
+                    self._in_sync.refused(self._clock.monotonic_ms(), number)
         except RemotingError as error:
             self._say("sync-state set", f"not answered: {error_text(error)}")
         else:
-            self._say("sync-state set", "")
+            self._accepted = proposal
+            if proposal.members != authority.members:  # Else it only withdraws another one.
+                self._say("sync-state set", "")
         finally:
             self._is_proposing = False
             self._wake.set()
+
+    def _refused(self, authority: Authority, proposal: SetProposal) -> None:
+        """RocketMQ's controller cannot be asked to commit the present set again: there a refusal
+        counts only when no other copy can be on its way; until then it is asked again."""
+        if not self._link.is_apache:
+            authority.rejected(proposal.set_epoch)
+        elif self._link.is_only_copy(proposal):
+            authority.withdrawn(proposal)
 
 
 def _serves_at(record: GroupRecord) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import posixpath
 import secrets
+import threading
 from collections.abc import Callable
 
 import msgspec
@@ -42,6 +43,7 @@ class _Saved(msgspec.Struct):
     is_copy: bool | None = None  # The store id was taken from a twinlog; None in older files.
     granted_end: int = 0
     is_taking_over: bool = False
+    granted_from_id: int = 0
 
 
 class StoreIdentity:
@@ -62,6 +64,7 @@ class StoreIdentity:
         self._copy_path = self._path + ".bak"  # The same, not the one before: see `_read`.
         self._twin: TwinIdentity | None = None
         self._saved_id = ""
+        self._writing = threading.Lock()
         self._saved = _Saved("", "")
         self.was_master = False
         self.promotion = 0
@@ -70,6 +73,8 @@ class StoreIdentity:
         """`twinlog ha promote` has compared the replicas: the next start may be as the master."""
         self.granted_end = 0
         """Where the longest log ended that was compared for that; a longer one voids it."""
+        self.granted_from_id = 0
+        """The brokerId that it had before: if the promotion is void, it has it again."""
         self.is_copy = False
         """The log was taken from a twinlog, at least in part."""
         self.is_taking_over = False
@@ -111,7 +116,7 @@ class StoreIdentity:
 
     def note_role(self) -> None:
         """In a controlled group: what it is now counts when it becomes a fixed pair again, and
-        for a controller that lost its records."""
+        for a controller that lost its records. In a thread: nobody waits for these four syncs."""
         if self.was_master != self._role.is_master:
             self.was_master = self._role.is_master
             self._save_if_possible()
@@ -149,6 +154,7 @@ class StoreIdentity:
         self.promotion = saved.promotion
         self.is_granted = saved.is_granted
         self.granted_end = saved.granted_end
+        self.granted_from_id = saved.granted_from_id
         self._twin.replica_uid = saved.replica_uid or self._token()
         self._twin.store_id = saved.store_id
         self.was_master = saved.is_master
@@ -170,7 +176,7 @@ class StoreIdentity:
         is_promotion = self.is_promotion and not self._role.is_controlled
         if is_promotion:
             self.promotion = max(self.promotion + 1, now_ms)
-        self.is_granted, self.granted_end = False, 0
+        self._forget_grant()
         if is_promotion:
             self._save_promotion()
         elif self._now() != self._saved or not self._has_both_files():
@@ -204,11 +210,15 @@ class StoreIdentity:
         """The next start is a promotion that was compared; `promotion` is the group's newest."""
         self.promotion = max(self.promotion, promotion)
         self.is_granted, self.granted_end = True, compared_end
+        self.granted_from_id = self._role.broker_id
         self._save()
+
+    def _forget_grant(self) -> None:
+        self.is_granted, self.granted_end, self.granted_from_id = False, 0, 0
 
     def revoke(self) -> None:
         """The promotion did not come about."""
-        self.is_granted, self.granted_end = False, 0
+        self._forget_grant()
         try:
             self._save()
         except OSError as error:
@@ -250,11 +260,12 @@ class StoreIdentity:
         return all(self._disk.exists(path) for path in (self._path, self._copy_path))
 
     def _save(self) -> None:
-        make_own_directory(self._disk, self._config.store_path_root_dir)
-        saved = self._now()
-        for path in (self._path, self._copy_path):
-            write_atomically(self._disk, path, msgspec.json.encode(saved))
-        self._saved_id = saved.store_id
+        with self._writing:
+            make_own_directory(self._disk, self._config.store_path_root_dir)
+            saved = self._now()
+            for path in (self._path, self._copy_path):
+                write_atomically(self._disk, path, msgspec.json.encode(saved))
+            self._saved_id = saved.store_id
 
     def _now(self) -> _Saved:
         assert self._twin is not None
@@ -267,4 +278,5 @@ class StoreIdentity:
             self.is_copy,
             self.granted_end,
             self.is_taking_over,
+            self.granted_from_id,
         )

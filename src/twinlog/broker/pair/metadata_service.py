@@ -8,7 +8,9 @@ Apache peers only never holds such a record, and an idle master's log does not g
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,6 +200,15 @@ def _parts(table: dict[str, Any], names: Iterable[str]) -> tuple[dict[str, Any],
     return put, [name for name in names if name not in table]
 
 
+# What the log says of a table, by the name of its file.
+_KINDS: dict[str, type] = {
+    "topics.json": TopicsChanged,
+    "subscriptionGroup.json": GroupsChanged,
+    "consumerOffset.json": OffsetsMoved,
+    "delayOffset.json": DelayMoved,
+}
+
+
 class _Position(msgspec.Struct):
     """How far a slave has applied the queue, in `store/twinlog/metadata.json`, and the locks up to
     there or further: they have no file of their own, and are not read from the start again."""
@@ -215,6 +226,8 @@ class MetadataReader:
         self._path = path
         self._position = _Position()
         self._saved = _Position()
+        self._writing = threading.Lock()
+        self._cut_count = 0
         self.applied_count = 0
         self.last_store_time_ms = 0
         """When the newest applied record was stored on the master: 0 before the first."""
@@ -229,28 +242,48 @@ class MetadataReader:
             except msgspec.DecodeError as error:
                 # Reading from the start again is right, only slower.
                 _LOG.warning("metadata position unreadable path=%s error=%s", self._path, error)
+            self._saved = msgspec.structs.replace(self._position)
         for change in self._position.locks:
             self._locks_heard(change)
         self.queues_cut({_QUEUE: self._tables.store.max_offset_in_queue(*_QUEUE)})
         self.catch_up(only_offsets=only_offsets)
 
+    def recover(self, name: str) -> int:
+        """Apply all that the log says of one table, whose file was lost; how many changes.
+
+        `name` is that of the file. On a slave its master's table replaces it soon; a master has
+        nothing else, besides the offsets that its slave gives back.
+        """
+        kind = _KINDS.get(name)
+        if kind is None:
+            return 0
+        changes, _ = self._read(self._tables.store.min_offset_in_queue(*_QUEUE))
+        found = [change for change in changes if isinstance(change, kind)]
+        if found:
+            self._apply(found)
+        return len(found)
+
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """The log was cut: records that take the place of those that are gone count too."""
-        self._position.next_offset = min(
-            self._position.next_offset, ends.get(_QUEUE, self._position.next_offset)
-        )
+        """The log was cut: records that take the place of those that are gone count too, also
+        after a kill, so the place on the disk moves back before they come."""
+        place = min(self._position.next_offset, ends.get(_QUEUE, self._position.next_offset))
+        self._position.next_offset = place
+        if place < self._saved.next_offset:
+            self._cut_count += 1
+            self._save_now(_Position(place, self._saved.locks))
+
+    def _save_now(self, place: _Position) -> None:
+        try:
+            self._write(place, self._cut_count)
+        except OSError as error:
+            _LOG.warning("place in the metadata not saved, removed error=%s", error)
+            with suppress(OSError):  # Without it everything is read again, which is right.
+                self._disk.unlink(self._path)
+            self._saved = _Position()
 
     def epochs(self) -> list[EpochEntry]:
         """The epochs that the records of this log open; what lies before them has no checksum."""
-        changes: list[MetadataChange] = []
-        position = self._tables.store.min_offset_in_queue(*_QUEUE)
-        while position < self._tables.store.max_offset_in_queue(*_QUEUE):
-            result = self._tables.store.get_message(*_QUEUE, position, _READ_COUNT)
-            if result.next_begin_offset <= position:
-                break
-            for buffer in result.buffers:
-                changes += self._decode(buffer)
-            position = result.next_begin_offset
+        changes, _ = self._read(self._tables.store.min_offset_in_queue(*_QUEUE))
         return [
             EpochEntry(change.epoch, change.previous_end, 0, change.is_clean)
             for change in changes
@@ -294,9 +327,13 @@ class MetadataReader:
             min(next_offset, self._position.next_offset), [_locks_record(*lock) for lock in locks]
         )
         if place != self._saved:
-            data = msgspec.json.encode(place)
-            await self._disk.run(write_atomically, self._disk, self._path, data)
-            self._saved = place
+            await self._disk.run(self._write, place, self._cut_count)
+
+    def _write(self, place: _Position, cut_count: int) -> None:
+        with self._writing:
+            if cut_count == self._cut_count:
+                write_atomically(self._disk, self._path, msgspec.json.encode(place))
+                self._saved = place
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
         if _QUEUE in keys:
@@ -304,10 +341,16 @@ class MetadataReader:
 
     def catch_up(self, *, only_offsets: bool = False) -> None:
         """Apply all records that are dispatched by now, tables saved once."""
+        first = self._tables.store.min_offset_in_queue(*_QUEUE)
+        changes, self._position.next_offset = self._read(max(self._position.next_offset, first, 0))
+        if only_offsets:
+            changes = [change for change in changes if isinstance(change, OffsetsMoved)]
+        if changes:
+            self._apply(changes)
+
+    def _read(self, position: int) -> tuple[list[MetadataChange], int]:
+        """What is in the queue from `position` on, and where it ends."""
         changes: list[MetadataChange] = []
-        position = max(
-            self._position.next_offset, self._tables.store.min_offset_in_queue(*_QUEUE), 0
-        )
         while position < self._tables.store.max_offset_in_queue(*_QUEUE):
             result = self._tables.store.get_message(*_QUEUE, position, _READ_COUNT)
             if result.next_begin_offset <= position:
@@ -315,11 +358,7 @@ class MetadataReader:
             for buffer in result.buffers:
                 changes += self._decode(buffer)
             position = result.next_begin_offset
-        self._position.next_offset = position
-        if only_offsets:
-            changes = [change for change in changes if isinstance(change, OffsetsMoved)]
-        if changes:
-            self._apply(changes)
+        return changes, position
 
     def _decode(self, buffer: bytes) -> list[MetadataChange]:
         changes: list[MetadataChange] = []

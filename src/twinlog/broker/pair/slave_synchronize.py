@@ -29,11 +29,11 @@ from twinlog.broker.delay.schedule import ScheduleMessageService, delay_table
 from twinlog.broker.pair.metadata_log import OffsetsMoved
 from twinlog.broker.tables import offset_json
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, offset_table
-from twinlog.broker.tables.data_version import DataVersion
 from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
 from twinlog.broker.tables.topic_config import TopicConfigManager, topic_from_json
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address, split_address
+from twinlog.remoting.bodies.common import DataVersion, version_of
 from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -154,8 +154,7 @@ class SlaveSynchronize:
             facts = await self._ask(address, RequestCode.TWINLOG_INFO)
             known = (("topics", self._topics), ("groups", self._groups))
             for name, manager in known:
-                version = DataVersion()
-                version.assign(facts[f"{name}Version"])
+                version = version_of(facts[f"{name}Version"], DataVersion())
                 if version not in (manager.data_version, self._taken.get(name)):
                     self._base = None
             return address, str(facts["run"])
@@ -280,15 +279,14 @@ class SlaveSynchronize:
         a slave creates groups by itself when consumers come to it, and its version then says
         nothing about the master's.
         """
-        theirs = DataVersion()
-        theirs.assign(given)
+        theirs = version_of(given, DataVersion())
         if theirs == mine:
             self._taken[name] = theirs
             return _Age.SAME
         taken = self._taken.get(name)
         if taken is None:
             # A fresh slave's version is the time of its start; a loaded one was taken over once.
-            taken = DataVersion(mine.timestamp, mine.counter) if mine.counter else DataVersion()
+            taken = mine if mine.counter else DataVersion()
         if theirs == taken:
             return _Age.SAME
         if (theirs.timestamp, theirs.counter) > (taken.timestamp, taken.counter):

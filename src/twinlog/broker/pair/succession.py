@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from twinlog.broker.pair.identity import StoreIdentity
+from twinlog.broker.pair.step_back import StepBack
 from twinlog.broker.role import Role
 from twinlog.remoting import fastjson
 from twinlog.remoting.client import RemotingClient
@@ -29,6 +31,7 @@ from twinlog.remoting.errors import RemotingError
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -43,6 +46,14 @@ _TELL_MS = 5_000  # A promoted master tells the one before it so often that it w
 
 class NotTheMasterError(StoreError):
     """This broker must not serve as the master of its group; the text says why and what to do."""
+
+
+class ReplacedError(NotTheMasterError):
+    """Another broker was promoted since; `taken_ids` are those that its group has."""
+
+    def __init__(self, text: str, taken_ids: Collection[int]) -> None:
+        super().__init__(text)
+        self.taken_ids = taken_ids
 
 
 class GroupMemory(msgspec.Struct):
@@ -72,6 +83,8 @@ class Succession:
         is_linked: Callable[[], bool],
         withdraw: Callable[[], None],
         fail: Callable[[str], None],
+        step_back: StepBack,
+        tasks: TaskOwner,
         role: Role | None = None,
     ) -> None:
         self._config = config
@@ -86,10 +99,14 @@ class Succession:
         self._is_linked = is_linked
         self._withdraw = withdraw
         self._fail = fail
+        self._step_back = step_back
+        self._tasks = tasks
+        self._name_servers: list[str] = []
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", "group.json")
         self.memory = GroupMemory()
         self._heard_addresses: set[str] = set()
         self._silent_until_ms: dict[str, int] = {}
+        self._is_news = asyncio.Event()
 
     def load(self) -> None:
         """After the identity. A master that has become a slave knows nothing of its group: what it
@@ -118,19 +135,23 @@ class Succession:
         """
         if not self._role.is_master:
             return
+        self._name_servers = name_servers
         group = await self._registered(name_servers)
         other = group.pop(0, None)
         if other is not None and other != self._address:
-            self._check_other_master(other, await self._facts(other))
+            self._check_other_master(other, await self._facts(other), group)
         if self._identity.is_promotion:
             for address in group.values():
                 self._check_other_copy(address, await self._facts(address))
 
-    def _check_other_master(self, address: str, facts: dict[str, Any] | None) -> None:
+    def _check_other_master(
+        self, address: str, facts: dict[str, Any] | None, slaves: Collection[int]
+    ) -> None:
         if facts is None or facts["brokerRole"] == "SLAVE":
             return
         if facts["promotion"] > self._identity.promotion:
-            raise NotTheMasterError(self._superseded_text(address))
+            taken_ids = {*slaves, *facts["replicaIds"]}
+            raise ReplacedError(self._superseded_text(address), taken_ids)
         if self._identity.is_promotion:
             raise NotTheMasterError(
                 f"the master of {self._config.broker_name} lives at {address}: two masters would"
@@ -153,22 +174,33 @@ class Succession:
     def _superseded_text(self, address: str) -> str:
         return (
             f"{address} was made the master of {self._config.broker_name} since this broker was"
-            " it, and serves: this one would be a second. Set brokerRole=SLAVE and a brokerId"
-            " above 0 that is free in its configuration file, and start it again"
+            f" it, and serves: this one would be a second. {self._step_back.advice}"
         )
+
+    def refused(self, error: NotTheMasterError) -> None:
+        """A start as the master is refused: it may go back to being a slave instead."""
+        if not self._step_back.void_promotion(str(error)) and isinstance(error, ReplacedError):
+            self._step_back.replaced(error.taken_ids, str(error))
 
     # While it runs
 
     async def learn(self) -> None:
         """On a slave: keep what the master says of the group."""
         while True:
+            self._is_news.clear()
             address = self._master_address()
             if address is not None and self._is_linked():
                 facts = await self._facts(address)
                 if facts is not None and facts["brokerRole"] != "SLAVE":
                     self._heard(address, facts)
             is_known = self.memory.master_address == address
-            await self._clock.sleep_ms(_LEARN_MS if is_known else _LEARN_FIRST_MS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout((_LEARN_MS if is_known else _LEARN_FIRST_MS) / 1000):
+                    await self._is_news.wait()
+
+    def linked(self) -> None:
+        """This slave follows a master from now on: it may be lost at any time, so ask at once."""
+        self._is_news.set()
 
     def _heard(self, address: str, facts: dict[str, Any]) -> None:
         before = self.memory
@@ -201,6 +233,12 @@ class Succession:
                 _LOG.warning("the master before this one serves again address=%s", address)
             await self._clock.sleep_ms(_TELL_MS)
 
+    def met_rival(self, address: str) -> None:
+        """A name server knows another broker in our place. Of two that were promoted at the same
+        time, or without a name server, the later promotion stays: the question tells it ours."""
+        if self._role.is_master and not self._role.is_controlled:
+            self._tasks.job("hear-successor", self.hear_successor(address), about=address)
+
     async def hear_successor(self, address: str) -> None:
         """A broker says that it was promoted: if that is true, this master ends."""
         facts = await self._facts(address)
@@ -211,13 +249,17 @@ class Succession:
             and facts["storeId"] == self._identity.store_id
             and facts["promotion"] > self._identity.promotion
         )
-        if is_successor:
-            self.superseded(self._superseded_text(address))
+        if facts is not None and is_successor:
+            taken_ids = set(facts["replicaIds"])
+            if self._step_back.is_wanted:  # Without it, ending waits for nobody.
+                taken_ids |= set(await self._registered(self._name_servers))
+            self.superseded(self._superseded_text(address), taken_ids)
 
-    def superseded(self, reason: str) -> None:
+    def superseded(self, reason: str, taken_ids: Collection[int]) -> None:
         """Another broker is the master: this one ends, and leaves the other's route alone."""
         self._withdraw()
-        self._fail(reason)
+        if not self._step_back.replaced(taken_ids, reason):
+            self._fail(reason)
 
     # Copies of the log
 

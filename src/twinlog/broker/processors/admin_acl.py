@@ -6,7 +6,7 @@ Apache then does not answer at all, we say so.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.errors import BrokerError
 from twinlog.remoting import fastjson
@@ -21,20 +21,19 @@ from twinlog.remoting.headers.admin import (
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.clock import Clock
-from twinlog.runtime.config import BrokerConfig
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 
 class AdminAclProcessor:
     """Handlers of the codes above."""
 
-    def __init__(
-        self, config: BrokerConfig, *, files: AclFiles | None, clock: Clock, broker_address: str
-    ) -> None:
-        self._config = config
+    def __init__(self, broker: Broker, *, files: AclFiles | None) -> None:
+        self._config = broker.config
         self._files = files
-        self._clock = clock
-        self._broker_address = broker_address
+        self._clock = broker.clock
+        self._broker_address = broker.address
 
     def update_account(self, connection: ServerConnection, request: Request) -> None:
         """UPDATE_AND_CREATE_ACL_CONFIG (50)."""

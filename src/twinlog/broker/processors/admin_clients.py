@@ -5,13 +5,12 @@ Corresponds to the client codes of RocketMQ's AdminBrokerProcessor and to Broker
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
-from twinlog.broker.tables.clients import ClientChannelInfo, ConsumerManager, ProducerManager
-from twinlog.broker.tables.consumer_offset import UNKNOWN_OFFSET, ConsumerOffsetManager
-from twinlog.broker.tables.topic_config import TopicConfigManager
+from twinlog.broker.tables.clients import ClientChannelInfo
+from twinlog.broker.tables.consumer_offset import UNKNOWN_OFFSET
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
@@ -30,12 +29,11 @@ from twinlog.remoting.headers.offsets import (
 )
 from twinlog.remoting.server import ServerConnection
 from twinlog.remoting.signing import SIGNING_FIELDS
-from twinlog.runtime.clock import Clock
-from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import number_of
-from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.errors import RecordDamagedError
-from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _VERSION_RESET = 28  # 3.0.7-SNAPSHOT: older clients do not know 220 and 221.
 _VERSION_RUNNING_INFO = 62  # 3.1.8-SNAPSHOT: nor 307 and 309.
@@ -46,26 +44,15 @@ _RELAY_TIMEOUT_MS = 10_000
 class AdminClientsProcessor:
     """Handlers of the codes above."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        producers: ProducerManager,
-        consumers: ConsumerManager,
-        tasks: TaskOwner,
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._producers = producers
-        self._consumers = consumers
-        self._tasks = tasks
-        self._clock = clock
+    def __init__(self, broker: Broker) -> None:
+        self._config = broker.config
+        self._store = broker.store
+        self._topics = broker.topics
+        self._offsets = broker.offsets
+        self._producers = broker.producers
+        self._consumers = broker.consumers
+        self._tasks = broker.tasks
+        self._clock = broker.clock
 
     # Lists
 

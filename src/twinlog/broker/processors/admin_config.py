@@ -7,57 +7,53 @@ refused with 16: a silent "ok" for a key that does nothing until the next start 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.role import Role
-from twinlog.broker.tables.data_version import DataVersion
-from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import DataVersion
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import GetBrokerConfigRequestHeader
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
-from twinlog.runtime.config_format import holds_secrets, parse_properties
+from twinlog.runtime.config_format import holds_secrets, parse_update
 from twinlog.runtime.config_key import fixed_reason, live_keys, spellings
 from twinlog.runtime.disk import Disk, write_atomically
-from twinlog.store.message_store import MessageStore
+from twinlog.runtime.saving import TableSaver
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _LOG = logging.getLogger("twinlog.broker")
+_REASONS_MAX = 16  # The search for a similar key takes a millisecond each.
+_NEAR_LENGTH_MAX = 100  # And longer for a longer key.
+_writing = threading.Lock()  # A file is read, changed and written again by one at a time.
 
 
 class AdminConfigProcessor:
     """Handlers of the codes above."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        clock: Clock,
-        disk: Disk,
-        config_path: str | None,
-        changed: Callable[[list[str]], None],
-        role: Role | None = None,
-    ) -> None:
-        self._config = config
-        self._role = role or Role(config)
-        self._store = store
-        self._topics = topics
-        self._clock = clock
-        self._disk = disk
+    def __init__(self, broker: Broker, *, config_path: str | None) -> None:
+        self._config = broker.config
+        self._role = broker.role
+        self._store = broker.store
+        self._topics = broker.topics
+        self._clock = broker.clock
+        self._disk = broker.disk
+        self._tasks = broker.tasks
         self._config_path = config_path
-        self._changed = changed
-        self.data_version = DataVersion(clock.now_ms())
+        self._changed = broker.config_changed
+        self._unwritten: dict[str, str] = {}
+        self._saver = TableSaver("configuration", self._write)
+        self.data_version = DataVersion(timestamp=broker.clock.now_ms())
 
     def update(self, connection: ServerConnection, request: Request) -> None:
         """UPDATE_BROKER_CONFIG (25): all of the lines or none."""
         try:
-            entries = {entry.key: entry.value for entry in parse_properties(request.body)}
+            entries = parse_update(request.body)
         except ValueError as error:
             remark = f"string2Properties error: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
@@ -66,7 +62,9 @@ class AdminConfigProcessor:
         black = {k for k in self._config.config_black_list.split(";") if k}
         refused += sorted(set(entries) & live & black)
         if refused:
-            reasons = "; ".join(refusal(key) for key in refused)
+            reasons = "; ".join(refusal(key) for key in refused[:_REASONS_MAX])
+            if len(refused) > _REASONS_MAX:
+                reasons += f"; and {len(refused) - _REASONS_MAX} more"
             remark = f"Can not update config in black list. Nothing is changed: {reasons}"
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
         self._check_role(entries.get("brokerRole"))
@@ -74,22 +72,36 @@ class AdminConfigProcessor:
             names = update_config(self._config, entries)
         except ConfigError as error:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        self.data_version.next_version(self._clock.now_ms())
+        self.data_version = self.data_version.following(self._clock.now_ms())
         for key, value in entries.items():
             _LOG.info("config changed key=%s value=%s peer=%s", key, value, connection.remote_text)
         self._changed(names)
-        self._save(entries)
-        connection.reply(request)
-
-    def _save(self, entries: dict[str, str]) -> None:
-        """Write the change into the file that the broker was started with."""
         if self._config_path is None:
+            connection.reply(request)
             return
+        self._unwritten.update(entries)
+        self._saver.touched()
+        saving = self._answer_when_saved(connection, request)
+        self._tasks.job("save-config", saving, failed=connection.refuse(request))
+
+    async def _answer_when_saved(self, connection: ServerConnection, request: Request) -> None:
+        """Many changes share a write: on the loop a thousand of them would stop everyone."""
+        reason = await self._saver.save()
+        if reason:
+            remark = f"the change holds until the next start: {self._config_path}: {reason}"
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+        else:
+            connection.reply(request)
+
+    async def _write(self) -> None:
+        """Put the changes into the file that the broker was started with."""
+        assert self._config_path is not None
+        entries, self._unwritten = self._unwritten, {}
         try:
-            write_values(self._disk, self._config_path, entries)
-        except (OSError, UnicodeDecodeError) as error:
-            remark = f"the change holds until the next start: {self._config_path}: {error}"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
+            await self._disk.run(write_values, self._disk, self._config_path, entries)
+        except (OSError, ValueError):
+            self._unwritten = {**entries, **self._unwritten}  # The next change tries them again.
+            raise
 
     def _check_role(self, role: str | None) -> None:
         """SYNC and ASYNC may be exchanged; master and slave are not a matter of a key."""
@@ -127,15 +139,17 @@ def refusal(key: str) -> str:
     if key in live:
         return f"{key} is in configBlackList"
     reason = fixed_reason(BrokerConfig, "broker", key)
-    near = [] if key in spellings(BrokerConfig) else get_close_matches(key, live, n=1)
+    is_misspelt = key not in spellings(BrokerConfig) and len(key) <= _NEAR_LENGTH_MAX
+    near = get_close_matches(key, live, n=1) if is_misspelt else []
     return f"{reason}, did you mean {near[0]}?" if near else reason
 
 
 def write_values(disk: Disk, path: str, entries: dict[str, str]) -> None:
     """Set these keys in a configuration file. Raises OSError, UnicodeDecodeError."""
-    text = disk.read_bytes(path).decode("utf-8")
-    data = with_values(text, entries).encode("utf-8")
-    write_atomically(disk, path, data, keep_backup=True, is_secret=holds_secrets(text))
+    with _writing:
+        text = disk.read_bytes(path).decode("utf-8")
+        data = with_values(text, entries).encode("utf-8")
+        write_atomically(disk, path, data, keep_backup=True, is_secret=holds_secrets(text))
 
 
 def with_values(text: str, entries: dict[str, str]) -> str:

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinlog.broker import names
-from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
-from twinlog.broker.stats.broker_stats import BrokerStatsManager
 from twinlog.broker.stats.store_view import queue_entries
 from twinlog.broker.tables import offset_json
-from twinlog.broker.tables.clients import ConsumerManager
-from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
-from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.topic import TopicConfig
@@ -37,9 +31,9 @@ from twinlog.remoting.headers.offsets import (
 )
 from twinlog.remoting.headers.pull import QueryConsumeQueueRequestHeader
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.clock import Clock
-from twinlog.runtime.config import BrokerConfig
-from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _LONG_MAX = (1 << 63) - 1
 _ENTRIES_MAX = 4096  # More entries than a screen holds; one answer stays small.
@@ -48,32 +42,18 @@ _ENTRIES_MAX = 4096  # More entries than a screen holds; one answer stays small.
 class AdminStatsProcessor:
     """Handlers of the codes above."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        consumers: ConsumerManager,
-        stats: BrokerStatsManager,
-        schedule: ScheduleMessageService,
-        runtime_table: Callable[[], dict[str, str]],
-        broker_address: str,
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
-        self._stats = stats
-        self._schedule = schedule
+    def __init__(self, broker: Broker, *, runtime_table: Callable[[], dict[str, str]]) -> None:
+        self._config = broker.config
+        self._store = broker.store
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._offsets = broker.offsets
+        self._consumers = broker.consumers
+        self._stats = broker.stats
+        self._schedule = broker.schedule
         self._runtime_table = runtime_table
-        self._broker_address = broker_address
-        self._clock = clock
+        self._broker_address = broker.address
+        self._clock = broker.clock
 
     def runtime_info(self, connection: ServerConnection, request: Request) -> None:
         """GET_BROKER_RUNTIME_INFO (28)."""

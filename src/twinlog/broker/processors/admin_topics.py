@@ -6,19 +6,13 @@ disk.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.role import Role
-from twinlog.broker.routes.registration import Registration
-from twinlog.broker.stats.broker_stats import BrokerStatsManager
-from twinlog.broker.tables.clients import ConsumerManager
-from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
-from twinlog.broker.tables.topic_config import FILTER_TYPES, TopicConfigManager
+from twinlog.broker.tables.topic_config import FILTER_TYPES
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.subscription_group import group_from_json
@@ -33,9 +27,9 @@ from twinlog.remoting.headers.admin import (
 from twinlog.remoting.headers.base import TopicHeader
 from twinlog.remoting.json_body import read_body
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.tasks import TaskOwner
-from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 # Apache leaves its default remark on some answers that succeeded; people's captures show it.
 UNSET_REMARK = "not set any response code"
@@ -45,30 +39,17 @@ _QUEUE_COUNT_MAX = 16_384  # Far above use; each queue is a directory.
 class AdminTopicsProcessor:
     """Handlers of the codes above."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        consumers: ConsumerManager,
-        stats: BrokerStatsManager,
-        registration: Registration,
-        tasks: TaskOwner,
-        role: Role | None = None,
-    ) -> None:
-        self._config = config
-        self._role = role or Role(config)
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
-        self._stats = stats
-        self._registration = registration
-        self._tasks = tasks
+    def __init__(self, broker: Broker) -> None:
+        self._config = broker.config
+        self._role = broker.role
+        self._store = broker.store
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._offsets = broker.offsets
+        self._consumers = broker.consumers
+        self._stats = broker.stats
+        self._registration = broker.registration
+        self._tasks = broker.tasks
 
     def update_topic(self, connection: ServerConnection, request: Request) -> None:
         """UPDATE_AND_CREATE_TOPIC (17): saved, registered everywhere, then answered."""

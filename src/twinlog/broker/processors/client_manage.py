@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
 from twinlog.broker.filter.sql92 import FilterSyntaxError, compile_filter
 from twinlog.broker.filter.subscription import (
     SubscriptionError,
@@ -14,12 +13,9 @@ from twinlog.broker.filter.subscription import (
 from twinlog.broker.tables.clients import (
     ClientChannelInfo,
     ConsumerGroupInfo,
-    ConsumerManager,
-    ProducerManager,
 )
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
-from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import names
+from twinlog.remoting.bodies.common import TOPIC_FLAG_UNIT_SUB
 from twinlog.remoting.bodies.subscription import is_tag_type
 from twinlog.remoting.codec import language_name
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -30,10 +26,11 @@ from twinlog.remoting.headers.clients import (
 )
 from twinlog.remoting.json_body import members, read_body, text
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 
-_UNIT_SUB_FLAG = 2
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
+
 _KNOWN_KEY = "twinlog.broker.client"
 _GROUPS_MAX = 1_024  # Of one client; each costs a look into four tables.
 
@@ -53,24 +50,14 @@ CONSUME_FROM_WHERE = (
 class ClientManageProcessor:
     """Handlers of heartbeat, unregister and check of a client's configuration."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        producers: ProducerManager,
-        consumers: ConsumerManager,
-        groups: SubscriptionGroupManager,
-        topics: TopicConfigManager,
-        filters: ConsumerFilterManager,
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._producers = producers
-        self._consumers = consumers
-        self._groups = groups
-        self._topics = topics
-        self._filters = filters
-        self._clock = clock
+    def __init__(self, broker: Broker) -> None:
+        self._config = broker.config
+        self._producers = broker.producers
+        self._consumers = broker.consumers
+        self._groups = broker.groups
+        self._topics = broker.topics
+        self._filters = broker.filters
+        self._clock = broker.clock
 
     def heartbeat(self, connection: ServerConnection, request: Request) -> None:
         """HEART_BEAT (34)."""
@@ -111,7 +98,7 @@ class ClientManageProcessor:
             self._topics.create_in_send_back(
                 names.retry_topic(group),
                 queue_count=config.retry_queue_nums,
-                sys_flag=_UNIT_SUB_FLAG if data.get("unitMode") else 0,
+                sys_flag=TOPIC_FLAG_UNIT_SUB if data.get("unitMode") else 0,
             )
         try:
             subscriptions = [

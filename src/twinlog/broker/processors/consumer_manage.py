@@ -6,16 +6,12 @@ AdminBrokerProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.pair.skip_guard import SkipGuard
-from twinlog.broker.role import Role
 from twinlog.broker.stats.store_view import is_on_disk
-from twinlog.broker.tables.clients import ConsumerManager
-from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, is_offset
-from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
+from twinlog.broker.tables.consumer_offset import is_offset
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
 from twinlog.remoting.codes import ResponseCode
@@ -30,37 +26,25 @@ from twinlog.remoting.headers.offsets import (
 )
 from twinlog.remoting.json_body import members, read_body, text
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.clock import Clock
-from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 
 class ConsumerManageProcessor:
     """Handlers of the codes above."""
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        offsets: ConsumerOffsetManager,
-        consumers: ConsumerManager,
-        locks: RebalanceLockManager[MessageQueue],
-        clock: Clock,
-        memory_size: int,
-        skip_guard: SkipGuard,
-        committed: Callable[[str, str, int, int, Callable[[], None]], None],
-        role: Role,
-        is_surely_master: Callable[[], bool],
-    ) -> None:
-        self._role = role
-        self._is_surely_master = is_surely_master
-        self._skip_guard = skip_guard
-        self._committed = committed
+    def __init__(self, broker: Broker, *, memory_size: int) -> None:
+        self._role = broker.role
+        self._is_surely_master = broker.is_surely_master
+        self._skip_guard = broker.skip_guard
+        self._committed = broker.pair.committed
         self._memory_size = memory_size
-        self._store = store
-        self._offsets = offsets
-        self._consumers = consumers
-        self._locks = locks
-        self._clock = clock
+        self._store = broker.store
+        self._offsets = broker.offsets
+        self._consumers = broker.consumers
+        self._locks = broker.locks
+        self._clock = broker.clock
 
     def consumer_list(self, connection: ServerConnection, request: Request) -> None:
         """GET_CONSUMER_LIST_BY_GROUP (38)."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
 from twinlog.broker.put.replies import RESPONSE_CODES, PutCallback
-from twinlog.broker.role import Role
-from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.message import sysflag
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.message.model import Record
@@ -17,27 +17,21 @@ from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import ResumeCheckHalfMessageRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.config import BrokerConfig
 from twinlog.store.errors import RecordDamagedError
-from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 
 class EndTransactionProcessor:
     """Handlers of END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        transactions: TransactionalMessageService,
-        role: Role | None = None,
-    ) -> None:
-        self._config = config
-        self._role = role or Role(config)
-        self._store = store
-        self._transactions = transactions
+    def __init__(self, broker: Broker) -> None:
+        self._config = broker.config
+        self._role = broker.role
+        self._store = broker.store
+        self._transactions = broker.transactions
 
     def end(self, connection: ServerConnection, request: Request) -> None:
         """END_TRANSACTION (37), mostly one-way. "Unknown" is not answered, as in Apache."""

@@ -10,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.pair.identity import StoreIdentity
-from twinlog.broker.pair.succession import Succession
 from twinlog.broker.processors.admin_config import write_values
-from twinlog.broker.role import Role
-from twinlog.ha.service import HAService
 from twinlog.message.crc import crc32
 from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, SIZE_MAGIC
 from twinlog.message.names import METADATA_TOPIC
@@ -30,11 +26,12 @@ from twinlog.remoting.headers.twinlog import (
     TwinlogReplicaRequestHeader,
 )
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.config import BrokerConfig, BrokerRole
-from twinlog.runtime.disk import Disk
-from twinlog.runtime.tasks import TaskOwner
+from twinlog.runtime.config import BrokerRole
 from twinlog.store.errors import StoreError
 from twinlog.store.log.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -49,27 +46,16 @@ class PromoteProcessor:
     """Handlers of the codes above."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        log: CommitLog,
-        ha: HAService,
-        identity: StoreIdentity,
-        succession: Succession,
-        disk: Disk,
-        tasks: TaskOwner,
-        config_path: str | None,
-        restart: Callable[[str], None],
-        role: Role | None = None,
+        self, broker: Broker, *, config_path: str | None, restart: Callable[[str], None]
     ) -> None:
-        self._config = config
-        self._role = role or Role(config)
-        self._log = log
-        self._ha = ha
-        self._identity = identity
-        self._succession = succession
-        self._disk = disk
-        self._tasks = tasks
+        self._config = broker.config
+        self._role = broker.role
+        self._log = broker.store.commit_log
+        self._ha = broker.ha
+        self._identity = broker.identity
+        self._succession = broker.succession
+        self._disk = broker.disk
+        self._tasks = broker.tasks
         self._config_path = config_path
         self._restart = restart
         self._counting = asyncio.Lock()
@@ -101,11 +87,8 @@ class PromoteProcessor:
         ours = (config.broker_cluster_name, config.broker_name, "0")
         if (header.cluster_name, header.broker_name, header.broker_id) != ours:
             return
-        if self._role.is_master and header.promotion > self._identity.promotion and header.address:
-            self._tasks.job(
-                "hear-successor", self._succession.hear_successor(header.address),
-                about=header.address,
-            )  # fmt: skip
+        if header.promotion > self._identity.promotion and header.address:
+            self._succession.met_rival(header.address)
 
     def _facts(self) -> dict[str, Any]:
         config, memory = self._config, self._succession.memory

@@ -1,6 +1,6 @@
 """Pulls (11, 361), answered at once or held. Corresponds to RocketMQ's PullMessageProcessor.
 
-Bodies are slices of the log, never decoded. A pull that finds nothing new is parked in hold.py
+Bodies are slices of the log, never decoded. A pull that finds nothing new is held in hold.py
 and evaluated again when its queue moves; a held pull is answered in JSON, whatever it asked in.
 """
 
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.filter.consumer_filter import (
-    ConsumerFilterManager,
     message_filter,
     retry_filter,
 )
@@ -21,42 +20,44 @@ from twinlog.broker.filter.subscription import (
     SubscriptionError,
     build_subscription,
 )
-from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.pull.hold import HeldPull, PullRequestHold, QueueKey
-from twinlog.broker.role import Role
 from twinlog.broker.stats.broker_stats import (
     BROKER_GET_NUMS,
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
-    BrokerStatsManager,
 )
-from twinlog.broker.stats.store_stats import StoreStats
-from twinlog.broker.tables.clients import ConsumerManager
-from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
-from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import perm
+from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codec import encode_pull_opening
-from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
+from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode, SerializeType
 from twinlog.remoting.command import Request
-from twinlog.remoting.headers.pull import PullMessageRequestHeader
+from twinlog.remoting.headers.pull import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageRequestHeader,
+)
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.clock import Clock
-from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.failures import Failures, error_text
+from twinlog.runtime.failures import error_text
 from twinlog.store.filter import MessageFilter
-from twinlog.store.message_store import MessageStore
 from twinlog.store.status import GetMessageStatus, GetResult
 
-FLAG_COMMIT_OFFSET = 1
-FLAG_SUSPEND = 2
-FLAG_SUBSCRIPTION = 4
+# Members that are asked for in hot paths: by their class they cost ten times as much.
+_FOUND: Final = GetMessageStatus.FOUND
+_NO_MATCHED_MESSAGE: Final = GetMessageStatus.NO_MATCHED_MESSAGE
+_SUCCESS: Final = ResponseCode.SUCCESS
+_PULL_NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
+_PULL_OFFSET_MOVED: Final = ResponseCode.PULL_OFFSET_MOVED
+_PULL_RETRY_IMMEDIATELY: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _PULL_COUNT_MAX = 1024  # Above what Apache's own limits let through in one answer.
 _HELD_MS_MAX = 24 * 3_600_000  # Clients ask for seconds; timers do not take every number.
-_JSON = 0
+_JSON = int(SerializeType.JSON)
 
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -92,46 +93,29 @@ OffsetMovedListener = Callable[[str, str, int, int, int], None]
 class PullMessageProcessor:
     """Handler of the pull codes."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        consumers: ConsumerManager,
-        filters: ConsumerFilterManager,
-        stats: BrokerStatsManager,
-        store_stats: StoreStats,
-        clock: Clock,
-        skip_guard: SkipGuard,
-        offset_moved: OffsetMovedListener,
-        failures: Failures,
-        role: Role | None = None,
-    ) -> None:
-        self._config = config
-        self._role = role or Role(config)
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
-        self._filters = filters
-        self._stats = stats
-        self._store_stats = store_stats
-        self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
-        self._clock = clock
-        self._skip_guard = skip_guard
+    def __init__(self, broker: Broker, *, offset_moved: OffsetMovedListener) -> None:
+        self._config = broker.config
+        self._role = broker.role
+        self._store = broker.store
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._offsets = broker.offsets
+        self._consumers = broker.consumers
+        self._filters = broker.filters
+        self._stats = broker.stats
+        self._store_stats = broker.store_stats
+        self._broker_gets = broker.stats.item(BROKER_GET_NUMS, broker.config.broker_cluster_name)
+        self._clock = broker.clock
+        self._skip_guard = broker.skip_guard
         self._offset_moved = offset_moved
         self.hold = PullRequestHold(
-            clock,
-            max_offset=store.max_offset_in_queue,
+            broker.clock,
+            max_offset=broker.store.max_offset_in_queue,
             try_answer=self._try_answer,
             answer=self._answer_held,
             failed=self._held_failed,
         )
-        self._failures = failures
+        self._failures = broker.failures
 
     def pull(self, connection: ServerConnection, request: Request) -> None:
         """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
@@ -146,13 +130,13 @@ class PullMessageProcessor:
             return
         result = self._get(pull, header.queue_offset)
         code = self._code(header, result)
-        is_held = code == ResponseCode.PULL_NOT_FOUND and self._park(connection, request, pull)
+        is_held = code == _PULL_NOT_FOUND and self._hold(connection, request, pull)
         if not is_held:
             self._answer(connection, request, pull, result, code, request.serialize_type)
         self._commit(header)
 
     def _commit(self, header: PullMessageRequestHeader) -> None:
-        if header.sys_flag & FLAG_COMMIT_OFFSET and self._role.is_master:
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._role.is_master:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -169,7 +153,7 @@ class PullMessageProcessor:
                 group, topic, queue_id, offset, connection.attributes
             )
             # A Java client takes its position from this answer, and keeps what it has fetched.
-            status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
+            status, code = _NO_MATCHED_MESSAGE, _PULL_RETRY_IMMEDIATELY
         else:
             self._commit(header)  # First: it says what of the part that we have is consumed.
             committed = self._offsets.query(group, topic, queue_id)
@@ -177,7 +161,7 @@ class PullMessageProcessor:
                 group, topic, queue_id, offset, connection.attributes,
                 committed=committed, queue_end=end,
             )  # fmt: skip
-            status, code = GetMessageStatus.OFFSET_OVERFLOW_BADLY, ResponseCode.PULL_OFFSET_MOVED
+            status, code = GetMessageStatus.OFFSET_OVERFLOW_BADLY, _PULL_OFFSET_MOVED
         if goal is None:
             return False
         first = max(0, self._store.min_offset_in_queue(topic, queue_id))
@@ -206,7 +190,7 @@ class PullMessageProcessor:
             remark = f"subscription group no permission, {name}"
             raise BrokerError(ResponseCode.NO_PERMISSION, remark)
         self._check_queue(connection, header)
-        if header.sys_flag & FLAG_SUBSCRIPTION:
+        if header.sys_flag & PULL_SUBSCRIPTION:
             wanted = self._posted_filter(header)
         else:
             wanted = self._known_filter(header, group)
@@ -238,7 +222,9 @@ class PullMessageProcessor:
     def _posted_filter(self, header: PullMessageRequestHeader) -> MessageFilter | None:
         """The filter of a pull that brings its own subscription."""
         try:
-            data, compiled = _compile(header.topic, header.subscription, header.expression_type)
+            is_kept = len(header.subscription or "") <= _KEPT_LENGTH_MAX
+            compile_it = _compiled if is_kept else _compile
+            data, compiled = compile_it(header.topic, header.subscription, header.expression_type)
         except (SubscriptionError, FilterSyntaxError) as error:
             remark = f"parse the consumer's subscription failed: {error}"
             raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
@@ -286,43 +272,43 @@ class PullMessageProcessor:
 
     def _look(self, pull: _Pull, offset: int) -> GetResult:
         header = pull.header
+        bulk = None
+        if header.consumer_group == TOOLS_GROUP:  # Spark reads whole topics with it.
+            bulk = self._config.max_transfer_bytes_on_message_in_memory
         return self._store.get_message(
             header.topic,
             header.queue_id,
             offset,
             max(1, min(header.max_msg_nums, _PULL_COUNT_MAX)),
             message_filter=pull.filter,
+            max_bytes=bulk,
         )
 
-    def _get(self, pull: _Pull, offset: int) -> GetResult:
+    def _get(self, pull: _Pull, offset: int, seen: GetResult | None = None) -> GetResult:
         """What the pull will be answered with: counted, as a look is not."""
-        result = self._look(pull, offset)
-        if result.status is GetMessageStatus.FOUND:
+        result = self._look(pull, offset) if seen is None else seen
+        if result.status is _FOUND:
             self._store_stats.get_found_times += 1
             self._store_stats.get_transferred += result.message_count
         else:
             self._store_stats.get_miss_times += 1
+        header = pull.header
+        self._offsets.handed_out(
+            header.consumer_group, header.topic, header.queue_id, result.next_begin_offset
+        )
         return result
 
     def _code(self, header: PullMessageRequestHeader, result: GetResult) -> int:
         status = result.status
         if status in _EMPTY_QUEUE:
-            code: int = (
-                ResponseCode.PULL_NOT_FOUND
-                if header.queue_offset == 0
-                else ResponseCode.PULL_OFFSET_MOVED
-            )
+            code: int = _PULL_NOT_FOUND if header.queue_offset == 0 else _PULL_OFFSET_MOVED
         else:
             code = _CODES[status]
         if result.is_retried:
             return ResponseCode.SYSTEM_ERROR  # A client asks again, for the same message.
-        if code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects_offsets:
-            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        if code == _PULL_OFFSET_MOVED and not self._store.corrects_offsets:
+            return _PULL_RETRY_IMMEDIATELY
         return code
-
-    @property
-    def _corrects_offsets(self) -> bool:
-        return self._role.is_master or self._config.offset_check_in_slave
 
     # Answering
 
@@ -336,9 +322,9 @@ class PullMessageProcessor:
         serialize_type: int,
     ) -> None:
         header = pull.header
-        if code == ResponseCode.SUCCESS:
+        if code == _SUCCESS:
             self._count(header, result)
-        elif code == ResponseCode.PULL_OFFSET_MOVED:
+        elif code == _PULL_OFFSET_MOVED:
             self._offset_moved(
                 header.consumer_group,
                 header.topic,
@@ -389,7 +375,7 @@ class PullMessageProcessor:
     def _suggested_broker(
         self, group: SubscriptionGroupConfig, result: GetResult, code: int
     ) -> int:
-        if code == ResponseCode.PULL_RETRY_IMMEDIATELY and result.status in _OUT_OF_RANGE:
+        if code == _PULL_RETRY_IMMEDIATELY and result.status in _OUT_OF_RANGE:
             # A slave that does not correct offsets: only the group's own broker can.
             return group.broker_id
         if not self._config.slave_read_enable:
@@ -406,10 +392,10 @@ class PullMessageProcessor:
 
     # Holding
 
-    def _park(self, connection: ServerConnection, request: Request, pull: _Pull) -> bool:
+    def _hold(self, connection: ServerConnection, request: Request, pull: _Pull) -> bool:
         """Hold the pull if it asked for that and there is room; false: answer it now."""
         header = pull.header
-        if not header.sys_flag & FLAG_SUSPEND or self.hold.is_full:
+        if not header.sys_flag & PULL_SUSPEND or self.hold.is_full:
             return False
         timeout = header.suspend_timeout_millis
         if not self._config.long_polling_enable:
@@ -419,7 +405,7 @@ class PullMessageProcessor:
         if HELD_KEY not in connection.attributes:
             connection.attributes[HELD_KEY] = True
             connection.on_close(self.hold.connection_closed)
-        self.hold.park(HeldPull(key, header.queue_offset, deadline, connection, request, pull))
+        self.hold.add(HeldPull(key, header.queue_offset, deadline, connection, request, pull))
         return True
 
     def _try_answer(self, held: HeldPull) -> bool:
@@ -428,11 +414,11 @@ class PullMessageProcessor:
             self._look_again_when_writable(held)
             return False
         result = self._look(held.pull, held.scan_offset)
-        if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+        if result.status is _NO_MATCHED_MESSAGE:
             # What did not match once never will: look on from there next time.
             held.scan_offset = result.next_begin_offset
             return False
-        self._answer_held(held)
+        self._answer_held(held, result if held.scan_offset == held.offset else None)
         return True
 
     def _look_again_when_writable(self, held: HeldPull) -> None:
@@ -459,8 +445,11 @@ class PullMessageProcessor:
             ),
         )  # fmt: skip
 
-    def _answer_held(self, held: HeldPull) -> None:
-        """Evaluate a held pull once more, from its own offset and with all checks, and answer."""
+    def _answer_held(self, held: HeldPull, seen: GetResult | None = None) -> None:
+        """Evaluate a held pull once more, from its own offset and with all checks, and answer.
+
+        `seen`: what its filter of then finds now; it is the answer if the filter is the same.
+        """
         if held.connection.is_congested:
             held.connection.when_writable(lambda: self._answer_held(held))
             return
@@ -474,7 +463,8 @@ class PullMessageProcessor:
                 request, refusal.code, remark=refusal.remark, header={}, serialize_type=_JSON
             )
             return
-        result = self._get(pull, held.offset)
+        is_same = pull.filter == held.pull.filter
+        result = self._get(pull, held.offset, seen if is_same else None)
         code = self._code(pull.header, result)
         self._answer(held.connection, request, pull, result, code, _JSON)
 
@@ -483,12 +473,16 @@ HELD_KEY = "twinlog.broker.held"
 CONGESTED_KEY = "twinlog.broker.congested"
 
 
-@lru_cache(maxsize=4096)
 def _compile(
     topic: str, expression: str | None, expression_type: str | None
 ) -> tuple[SubscriptionData, Sql92Filter | None]:
-    """Subscription and, for SQL92, compiled filter: a pull consumer sends the same every time."""
+    """Subscription and, for SQL92, compiled filter."""
     data = build_subscription(topic, expression, expression_type)
     if data.is_tag_type:
         return data, None
     return data, compile_filter(data.expression_type, data.sub_string)
+
+
+# A pull consumer sends the same every time; a long one is compiled each time rather than kept.
+_compiled = lru_cache(maxsize=4096)(_compile)
+_KEPT_LENGTH_MAX = 1024

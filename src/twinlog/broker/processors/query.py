@@ -6,21 +6,24 @@ confirmed is not found, as it is not consumed (R10): a switch may take it back.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from twinlog.remoting.codes import ResponseCode, SerializeType
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.config import BrokerConfig
 from twinlog.store.errors import RecordDamagedError
-from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 
 class QueryMessageProcessor:
     """Handlers of QUERY_MESSAGE and VIEW_MESSAGE_BY_ID."""
 
-    def __init__(self, config: BrokerConfig, *, store: MessageStore) -> None:
-        self._config = config
-        self._store = store
+    def __init__(self, broker: Broker) -> None:
+        self._config = broker.config
+        self._store = broker.store
 
     def query(self, connection: ServerConnection, request: Request) -> None:
         """QUERY_MESSAGE (12)."""

@@ -6,13 +6,12 @@ answer decides ours. The reply is stored, too, unless `storeReplyMessageEnable` 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.errors import BrokerError, see_faq
+from twinlog.broker.host import store_host
 from twinlog.broker.names import topic_fault
-from twinlog.broker.put.replies import PutReplies
-from twinlog.broker.tables.clients import ProducerManager
-from twinlog.broker.tables.topic_config import TopicConfigManager, java_text
+from twinlog.broker.tables.topic_config import java_text
 from twinlog.message import names
 from twinlog.message.ids import host_text
 from twinlog.message.model import PutMessage
@@ -32,10 +31,10 @@ from twinlog.remoting.headers.send import (
     SendMessageRequestHeaderV2,
 )
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.clock import Clock
-from twinlog.runtime.config import BrokerConfig
-from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _PUSH_TIMEOUT_MS = 10_000  # Broker2Client.callClient of 4.9.
 _Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
@@ -44,24 +43,14 @@ _Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
 class ReplyMessageProcessor:
     """Handlers of SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        producers: ProducerManager,
-        replies: PutReplies,
-        clock: Clock,
-        host: bytes,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._producers = producers
-        self._replies = replies
-        self._clock = clock
-        self._host = host
+    def __init__(self, broker: Broker) -> None:
+        self._config = broker.config
+        self._store = broker.store
+        self._topics = broker.topics
+        self._producers = broker.producers
+        self._replies = broker.replies
+        self._clock = broker.clock
+        self._host = store_host(broker.config)
 
     def reply(self, connection: ServerConnection, request: Request) -> None:
         """SEND_REPLY_MESSAGE (324)."""

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from twinlog.broker.delay.levels import DelayLevels, delayed, park_delayed
+from twinlog.broker.delay.levels import delayed, park_delayed
 from twinlog.broker.errors import BrokerError, see_faq
+from twinlog.broker.host import store_host
 from twinlog.broker.names import topic_fault
 from twinlog.broker.pair.offset_return import OffsetReturn
 from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.put.idempotence import Place
-from twinlog.broker.put.replies import PutReplies
-from twinlog.broker.put.send_properties import scan_properties
+from twinlog.broker.put.send_properties import WAITS, WAITS_NOT, scan_properties
 from twinlog.broker.rng import Rng
-from twinlog.broker.role import Role
 from twinlog.broker.stats.broker_stats import (
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
     BrokerStatsManager,
 )
-from twinlog.broker.stats.store_stats import StoreStats
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
-from twinlog.broker.tables.topic_config import TopicConfigManager, java_text
+from twinlog.broker.tables.topic_config import java_text
 from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import names, perm, sysflag
 from twinlog.message.batch import BatchError, BatchMember, decode_batch
@@ -43,29 +40,27 @@ from twinlog.message.properties import (
     PROPERTY_WAIT_STORE_MSG_OK,
     decode_properties,
 )
+from twinlog.remoting.bodies.common import TOPIC_FLAG_UNIT, TOPIC_FLAG_UNIT_SUB
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import CommandError, HeaderError
 from twinlog.remoting.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from twinlog.remoting.server import Lane, ServerConnection
-from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
-from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.log.appender import Appender
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _PUT_OK = PutMessageStatus.PUT_OK
 _YEAR_9999_MS = 253_370_764_800_000  # Later ones have no calendar here.
 VERSION_MAX_RECONSUME_TIMES = 121  # Since 3.4.9 the producer's own limit counts.
 _UNDELAYED_TYPES = (sysflag.TRANSACTION_NOT_TYPE, sysflag.TRANSACTION_COMMIT_TYPE)
-_WAITS = b"\x02WAIT\x01true"
-_WAITS_NOT = b"\x02WAIT\x01false"
-_UNIT_FLAG = 1
-_UNIT_SUB_FLAG = 2
 
 # Called with a half message as it was put, where in the log and in its queue, its real topic and
 # queue, and whether its end waits for durability.
@@ -91,51 +86,46 @@ class _Route:
             item.value += amount
             item.times += messages
 
+    def count_batch(self, result: AppendResult) -> None:
+        """A batch was put: many messages at one time, as Apache counts."""
+        self.nums.value += result.message_count
+        self.nums.times += 1
+        self.size.add(result.end_offset - result.physical_offset)
+
 
 class SendMessageProcessor:
     """Handlers of the send codes."""
 
     def __init__(
         self,
-        config: BrokerConfig,
+        broker: Broker,
         *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        replies: PutReplies,
-        stats: BrokerStatsManager,
-        store_stats: StoreStats,
-        delay_levels: DelayLevels,
-        clock: Clock,
         rng: Rng,
-        store_host: bytes,
         once: SendOnce,
-        remember_half: HalfListener,
         answer_when_routed: Callable[[ServerConnection], ServerConnection],
-        role: Role | None = None,
     ) -> None:
-        self._config = config
-        self._role = role or Role(config)
-        self._store = store
-        self._put = store.put
-        self._topics = topics
-        self._groups = groups
-        self._replies = replies
-        self._reply = replies.add
-        self._stats = stats
-        self._store_stats = store_stats
-        self._delay_levels = delay_levels
-        self._level_max = max(delay_levels, default=0)
-        self._clock = clock
+        self._config = broker.config
+        self._role = broker.role
+        self._store = broker.store
+        self._put = broker.store.put
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._replies = broker.replies
+        self._reply = broker.replies.add
+        self._stats = broker.stats
+        self._store_stats = broker.store_stats
+        self._delay_levels = broker.config.delay_levels
+        self._level_max = max(self._delay_levels, default=0)
+        self._clock = broker.clock
         self._rng = rng
-        self._store_host = store_host
+        self._store_host = store_host(broker.config)
         self._once = once
-        self._remember_half = remember_half
+        self._remember_half = broker.transactions.remember
         self._answer_when_routed = answer_when_routed
         self._has_created_topic = False
-        self._cluster_piece = f"{PROPERTY_CLUSTER}\x01{config.broker_cluster_name}"
+        self._cluster_piece = f"{PROPERTY_CLUSTER}\x01{broker.config.broker_cluster_name}"
         self._routes: dict[str, _Route] = {}
-        topics.subscribe(self._topics_changed)
+        broker.topics.subscribe(self._topics_changed)
 
     def lane(self, gate: OffsetReturn) -> Lane | None:
         """The compiled form of this path, where there is one."""
@@ -293,9 +283,9 @@ class SendMessageProcessor:
         if PROPERTY_REAL_TOPIC in rare or level > self._level_max:
             self._park_again(message, text, level, is_half)
             return
-        if "WAIT\x01" in text:
+        if f"{PROPERTY_WAIT_STORE_MSG_OK}\x01" in text:
             # Not among what is stored of an ordinary message; of a parked one Apache keeps it.
-            message.properties += _WAITS if must_wait else _WAITS_NOT
+            message.properties += WAITS if must_wait else WAITS_NOT
         if is_half:
             park_half(message)
         else:
@@ -367,9 +357,7 @@ class SendMessageProcessor:
             result = self._store.put_batch(message, members)
         if result.status is not _PUT_OK:
             raise self._refusal(result)
-        route.nums.value += result.message_count
-        route.nums.times += 1
-        route.size.add(result.end_offset - result.physical_offset)
+        route.count_batch(result)
         if not request.flag & FLAG_ONEWAY:
             reply = (
                 connection,
@@ -403,9 +391,7 @@ class SendMessageProcessor:
         self._once.stored(first_new, result, is_elsewhere=False)
         route = self._routes.get(message.topic)
         if route is not None:
-            route.nums.value += result.message_count
-            route.nums.times += 1
-            route.size.add(result.end_offset - result.physical_offset)
+            route.count_batch(result)
         if request.flag & FLAG_ONEWAY:
             return
         waiting: Any = (
@@ -504,7 +490,7 @@ class SendMessageProcessor:
         is_retry = header.topic.startswith(names.RETRY_PREFIX)
         sys_flag = 0
         if header.unit_mode:
-            sys_flag = _UNIT_SUB_FLAG if is_retry else _UNIT_FLAG
+            sys_flag = TOPIC_FLAG_UNIT_SUB if is_retry else TOPIC_FLAG_UNIT
         created = self._topics.create_in_send(
             header.topic,
             header.default_topic,

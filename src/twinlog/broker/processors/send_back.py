@@ -5,19 +5,16 @@ Corresponds to SendMessageProcessor.asyncConsumerSendMsgBack.
 
 from __future__ import annotations
 
-from twinlog.broker.delay.levels import DelayLevels, delayed
+from typing import TYPE_CHECKING
+
+from twinlog.broker.delay.levels import delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.processors.send import VERSION_MAX_RECONSUME_TIMES
-from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.rng import Rng
-from twinlog.broker.role import Role
 from twinlog.broker.stats.broker_stats import (
     DLQ_PUT_NUMS,
     SNDBCK_PUT_NUMS,
-    BrokerStatsManager,
 )
-from twinlog.broker.tables.subscription_group import SubscriptionGroupManager
-from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.message import names, perm
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.properties import (
@@ -29,44 +26,33 @@ from twinlog.message.properties import (
     tags_and_keys,
 )
 from twinlog.message.record import RecordError, decode_record
+from twinlog.remoting.bodies.common import TOPIC_FLAG_UNIT_SUB
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.send import ConsumerSendMsgBackRequestHeader
 from twinlog.remoting.server import ServerConnection
-from twinlog.runtime.config import BrokerConfig
 from twinlog.store.errors import RecordDamagedError
-from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
 
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
+
 _FIRST_RETRY_LEVEL = 3  # 10 s: what `0` in the request means for the first failure.
-_UNIT_SUB_FLAG = 2
 
 
 class SendBackProcessor:
     """Handler of CONSUMER_SEND_MSG_BACK."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        replies: PutReplies,
-        stats: BrokerStatsManager,
-        delay_levels: DelayLevels,
-        rng: Rng,
-        role: Role | None = None,
-    ) -> None:
-        self._config = config
-        self._role = role or Role(config)
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._replies = replies
-        self._stats = stats
-        self._delay_levels = delay_levels
+    def __init__(self, broker: Broker, *, rng: Rng) -> None:
+        self._config = broker.config
+        self._role = broker.role
+        self._store = broker.store
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._replies = broker.replies
+        self._stats = broker.stats
+        self._delay_levels = broker.config.delay_levels
         self._rng = rng
 
     def send_back(self, connection: ServerConnection, request: Request) -> None:
@@ -80,7 +66,7 @@ class SendBackProcessor:
         topic = self._topics.create_in_send_back(
             retry_topic,
             queue_count=group.retry_queue_nums,
-            sys_flag=_UNIT_SUB_FLAG if header.unit_mode else 0,
+            sys_flag=TOPIC_FLAG_UNIT_SUB if header.unit_mode else 0,
         )
         self._topics.saver.hold(retry_topic)
         if not perm.is_writeable(topic.perm):

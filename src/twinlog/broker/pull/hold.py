@@ -1,6 +1,6 @@
 """Pulls that wait for messages (RocketMQ's PullRequestHoldService).
 
-A parked pull is woken by the progress of its queue, not by polling: the store's dispatcher says
+A held pull is woken by the progress of its queue, not by polling: the store's dispatcher says
 which queues moved. Deadlines are kept in a heap and served by one timer. As in Apache a check
 every 5 s answers a pull whose queue has moved although nothing matched its filter, so that the
 consumer's offset goes on.
@@ -15,14 +15,14 @@ from typing import Any
 from twinlog.runtime.clock import Clock, TimerHandle
 
 QueueKey = tuple[str, int]
-CHECK_INTERVAL_MS = 5_000  # Apache's pause between two looks at all parked pulls.
-HELD_PULLS_MAX = 200_000  # About 100 MB of parked requests: beyond, a pull is answered at once.
+CHECK_INTERVAL_MS = 5_000  # Apache's pause between two looks at all held pulls.
+HELD_PULLS_MAX = 200_000  # About 100 MB of held requests: beyond, a pull is answered at once.
 
 STALE_DEADLINES_MAX = 64
 
 
 class HeldPull:
-    """One parked pull. `scan_offset` is how far its filter has already looked."""
+    """One held pull. `scan_offset` is how far its filter has already looked."""
 
     __slots__ = (
         "connection",
@@ -49,7 +49,7 @@ class HeldPull:
 
 
 class PullRequestHold:
-    """Parked pulls by queue.
+    """Held pulls by queue.
 
     `try_answer(held)` answers a pull if there is something for it and says whether it did;
     `answer(held)` answers it whatever there is. A pull for which one of them raises is given to
@@ -86,7 +86,7 @@ class PullRequestHold:
     def is_full(self) -> bool:
         return self._count >= HELD_PULLS_MAX
 
-    def park(self, held: HeldPull) -> None:
+    def add(self, held: HeldPull) -> None:
         assert not self.is_full, "the caller answers at once when no more can be held"
         self._queues.setdefault(held.key, {})[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
@@ -112,7 +112,7 @@ class PullRequestHold:
             self._settle([held for held in waiting if end > held.offset])
 
     def connection_closed(self, connection: Any) -> None:
-        """Drop what a closed connection parked."""
+        """Drop the pulls of a connection that is closed."""
         for held in list(self._by_connection.get(connection, ())):
             self._remove(held)
 

@@ -11,6 +11,8 @@ from twinlog.runtime.config import BrokerConfig
 from twinlog.store.message_store import MessageStore
 
 class SendLane:
+    @property
+    def is_full(self) -> bool: ...
     def __init__(
         self,
         *,

@@ -12,6 +12,7 @@ nothing (`_send_properties.pyx` reads its properties), and appended, by the stor
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcmp, memcpy
@@ -34,15 +35,21 @@ from twinlog.message._layout cimport (
     TRANSACTION_ROLLBACK_TYPE,
     UNQUEUED_FLAG,
 )
-from twinlog.store.log._appender cimport Appender, NewRecord
+from twinlog.store.log._appender cimport Appender, LogEnd, NewRecord
 
 from twinlog.broker.delay.levels import destination
+from twinlog.broker.put.send_properties import WAITS, WAITS_NOT
 from twinlog.message.model import PutMessage
 from twinlog.message.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 cdef enum:
     SEND_MESSAGE_V2 = 310
     SCRATCH_SIZE = 34000     # Properties at most, the cluster's name and where a message was for.
+    # What one turn of the loop takes, so that those who pull, and the slaves, have theirs within
+    # two or three milliseconds: so many records or bytes, but always some of each connection.
+    TURN_COUNT_MAX = 256
+    TURN_BYTES_MAX = 1 << 20
+    READ_COUNT_MIN = 8
 
 cdef enum:                   # Fields of a V2 header, by their letters.
     GROUP = 0
@@ -62,8 +69,6 @@ cdef enum:                   # Fields of a V2 header, by their letters.
 cdef bytes HALF_TOPIC_BYTES = HALF_TOPIC.encode()
 cdef bytes SCHEDULE_TOPIC_BYTES = SCHEDULE_TOPIC.encode()
 cdef tuple HALF_KEY = (HALF_TOPIC, 0)
-cdef bytes WAITS = b"\x02WAIT\x01true"
-cdef bytes WAITS_NOT = b"\x02WAIT\x01false"
 
 
 cdef struct Send:
@@ -84,6 +89,8 @@ cdef class SendLane:
     cdef object _remember_half
     cdef dict _queues
     cdef Appender _appender
+    cdef object _appended
+    cdef readonly bint is_full  # The last read ended where it did because the turn has enough.
     cdef PropertyScanner _scanner
     cdef bytes _store_host
     cdef list _delays        # By level, from 0 on.
@@ -117,6 +124,7 @@ cdef class SendLane:
             raise ValueError("the compiled send path is for IPv4")
         self._store = store
         self._appender = store.appender
+        self._appended = store.appended
         self._queues = store.queue_table.by_key
         self._replies = replies
         self._routes = routes
@@ -130,7 +138,7 @@ cdef class SendLane:
     def read(self, connection, bytes data) -> int:
         """Put the first frames of `data`, as far as they are sends of the common kind.
 
-        Returns how many bytes they are.
+        Returns how many bytes they are. With `is_full` what follows is for the next turn.
         """
         cdef const char* start = PyBytes_AS_STRING(data)
         cdef const char* end = start + PyBytes_GET_SIZE(data)
@@ -138,6 +146,7 @@ cdef class SendLane:
         cdef Frame frame
         cdef Send send
         cdef Py_ssize_t count = 0, body_bytes = 0
+        self.is_full = False
         if not parse_frame(at, end, &frame) or frame.header.code != SEND_MESSAGE_V2:
             return 0
         if not self._may_take(connection):
@@ -148,6 +157,9 @@ cdef class SendLane:
                 count += 1
                 body_bytes += frame.body_size
                 at += frame.size
+                if at < end and count >= READ_COUNT_MIN and self._has_turn_enough():
+                    self.is_full = True
+                    break
                 if not parse_frame(at, end, &frame):
                     break
         finally:
@@ -163,6 +175,12 @@ cdef class SendLane:
         if PyBytes_GET_SIZE(<bytes> connection.remote_host) != HOST_V4_SIZE:
             return False
         return connection.is_ready
+
+    cdef bint _has_turn_enough(self) except -1:
+        cdef LogEnd log_end = self._appender._end
+        if PyList_GET_SIZE(log_end.pieces) >= TURN_COUNT_MAX:
+            return True
+        return log_end.tail - <int64_t> self._appended.value >= TURN_BYTES_MAX
 
     cdef int _begin(self, connection) except -1:
         self._connection = connection

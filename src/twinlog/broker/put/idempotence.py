@@ -22,7 +22,7 @@ import msgspec
 
 from twinlog.message.once import Mark
 
-IDLE_MS_MAX: Final = 7 * 24 * 3600 * 1000  # Who stored nothing for so long is forgotten.
+IDLE_MS_MAX: Final = 7 * 24 * 3600 * 1000  # A producer that is idle longer is forgotten.
 IDLE_MS_CROWDED: Final = 3600 * 1000  # The same while the table is full.
 ENTRIES_MAX: Final = 20_000
 RUNS_MAX: Final = 64  # Places kept of one producer on one queue; a run has any number of messages.
@@ -59,6 +59,17 @@ class Place(NamedTuple):
     physical_offset: int
     safe_end: int  # Who has the log up to here has the message.
     is_exact: bool = True  # `safe_end` is the end of the message, not of others behind it too.
+    run_start: int = 0  # The message is not before this.
+
+    def narrowed(self, offset: int, size: int) -> Place:
+        """With what an entry of the consume queue says, if it can be the entry of this message.
+
+        It is not after retention: a queue that was made again begins with entries that stand for
+        nothing, and a damaged one says anything. Nobody may wait for what they say.
+        """
+        if size <= 0 or offset < self.run_start or offset + size > self.safe_end:
+            return self
+        return Place(self.queue_offset, offset, offset + size)
 
 
 class _Run(msgspec.Struct, array_like=True, gc=False):
@@ -141,7 +152,8 @@ class ProducerTable:
             if run.epoch == mark.epoch and 0 <= index < run.count:
                 physical = run.physical_offset if index == 0 else -1
                 is_exact = run.count == 1
-                return Place(run.queue_offset + index, physical, run.end_offset, is_exact)
+                number, start = run.queue_offset + index, run.physical_offset
+                return Place(number, physical, run.end_offset, is_exact, start)
         return None
 
     def forgotten_place(self, mark: Mark) -> Place:

@@ -144,7 +144,7 @@ class IdempotentSends:
         if entry is None:
             return place
         offset, size, _ = entry
-        return Place(place.queue_offset, offset, offset + size)
+        return place.narrowed(offset, size)
 
     def forgotten_place(self, mark: Mark) -> Place:
         """Of a message so old that its place is forgotten: nowhere, and what to wait for."""

@@ -1,4 +1,4 @@
-"""Corresponds to puts, released by the watermarks that their mode demands.
+"""Answers to puts, released by the watermarks that their mode demands.
 
 Corresponds to the futures that CommitLog.asyncPutMessage returns, without a future: everything put
 in one turn of the loop waits in one list, and one callback of the `appended` watermark releases it.
@@ -8,18 +8,25 @@ What must also be flushed or replicated then waits in a DurabilityQueue. Shell o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from twinlog.broker.put.durability import Demand, DurabilityQueue
 from twinlog.broker.role import Role
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.remoting.codec import SendResponseTemplate, encode_response
+from twinlog.remoting.codes import ResponseCode, SerializeType
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.compiled import load
 from twinlog.runtime.config import BrokerConfig, BrokerRole, FlushDiskType
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.watermark import Outcome, Watermark
 from twinlog.store.status import AppendResult, PutMessageStatus
+
+# Members that are asked for in hot paths: by their class they cost ten times as much.
+_SYNC_FLUSH: Final = FlushDiskType.SYNC_FLUSH
+_SYNC_MASTER: Final = BrokerRole.SYNC_MASTER
+_REACHED: Final = Outcome.REACHED
+_PUT_OK: Final = PutMessageStatus.PUT_OK
 
 _EXPIRE_INTERVAL_MS = 50  # Deadlines are seconds: looking 20 times per second is precise enough.
 _NO_DEADLINE_MS = 1 << 62  # The write of a turn always ends, well or not.
@@ -38,13 +45,13 @@ _Entry = tuple[int, _Waiting, bool]
 _SafeSend = tuple[int, SendReply]
 # What one turn put: its sends leave together, since one frame of replication carries the turn.
 _Turn = list[_SafeSend]
-_JSON = 0
+_JSON = int(SerializeType.JSON)
 
 RESPONSE_CODES = {
-    PutMessageStatus.PUT_OK: 0,
-    PutMessageStatus.FLUSH_DISK_TIMEOUT: 10,
-    PutMessageStatus.SLAVE_NOT_AVAILABLE: 11,
-    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: 12,
+    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS.value,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT.value,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE.value,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT.value,
 }
 
 
@@ -143,10 +150,10 @@ class PutReplies:
     def must_wait_more(self) -> bool:
         """Whether the mode promises more than the append."""
         config = self._config
-        if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+        if config.flush_disk_type is _SYNC_FLUSH:
             return True
         if not self._role.is_controlled:  # Asked for each send: no calls on the way.
-            return config.broker_role is BrokerRole.SYNC_MASTER
+            return config.broker_role is _SYNC_MASTER
         return self._role.is_sync or self._must_be_confirmed
 
     @property
@@ -164,7 +171,7 @@ class PutReplies:
         """Answer for what was put before: at once when it is as safe as the mode says."""
 
         def appended(_: Any, outcome: Outcome, reason: str) -> None:
-            if outcome is not Outcome.REACHED:
+            if outcome is not _REACHED:
                 waiting(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
                 return
             self._release_turn([(end_offset, waiting, must_wait)], self._clock.monotonic_ms())
@@ -174,14 +181,14 @@ class PutReplies:
     def _demand(self, end_offset: int) -> tuple[Demand, str]:
         """What a put waits for besides the append; or why waiting for a slave is vain."""
         demand = Demand.NONE
-        if self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+        if self._config.flush_disk_type is _SYNC_FLUSH:
             demand = Demand.FLUSH
         is_awaited = end_offset > self._replication.confirmed.value  # Not so: a repeat.
         if is_awaited and (self._role.is_sync or self._must_be_confirmed):
             status, reason = self._replication.check_sync(end_offset)
             if status is None:
                 demand = Demand.BOTH if demand is Demand.FLUSH else Demand.REPLICATE
-            elif status is not PutMessageStatus.PUT_OK:
+            elif status is not _PUT_OK:
                 # A status that is certain wins over whatever the flush will say.
                 return Demand.NONE, reason or status.name
         return demand, ""
@@ -217,7 +224,7 @@ class PutReplies:
         reached = self._appended_mark.value
         now = self._clock.monotonic_ms()
         self._stats.put_done(len(plain) + len(safe) + len(turn), now - self._turn_started_ms)
-        if outcome is not Outcome.REACHED:
+        if outcome is not _REACHED:
             plain = self._fail_plain(plain, reached, reason)
             safe = self._fail_safe(safe, reached, reason)
             turn = self._fail_turn(turn, reached, reason)
@@ -283,7 +290,7 @@ class PutReplies:
             elif reason:
                 self._answer(waiting, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
             else:
-                self._answer(waiting, PutMessageStatus.PUT_OK, "")
+                self._answer(waiting, _PUT_OK, "")
         if must_advance:
             self._advance()
 
@@ -326,7 +333,7 @@ class PutReplies:
             if isinstance(waiting, list):
                 self._release_plain([send for _, send in waiting])
             else:
-                self._answer(waiting, PutMessageStatus.PUT_OK, "")
+                self._answer(waiting, _PUT_OK, "")
 
     def _expire(self) -> None:
         self._timer = None
@@ -351,15 +358,15 @@ class PutReplies:
         What the turn lacked says what it waited for: a SYNC_MASTER whose own copy is enough waits
         for no slave, so only a turn that lacked its slaves looks at *confirmed*.
         """
-        if status is PutMessageStatus.PUT_OK:
+        if status is _PUT_OK:
             return status
         is_slow_slave = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         if is_slow_slave and end_offset > self._replication.confirmed.value:
             return status
-        must_flush = self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        must_flush = self._config.flush_disk_type is _SYNC_FLUSH
         if must_flush and end_offset > self._flushed_mark.value:
             return PutMessageStatus.FLUSH_DISK_TIMEOUT
-        return PutMessageStatus.PUT_OK
+        return _PUT_OK
 
     def _time_out(self, end_offset: int, waiting: _Waiting, status: PutMessageStatus) -> None:
         is_slow_slave = status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
@@ -371,17 +378,17 @@ class PutReplies:
             self._failures.contain("put callback", waiting, status, reason)
             return
         connection, opaque, serialize_type, queue_id, queue_offset, where = waiting
-        is_plain = status is PutMessageStatus.PUT_OK and serialize_type == _JSON
+        is_plain = status is _PUT_OK and serialize_type == _JSON
         if is_plain and isinstance(where, int):
             connection.write(self._encode(opaque, queue_id, queue_offset, where))
             return
-        if status is not PutMessageStatus.PUT_OK:
+        if status is not _PUT_OK:
             not_ok = self._stats.not_ok
             not_ok[status.name] = not_ok.get(status.name, 0) + 1
         code = RESPONSE_CODES.get(status)
         if code is None:
             header: dict[str, Any] = self.trace_header
-            code = 14
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
         else:
             header = {
                 "queueId": queue_id,

@@ -48,6 +48,11 @@ KINDS: Final = {
 }
 _kind_of = KINDS.get
 
+# What is put behind the properties of a message that waits in a topic of the broker's own, where
+# its sender said whether it waits for durability: of such a message Apache keeps it.
+WAITS: Final = f"\x02{PROPERTY_WAIT_STORE_MSG_OK}\x01true".encode()
+WAITS_NOT: Final = f"\x02{PROPERTY_WAIT_STORE_MSG_OK}\x01false".encode()
+
 # (stored properties, tags code, index keys, must wait for durability, what is rare by name)
 Scanned = tuple[bytes, int, tuple[str, ...], bool, dict[str, str] | None]
 

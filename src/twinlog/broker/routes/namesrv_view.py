@@ -31,7 +31,7 @@ class TopicChanges:
 
     def changed(self, names: Iterable[str]) -> None:
         self.number += 1
-        for name in names:
+        for name in sorted(names):  # Callers have sets: what is sent has one order.
             self._changed_at[name] = self.number
             if self._digests is not None:
                 self._count(name)

@@ -54,6 +54,7 @@ _LOG = logging.getLogger("twinlog.broker")
 _PERIOD_MS_MIN = 10_000
 _PERIOD_MS_MAX = 60_000
 _HEARTBEAT_MS = 1_000
+_REDIAL_MS = 500  # A name server that comes back has no routes until its brokers are there.
 _RETRY_MS = 2_000
 _UNREGISTER_TIMEOUT_MS = 3_000
 ANNOUNCE_MS = 3_000  # So long the answer to updateTopic waits for the route.
@@ -97,6 +98,8 @@ class Registration:
         self._is_enabled = True
         self._is_paused = self._role.is_controlled
         self._is_registered = False
+        self.on_rival: Callable[[str], None] = lambda address: None
+        """Called with the address of another broker that lives with our name and id."""
         self.on_newer_epoch: Callable[[int], None] = lambda epoch: None
         topics.subscribe(self.topics_changed)
 
@@ -205,7 +208,9 @@ class Registration:
     def _period_ms(self, view: NamesrvView) -> int:
         """Apache's period, but soon again while a name server does not answer, or has another
         broker in our place: until it knows us no client finds this broker through it."""
-        if view.failure or not view.is_in_route:
+        if view.failure:
+            return _REDIAL_MS
+        if not view.is_in_route:
             return _RETRY_MS
         return min(max(self._config.register_name_server_period, _PERIOD_MS_MIN), _PERIOD_MS_MAX)
 
@@ -379,6 +384,7 @@ class Registration:
         if rival is None:
             self._rivals_logged_ms.pop(view.address, None)
             return
+        self.on_rival(rival)
         logged_ms = self._rivals_logged_ms.get(view.address)
         if logged_ms is not None and now_ms - logged_ms < _RIVAL_LOG_MS:
             return

@@ -7,7 +7,7 @@ Pure: time is passed in.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import ItemsView
+from collections.abc import Callable, ItemsView
 from typing import Any
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
@@ -32,6 +32,14 @@ STATS_NAMES = (
 )
 
 SAMPLE_INTERVAL_MS = 10_000  # The minute's samples; the hour's and the day's are multiples.
+# By `topic@group`.
+_OF_A_GROUP = (
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    GROUP_GET_LATENCY,
+    SNDBCK_PUT_NUMS,
+    DLQ_PUT_NUMS,
+)
 _TICKS_PER_HOUR_SAMPLE = 60  # Every 10 minutes.
 _TICKS_PER_DAY_SAMPLE = 360  # Every hour.
 _MINUTE_SAMPLES = 7
@@ -129,25 +137,14 @@ class BrokerStatsManager:
         for index, name in enumerate((TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)):
             item = self._items[name].pop(topic, None)
             self._deleted_puts[index] += 0 if item is None else item.value
-        for name in (
-            GROUP_GET_NUMS,
-            GROUP_GET_SIZE,
-            GROUP_GET_LATENCY,
-            SNDBCK_PUT_NUMS,
-            DLQ_PUT_NUMS,
-        ):
-            for key in [k for k in self._items[name] if k.startswith(topic + "@")]:
-                del self._items[name][key]
+        self._forget(lambda key: key.startswith(topic + "@"))
 
     def group_deleted(self, group: str) -> None:
-        for name in (
-            GROUP_GET_NUMS,
-            GROUP_GET_SIZE,
-            GROUP_GET_LATENCY,
-            SNDBCK_PUT_NUMS,
-            DLQ_PUT_NUMS,
-        ):
-            for key in [k for k in self._items[name] if k.endswith("@" + group)]:
+        self._forget(lambda key: key.endswith("@" + group))
+
+    def _forget(self, is_gone: Callable[[str], bool]) -> None:
+        for name in _OF_A_GROUP:
+            for key in filter(is_gone, list(self._items[name])):
                 del self._items[name][key]
 
     def sample(self, monotonic_ms: int) -> None:

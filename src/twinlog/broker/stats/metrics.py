@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from prometheus_client import Metric
 
 from twinlog.broker.stats import broker_stats
+from twinlog.broker.stats.consumer_lag import ConsumerLag, consumer_labels, truth
 from twinlog.ha.status import HAStatus
-from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
+from twinlog.message.names import is_system_group, is_system_topic
 from twinlog.observe import families as f
 from twinlog.observe.collect import Row, Samples
 from twinlog.observe.observer import Observed
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from twinlog.broker.server import Broker
 
 _LOCAL_DISK = ("local", "disk")
-_STORE_TIMES_MAX = 500  # Each is a read of a record: the oldest that a group has not consumed.
 _REMOTING = "remoting"
 _NOT_OK = ("FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE")
 
@@ -37,7 +37,7 @@ class BrokerMetrics:
 
     def collect(self, out: Samples) -> Iterator[Metric]:
         yield from self._traffic(out)
-        yield from self._consumers(out)
+        yield from ConsumerLag(self._broker).collect(out)
         yield from self._clients(out)
         yield from self._storage(out)
         status = self._broker.ha.status()
@@ -76,46 +76,12 @@ class BrokerMetrics:
 
     def _topics(self, values: Collection[tuple[str, int]]) -> Iterator[Row]:
         for topic, value in values:
-            yield (topic, "unspecified", _truth(is_system_topic(topic))), value
+            yield (topic, "unspecified", truth(is_system_topic(topic))), value
 
     def _consumed(self, values: Collection[tuple[str, int]]) -> Iterator[Row]:
         for key, value in values:
             topic, _, group = key.partition("@")
-            yield _consumer_labels(topic, group), value
-
-    def _consumers(self, out: Samples) -> Iterator[Metric]:
-        """One walk for each metric: the offsets of a walk are those of one moment, or almost."""
-        table = self._broker.offsets.table
-        keys = list(table)
-        lags: dict[str, list[tuple[int, int, int]]] = {}
-        yield from out.many(f.LAG_MESSAGES, self._lags(keys, lags))
-        yield from out.many(f.LAG_LATENCY, self._lag_latencies(lags))
-        if self._broker.config.twinlog_metrics_per_queue:
-            yield from out.many(f.QUEUE_LAG, _queue_lags(lags))
-
-    def _lags(self, keys: list[str], lags: dict[str, list[tuple[int, int, int]]]) -> Iterator[Row]:
-        table, queue_end = self._broker.offsets.table, self._broker.store.max_offset_in_queue
-        for key in keys:
-            topic, _, group = key.partition("@")
-            queues = [
-                (queue_id, offset, max(0, queue_end(topic, queue_id) - offset))
-                for queue_id, offset in table.get(key, {}).items()
-            ]
-            lags[key] = queues
-            yield _consumer_labels(topic, group), sum(lag for _, _, lag in queues)
-
-    def _lag_latencies(self, lags: dict[str, list[tuple[int, int, int]]]) -> Iterator[Row]:
-        now_ms, store = self._broker.clock.now_ms(), self._broker.store
-        reads = 0
-        for key, queues in lags.items():
-            topic, _, group = key.partition("@")
-            oldest_ms = now_ms
-            for queue_id, offset, lag in queues:
-                if lag and reads < _STORE_TIMES_MAX:
-                    reads += 1
-                    stored_ms = store.message_store_time(topic, queue_id, max(0, offset))
-                    oldest_ms = min(oldest_ms, stored_ms) if stored_ms > 0 else oldest_ms
-            yield _consumer_labels(topic, group), now_ms - oldest_ms
+            yield consumer_labels(topic, group), value
 
     def _clients(self, out: Samples) -> Iterator[Metric]:
         producers: dict[tuple[str, ...], int] = {}
@@ -130,7 +96,7 @@ class BrokerMetrics:
         found: dict[tuple[str, ...], int] = {}
         for group, info in self._broker.consumers.groups.items():
             mode = "push" if info.consume_type == "CONSUME_PASSIVELY" else "pull"
-            is_system = _truth(is_system_group(group))
+            is_system = truth(is_system_group(group))
             for client in info.channels.values():
                 version = version_description(client.version)
                 key = (group, client.language, version, mode, _REMOTING, is_system)
@@ -237,7 +203,7 @@ def observed_broker(broker: Broker) -> Observed:
             "cluster": config.broker_cluster_name,
             "node_type": "broker",
             "node_id": config.broker_name,
-            "broker_id": str(config.broker_id),
+            "broker_id": str(broker.role.broker_id),
         },
         connections=lambda: {
             "service": len(broker.server.connections),
@@ -261,20 +227,3 @@ def replica_names(addresses: Collection[str]) -> list[str]:
         same = sum(other.partition("#")[0] == name for other in names)
         names.append(f"{name}#{same + 1}" if same else name)
     return names
-
-
-def _queue_lags(lags: dict[str, list[tuple[int, int, int]]]) -> Iterator[Row]:
-    for key, queues in lags.items():
-        topic, _, group = key.partition("@")
-        for queue_id, _, lag in queues:
-            yield (topic, group, str(queue_id)), lag
-
-
-def _consumer_labels(topic: str, group: str) -> tuple[str, ...]:
-    is_retry = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    is_system = is_system_topic(topic) or is_system_group(group)
-    return (topic, group, _truth(is_retry), _truth(is_system))
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from twinlog import __version__
-from twinlog.broker.delay.schedule import ScheduleMessageService
-from twinlog.broker.put.replies import PutReplies
-from twinlog.broker.stats.broker_stats import BrokerStatsManager
-from twinlog.broker.stats.store_stats import StoreStats
-from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_table as ha_table
 from twinlog.remoting.codes import OWN_VERSION, version_description
-from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import code_tier
-from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.disk import Disk
-from twinlog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _NO_POOL = 2_147_483_647  # What Apache says when there is no transient store pool.
@@ -27,28 +22,20 @@ class RuntimeInfo:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        broker: Broker,
         *,
-        store: MessageStore,
-        disk: Disk,
-        clock: Clock,
-        stats: BrokerStatsManager,
-        store_stats: StoreStats,
-        schedule: ScheduleMessageService,
-        replies: PutReplies,
-        ha: HAService,
         metadata: Callable[[], dict[str, str]],
         unsaved: Callable[[], dict[str, str]],
     ) -> None:
-        self._config = config
-        self._store = store
-        self._disk = disk
-        self._clock = clock
-        self._stats = stats
-        self._store_stats = store_stats
-        self._schedule = schedule
-        self._replies = replies
-        self._ha = ha
+        self._config = broker.config
+        self._store = broker.store
+        self._disk = broker.disk
+        self._clock = broker.clock
+        self._stats = broker.stats
+        self._store_stats = broker.store_stats
+        self._schedule = broker.schedule
+        self._replies = broker.replies
+        self._ha = broker.ha
         self._metadata = metadata
         self._unsaved = unsaved
 

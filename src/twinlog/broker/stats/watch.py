@@ -55,11 +55,13 @@ class BrokerWatch:
                 cutBytes=report.cut_bytes,
                 notes=[note[:_REASON_MAX] for note in report.notes[:10]],
             )
+        for name, problem in broker.table_check.problems.items():
+            self._write("table-lost", table=name, reason=problem)
         now = self._snapshot()
-        # Roles and settings of the start are no change; slaves, refusals and errors are.
+        # Roles and settings of the start are no change; slaves, a master, refusals and errors are.
         self._last = Snapshot(
             role=now.role, epoch=now.epoch, settings=now.settings, log_end=now.log_end,
-            cut_count=now.cut_count, is_linked=now.is_linked,
+            cut_count=now.cut_count, is_linked=broker.ha.status().client is None,
         )  # fmt: skip
         self.tick()
         broker.role.subscribe(self._tick_soon)  # So that an election has its own time.

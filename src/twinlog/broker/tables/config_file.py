@@ -7,6 +7,7 @@ was answered is on disk. Loaded as Apache does: the file, else its backup, else 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,6 +17,14 @@ from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.store.integrity.digests import digest_of
 
 _LOG = logging.getLogger("twinlog.broker")
+
+
+class Source(enum.Enum):
+    """Where a table was loaded from."""
+
+    FILE = "file"
+    BACKUP = "backup"
+    NOWHERE = "nowhere"
 
 
 class ConfigFileError(Exception):
@@ -35,6 +44,9 @@ class ConfigFile:
         self.path = path
         self._is_decayed = is_decayed
         self._digest = b""  # Of what was written or loaded last.
+        self.source = Source.NOWHERE
+        self.fault = ""
+        """Of the file itself, at the last load; empty when it is what was loaded."""
 
     def load(self) -> dict[str, Any] | None:
         """The object in the file or in its backup; None when there is neither.
@@ -43,24 +55,44 @@ class ConfigFile:
             ConfigFileError: there is text, and it is not JSON in the file or in the backup.
         """
         fault = None
+        self.source, self.fault = Source.NOWHERE, "is missing"
         for path, data in self._candidates():
             if not data.strip():
                 _LOG.warning("config file empty path=%s", path)
+                self._note_fault(path, "is empty")
                 continue
             try:
                 value = fastjson.loads(data, is_forgiving=True)
             except ValueError as error:
                 fault = f"{path} is not JSON: {error}"
                 _LOG.warning("config file not readable path=%s error=%s", path, error)
+                self._note_fault(path, "is not JSON")
                 continue
             if isinstance(value, dict):
                 self._digest = digest_of(data)
+                self._note_source(path)
                 return value
             fault = f"{path} holds no JSON object"
+            self._note_fault(path, "holds no JSON object")
             _LOG.warning("config file not readable path=%s error=%s", path, "no JSON object")
         if fault is not None:
             raise ConfigFileError(f"{fault}; repair or remove it and its backup")
         return None
+
+    def _note_fault(self, path: str, fault: str) -> None:
+        if path == self.path:
+            self.fault = fault
+
+    def _note_source(self, path: str) -> None:
+        if path == self.path:
+            self.source, self.fault = Source.FILE, ""
+        else:
+            self.source = Source.BACKUP
+
+    @property
+    def digest(self) -> str:
+        """Of what was written or loaded last; empty before that."""
+        return self._digest.hex()
 
     def _candidates(self) -> list[tuple[str, bytes]]:
         """The file and its backup; one that has decayed comes behind the other."""
@@ -70,6 +102,7 @@ class ConfigFile:
         for (path, _), is_decayed in zip(found, decayed, strict=True):
             if is_decayed:
                 _LOG.error("config file is not what was written to it path=%s", path)
+                self._note_fault(path, "is not what was written to it")
         return [found[n] for n in sorted(range(len(found)), key=lambda n: decayed[n])]
 
     def is_intact(self) -> bool:

@@ -56,6 +56,8 @@ class ConsumerOffsetManager:
         self.file = file
         self.saver = TableSaver("offsets", self._write)
         self.table: dict[str, dict[int, int]] = {}
+        # How far each queue was handed out since the start, for the metrics. In memory only.
+        self.pulled: dict[str, dict[int, int]] = {}
         # Set on a master whose slave follows through the log: told of every commit.
         self.journal: OffsetJournal | None = None
         # Set on a broker that was just promoted.
@@ -143,6 +145,10 @@ class ConsumerOffsetManager:
         queues[queue_id] = offset
         self.saver.touched()
 
+    def handed_out(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """A pull was answered: the group asks for `next_offset` next."""
+        self.pulled.setdefault(topic + _SEPARATOR + group, {})[queue_id] = next_offset
+
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or UNKNOWN_OFFSET."""
         queues = self.table.get(topic + _SEPARATOR + group)
@@ -178,6 +184,7 @@ class ConsumerOffsetManager:
         for topic in self.topics_of_group(group):
             key = topic + _SEPARATOR + group
             del self.table[key]
+            self.pulled.pop(key, None)
             self.saver.touched()
             if self.journal is not None:
                 self.journal.removed(key)

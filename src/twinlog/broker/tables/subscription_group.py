@@ -11,9 +11,9 @@ from typing import Any
 
 from twinlog.broker.names import spoils_path
 from twinlog.broker.tables.config_file import ConfigFile
-from twinlog.broker.tables.data_version import DataVersion
 from twinlog.message import names
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import DataVersion, version_of
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig, group_from_json
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
@@ -34,14 +34,14 @@ class SubscriptionGroupManager:
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self.saver = TableSaver("groups", self._write)
         self._texts = TableText(_pretty_text)
-        self.data_version = DataVersion(clock.now_ms())
+        self.data_version = DataVersion(timestamp=clock.now_ms())
         self.table = {name: SubscriptionGroupConfig(name) for name in names.BOOT_GROUPS}
 
     def load(self) -> None:
         data = self.file.load()
         if data is None:
             return
-        self.data_version.assign(data.get("dataVersion"))
+        self.data_version = version_of(data.get("dataVersion"), self.data_version)
         for name, value in (data.get("subscriptionGroupTable") or {}).items():
             self.table[name] = group_from_json({**value, "groupName": name})
 
@@ -81,7 +81,7 @@ class SubscriptionGroupManager:
         """Take over a master's table and its version (a slave does)."""
         self.table = dict(table)
         self._texts.clear()
-        self.data_version.assign(version)
+        self.data_version = version_of(version, self.data_version)
         self.saver.changed()
 
     def _may_create(self, group: str) -> bool:
@@ -97,7 +97,7 @@ class SubscriptionGroupManager:
 
     def _changed(self, names: Collection[str], created: Iterable[str] = ()) -> None:
         self._texts.forget(names)
-        self.data_version.next_version(self._clock.now_ms())
+        self.data_version = self.data_version.following(self._clock.now_ms())
         self.saver.changed(created)
         for listener in self._listeners:
             listener(names)

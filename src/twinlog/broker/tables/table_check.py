@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.config_file import ConfigFile, Source
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.runtime.saving import TableSaver
 from twinlog.store.integrity.digests import digest_of
@@ -47,6 +47,10 @@ class TableCheck:
         self._left: dict[str, Left] | None = None
         self.tables: list[Table] = []
         self.healed_count = 0
+        self.problems: dict[str, str] = {}
+        """By the name of its file: what was wrong with a table at the start; for the status."""
+        self.doubtful: set[str] = set()
+        """Names of files whose tables may lack something: the log is asked for it."""
         self.on_event: Callable[..., None] = lambda kind, **details: None
 
     # At a start
@@ -59,6 +63,42 @@ class TableCheck:
         if left is None or left.digest == digest_of(data).hex():
             return False
         return self._disk.modified_ms(path) == left.modified_ms
+
+    def loaded(self, *, was_clean: bool) -> None:
+        """All tables are loaded: name those that were not as they were left.
+
+        A broker never removes a table, so one that was there at a clean stop must be there.
+        """
+        for table in self.tables:
+            self._judge(table.file, was_clean=was_clean)
+
+    def _judge(self, file: ConfigFile, *, was_clean: bool) -> None:
+        if self._left is None:
+            self._left = self._load()
+        name = posixpath.basename(file.path)
+        left = self._left.get(name)
+        if file.source is Source.FILE:
+            return
+        if file.source is Source.NOWHERE:
+            if left is None and file.fault == "is missing":
+                return  # It was never there.
+            outcome = "and has no backup that can be read: what it held is lost"
+            self.doubtful.add(name)
+        elif was_clean and left is not None and left.digest == file.digest:
+            outcome = "and its backup, which holds the same, was taken"
+        else:
+            outcome = "and its backup, which may be older, was taken"
+            self.doubtful.add(name)
+        self.problems[name] = f"the file {file.fault} {outcome}"
+        _LOG.error("table %s path=%s", self.problems[name], file.path)
+
+    def status(self) -> dict[str, str]:
+        return {f"tableProblem {name}": text for name, text in self.problems.items()}
+
+    def recovered(self, name: str, count: int) -> None:
+        """The log had `count` changes of a doubtful table, and they were applied."""
+        self.problems[name] += f"; {count} changes were found in the log and applied"
+        _LOG.warning("table made again from the log name=%s changes=%d", name, count)
 
     def _load(self) -> dict[str, Left]:
         if not self._disk.exists(self._path):

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from twinlog.broker.tables.config_file import ConfigFile
-from twinlog.broker.tables.data_version import DataVersion
 from twinlog.message import names, perm
+from twinlog.remoting.bodies.common import DataVersion, version_of
 from twinlog.remoting.bodies.topic import TopicConfig, pretty_text
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
@@ -43,7 +43,7 @@ class TopicConfigManager:
         self._listeners: list[TopicListener] = []
         self.saver = TableSaver("topics", self._write)
         self._texts = TableText(pretty_text)
-        self.data_version = DataVersion(clock.now_ms())
+        self.data_version = DataVersion(timestamp=clock.now_ms())
         self.table: dict[str, TopicConfig] = {}
         self.system_topics = set(names.SYSTEM_TOPICS)
         for topic in _boot_topics(config):
@@ -56,7 +56,7 @@ class TopicConfigManager:
         if data is None:
             return
         self._texts.clear()
-        self.data_version.assign(data.get("dataVersion"))
+        self.data_version = version_of(data.get("dataVersion"), self.data_version)
         for name, value in (data.get("topicConfigTable") or {}).items():
             self.table[name] = topic_from_json(name, value)
 
@@ -168,7 +168,7 @@ class TopicConfigManager:
         changed = [name for name in names if self.table.get(name) != table.get(name)]
         self.table = dict(table)
         self._texts.clear()
-        self.data_version.assign(version)
+        self.data_version = version_of(version, self.data_version)
         self.saver.changed()
         if changed:
             self._tell(changed)
@@ -181,7 +181,7 @@ class TopicConfigManager:
 
     def _changed(self, topics: Collection[str], created: Iterable[str] = ()) -> None:
         self._texts.forget(topics)
-        self.data_version.next_version(self._clock.now_ms())
+        self.data_version = self.data_version.following(self._clock.now_ms())
         self.saver.changed(created)
         self._tell(topics)
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from twinlog.broker.errors import BrokerError
-from twinlog.broker.put.replies import PutCallback, PutReplies
-from twinlog.broker.stats.broker_stats import BrokerStatsManager
+from twinlog.broker.host import store_host
+from twinlog.broker.put.replies import PutCallback
 from twinlog.broker.stats.store_view import INDEX_SLACK_MS, queue_entries
-from twinlog.broker.tables.clients import ProducerManager
-from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
-from twinlog.broker.tables.topic_config import TopicConfigManager
 from twinlog.broker.transaction import half as halves
 from twinlog.broker.transaction.pending import HalfPlace, PendingHalves
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
@@ -36,13 +34,13 @@ from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
-from twinlog.runtime.clock import Clock, SteadyWall
-from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.failures import Failures
+from twinlog.runtime.clock import SteadyWall
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.errors import RecordDamagedError
-from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
+
+if TYPE_CHECKING:
+    from twinlog.broker.server import Broker
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -56,31 +54,18 @@ _GROUP = PROPERTY_PRODUCER_GROUP.encode()
 class TransactionalMessageService:
     """Half messages of one master."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        replies: PutReplies,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        producers: ProducerManager,
-        stats: BrokerStatsManager,
-        clock: Clock,
-        host: bytes,
-        failures: Failures | None = None,
-    ) -> None:
-        self._failures = failures if failures is not None else Failures()
-        self._config = config
-        self._store = store
-        self._replies = replies
-        self._topics = topics
-        self._offsets = offsets
-        self._producers = producers
-        self._stats = stats
-        self._clock = clock
-        self._steady = SteadyWall(clock)
-        self._host = host
+    def __init__(self, broker: Broker) -> None:
+        self._failures = broker.failures
+        self._config = broker.config
+        self._store = broker.store
+        self._replies = broker.replies
+        self._topics = broker.topics
+        self._offsets = broker.offsets
+        self._producers = broker.producers
+        self._stats = broker.stats
+        self._clock = broker.clock
+        self._steady = SteadyWall(broker.clock)
+        self._host = store_host(broker.config)
         self._pending = PendingHalves()
         self._recent = RecentHalves()
         self._is_running = False
