@@ -29,3 +29,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalTwins]:
     twins.up().ok()
     yield twins
     twins.down()
+
+
+@pytest.fixture(autouse=True)
+def whole(request: pytest.FixtureRequest) -> None:
+    """Whatever the order: what another test has killed runs again."""
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").mend()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import tarfile
 from pathlib import Path
 
@@ -33,15 +31,22 @@ def test_a_plugin_says_one_line(used: LocalTwins) -> None:
         assert done.err == ""
         return done.code, done.out
 
-    code, line = check("--disk-warning", 101, "--disk-critical", 102)
-    assert (code, line.startswith("TWINLOG OK - 2 of 2 brokers answer | ")) == (0, True)
+    def good() -> str:
+        """The slave may still be on its way to what was just sent."""
+        code, line = check("--disk-warning", 101, "--disk-critical", 102)
+        return line if code == 0 else ""
+
+    line = wait_until(good, "all is well")
+    assert line.startswith("TWINLOG OK - 2 of 2 brokers answer | ")
     assert re.search(r"'broker-a:0 disk'=\d+%;101;102;0", line)
     code, line = check("--disk-warning", 0, "--disk-critical", 101)
     assert (code, line.startswith("TWINLOG WARNING - broker-a:0 disk is ")) == (1, True)
     assert check("--brokers", 3)[0] == 2
     code, line = check("--group", "billing", "--lag-warning", 1, "--lag-critical", 2,
                        "--disk-critical", 101)  # fmt: skip
-    assert (code, "CRITICAL - billing lag is 2" in line) == (2, True)
+    lag = used.twinlog("group", "progress", "billing", "-o", "json").json["lag"]
+    assert (code, lag >= 2) == (2, True)  # Two of the three; another test may have sent more.
+    assert f"CRITICAL - billing lag is {lag}" in line, line
     assert check("--group", "nobody", "--disk-critical", 101)[0] == 3
     gone = process("check", "-n", "127.0.0.1:1", "--timeout", "2s")
     assert (gone.code, gone.out.startswith("TWINLOG CRITICAL - no name server")) == (2, True)
@@ -128,11 +133,8 @@ def test_json_has_values_and_not_text(used: LocalTwins) -> None:
     assert used.mqadmin("topicList", "--output", "xml").code == 2
 
 
-def test_zz_a_dead_broker_is_critical_and_the_bundle_says_so(
-    used: LocalTwins, tmp_path: Path
-) -> None:
-    """Last: a process is killed."""
-    os.kill(used.pid("broker-a-1"), signal.SIGKILL)
+def test_a_dead_broker_is_critical_and_the_bundle_says_so(used: LocalTwins, tmp_path: Path) -> None:
+    used.kill("broker-a-1")
     wait_until(lambda: used.twinlog("check").code == 2, "the plugin sees it")
     file = tmp_path / "dead.tar.gz"
     done = used.twinlog("debug", "bundle", "--out", file, "--dir", used.directory).ok()

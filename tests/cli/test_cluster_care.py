@@ -20,9 +20,9 @@ QUEUES = 4
 
 
 @pytest.fixture
-def twins(tmp_path: Path) -> Iterator[LocalTwins]:
+def twins(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalTwins]:
     twins = LocalTwins(tmp_path / "twins")
-    twins.up("--sync").ok()
+    twins.up(getattr(request, "param", "--sync")).ok()
     yield twins
     twins.down()
 
@@ -137,15 +137,49 @@ def test_both_nodes_are_lost_and_come_back_from_a_backup(twins: LocalTwins, tmp_
     # Everything that was acknowledged as SEND_OK is on the slave, too.
     process("backup", "create", place, "--store", slave).ok()
     load.stop()
-    process("down", "--dir", twins.directory)
-    for name in ("broker-a-0", "broker-a-1"):
-        shutil.rmtree(twins.directory / name / "store")
+    delete_group(twins)
     process("backup", "verify", place).ok()
     process("backup", "restore", place, twins.directory / "broker-a-0" / "store").ok()
     twins.up("--sync").ok()
     healthy(twins)
     assert set(mark) <= bodies(twins.master)
     assert offset_call(twins.master, RequestCode.QUERY_CONSUMER_OFFSET) == "33"
+    again = Load(twins.master)
+    again.start()
+    assert again.stop() <= bodies(twins.master)
+
+
+def delete_group(twins: LocalTwins) -> None:
+    process("down", "--dir", twins.directory)
+    for name in ("broker-a-0", "broker-a-1"):
+        shutil.rmtree(twins.directory / name / "store")
+    shutil.rmtree(twins.directory / "namesrv" / "controller", ignore_errors=True)
+
+
+@pytest.mark.parametrize("twins", ["--failover"], indirect=True)
+def test_a_group_with_a_controller_is_restarted_and_comes_back_from_a_backup(
+    twins: LocalTwins, tmp_path: Path
+) -> None:
+    healthy(twins)
+    load = Load(twins.master)
+    load.start()
+    wait_until(lambda: len(load.acknowledged) > 50, "sends are acknowledged")
+    names = " ".join(f"{n['port']}) n={n['name']};;" for n in twins.nodes)
+    words = f"case {{port}} in {names} esac; {TWINLOG} restart $n --dir {twins.directory}"
+    done = rolling_restart(twins, words).ok()
+    assert done.out.count("is the master of broker-a now") == 1  # Before the master is restarted.
+    acknowledged = load.stop()
+    assert acknowledged <= bodies(twins.master)
+
+    place = tmp_path / "backups"
+    slave = twins.directory / "broker-a-1" / "store"
+    process("backup", "create", place, "--store", slave).ok()
+    delete_group(twins)
+    process("backup", "restore", place, twins.directory / "broker-a-0" / "store").ok()
+    twins.up("--failover").ok()  # Nobody was the master before: one has messages, and leads.
+    healthy(twins)
+    assert acknowledged <= bodies(twins.master)
+    process("ha", "switch", "broker-a", "-n", twins.namesrv).ok()  # In an epoch behind the log's.
     again = Load(twins.master)
     again.start()
     assert again.stop() <= bodies(twins.master)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 from pathlib import Path
 
-from support.command_line import LocalTwins, Result
+from support.command_line import MQADMIN, LocalTwins, Result
 from twinlog.cli.mqadmin.checks import running_info_text
-from twinlog.client import Message, Producer, PushConsumer
+from twinlog.client import ConsumeFrom, Message, Producer, PushConsumer
 
 DEADLINE_S = 60
 
@@ -154,3 +156,50 @@ async def test_entries_of_a_queue(cluster: LocalTwins) -> None:
     beyond = await mqadmin(cluster, "queryCq", "-t", "Entries", "-q", queue, "-i", 9)
     assert beyond.code == 3
     assert (await mqadmin(cluster, "queryCq", "-t", "Entries", "-q", 0, "-i", "x")).code == 2
+
+
+async def test_a_monitor_reports_what_groups_have_not_consumed(cluster: LocalTwins) -> None:
+    """In Apache's words, for groups that have members; Ctrl-C ends it at once."""
+    await create(cluster, "Monitored")
+    may_end = asyncio.Event()
+
+    async def handler(message: object) -> None:
+        await may_end.wait()
+
+    async with (
+        PushConsumer(
+            "slow", name_server=cluster.namesrv, commit_ms=100,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+        ) as consumer,
+        Producer("pg", name_server=cluster.namesrv) as producer,
+    ):  # fmt: skip
+        await producer.send_many(Message("Monitored", b"x") for _ in range(6))
+        await consumer.subscribe("Monitored", "*", handler)
+        await consumer.commit()
+        monitor = await asyncio.create_subprocess_exec(
+            str(MQADMIN), "startMonitoring", "-n", cluster.namesrv,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+        try:
+            assert monitor.stdout is not None
+            async with asyncio.timeout(DEADLINE_S):
+                text = (await monitor.stdout.readuntil(b"endRound\n")).decode()
+            monitor.send_signal(signal.SIGINT)
+            async with asyncio.timeout(DEADLINE_S):
+                _, complaints = await monitor.communicate()
+        finally:
+            if monitor.returncode is None:
+                monitor.kill()
+            may_end.set()
+    assert (monitor.returncode, complaints) == (130, b"")
+    lines = text.splitlines()
+    assert lines[0] == "[MONITOR] =========================================beginRound"
+    (line,) = [line for line in lines if "consumerGroup=slow, topic=Monitored," in line]
+    found = re.fullmatch(
+        r"\[MONITOR\] reportUndoneMsgs: UndoneMsgs \[consumerGroup=slow, topic=Monitored,"
+        r" undoneMsgsTotal=6, undoneMsgsSingleMQ=(\d), undoneMsgsDelayTimeMills=\d+\]",
+        line,
+    )
+    assert found is not None, line
+    assert 3 <= int(found[1]) <= 6

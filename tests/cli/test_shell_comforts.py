@@ -227,10 +227,22 @@ def test_a_slave_is_shown_by_the_address_that_clients_use(filled: LocalTwins) ->
 # Ctrl-C
 
 
-ENTER = (
-    "import sys; from twinlog.cli.entry import twinlog; sys.argv[0] = 'twinlog';"
-    "print('begun', flush=True); twinlog()"
-)
+# Begun is what has taken the signal from Python.
+ENTER = """
+import sys
+from twinlog.cli import entry
+
+take = entry.signal
+
+def take_and_tell(*arguments):
+    entry.signal = take
+    take(*arguments)
+    print("begun", flush=True)
+
+entry.signal = take_and_tell
+sys.argv[0] = "twinlog"
+entry.twinlog()
+"""
 
 
 def test_ctrl_c_ends_a_command_at_any_moment(filled: LocalTwins) -> None:

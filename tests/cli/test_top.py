@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +34,23 @@ def test_once_prints_the_cluster(cluster: LocalTwins) -> None:
     assert re.search(r"broker-a:1 +SLAVE +up .* 0 B +0.0 s", found.out)
     assert re.search(r"^orders ", found.out, re.MULTILINE)
     assert "\x1b" not in found.out
+
+
+def test_once_as_json_has_the_same_figures(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "figures", "-q", "2").ok()
+    cluster.twinlog("topic", "produce", "figures", "one").ok()
+    found = process("top", "--once", "-o", "json", "-n", cluster.namesrv)
+    assert found.code == 0, found.err
+    view = found.json
+    assert view["healthy"] is True
+    assert all(finding["level"] == "warning" for finding in view["findings"])  # A busy machine.
+    roles = {(line["name"], line["broker_id"]): line["role"] for line in view["brokers"]}
+    assert roles == {("broker-a", 0): "ASYNC_MASTER", ("broker-a", 1): "SLAVE"}
+    assert "figures" in [line["topic"] for line in view["topics"]]
+    assert view["topics"][0].keys() == {"topic", "rate", "bytes_rate"}
+    live = process("top", "-o", "json", "-n", cluster.namesrv)
+    assert live.code == 2
+    assert "--once" in live.err
 
 
 def test_without_a_terminal_it_wants_once(cluster: LocalTwins) -> None:
@@ -98,14 +114,13 @@ def test_the_terminal_is_as_before_after_an_interrupt(cluster: LocalTwins) -> No
     assert "Traceback" not in str(terminal.before)
 
 
-def test_zz_a_dead_slave_and_a_dead_name_server_are_seen(cluster: LocalTwins) -> None:
-    """Last: processes are killed."""
+def test_a_dead_slave_and_a_dead_name_server_are_seen(cluster: LocalTwins) -> None:
     terminal = spawn(cluster)
     terminal.expect("the cluster is healthy")
-    os.kill(cluster.pid("broker-a-1"), signal.SIGKILL)
+    cluster.kill("broker-a-1")
     terminal.expect("the cluster is not healthy: no slave is connected")
     assert process("top", "--once", "-n", cluster.namesrv).code == 10
-    os.kill(cluster.pid("namesrv"), signal.SIGKILL)
+    cluster.kill("namesrv")
     terminal.expect("the cluster is not healthy: nobody answers")
     terminal.send("q")
     terminal.expect(pexpect.EOF)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twinlog.admin.client import Admin
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -69,10 +69,11 @@ async def acl_table(admin: Admin, address: str) -> AclTable:
     """Accounts and white addresses of one broker."""
     data = await ask_rules(admin, address)
     accounts = data.get("plainAccessConfigs") or ()
-    return AclTable(tuple(data.get("globalWhiteAddrs") or ()), tuple(map(_account, accounts)))
+    return AclTable(tuple(data.get("globalWhiteAddrs") or ()), tuple(map(account_of, accounts)))
 
 
-def _account(data: Mapping[str, Any]) -> AclAccount:
+def account_of(data: Mapping[str, Any]) -> AclAccount:
+    """Of an answer, or of an entry of plain_acl.yml, whose secret is left out."""
     return AclAccount(
         str(data.get("accessKey") or ""),
         bool(data.get("admin")),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import ClientError
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import body_as, json_object
 from twinlog.message.perm import PERM_WRITE
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.clients import ProducerTableInfo
+from twinlog.remoting.bodies.common import KVTable
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -26,8 +29,7 @@ from twinlog.remoting.headers.namesrv import (
 from twinlog.runtime.numbers import number_of
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSummary:
+class BrokerSummary(msgspec.Struct, frozen=True):
     """One line of the list of brokers."""
 
     cluster: str
@@ -59,8 +61,7 @@ class BrokerSummary:
         return first_number(self.runtime.get("commitLogDiskRatio", ""))
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerInfo:
+class ProducerInfo(msgspec.Struct, frozen=True):
     """One producer that is connected to a broker."""
 
     group: str
@@ -116,25 +117,23 @@ async def broker_runtime(
         address, RequestCode.GET_BROKER_RUNTIME_INFO, action="runtime statistics",
         timeout_ms=timeout_ms,
     )  # fmt: skip
-    table: dict[str, str] = json_object(answer).get("table") or {}
-    return table
+    return body_as(answer, KVTable).table
 
 
 async def producers(admin: Admin, address: str) -> list[ProducerInfo]:
     """Every producer that one broker knows (request 328)."""
     answer = await admin.ask(address, RequestCode.GET_ALL_PRODUCER_INFO, action="producers")
-    data = json_object(answer).get("data") or {}
     return [
         ProducerInfo(
             group=group,
-            client_id=str(item.get("clientId", "")),
-            address=str(item.get("remoteIP", "")).lstrip("/"),
-            language=str(item.get("language", "")),
-            version=number_of(item.get("version", 0)),
-            last_update_ms=number_of(item.get("lastUpdateTimestamp", 0)),
+            client_id=one.client_id,
+            address=one.remote_ip.lstrip("/"),
+            language=one.language,
+            version=one.version,
+            last_update_ms=one.last_update_timestamp,
         )
-        for group, items in data.items()
-        for item in items or ()
+        for group, clients in body_as(answer, ProducerTableInfo).data.items()
+        for one in clients
     ]
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, Unpack
 
-from typing_extensions import Unpack
+import msgspec
 
 from twinlog.client.errors import ClientError, NoBrokerError, UsageError
 from twinlog.client.lifetime import Lifetime
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.net.routes import TopicRoute, parse_broker_data
 from twinlog.client.settings import ClientSettings, resolve
@@ -27,12 +26,11 @@ T = TypeVar("T")
 ADMIN_TIMEOUT_MS = 5000  # mqadmin's.
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered(Generic[T]):
+class Gathered(msgspec.Struct, Generic[T], frozen=True):
     """What several servers answered, and which of them did not: a partial answer is an answer."""
 
-    values: dict[str, T] = field(default_factory=dict)
-    failures: dict[str, ClientError] = field(default_factory=dict)
+    values: dict[str, T] = {}
+    failures: dict[str, ClientError] = {}
 
     @property
     def is_complete(self) -> bool:
@@ -44,8 +42,7 @@ class Gathered(Generic[T]):
         return self.values
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
+class ClusterInfo(msgspec.Struct, frozen=True):
     """Brokers by name, and the names of each cluster."""
 
     brokers: dict[str, BrokerData]

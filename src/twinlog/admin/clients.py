@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from twinlog.admin.brokers import producers
 from twinlog.admin.client import Admin, Gathered, gather
@@ -10,8 +10,7 @@ from twinlog.admin.groups import list_groups, members_of_many
 from twinlog.remoting.codes import version_description
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(msgspec.Struct, frozen=True):
     """One client in one group."""
 
     kind: str  # producer or consumer

@@ -62,9 +62,7 @@ async def rehearse(admin: Admin, move: Move, *, wait_seconds: float) -> Steps:
     steps = Steps()
     await fence(admin, move.source.address)
     try:
-        steps.done("sends stopped")
-        await _drain(admin, move.source, target, steps, wait_seconds)
-        await read_offsets(admin, move.source.address)
+        await _stop_sends(admin, move.source, target, steps, wait_seconds)
         steps.done("offsets read")
     finally:
         await lift(admin, move.source.address)
@@ -93,9 +91,7 @@ async def cut_over(
     steps = Steps()
     await fence(admin, move.source.address)
     try:
-        steps.done("sends stopped")
-        await _drain(admin, move.source, target, steps, wait_seconds)
-        offsets = await read_offsets(admin, move.source.address)
+        offsets = await _stop_sends(admin, move.source, target, steps, wait_seconds)
         await stop(move.source)
     except BaseException:
         await _try_to_lift(admin, move.source.address)
@@ -111,6 +107,15 @@ async def cut_over(
     steps.offsets_carried = await _carry(admin, move.group, target, offsets)
     steps.done("offsets carried")
     return steps
+
+
+async def _stop_sends(
+    admin: Admin, source: Member, target: Member, steps: Steps, wait_seconds: float
+) -> Offsets:
+    """The master is fenced: wait until the replica has it all; what groups committed there."""
+    steps.done("sends stopped")
+    await _drain(admin, source, target, steps, wait_seconds)
+    return await read_offsets(admin, source.address)
 
 
 async def fence(admin: Admin, address: str) -> None:

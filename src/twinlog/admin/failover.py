@@ -7,7 +7,6 @@ The controllers are named by the caller, by a name server that has one inside, o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,9 +21,14 @@ from twinlog.client.errors import (
     UnreadableAnswerError,
     UsageError,
 )
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import body_as, json_object
 from twinlog.remoting.addresses import split_address, split_addresses
-from twinlog.remoting.bodies.controller import ControllerGroups, Events, GroupFacts
+from twinlog.remoting.bodies.controller import (
+    ControllerGroups,
+    ElectMasterResponseBody,
+    Events,
+    GroupFacts,
+)
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Header, Request
 from twinlog.remoting.headers import controller as headers
@@ -37,8 +41,7 @@ STATUS_TIMEOUT_MS = 2_000
 """For all that a status asks brokers: one that hangs does not make it old."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerMetadata:
+class ControllerMetadata(msgspec.Struct, frozen=True):
     """Answer to 1005."""
 
     address: str
@@ -50,8 +53,7 @@ class ControllerMetadata:
     is_twinlog: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Master:
+class Master(msgspec.Struct, frozen=True):
     """Who leads a group after a switch or an election."""
 
     broker_id: int | None
@@ -97,10 +99,13 @@ async def _of_brokers(admin: Admin) -> list[str]:
     ]
 
 
-async def metadata(admin: Admin, address: str) -> ControllerMetadata:
+async def metadata(
+    admin: Admin, address: str, *, timeout_ms: float | None = None
+) -> ControllerMetadata:
     answer = await admin.ask(
-        address, RequestCode.CONTROLLER_GET_METADATA_INFO, action="controller metadata"
-    )
+        address, RequestCode.CONTROLLER_GET_METADATA_INFO, action="controller metadata",
+        timeout_ms=timeout_ms,
+    )  # fmt: skip
     header = answer.header(headers.ControllerMetadataResponseHeader)
     return ControllerMetadata(
         address=address,
@@ -113,8 +118,8 @@ async def metadata(admin: Admin, address: str) -> ControllerMetadata:
     )
 
 
-async def leader(admin: Admin, addresses: Sequence[str]) -> str:
-    """The controller that decides now.
+async def leader(admin: Admin, addresses: Sequence[str], *, timeout_ms: float | None = None) -> str:
+    """The controller that decides now. All are asked side by side, within `timeout_ms`.
 
     Raises:
         UsageError: no controller is known.
@@ -122,7 +127,7 @@ async def leader(admin: Admin, addresses: Sequence[str]) -> str:
     """
     if not addresses:
         raise UsageError(f"{NO_CONTROLLER}: give its address with --controller HOST:PORT")
-    found = await gather(addresses, lambda a: metadata(admin, a))
+    found = await gather(addresses, lambda a: metadata(admin, a, timeout_ms=timeout_ms))
     for answer in found.values.values():
         if answer.leader_address:
             return answer.address if answer.is_leader else answer.leader_address
@@ -131,8 +136,7 @@ async def leader(admin: Admin, addresses: Sequence[str]) -> str:
     raise ClientError(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """Groups as their controller sees them once everybody has been asked."""
 
     groups: list[GroupFacts]
@@ -209,7 +213,7 @@ class Controllers:
             timeout_ms=SWITCH_TIMEOUT_MS,
         )
         master = answer.header(headers.MasterResponseHeader)
-        members = json_object(answer).get("syncStateSet") or ()
+        members = body_as(answer, ElectMasterResponseBody).sync_state_set
         return Master(
             master.master_broker_id,
             master.master_address or "",
@@ -298,7 +302,7 @@ _NOT_HA = frozenset(
         "configuration-changed", "contained-error", "damage-found", "damage-lost", "disk-level",
         "index-differs", "index-healed", "name-server-started", "name-server-stopping",
         "queue-healed", "range-differs", "requests-refused", "store-healed",
-        "table-healed", "table-not-saved", "table-saved",
+        "table-healed", "table-lost", "table-not-saved", "table-saved",
     }
 )  # fmt: skip
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from twinlog.remoting.bodies.controller import GroupFacts, ReplicaFacts
 from twinlog.runtime.event_journal import event_time
@@ -26,8 +27,7 @@ class GroupState(StrEnum):
     HEALTHY = "healthy"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLine:
+class ReplicaLine(msgspec.Struct, frozen=True):
     """One row of the status."""
 
     broker_id: int
@@ -43,8 +43,7 @@ class ReplicaLine:
     """Of a master: the end of its log that not every member has."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControlledGroup:
+class ControlledGroup(msgspec.Struct, frozen=True):
     """One group: its state, how it came to be, and each replica."""
 
     name: str
@@ -65,6 +64,11 @@ class ControlledGroup:
     @property
     def is_healthy(self) -> bool:
         return self.state is GroupState.HEALTHY
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it; empty when it is healthy."""
+        return "" if self.is_healthy else f"{self.state}: {self.reason}"
 
 
 def controlled_group(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.topics import delete_topic
-from twinlog.client.consumer.consumer_requests import parse_offset_table
 from twinlog.client.consumer.subscription import subscription_from_wire
 from twinlog.client.errors import (
     ClientError,
@@ -18,12 +19,18 @@ from twinlog.client.errors import (
     UsageError,
 )
 from twinlog.client.message import check_group
-from twinlog.client.net import calls
-from twinlog.client.net.calls import body_as, json_object
+from twinlog.client.net.answers import (
+    body_as,
+    json_object,
+    parse_offset_table,
+    table_by_queue,
+)
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.clients import ConsumerConnection
 from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.bodies.offsets import ConsumeStats
 from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.bodies.subscription_group import (
     SubscriptionGroupConfig,
@@ -41,14 +48,12 @@ from twinlog.remoting.headers.clients import (
     GetProducerConnectionListRequestHeader,
 )
 from twinlog.remoting.headers.offsets import ResetOffsetRequestHeader
-from twinlog.runtime.numbers import number_of
 
 PROGRESS_TIMEOUT_MS = 15_000  # mqadmin's, for brokers with very many queues.
 CONCURRENT_MAX = 16  # Groups asked for at a time: a broker has other things to do.
 
 
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
+class QueueProgress(msgspec.Struct, frozen=True):
     """How far a group is in one queue."""
 
     queue: MessageQueue
@@ -61,22 +66,20 @@ class QueueProgress:
         return self.broker_offset - self.consumer_offset
 
 
-@dataclass(frozen=True, slots=True)
-class GroupProgress:
+class GroupProgress(msgspec.Struct, frozen=True):
     """How far a group is."""
 
     group: str
     queues: tuple[QueueProgress, ...]
     tps: float = 0.0
-    failures: dict[str, ClientError] = field(default_factory=dict)
+    failures: dict[str, ClientError] = {}
 
     @property
     def lag(self) -> int:
         return sum(queue.lag for queue in self.queues)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """One connected client."""
 
     client_id: str
@@ -85,8 +88,7 @@ class Member:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMembers:
+class GroupMembers(msgspec.Struct, frozen=True):
     """Who is connected, and how the group consumes."""
 
     members: tuple[Member, ...]
@@ -96,8 +98,7 @@ class GroupMembers:
     consume_from: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetReset:
+class OffsetReset(msgspec.Struct, frozen=True):
     """What a reset does, or would do, to one queue."""
 
     queue: MessageQueue
@@ -144,6 +145,22 @@ async def create_group(
     )
 
 
+async def change_group(
+    admin: Admin,
+    name: str,
+    change: Mapping[str, Any],
+    old: Mapping[str, SubscriptionGroupConfig | None],
+) -> Gathered[SubscriptionGroupConfig]:
+    """Change fields of a group on the brokers of `old`, by what each has; None: it is made."""
+
+    async def put(address: str) -> SubscriptionGroupConfig:
+        config = replace(old[address] or SubscriptionGroupConfig(name), **change)
+        await put_group_config(admin, address, config)
+        return config
+
+    return await gather(old, put)
+
+
 async def delete_group(
     admin: Admin, group: str, *, remove_offsets: bool = True, cluster: str | None = None
 ) -> Gathered[Request]:
@@ -177,7 +194,7 @@ async def group_members(admin: Admin, group: str, *, address: str | None = None)
         except ClientError as failure:
             error = failure
             continue
-        return _parse_members(json_object(answer))
+        return _members_of(body_as(answer, ConsumerConnection))
     raise error or ConsumerNotOnlineError(206, f"group {group!r} is not online")
 
 
@@ -212,24 +229,17 @@ async def progress_of_many(
     return dict(await asyncio.gather(*(ask(group) for group in groups)))
 
 
-def _parse_members(data: Mapping[str, Any]) -> GroupMembers:
-    members = tuple(
-        Member(
-            client_id=str(item.get("clientId", "")),
-            address=str(item.get("clientAddr", "")),
-            language=str(item.get("language", "")),
-            version=number_of(item.get("version", 0)),
-        )
-        for item in data.get("connectionSet") or ()
-    )
+def _members_of(body: ConsumerConnection) -> GroupMembers:
+    members = [
+        Member(one.client_id, one.client_addr, one.language, one.version)
+        for one in body.connection_set
+    ]
     return GroupMembers(
         members=tuple(sorted(members, key=lambda member: member.client_id)),
-        subscriptions=tuple(
-            subscription_from_wire(item) for item in (data.get("subscriptionTable") or {}).values()
-        ),
-        consume_type=str(data.get("consumeType", "")),
-        message_model=str(data.get("messageModel", "")),
-        consume_from=str(data.get("consumeFromWhere", "")),
+        subscriptions=tuple(map(subscription_from_wire, body.subscription_table.values())),
+        consume_type=body.consume_type,
+        message_model=body.message_model,
+        consume_from=body.consume_from_where,
     )
 
 
@@ -242,7 +252,7 @@ async def producer_members(admin: Admin, group: str, topic: str) -> tuple[Member
             GetProducerConnectionListRequestHeader(group),
             action=f"producers of {group!r}",
         )  # fmt: skip
-        return _parse_members(json_object(answer))
+        return _members_of(body_as(answer, ConsumerConnection))
 
     found = await gather(await admin.route_masters(topic), read)
     if not found.values:
@@ -311,7 +321,8 @@ async def group_progress(admin: Admin, group: str, *, topic: str | None = None) 
             address, RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(group, topic),
             action=f"progress of {group!r}", timeout_ms=PROGRESS_TIMEOUT_MS,
         )  # fmt: skip
-        return parse_consume_stats(answer.body)
+        stats = body_as(answer, ConsumeStats)
+        return queue_progress(stats), stats.consume_tps
 
     found = await gather(await _addresses_of(admin, group), read)
     if not found.values:
@@ -325,23 +336,11 @@ async def group_progress(admin: Admin, group: str, *, topic: str | None = None) 
     )
 
 
-def parse_consume_stats(body: bytes) -> tuple[list[QueueProgress], float]:
-    data = fastjson.loads(body)
-    return progress_from_wire(data), float(data.get("consumeTps") or 0.0)
-
-
-def progress_from_wire(data: Mapping[str, Any]) -> list[QueueProgress]:
-    """The table of RocketMQ's ConsumeStats."""
-    queues = [
-        QueueProgress(
-            queue=queue_from_answer(fastjson.loads(key)),
-            broker_offset=number_of(entry.get("brokerOffset", 0)),
-            consumer_offset=number_of(entry.get("consumerOffset", 0)),
-            last_ms=number_of(entry.get("lastTimestamp", 0)),
-        )
-        for key, entry in (data.get("offsetTable") or {}).items()
+def queue_progress(stats: ConsumeStats) -> list[QueueProgress]:
+    return [
+        QueueProgress(queue, entry.broker_offset, entry.consumer_offset, entry.last_timestamp)
+        for queue, entry in sorted(table_by_queue(stats.offset_table).items())
     ]
-    return sorted(queues, key=lambda entry: entry.queue)
 
 
 # Moving offsets
@@ -351,6 +350,8 @@ async def plan_reset(
     admin: Admin, group: str, topic: str, *, timestamp_ms: int | None
 ) -> list[OffsetReset]:
     """What a reset to a time (None: to the end) would do; nothing is changed."""
+    from twinlog.client.net import calls  # With the codecs of records: most commands need none.
+
     route = await admin.route(topic)
     plan = []
     for queue in route.read_queues(topic):
@@ -420,6 +421,8 @@ async def clone_offsets(
 
 async def set_offset(admin: Admin, group: str, queue: MessageQueue, offset: int) -> None:
     """Commit an offset in the group's name."""
+    from twinlog.client.net import calls
+
     if offset < 0:
         raise UsageError(f"offset {offset} is negative")
     await admin.instance.route(queue.topic)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from twinlog.admin.brokers import broker_runtime, first_number
 from twinlog.admin.client import Admin
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.observe.health import (
     DiskFacts,
     GroupFacts,
@@ -33,8 +34,7 @@ from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of, number_or_none
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ReplicaState(Struct, frozen=True):
     """One slave, as its master sees it; for Apache's, as the two brokers' offsets tell."""
 
     address: str
@@ -59,8 +59,7 @@ class ReplicaState:
         return self.service or self.address
 
 
-@dataclass(frozen=True, slots=True)
-class RemainingReplica:
+class RemainingReplica(Struct, frozen=True):
     """A slave as it sees itself: what is left when its master is lost."""
 
     broker_id: int
@@ -76,8 +75,7 @@ class RemainingReplica:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataState:
+class MetadataState(Struct, frozen=True):
     """How far a twinlog slave is with its master's topics, groups and offsets."""
 
     address: str
@@ -87,8 +85,7 @@ class MetadataState:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHAStatus:
+class GroupHAStatus(Struct, frozen=True):
     """One master with its slaves."""
 
     broker_name: str
@@ -177,13 +174,14 @@ async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
     master = broker.master_address
     slaves = {i: a for i, a in broker.broker_addrs.items() if i != MASTER_ID}
     if master is None:
-        return await _with_slaves(admin, _lost(broker.broker_name, None, "", len(slaves)), slaves)
+        lost = lost_group(broker.broker_name, None, "", len(slaves))
+        return await _with_slaves(admin, lost, slaves)
     try:
         answer = await admin.ask(master, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
     except RequestCodeNotSupportedError:
         status = await _compare_offsets(admin, broker, master, slaves)
     except ClientError as error:
-        status = _lost(broker.broker_name, master, str(error), len(slaves))
+        status = lost_group(broker.broker_name, master, str(error), len(slaves))
     else:
         status = parse_ha_status(json_object(answer), broker.broker_name, master, len(slaves))
         status = with_services(status, slaves)
@@ -213,7 +211,7 @@ def _with_service(
     return replace(replica, broker_id=broker_id, service=slaves.get(broker_id, ""))
 
 
-def _lost(name: str, master: str | None, error: str, slaves: int) -> GroupHAStatus:
+def lost_group(name: str, master: str | None, error: str, slaves: int) -> GroupHAStatus:
     facts = GroupFacts(
         name=name, master_address=master, master_error=error, registered_slaves=slaves
     )

@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from twinlog.admin.brokers import BrokerSummary, list_brokers, name_server_config
 from twinlog.admin.client import Admin, Gathered
-from twinlog.admin.ha import GroupHAStatus, apache_server, ha_status
+from twinlog.admin.failover import Controllers, find_controllers, leader
+from twinlog.admin.failover_status import controlled_group
+from twinlog.admin.ha import GroupHAStatus, apache_server, ha_status, lost_group
+from twinlog.client.errors import ClientError
 from twinlog.observe.health import Facts, Health, ServerFacts, judge
+from twinlog.remoting.bodies.controller import GroupFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +34,18 @@ class ClusterHealth:
 async def cluster_health(
     admin: Admin, *, cluster: str | None = None, brokers_min: int = 0
 ) -> ClusterHealth:
-    """Ask every name server and every broker that they know."""
-    name_servers, brokers, groups = await asyncio.gather(
+    """Ask every name server, every broker that they know, and the controller."""
+    name_servers, brokers, groups, (controllers, decided) = await asyncio.gather(
         name_server_config(admin),
         list_brokers(admin, cluster=cluster),
         ha_status(admin, cluster=cluster),
+        _ask_controller(admin),
     )
+    groups = _with_controller(groups, [g for g in decided if cluster in (None, g.cluster)])
     known = {server.address: server for group in groups for server in group.servers}
     servers = (
         *_name_servers(name_servers),
+        *controllers,
         *(_broker(entry, known.get(entry.address)) for entry in brokers),
     )
     facts = Facts(
@@ -45,6 +54,30 @@ async def cluster_health(
         brokers_min=brokers_min,
     )
     return ClusterHealth(facts, judge(facts), tuple(brokers), tuple(groups))
+
+
+async def _ask_controller(admin: Admin) -> tuple[list[ServerFacts], list[GroupFacts]]:
+    """Controllers, if none of them answers, and the groups that they decide about."""
+    addresses = await find_controllers(admin)
+    if not addresses:
+        return [], []
+    try:
+        controllers = Controllers(admin, addresses, await leader(admin, addresses))
+        return [], await controllers.groups()
+    except ClientError as error:
+        return [ServerFacts(kind="controller", name=a, error=str(error)) for a in addresses], []
+
+
+def _with_controller(groups: list[GroupHAStatus], decided: list[GroupFacts]) -> list[GroupHAStatus]:
+    """A controller knows who is missing also where nobody is registered any more."""
+    by_name = {group.broker_name: group for group in groups}
+    for facts in decided:
+        group = by_name.get(facts.broker_name) or lost_group(facts.broker_name, None, "", 0)
+        seen = controlled_group(facts, [], fixed_master=group.master_address or "")
+        by_name[facts.broker_name] = replace(
+            group, facts=replace(group.facts, decided=seen.problem)
+        )
+    return list(by_name.values())
 
 
 def _name_servers(answers: Gathered[dict[str, str]]) -> list[ServerFacts]:

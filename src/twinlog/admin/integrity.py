@@ -6,7 +6,7 @@ from typing import Any
 
 from twinlog.admin.client import Admin
 from twinlog.client.errors import UsageError
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import is_number, number_of
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from twinlog.admin.client import Admin, gather
 from twinlog.admin.groups import group_members, group_progress
@@ -17,14 +19,14 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import RESERVED_PROPERTIES, Message, ReceivedMessage, SendReceipt
 from twinlog.client.net import calls
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.client.producer.outgoing import SendRequest, read_receipts, send_command
 from twinlog.client.queues import MessageQueue
 from twinlog.message import properties
 from twinlog.message.ids import host_text, parse_offset_message_id
 from twinlog.message.names import TOOLS_GROUP, retry_topic
 from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, encode_properties
-from twinlog.message.sysflag import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK
+from twinlog.message.sysflag import COMPRESSION_MASK
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.headers.clients import ConsumeMessageDirectlyResultRequestHeader
 from twinlog.remoting.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
@@ -47,8 +49,7 @@ _PROPERTIES_OF_DEAD_LETTERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(msgspec.Struct, frozen=True):
     """What one group did with a message. States are those of mqadmin."""
 
     group: str
@@ -181,8 +182,7 @@ async def find(admin: Admin, message_id: str, topic: str | None = None) -> Recei
         raise QueryNotFoundError(ResponseCode.QUERY_NOT_FOUND, text) from error
 
 
-@dataclass(frozen=True, slots=True)
-class TimeScan:
+class TimeScan(msgspec.Struct, frozen=True):
     """Messages of a span of time, oldest first, and whether that is all of them."""
 
     messages: list[ReceivedMessage]
@@ -293,12 +293,27 @@ async def send_stored(
     queue = next((queue for queue in queues if queue.queue_id == queue_id), first)
     if queue is None:
         raise NoWritableQueueError(f"no master takes messages for {topic!r}")
+    return await send_stored_to(admin, queue, message, dropped)
+
+
+async def send_stored_to(
+    admin: Admin,
+    queue: MessageQueue,
+    message: ReceivedMessage,
+    dropped: frozenset[str],
+    *,
+    added: Mapping[str, str] | None = None,
+    reconsume_times: int = 0,
+) -> SendReceipt:
+    """The same to a queue whose route is known, with properties of `added`."""
     kept = {name: value for name, value in message.properties.items() if name not in dropped}
+    text = encode_properties({**kept, **(added or {})}).decode()
     request = SendRequest(
-        topic, bytes(message.record.body), encode_properties(kept).decode(), tickets=[],
+        queue.topic, bytes(message.record.body), text, tickets=[],
         born_ms=message.born_timestamp, deadline_ms=0, flag=message.flag,
-        sys_flag=message.sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK), queue=queue,
+        sys_flag=message.sys_flag & COMPRESSION_MASK, queue=queue,
     )  # fmt: skip
+    request.reconsume_times = reconsume_times
     address = calls.writable(admin.instance, queue.broker_name)
     command = send_command(request, RESEND_GROUP)
     answer = await admin.instance.transport.invoke(address, command, 5000)

@@ -79,10 +79,6 @@ class Move:
         newest = self.source.log_end - self.source.log_end % self.source.segment_size
         return max(0, newest - self.source.log_min)
 
-    @property
-    def is_clear(self) -> bool:
-        return not self.obstacles
-
 
 # Pure
 

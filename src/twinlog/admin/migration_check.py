@@ -14,17 +14,17 @@ from twinlog.admin.names import kind_of_topic
 from twinlog.admin.topics import (
     QueueStats,
     all_topic_configs,
-    parse_topic_stats,
+    queue_stats,
     system_topics,
 )
 from twinlog.client.errors import ClientError
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import body_as
+from twinlog.remoting.bodies.offsets import ConsumerOffsets
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.admin import GetTopicStatsInfoRequestHeader
 from twinlog.remoting.headers.pull import ViewMessageRequestHeader
-from twinlog.runtime.numbers import number_of
 
 FINDINGS_MAX = 100
 _AT_ONCE = 32  # Requests on the way: both brokers have other things to do.
@@ -78,16 +78,16 @@ async def read_offsets(admin: Admin, address: str) -> Offsets:
     answer = await admin.ask(
         address, RequestCode.GET_ALL_CONSUMER_OFFSET, action="committed offsets"
     )
-    return parse_offsets(json_object(answer))
+    return committed_offsets(body_as(answer, ConsumerOffsets))
 
 
-def parse_offsets(data: Mapping[str, Any]) -> Offsets:
+def committed_offsets(body: ConsumerOffsets) -> Offsets:
     found: Offsets = {}
-    for key, queues in (data.get("offsetTable") or {}).items():
+    for key, queues in body.offset_table.items():
         topic, at, group = key.partition("@")
         if at:
             for queue, offset in queues.items():
-                found[topic, group, number_of(queue)] = number_of(offset)
+                found[topic, group, queue] = offset
     return found
 
 
@@ -147,7 +147,7 @@ async def _queues(admin: Admin, address: str, topic: str) -> dict[int, QueueStat
         address, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic),
         action=f"queues of {topic}",
     )  # fmt: skip
-    return {stats.queue.queue_id: stats for stats in parse_topic_stats(answer.body)}
+    return {stats.queue.queue_id: stats for stats in queue_stats(answer)}
 
 
 async def _queues_up_to(

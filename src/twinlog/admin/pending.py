@@ -12,12 +12,13 @@ from twinlog.admin.messages import query_by_key, read_queue
 from twinlog.client.errors import BrokerTopicNotFoundError, ClientError, TopicNotFoundError
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.net import calls
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import body_as
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
 from twinlog.message.properties import PROPERTY_REAL_TOPIC
+from twinlog.remoting.bodies.offsets import DelayOffsets
 from twinlog.remoting.codes import RequestCode
-from twinlog.runtime.numbers import number_of, number_or_none
+from twinlog.runtime.numbers import number_or_none
 
 SHOWN_MAX = 100
 SCAN_MAX = 5_000
@@ -54,7 +55,7 @@ async def delay_levels(admin: Admin) -> Gathered[list[DelayLevel]]:
 
     async def read(address: str) -> list[DelayLevel]:
         answer = await admin.ask(address, RequestCode.GET_ALL_DELAY_OFFSET, action="delay offsets")
-        table = json_object(answer).get("offsetTable") or {}
+        table = body_as(answer, DelayOffsets).offset_table
         config = await broker_config(admin, address)
         delays = config.get("messageDelayLevel", "").split()
         levels = []
@@ -63,7 +64,7 @@ async def delay_levels(admin: Admin) -> Gathered[list[DelayLevel]]:
             await admin.instance.route(SCHEDULE_TOPIC)
             end = await calls.max_offset(admin.instance, queue)
             if end:
-                delivered = number_of(table.get(str(level), 0))
+                delivered = table.get(level, 0)
                 levels.append(DelayLevel(names[address], level, delay, delivered, end))
         return levels
 

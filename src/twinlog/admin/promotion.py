@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin, gather
@@ -20,7 +21,7 @@ from twinlog.client.errors import (
     ClientError,
     RequestCodeNotSupportedError,
 )
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.twinlog import (
@@ -34,6 +35,14 @@ _DIGEST_SIZE = 64 * 1024
 _POLL_SECONDS = 0.1
 _START_POLLS_MAX = 600  # A minute: a large store is loaded again.
 _COUNT_TIMEOUT_MS = 60_000
+
+
+class Digest(NamedTuple):
+    """The checksum of [start, end) of one replica's log."""
+
+    start: int
+    end: int
+    crc: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +64,7 @@ class Replica:
     in_sync_replicas: int = 0
     master_role: str = ""
     master_address: str = ""
-    digest: int | None = None
+    digests: tuple[Digest, ...] = ()
     error: str = ""
     is_refusing: bool = False  # Nothing listens at the address: the process is not there.
     is_twinlog: bool = True
@@ -72,6 +81,23 @@ class Replica:
     def name(self) -> str:
         return f"{self.address} (brokerId {self.broker_id})"
 
+    @property
+    def followed_sync(self) -> bool:
+        """Whether its master answered SEND_OK only to what slaves had."""
+        return self.master_role == "SYNC_MASTER" and self.in_sync_replicas > 1
+
+    @property
+    def is_copy(self) -> bool:
+        """A slave that answers, and can be compared with others byte by byte."""
+        return self.is_reached and not self.is_master and self.is_twinlog
+
+    def differs_from(self, other: Replica) -> bool:
+        """Whether the two are known to have other bytes at one place, or are of two stores."""
+        if self.store_id and other.store_id and self.store_id != other.store_id:
+            return True
+        theirs = {(one.start, one.end): one.crc for one in other.digests}
+        return any(theirs.get((one.start, one.end), one.crc) != one.crc for one in self.digests)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -84,7 +110,8 @@ class Verdict:
     refusals: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    longest: Replica | None = None  # Another replica with more than the target.
+    longest: Replica | None = None  # Another replica that has all of the target, and more.
+    has_diverged: bool = False  # Another one has other bytes: how many messages, nobody counted.
 
     @property
     def lost_bytes(self) -> int:
@@ -121,9 +148,23 @@ class _Findings:
 
 
 def choose(replicas: Sequence[Replica]) -> Replica | None:
-    """The slave with the most; of several the one with the lowest id."""
-    slaves = [r for r in replicas if r.is_reached and not r.is_master and r.is_twinlog]
-    return max(slaves, key=lambda r: (r.log_end, -r.broker_id), default=None)
+    """The slave with the most; of several the one that begins first, then that of the lowest id.
+
+    Of logs that have diverged the longer one is not the better one: a replaced master that went on
+    alone may have the longest of all. There the latest history decides, and then the most of it.
+    """
+    slaves = [r for r in replicas if r.is_copy]
+    diverged = [r for r in slaves if any(r.differs_from(other) for other in slaves)]
+    if diverged:
+        leader = max(diverged, key=_seniority)
+        slaves = [r for r in slaves if not r.differs_from(leader)]
+    return max(slaves, key=lambda r: (r.log_end, -r.log_min, -r.broker_id), default=None)
+
+
+def _seniority(replica: Replica) -> tuple[int, int, int, int]:
+    """Which of two diverged logs clients were answered from last: that of the later promotion,
+    then that of which more is confirmed, and only then the longer one."""
+    return replica.promotion, replica.confirmed, replica.log_end, -replica.broker_id
 
 
 def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
@@ -137,7 +178,12 @@ def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
     _judge_marks(found, replicas, target)
     _judge_absent(found, replicas, target)
     return Verdict(
-        target, tuple(found.refusals), tuple(found.losses), tuple(found.warnings), longest
+        target,
+        tuple(found.refusals),
+        tuple(found.losses),
+        tuple(found.warnings),
+        longest,
+        any(r.differs_from(target) for r in others if r.is_copy),
     )
 
 
@@ -157,10 +203,13 @@ def _judge_master(found: _Findings, replicas: Sequence[Replica], target: Replica
             f"the master {absent.name} is registered and may live, though it does not answer"
             f" here ({absent.error}): make sure that it is stopped"
         )
-    if target.master_role != "SYNC_MASTER" and not any(r.is_master for r in replicas):
-        role = target.master_role or "master of a role that is not known"
+    if not target.followed_sync and not any(r.is_master for r in replicas):
+        role = {
+            "SYNC_MASTER": "a SYNC_MASTER that waited for no slave (inSyncReplicas=1)",
+            "ASYNC_MASTER": "an ASYNC_MASTER",
+        }.get(target.master_role, "a master of a role that is not known")
         found.warnings.append(
-            f"the lost master was an {role}: what it acknowledged and had not replicated yet is not"
+            f"the lost master was {role}: what it acknowledged and had not replicated yet is not"
             " on any slave, and how much that is nobody here can know"
         )
 
@@ -168,7 +217,8 @@ def _judge_master(found: _Findings, replicas: Sequence[Replica], target: Replica
 def _judge_copies(found: _Findings, others: Sequence[Replica], target: Replica) -> Replica | None:
     """The other copies: longer, of another log, or with other bytes."""
     copies = [r for r in others if r.is_reached and not r.is_master]
-    longer = max(copies, key=lambda r: r.log_end, default=None)
+    same = [r for r in copies if not r.differs_from(target)]
+    longer = max(same, key=lambda r: r.log_end, default=None)
     if longer is None or longer.log_end <= target.log_end:
         longer = None
     else:
@@ -176,17 +226,51 @@ def _judge_copies(found: _Findings, others: Sequence[Replica], target: Replica) 
             f"{longer.name} has {longer.log_end - target.log_end} bytes more, up to"
             f" {longer.log_end}: promote that one"
         )
+    _judge_beginnings(found, same, target)
     for copy in copies:
-        if copy.store_id and target.store_id and copy.store_id != target.store_id:
-            found.losses.append(f"{copy.name} is a copy of another log: its store id differs")
-        elif None not in (copy.digest, target.digest) and copy.digest != target.digest:
-            found.losses.append(
-                f"{copy.name} has other bytes before {min(copy.log_end, target.log_end)}:"
-                " the logs have diverged"
-            )
-        if copy.promotion > target.promotion and copy.store_id == target.store_id:
+        if copy.differs_from(target):
+            found.losses.append(_divergence(copy, target))
+        elif copy.promotion > target.promotion:
             found.warnings.append(f"{copy.name} has followed a newer master than {target.name}")
     return longer
+
+
+def _judge_beginnings(found: _Findings, same: Sequence[Replica], target: Replica) -> None:
+    """A slave of RocketMQ's dialect begins with its master's last file: what is before that is
+    there to be read only while another copy leads. Retention may differ by a file as well, so a
+    copy that begins first but ends earlier is no reason to refuse the longer one."""
+    earlier = [r for r in same if r.log_min < min(r.log_end, target.log_min)]
+    better = [r for r in earlier if r.log_end >= target.log_end]
+    first = min(better or earlier, key=lambda r: (r.log_min, -r.log_end), default=None)
+    if first is None:
+        return
+    size = min(first.log_end, target.log_min) - first.log_min
+    text = (
+        f"{first.name} begins at {first.log_min}, {target.name} at {target.log_min}: nobody could"
+        f" read {size} bytes that only the former has"
+    )
+    if better:
+        found.losses.append(f"{text}. Promote {first.name}")
+    else:
+        found.warnings.append(text)
+
+
+def _divergence(copy: Replica, target: Replica) -> str:
+    """That two logs differ, and which of them to take."""
+    if copy.store_id and target.store_id and copy.store_id != target.store_id:
+        text = f"{copy.name} is a copy of another log: its store id differs"
+    else:
+        end = min(copy.log_end, target.log_end)
+        text = f"{copy.name} has other bytes before {end}: the logs have diverged"
+    if _seniority(copy) < _seniority(target):
+        return f"{text}, and what only {copy.name} has would be lost"
+    if copy.promotion > target.promotion:
+        reason = "it has followed the later promotion"
+    elif copy.confirmed > target.confirmed:
+        reason = f"its log is known to be confirmed up to {copy.confirmed}"
+    else:
+        reason = "it has more"
+    return f"{text}. Promote {copy.name}: {reason}"
 
 
 def _judge_marks(found: _Findings, replicas: Sequence[Replica], target: Replica) -> None:
@@ -204,7 +288,7 @@ def _judge_marks(found: _Findings, replicas: Sequence[Replica], target: Replica)
             f"the master's log was known to reach {end}, {end - target.log_end} bytes beyond"
             f" {target.name}"
         )
-        if target.master_role == "SYNC_MASTER":
+        if target.followed_sync:
             found.warnings.append(f"{text}; they were not acknowledged with SEND_OK")
         else:
             found.losses.append(text)
@@ -259,10 +343,17 @@ async def compare(
     if target is None:
         return None
     verdict = judge(replicas, target)
-    lost: int | None = 0
-    if verdict.longest is not None:
+    lost: int | None = None if verdict.has_diverged else 0
+    if verdict.longest is not None and not verdict.has_diverged:
         lost = await _count(admin, verdict.longest, target.log_end)
-    return Comparison(broker.broker_name, tuple(replicas), verdict, lost, target.master_role)
+    role = target.master_role or _last_role(replicas)
+    return Comparison(broker.broker_name, tuple(replicas), verdict, lost, role)
+
+
+def _last_role(replicas: Sequence[Replica]) -> str:
+    """What others say of the lost master when the chosen one has never heard it."""
+    told = [r for r in replicas if r.is_reached and r.master_role]
+    return max(told, key=_seniority).master_role if told else ""
 
 
 def _named(replicas: Sequence[Replica], wanted: str) -> Replica | None:
@@ -325,23 +416,34 @@ def _parse(data: Mapping[str, Any], address: str) -> Replica:
     )
 
 
+def digest_ranges(replicas: Sequence[Replica]) -> dict[str, set[tuple[int, int]]]:
+    """By address: the ends of what any two copies both have. Compared in pairs: the shortest copy
+    of three says nothing about whether the two others are the same."""
+    wanted: dict[str, set[tuple[int, int]]] = {}
+    for one, other in combinations([r for r in replicas if r.is_copy], 2):
+        end = min(one.log_end, other.log_end)
+        start = max(end - _DIGEST_SIZE, one.log_min, other.log_min)
+        if start < end:
+            wanted.setdefault(one.address, set()).add((start, end))
+            wanted.setdefault(other.address, set()).add((start, end))
+    return wanted
+
+
 async def _with_digests(admin: Admin, replicas: Sequence[Replica]) -> list[Replica]:
-    """The same bytes at the end of what all copies have, or not?"""
-    copies = [r for r in replicas if r.is_reached and not r.is_master and r.is_twinlog]
-    end = min((r.log_end for r in copies), default=0)
-    start = max([end - _DIGEST_SIZE, *(r.log_min for r in copies)])
-    if len(copies) < 2 or start >= end:
-        return list(replicas)
-    header = TwinlogReplicaRequestHeader(digest_start=start, digest_end=end)
+    wanted = digest_ranges(replicas)
 
-    async def ask(address: str) -> int:
-        answer = await admin.ask(
-            address, RequestCode.TWINLOG_REPLICA, header, action="comparison of logs"
-        )
-        return int(json_object(answer)["digest"])
+    async def ask(address: str) -> tuple[Digest, ...]:
+        found = []
+        for start, end in sorted(wanted[address]):
+            header = TwinlogReplicaRequestHeader(digest_start=start, digest_end=end)
+            answer = await admin.ask(
+                address, RequestCode.TWINLOG_REPLICA, header, action="comparison of logs"
+            )
+            found.append(Digest(start, end, int(json_object(answer)["digest"])))
+        return tuple(found)
 
-    digests = await gather((r.address for r in copies), ask)
-    return [replace(r, digest=digests.values.get(r.address)) for r in replicas]
+    digests = await gather(wanted, ask)
+    return [replace(r, digests=digests.values.get(r.address, ())) for r in replicas]
 
 
 async def _count(admin: Admin, replica: Replica, offset: int) -> int | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin, ClusterInfo
@@ -20,9 +22,10 @@ from twinlog.admin.ha import (
     parse_metadata,
     parse_remaining,
     parse_server,
+    with_services,
 )
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.observe.health import Facts, GroupFacts, Health, ServerFacts, SlaveFacts, judge
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
@@ -159,19 +162,21 @@ def slave_of(
     return same_host[0] if len(same_host) == 1 and len(rivals) == 1 else None
 
 
-def judge_replicas(name: str, members: Sequence[ReplicaFacts]) -> Health:
+def judge_replicas(name: str, members: Sequence[ReplicaFacts], *, decided: str = "") -> Health:
     """What is wrong with a group, out of what each of its replicas said."""
     registered = next((facts for facts in members if facts.broker_id == MASTER_ID), None)
     slaves = [facts for facts in members if facts.broker_id != MASTER_ID]
     group = GroupFacts(name=name, master_address=None)
     if registered is not None and registered.status is not None:
-        group = registered.status.facts
+        services = {facts.broker_id: facts.address for facts in slaves}
+        group = with_services(registered.status, services).facts
     elif registered is not None:
         group = GroupFacts(
             name=name, master_address=registered.address, master_error=registered.error
         )
     group = replace(
         group,
+        decided=decided,
         registered_slaves=len(slaves),
         slaves=tuple(facts.slave for facts in slaves if facts.slave is not None),
     )

@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from twinlog.admin import acl
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import UsageError
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import DataVersion
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import CreateAccessConfigRequestHeader
-from twinlog.runtime.numbers import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ async def rules_versions(admin: Admin) -> Gathered[RulesVersion]:
 
     async def read(address: str) -> RulesVersion:
         text = (await acl.acl_version(admin, address)).version
-        data = fastjson.loads(text.encode())
-        return RulesVersion(number_of(data.get("counter", 0)), number_of(data.get("timestamp", 0)))
+        version = fastjson.loads_as(text, DataVersion)
+        return RulesVersion(version.counter, version.timestamp)
 
     return await gather((await admin.cluster()).addresses(), read)
 
@@ -40,13 +42,21 @@ async def rules_versions(admin: Admin) -> Gathered[RulesVersion]:
 async def update_account(
     admin: Admin, account: CreateAccessConfigRequestHeader
 ) -> Gathered[Request]:
-    """Create an account on every broker, or change what is given of it."""
+    """Create an account on every broker, or change what is given of it.
+
+    A 4.9 broker takes an absent `admin` for false, so each is told what it has now.
+    """
     if len(account.access_key) < 7:
         raise UsageError("an access key is longer than 6 characters")
-    return await gather(
-        (await admin.cluster()).addresses(),
-        lambda address: acl.change_account(admin, address, account),
-    )
+
+    async def change(address: str) -> Request:
+        header = account
+        if account.admin is None:
+            known = (await acl.acl_table(admin, address)).find(account.access_key)
+            header = replace(account, admin=known is not None and known.is_admin)
+        return await acl.change_account(admin, address, header)
+
+    return await gather((await admin.cluster()).addresses(), change)
 
 
 async def delete_account(admin: Admin, access_key: str) -> Gathered[Request]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.admin.names import is_user_topic as is_user_topic
 from twinlog.admin.names import system_names
 from twinlog.client.errors import UsageError
 from twinlog.client.message import check_topic
-from twinlog.client.net.calls import body_as, json_object
+from twinlog.client.net.answers import body_as, table_by_queue
 from twinlog.client.net.routes import TopicRoute
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import AUTO_CREATE_TOPIC
-from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import TopicList, queue_from_answer
+from twinlog.remoting.bodies.clients import GroupList
+from twinlog.remoting.bodies.common import TopicList
+from twinlog.remoting.bodies.offsets import TopicStatsTable
 from twinlog.remoting.bodies.registration import TopicConfigSerializeWrapper
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -32,11 +37,11 @@ from twinlog.remoting.headers.namesrv import (
     GetTopicsByClusterRequestHeader,
     PutKVConfigRequestHeader,
 )
-from twinlog.runtime.numbers import number_of
+
+QUEUES_DEFAULT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
+class QueueStats(msgspec.Struct, frozen=True):
     """What is in one queue."""
 
     queue: MessageQueue
@@ -74,7 +79,7 @@ async def create_topic(
     admin: Admin,
     name: str,
     *,
-    read_queues: int = 8,
+    read_queues: int = QUEUES_DEFAULT,
     write_queues: int | None = None,
     perm: int = 6,
     order: bool = False,
@@ -83,16 +88,53 @@ async def create_topic(
 ) -> Gathered[Request]:
     """Create or change a topic on every master (of a cluster), or on one broker."""
     check_topic(name)
-    if read_queues < 1 or (write_queues is not None and write_queues < 1):
-        raise UsageError("a topic has at least one queue")
-    if perm not in (0, 2, 4, 6):
-        raise UsageError(f"perm {perm}: 2 (write), 4 (read) or 6 (both) are known")
+    TopicChange(read_queues, write_queues, perm).check()
     config = TopicConfig(name, read_queues, write_queues or read_queues, perm, order=order)
 
     async def create(master: str) -> Request:
         return await put_topic_config(admin, master, config)
 
     return await gather([address] if address else await admin.masters(cluster), create)
+
+
+class TopicChange(Struct, frozen=True):
+    """What is to be changed of a topic; None leaves it, and is the default of a new one."""
+
+    read_queues: int | None = None
+    write_queues: int | None = None
+    perm: int | None = None
+    order: bool | None = None
+
+    def check(self) -> None:
+        """Raise UsageError for what no topic can have."""
+        if any(count is not None and count < 1 for count in (self.read_queues, self.write_queues)):
+            raise UsageError("a topic has at least one queue")
+        if self.perm not in (None, 0, 2, 4, 6):
+            raise UsageError(f"perm {self.perm}: 2 (write), 4 (read) or 6 (both) are known")
+
+    def of(self, name: str, old: TopicConfig | None) -> TopicConfig:
+        """The settings afterwards."""
+        config = old or TopicConfig(name, QUEUES_DEFAULT, QUEUES_DEFAULT)
+        given = {
+            "read_queue_nums": self.read_queues, "write_queue_nums": self.write_queues,
+            "perm": self.perm, "order": self.order,
+        }  # fmt: skip
+        return replace(config, **{key: value for key, value in given.items() if value is not None})
+
+
+async def change_topic(
+    admin: Admin, name: str, change: TopicChange, old: Mapping[str, TopicConfig | None]
+) -> Gathered[TopicConfig]:
+    """Change a topic on the brokers of `old`, by what each has now; None: it is made there."""
+
+    change.check()
+
+    async def put(address: str) -> TopicConfig:
+        config = change.of(name, old[address])
+        await put_topic_config(admin, address, config)
+        return config
+
+    return await gather(old, put)
 
 
 async def put_topic_config(admin: Admin, address: str, config: TopicConfig) -> Request:
@@ -161,23 +203,17 @@ async def topic_stats(admin: Admin, name: str) -> Gathered[list[QueueStats]]:
             GetTopicStatsInfoRequestHeader(name),
             action="topic statistics",
         )
-        return parse_topic_stats(answer.body)
+        return queue_stats(answer)
 
     return await gather(await admin.route_masters(name), read)
 
 
-def parse_topic_stats(body: bytes) -> list[QueueStats]:
-    table = fastjson.loads(body).get("offsetTable") or {}
-    stats = [
-        QueueStats(
-            queue=queue_from_answer(fastjson.loads(key)),
-            min_offset=number_of(data.get("minOffset", 0)),
-            max_offset=number_of(data.get("maxOffset", 0)),
-            last_update_ms=number_of(data.get("lastUpdateTimestamp", 0)),
-        )
-        for key, data in table.items()
+def queue_stats(answer: Request) -> list[QueueStats]:
+    table = table_by_queue(body_as(answer, TopicStatsTable).offset_table)
+    return [
+        QueueStats(queue, ends.min_offset, ends.max_offset, ends.last_update_timestamp)
+        for queue, ends in sorted(table.items())
     ]
-    return sorted(stats, key=lambda entry: entry.queue)
 
 
 async def topic_groups(admin: Admin, name: str) -> list[str]:
@@ -190,7 +226,7 @@ async def topic_groups(admin: Admin, name: str) -> list[str]:
             QueryTopicConsumeByWhoRequestHeader(name),
             action="groups",
         )
-        return list(json_object(answer).get("groupList") or ())
+        return body_as(answer, GroupList).group_list
 
     found = await gather(await admin.route_masters(name), read)
     return sorted({group for groups in found.all_or_raise().values() for group in groups})

@@ -6,12 +6,15 @@ import asyncio
 from dataclasses import dataclass
 
 from twinlog.admin.client import Admin
+from twinlog.admin.failover import Controllers, choose_target, find_controllers, leader, metadata
 from twinlog.admin.health import cluster_health
 from twinlog.admin.integrity import scrub
 from twinlog.client.errors import ClientError
+from twinlog.remoting.bodies.controller import GroupFacts
 from twinlog.remoting.bodies.route import MASTER_ID
 
 DISK_RATIO_MAX = 0.85
+_SWITCH_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,35 @@ async def upgrade_check(admin: Admin, *, cluster: str | None = None) -> UpgradeC
         for s in order
     )
     return UpgradeCheck(steps, tuple(obstacles), tuple(notes))
+
+
+async def hand_over(admin: Admin, step: RestartStep) -> int | None:
+    """If the broker leads a group with a controller, another replica does from now on: its id.
+
+    Raises:
+        ClientError: nobody can take over, or the master has not drained in several attempts.
+    """
+    addresses = await find_controllers(admin)
+    if not addresses or not (await metadata(admin, await leader(admin, addresses))).is_twinlog:
+        return None  # A fixed pair, or RocketMQ's controller, which hands nothing over.
+    controllers = await Controllers.find(admin)
+    groups = [g for g in await controllers.groups() if g.broker_name == step.broker_name]
+    for group in groups:
+        leading = [r.address for r in group.replicas if r.broker_id == group.master_broker_id]
+        if leading == [step.address]:
+            return await _switch(controllers, group)
+    return None
+
+
+async def _switch(controllers: Controllers, group: GroupFacts) -> int | None:
+    for attempt in range(_SWITCH_ATTEMPTS):
+        try:
+            return (await controllers.switch(group, choose_target(group))).broker_id
+        except ClientError:
+            if attempt == _SWITCH_ATTEMPTS - 1:
+                raise
+            await asyncio.sleep(1)
+    raise AssertionError
 
 
 async def _damage(admin: Admin, step: RestartStep) -> list[str]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +25,8 @@ from twinlog.cli.store import Progress
 from twinlog.cli.times import parse_time
 
 if TYPE_CHECKING:
-    from twinlog.store.integrity.backup import Backups, Manifest
+    from twinlog.store.integrity.backup import Backups
+    from twinlog.store.integrity.manifest import Manifest
 
 ARCHIVE = ".tar.zst"
 _OUTPUT = click.option(
@@ -51,8 +57,11 @@ def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
     """
     if not (root / "commitlog").is_dir() and commit_log is None:
         raise CommandError(f"{root} holds no store", NOT_FOUND)
-    with _writable(place) as directory, _backups(directory) as backups:
+    with _writable(place) as directory, _backups(directory) as backups, _shared(directory, backups):
         manifest = backups.create(str(root), time.time_ns() // 1_000_000, commit_log)
+    for path in backups.damaged:
+        text = "was copied as it is, which is not what its digest says; see: twinlog store verify"
+        click.echo(f"twinlog: {path} {text}", err=True)
     return _show(output, [manifest], f"backup {manifest.id} up to offset {manifest.mark}")
 
 
@@ -60,9 +69,13 @@ def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
 @_PLACE
 @_OUTPUT
 def list_command(place: Path, output: str) -> int:
-    """The backups in a directory, oldest first."""
+    """The backups in a directory, oldest first. Exit code 1: some cannot be read, and why."""
     with _readable(place) as directory, _backups(directory) as backups:
-        return _show(output, backups.all(), "")
+        found, broken = backups.find()
+    for fault in broken.values():
+        click.echo(f"twinlog: {fault}", err=True)
+    _show(output, found, "")
+    return FAILED if broken else OK
 
 
 @backup.command(epilog="Example: twinlog backup verify /backups/broker-a")
@@ -72,10 +85,11 @@ def list_command(place: Path, output: str) -> int:
 def verify(place: Path, name: str | None, output: str) -> int:
     """Is every byte of a backup what was written? Nothing is restored."""
     with _readable(place) as directory, _backups(directory) as backups:
-        chosen = [backups.read(name)] if name else backups.all()
-        if not chosen:
+        chosen, broken = ([backups.read(name)], {}) if name else backups.find()
+        if not chosen and not broken:
             raise CommandError(f"no backup in {place}", NOT_FOUND)
-        rows = [
+        rows = [{"id": name, "finding": fault} for name, fault in broken.items()]
+        rows += [
             {"id": manifest.id, "finding": fault}
             for manifest in chosen
             for fault in backups.verify(manifest)
@@ -108,10 +122,9 @@ def restore(
     """
     until_ms = None if until is None else parse_time(until)
     with _readable(place) as directory, _backups(directory) as backups:
-        known = [backups.read(name)] if name else backups.all()
-        if not known:
+        manifest = backups.read(name) if name else backups.newest()
+        if manifest is None:
             raise CommandError(f"no backup in {place}", NOT_FOUND)
-        manifest = known[-1]
         target.mkdir(parents=True, exist_ok=True)
         end = backups.restore(
             manifest, str(target), keeps_identity=keep_identity, until_ms=until_ms
@@ -131,26 +144,45 @@ def _backups(directory: Path) -> Iterator[Backups]:
     except StoreError as error:
         raise CommandError(str(error), FAILED) from error
     except OSError as error:
-        raise CommandError(f"{directory}: {error}", FAILED) from error
+        where = "" if error.filename else f" ({directory})"
+        raise CommandError(f"not done: {error}{where}", FAILED) from error
     finally:
         progress.end()
         disk.close()
 
 
 @contextlib.contextmanager
+def _shared(directory: Path, backups: Backups) -> Iterator[None]:
+    """Several may make backups at once; whoever is alone removes what killed ones left."""
+    lock = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # A file system without locks is swept by hand.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            backups.remove_unfinished()
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
 def _writable(place: Path) -> Iterator[Path]:
     """The directory to write to; for a file, one that is packed into it at the end."""
     if not place.name.endswith(ARCHIVE):
-        place.mkdir(parents=True, exist_ok=True)
+        with _errors_named(place):
+            place.mkdir(parents=True, exist_ok=True)
         yield place
         return
     if place.exists():
         raise CommandError(f"{place} exists; choose another name", USAGE)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".backup-") as directory:
-        yield Path(directory)
-        _run(["tar", "--zstd", "-cf", f"{place}.tmp", "-C", directory, "."])
-        Path(f"{place}.tmp").rename(place)
+    with _errors_named(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(place) as directory:
+        yield directory / "backup"
+        packed = directory / place.name
+        _run(["tar", "--zstd", "-cf", str(packed), "-C", str(directory / "backup"), "."])
+        packed.rename(place)
 
 
 @contextlib.contextmanager
@@ -160,9 +192,34 @@ def _readable(place: Path) -> Iterator[Path]:
     if place.is_dir():
         yield place
         return
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".backup-") as directory:
-        _run(["tar", "--zstd", "-xf", str(place), "-C", directory])
-        yield Path(directory)
+    with _temporary(place) as directory:
+        target = directory / "backup"
+        _run(["tar", "--zstd", "--no-same-owner", "-xf", str(place), "-C", str(target)])
+        for path in target.rglob("*"):
+            # Whoever made the archive must not choose what else is read, or wait for.
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                name = path.relative_to(target)
+                raise CommandError(f"{place} holds {name}, which is no plain file", FAILED)
+        yield target
+
+
+@contextlib.contextmanager
+def _temporary(place: Path) -> Iterator[Path]:
+    """A directory next to the archive, with `backup` in it. SIGTERM removes it, too."""
+    near = place.parent if os.access(place.parent, os.W_OK) else None  # Else a read-only medium.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with _errors_named(place), tempfile.TemporaryDirectory(dir=near, prefix=".backup-") as name:
+        Path(name, "backup").mkdir()
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _errors_named(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{place}: {error}", FAILED) from error
 
 
 def _run(command: list[str]) -> None:

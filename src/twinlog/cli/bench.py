@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from twinlog.cli.exit_codes import FAILED
 from twinlog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
-    from twinlog.client.message import SendReceipt
+    from twinlog.client.message import Message, SendReceipt
     from twinlog.client.producer.producer import Producer
 
 PERCENTILES = (50.0, 95.0, 99.0, 99.9)
@@ -199,39 +199,60 @@ async def _pub(session: Session, load: Load, batch: bool) -> dict[str, Any]:
 
 
 async def _send_open(producer: Producer, load: Load, progress: Progress) -> tuple[list[float], int]:
-    """Each send when it is due. Nobody waits for an answer, so a slow one delays no other."""
-    from twinlog.client.errors import ClientError
+    """The time from when each send was due to its answer, and how many failed."""
     from twinlog.client.message import Message
 
     assert load.rate is not None
-    body, times, failed = b"x" * load.size, list[float](), 0
+    body, times = b"x" * load.size, list[float]()
+
+    def done(due: float) -> None:
+        times.append((time.perf_counter() - due) * 1000)
+        if len(times) % CHUNK == 0:
+            progress.add(CHUNK)
+
+    failed = await send_when_due(
+        producer, load.count, load.rate, lambda _: Message(load.topic, body), done
+    )
+    return times, failed
+
+
+async def send_when_due(
+    producer: Producer,
+    count: int,
+    rate: float,
+    message_of: Callable[[float], Message],
+    answered: Callable[[float], None] = lambda due: None,
+) -> int:
+    """An open loop: each send begins when it is due, and nobody waits for an answer, so a slow one
+    delays no other. How many were refused, failed or stayed without an answer."""
+    from twinlog.client.errors import ClientError
+
+    failed = 0
     waiting: set[asyncio.Future[SendReceipt]] = set()
 
     def done(answer: asyncio.Future[SendReceipt], due: float) -> None:
         nonlocal failed
         waiting.discard(answer)
-        times.append((time.perf_counter() - due) * 1000)
+        answered(due)
         failed += answer.exception() is not None or not answer.result().is_acknowledged
 
     start = time.perf_counter()
-    for number in range(load.count):
-        due = start + number / load.rate
+    for number in range(count):
+        due = start + number / rate
         if (delay := due - time.perf_counter()) > 0:
             await asyncio.sleep(delay)
         elif number % OPEN_BREATH == 0:
             await asyncio.sleep(0)  # Late: answers must be read nevertheless.
         try:
-            answer = producer.send_nowait(Message(load.topic, body))
+            answer = producer.send_nowait(message_of(due))
         except ClientError:
             failed += 1
             continue
         waiting.add(answer)
         answer.add_done_callback(partial(done, due=due))
-        if number % CHUNK == CHUNK - 1:
-            progress.add(CHUNK)
     if waiting:
         await asyncio.wait(waiting, timeout=OPEN_WAIT_SECONDS)
-    return times, failed + len(waiting)
+    return failed + len(waiting)
 
 
 async def _send_all(producer: Producer, load: Load, progress: Progress) -> tuple[list[float], int]:
@@ -310,12 +331,17 @@ async def _sub(session: Session, topic: str, count: int, group: str, idle: float
 
 @bench.command(epilog="Example: twinlog bench latency orders --msgs 1000 --rate 200")
 @_load
-@click.option("--rate", default=100.0, show_default=True, help="Messages per second.")
+@click.option("--rate", default=100.0, show_default=True, help="Messages per second.",
+              type=click.FloatRange(min=0, min_open=True))  # fmt: skip
 @connection_options
 def latency(
     session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool, rate: float
 ) -> int:
-    """Send at a steady rate and consume; the time from send to arrival."""
+    """Send at a steady rate and consume; the time from when a send was due to its arrival.
+
+    An open loop: a send begins when it is due, also while answers are late, so a broker that stops
+    for a second shows a second.
+    """
     result = run_async(session, lambda: _latency(session, topic, count, size, rate))
     return show(result, is_json, with_bars)
 
@@ -345,23 +371,22 @@ async def _latency(
             while len(times) < count:
                 for message in await consumer.poll(5000):
                     if message.tags == run_id:
-                        sent = float(message.properties["sent"])
-                        times.append((time.perf_counter() - sent) * 1000)
+                        due = float(message.properties["due"])
+                        times.append((time.perf_counter() - due) * 1000)
                         progress.add(1)
+
+        def message_of(due: float) -> Message:
+            return Message(topic, b"x" * size, tags=run_id, properties={"due": repr(due)})
 
         start = time.monotonic()
         receiver = asyncio.ensure_future(receive())
-        for number in range(count):
-            delay = start + number / rate - time.monotonic()
-            if delay > 0:
-                await asyncio.sleep(delay)
-            stamp = {"sent": repr(time.perf_counter())}
-            await producer.send(Message(topic, b"x" * size, tags=run_id, properties=stamp))
+        await send_when_due(producer, count, rate, message_of)
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(OPEN_WAIT_SECONDS):
                 await receiver
         except TimeoutError:
             receiver.cancel()
         seconds = time.monotonic() - start
     progress.close()
-    return summary("latency", len(times), size, seconds, times, count - len(times))
+    result = summary("latency", len(times), size, seconds, times, count - len(times))
+    return {**result, "rate_wanted": rate}

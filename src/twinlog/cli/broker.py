@@ -10,7 +10,7 @@ from random import Random
 
 import click
 
-from twinlog.broker.server import MEMORY_UNKNOWN, Broker, build_broker
+from twinlog.broker.server import Broker, build_broker
 from twinlog.broker.tables.config_file import ConfigFileError
 from twinlog.cli.serve import (
     EXIT_BAD_CONFIG,
@@ -27,15 +27,21 @@ from twinlog.runtime.config import BrokerConfig, ConfigError, LoadedConfig, load
 from twinlog.runtime.config_format import ConfigValueError
 from twinlog.runtime.config_key import declarations
 from twinlog.store.errors import StoreError
+from twinlog.store.message_store import MEMORY_UNKNOWN
 
 _LOG = logging.getLogger("twinlog.broker")
 
 
 def run_broker(
-    path: str | None, namesrv: str | None, *, is_print: bool, is_important: bool
+    path: str | None,
+    namesrv: str | None,
+    *,
+    is_print: bool,
+    is_important: bool,
+    returns_as_slave: bool = False,
 ) -> None:
     """Store and serve messages; replicate them to slaves, or from a master."""
-    loaded = _load(path, namesrv)
+    loaded = _load(path, namesrv, returns_as_slave)
     if is_print or is_important:
         _print(loaded.config, only_important=not is_print)
         return
@@ -55,8 +61,12 @@ def run_broker(
     )
 
 
-def _load(path: str | None, namesrv: str | None) -> LoadedConfig[BrokerConfig]:
+def _load(
+    path: str | None, namesrv: str | None, returns_as_slave: bool
+) -> LoadedConfig[BrokerConfig]:
     overrides = {} if namesrv is None else {"namesrvAddr": namesrv}
+    if returns_as_slave:
+        overrides["twinlogReturnAsSlave"] = "true"
     try:
         return load_broker_config(path, overrides)
     except ConfigError as error:
@@ -85,7 +95,7 @@ def _build(config: BrokerConfig, config_path: str | None, lifetime: Lifetime) ->
         on_failure=lambda name, error: lifetime.fail(f"{name}: {error!r}"),
     )
     broker.on_restart = lifetime.restart
-    broker.on_failure = lifetime.fail
+    broker.on_end = lifetime.fail
     return broker
 
 

@@ -13,7 +13,7 @@ import msgspec
 from twinlog.cli.admin.options import connection_options
 from twinlog.cli.admin.session import Session
 from twinlog.cli.lab import ClusterLab
-from twinlog.cli.serve import EXIT_BAD_CONFIG, configure_logging, fail, run_service
+from twinlog.cli.serve import EXIT_BAD_CONFIG, Lifetime, configure_logging, fail, run_service
 from twinlog.console.access import Login, Role
 from twinlog.console.server import Console, ConsoleConfigError, ConsoleSettings
 from twinlog.remoting.acl import AclConfigError
@@ -62,9 +62,14 @@ def console(session: Session, **values: Any) -> None:
     write_audit_to(audit)
     directory = values["cluster_dir"]
     lab = ClusterLab(directory) if directory is not None else None
-    run_service(
-        lambda _: Console(settings, lab=lab), known_errors=(AclConfigError, ConsoleConfigError)
-    )
+
+    def make(lifetime: Lifetime) -> Console:
+        return Console(
+            settings, lab=lab,
+            on_failure=lambda name, error: lifetime.fail(f"{name}: {error!r}"),
+        )  # fmt: skip
+
+    run_service(make, known_errors=(AclConfigError, ConsoleConfigError))
 
 
 def _settings(session: Session, values: Mapping[str, Any], audit: str) -> ConsoleSettings:

@@ -48,5 +48,5 @@ def _load(path: str | None) -> LoadedConfig[ControllerConfig]:
 
 def _build(config: ControllerConfig, lifetime: Lifetime) -> ControllerServer:
     return build_controller(
-        config, on_failure=lambda name, error: lifetime.fail(f"{name} failed: {error}")
+        config, on_failure=lambda name, error: lifetime.fail(f"{name}: {error!r}")
     )

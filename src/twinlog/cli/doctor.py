@@ -169,6 +169,9 @@ async def check_brokers(findings: Findings, admin: Admin) -> None:
     servers = {server.address: server for server in found.servers}
     for entry in found.brokers:
         await check_broker(findings, admin, entry, servers[entry.address])
+    for server in found.servers:
+        if server.kind == "controller":
+            check_server(findings, server)
     for group in found.groups:
         check_group(findings, group)
 
@@ -202,7 +205,7 @@ def check_server(findings: Findings, server: ServerFacts) -> None:
 
     health = judge_server(server)
     for finding in health.findings:
-        findings.add(finding.level.value, "broker", finding.text, finding.next_step)
+        findings.add(finding.level.value, server.kind, finding.text, finding.next_step)
     if not health.findings:
         used = max((disk.used_ratio for disk in server.disks), default=0.0)
         findings.add(OK, "broker", f"{server.name} works; its fullest disk is used to {used:.0%}")

@@ -21,12 +21,15 @@ def _run(module: str, name: str) -> NoReturn:
     is_ours = getsignal(SIGINT) is default_int_handler
     if is_ours:
         signal(SIGINT, SIG_DFL)
+    import gc
     import importlib
 
+    # A command makes little garbage: what the collector looks through are modules.
+    gc.set_threshold(50_000, 20, 50)
     function = getattr(importlib.import_module(module), name)
-    if is_ours:
-        signal(SIGINT, default_int_handler)
     try:
+        if is_ours:
+            signal(SIGINT, default_int_handler)
         function()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -128,7 +128,7 @@ _EXTRAS = {
 def _missing_module(error: ModuleNotFoundError) -> int:
     """A package that is not installed is one sentence; a module of ours is a mistake of ours."""
     package = (error.name or "").partition(".")[0]
-    if package in ("", "twinlog", "pyspark_twinlog"):
+    if package in ("", "twinlog", "pyspark_twinlog", "pyspark_twinlog_delta"):
         raise error
     extra = next((extra for extra, packages in _EXTRAS.items() if package in packages), None)
     what = package if extra is None else f"twinlog[{extra}]"

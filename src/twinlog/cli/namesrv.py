@@ -59,6 +59,4 @@ def _load(path: str | None) -> LoadedConfig[NamesrvConfig]:
 
 
 def _build(config: NamesrvConfig, lifetime: Lifetime) -> Namesrv:
-    return build_namesrv(
-        config, on_failure=lambda name, error: lifetime.fail(f"controller: {name} failed: {error}")
-    )
+    return build_namesrv(config, on_failure=lambda name, error: lifetime.fail(f"{name}: {error!r}"))

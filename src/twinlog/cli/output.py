@@ -6,13 +6,14 @@ text as a script wants them (`lag_bytes`, `last_update_ms`); a column says how p
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from twinlog.admin.sizes import size_text
 
 OUTPUTS = ("table", "wide", "json", "yaml", "name")
 Row = dict[str, Any]
@@ -42,14 +43,7 @@ def show_time(value: Any) -> str:
 
 
 def show_bytes(value: Any) -> str:
-    if value is None:
-        return "-"
-    size = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    return "-" if value is None else size_text(value)
 
 
 def show_seconds(value: Any) -> str:
@@ -142,6 +136,8 @@ def render(
     Tables fit into `width` columns; wide ones are as wide as they are.
     """
     if output == "json":
+        import json
+
         text = json.dumps(report.data, ensure_ascii=False, indent=None if compact else 2)
         return text + "\n"
     if output == "yaml":

@@ -204,7 +204,11 @@ async def _serve(
         return EXIT_BAD_CONFIG
     except expected as error:
         click.echo(f"twinlog: cannot start: {error}", err=True)
-        return EXIT_FAILED
+        if lifetime.restart_reason is None:
+            return EXIT_FAILED
+        if observer is not None:
+            await observer.stop()
+        return _RESTART  # It has mended what kept it from starting.
     loop.add_signal_handler(signal.SIGHUP, _reload, service)
     # Not before: a recovery reads gigabytes through buffers that are better kept.
     return_large_buffers()

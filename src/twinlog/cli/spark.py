@@ -37,12 +37,8 @@ JOBS: dict[str, tuple[str, str, str]] = {
     "decode": ("twinlog.cli.spark_moves", "decode_command", "Bodies to typed tables."),
     "pack": ("twinlog.cli.spark_moves", "pack_command", "One archive for workers elsewhere."),
     "report": ("twinlog.cli.spark_queries", "report_command", "One HTML page about a store."),
+    "sql": ("twinlog.cli.spark_sql", "sql_command", "SQL over topics; each one is a view."),
 }
-# The last line of a traceback of a worker, or the innermost cause of the JVM.
-ROOT_CAUSE = re.compile(
-    r"^(?:Caused by: )?((?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^\n]+)", re.MULTILINE
-)
-CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")
 
 
 class JobGroup(click.Group):
@@ -141,7 +137,7 @@ def progress_of(quiet: bool) -> Any:
 
 def run(job: Callable[[], Summary], *, show: Callable[[Summary], None] | None = None) -> None:
     """Run a job, print its result and leave with its exit code."""
-    from twinlog.spark.errors import PipelineError
+    from twinlog.spark.errors import PipelineError, condition_of
 
     try:
         summary = job()
@@ -160,21 +156,6 @@ def run(job: Callable[[], Summary], *, show: Callable[[Summary], None] | None = 
             click.echo(json.dumps(item, default=str))
     click.echo(summary.line())
     raise SystemExit(summary.exit_code)
-
-
-def condition_of(text: str) -> tuple[str, str, int]:
-    """Find our own error inside the text that Spark makes of it."""
-    from twinlog.spark import errors
-
-    codes = {"TOPIC_NOT_FOUND": 3, "STORE_NOT_FOUND": 3, "ARCHIVE_NOT_FOUND": 3}
-    codes["BROKER_UNREACHABLE"] = errors.UnreachableError.exit_code
-    found = re.search(r"twinlog\.spark\.errors\.\w+: \[([A-Z_]+)\] ([^\n]*)", text)
-    found = found or CONDITION.search(text)
-    if found is None:
-        causes = ROOT_CAUSE.findall(text)
-        first = text.strip().splitlines()[0]
-        return "SPARK_FAILED", f"{first}: {causes[-1]}" if causes else first, 2
-    return found[1], found[2], codes.get(found[1], 2)
 
 
 def fail(condition: str, message: str, code: int) -> Any:

@@ -10,14 +10,17 @@ from twinlog.admin.brokers import BrokerSummary, first_number, read_properties
 from twinlog.admin.client import ClusterInfo, Gathered, gather
 from twinlog.admin.groups import (
     GroupProgress,
-    parse_consume_stats,
+    queue_progress,
 )
 from twinlog.admin.ha import MetadataState, parse_ha_status, parse_metadata
-from twinlog.admin.topics import is_user_topic, parse_topic_stats
+from twinlog.admin.topics import is_user_topic, queue_stats
 from twinlog.client.errors import BrokerUnreachableError, UsageError
 from twinlog.client.queues import MessageQueue
+from twinlog.remoting.bodies.offsets import ConsumeStats
 from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig, group_from_json
+from twinlog.remoting.command import Request
+from twinlog.remoting.fastjson import loads_as
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 KEY = b'{"brokerName":"broker-a","queueId":0,"topic":"T"}'
@@ -25,14 +28,16 @@ KEY = b'{"brokerName":"broker-a","queueId":0,"topic":"T"}'
 
 def test_topic_statistics_as_java_writes_them() -> None:
     body = b'{"offsetTable":{%b:{"lastUpdateTimestamp":17,"maxOffset":10,"minOffset":2}}}' % KEY
-    (stats,) = parse_topic_stats(body)
+    (stats,) = queue_stats(Request(0, 0, 0, body=body))
     assert (stats.queue, stats.count, stats.last_update_ms) == (QUEUE, 8, 17)
 
 
 def test_consumption_statistics_as_java_writes_them() -> None:
     entry = b'{"brokerOffset":10,"consumerOffset":7,"lastTimestamp":17}'
-    queues, tps = parse_consume_stats(b'{"consumeTps":1.5,"offsetTable":{%b:%b}}' % (KEY, entry))
-    progress = GroupProgress("g", tuple(queues), tps)
+    body = b'{"consumeTps":1.5,"offsetTable":{%b:%b}}' % (KEY, entry)
+    stats = loads_as(body, ConsumeStats)
+    queues = queue_progress(stats)
+    progress = GroupProgress("g", tuple(queues), stats.consume_tps)
     assert (progress.lag, progress.tps, queues[0].last_ms) == (3, 1.5, 17)
 
 

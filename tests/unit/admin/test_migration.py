@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from twinlog.admin.migration import Member, Move, choose, judge, replica_config
-from twinlog.admin.migration_check import Checked, Tables, compare_tables, parse_offsets
+from twinlog.admin.migration_check import Checked, Tables, committed_offsets, compare_tables
 from twinlog.admin.rules import rules_file
+from twinlog.remoting.bodies.offsets import ConsumerOffsets
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
 
@@ -70,7 +71,7 @@ def test_the_file_of_the_replica() -> None:
 
 def test_tables_are_compared_and_offsets_may_be_behind() -> None:
     topic, group = TopicConfig("t", 4, 4, 6), SubscriptionGroupConfig("g")
-    offsets = parse_offsets({"offsetTable": {"t@g": {0: 7, 1: 3}, "no group": {0: 1}}})
+    offsets = committed_offsets(ConsumerOffsets({"t@g": {0: 7, 1: 3}, "no group": {0: 1}}))
     assert offsets == {("t", "g", 0): 7, ("t", "g", 1): 3}
     source = Tables({"t": topic}, {"g": group}, offsets)
     same = Checked()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -84,13 +85,25 @@ def test_the_first_row_is_replication_and_nothing_overlaps() -> None:
         cells |= own
 
 
-def test_ten_alerts_with_a_next_step() -> None:
-    assert len(alerts.ALERTS) == 10
+def test_every_alert_has_a_next_step() -> None:
+    """Ten ways in which a pair becomes unsafe, and two of groups with a controller."""
+    assert len(alerts.ALERTS) == 12
     rules = yaml.safe_load(twinlog("generate", "alert-rules", "--for", "1s").ok().out)
     for rule in rules["groups"][0]["rules"]:
         assert rule["for"] == "1s"
         assert "WINDOW" not in rule["expr"]
         assert rule["annotations"]["description"].endswith(".")
+
+
+def test_each_alert_is_made_to_fire_with_a_real_prometheus() -> None:
+    """`make services` runs those tests; each waits for its alert, and for its end."""
+    tests = Path(__file__).parents[2] / "services"
+    fired = {
+        name
+        for file in tests.glob("test_prometheus*.py")
+        for name in re.findall(r'wait_firing\("(\w+)"\)', file.read_text(encoding="utf-8"))
+    }
+    assert fired == {alert.name for alert in alerts.ALERTS}
 
 
 def test_prometheus_scrapes_what_is_named() -> None:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 @click.option(
     "-m", "--printImportantConfig", "is_important", is_flag=True, help="Print the chief keys."
 )
+@click.option(
+    "--as-slave",
+    "as_slave",
+    is_flag=True,
+    help="If this was the master and was replaced, return as a slave (needs -c).",
+)
 @click.pass_context
 def broker(
     context: click.Context,
@@ -37,6 +43,7 @@ def broker(
     namesrv: str | None,
     is_print: bool,
     is_important: bool,
+    as_slave: bool,
 ) -> None:
     """Run a broker in the foreground: store and serve messages, replicate them.
 
@@ -49,7 +56,9 @@ def broker(
     from twinlog.cli.broker import run_broker
 
     given = namesrv or (context.obj or {}).get("namesrv")
-    run_broker(path, given, is_print=is_print, is_important=is_important)
+    if as_slave and path is None:
+        raise click.UsageError("--as-slave changes the role in a file: add -c FILE")
+    run_broker(path, given, is_print=is_print, is_important=is_important, returns_as_slave=as_slave)
 
 
 _COLUMNS = [

@@ -138,7 +138,7 @@ def clients(session: Session) -> int:
 
 
 async def _clients(admin: Admin) -> Report:
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     from twinlog.admin.clients import connections
 

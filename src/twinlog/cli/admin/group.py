@@ -308,21 +308,13 @@ def update(session: Session, name: str, **values: Any) -> int:
         raise CommandError("nothing to change", USAGE, hint="see: twinlog group update --help")
 
     async def action(admin: Admin) -> Report:
-        import msgspec
-
         from twinlog.admin import groups
-        from twinlog.admin.client import gather
 
         configs = await check_group_exists(admin, name)
-        changed = {
-            address: msgspec.structs.replace(config, **given) for address, config in configs.items()
-        }
-        found = await gather(
-            changed, lambda address: groups.put_group_config(admin, address, changed[address])
-        )
+        found = await groups.change_group(admin, name, given, configs)
         if not found.values:
             found.all_or_raise()
-        rows = [_config_row(address, changed[address]) for address in found.values]
+        rows = [_config_row(address, config) for address, config in found.values.items()]
         return Report([Table(_CONFIG_COLUMNS, rows)], missing=missing_of(found))
 
     return show(session, call(session, action))

@@ -27,6 +27,11 @@ COMMANDS = {
     "drain": (_GROUP, "drain", "Let a replica follow without being counted."),
     "undrain": (_GROUP, "undrain", "Count a drained replica again."),
     "remove": (_GROUP, "remove", "Forget a replica that was drained or is gone."),
+    "forget": (
+        "twinlog.cli.admin.ha_forget",
+        "forget",
+        "Give up what only lost replicas of a master have.",
+    ),
     "events": ("twinlog.cli.admin.ha_events", "events", "What changed in groups, and why."),
     "tail": ("twinlog.cli.admin.ha_tail", "tail", "What was cut from a log when it rejoined."),
 }
@@ -264,8 +269,9 @@ def promote(
 ) -> int:
     """Make a slave of BROKER its master, when the master is lost or stopped.
 
-    Compares all replicas that can be reached, chooses the one with the most, and refuses what would
-    lose messages or make two masters. Exit code 1 when it is refused.
+    Compares all replicas that can be reached, chooses the one with the most (of logs that have
+    diverged, the one of the latest promotion), and refuses what would lose messages or make two
+    masters. Exit code 1 when it is refused.
     """
     if force is not None and force != name:
         raise CommandError(f"--force {force}: the name of the group is {name}", USAGE)

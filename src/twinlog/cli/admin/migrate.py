@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from twinlog.cli.admin import migrate_cluster
 from twinlog.cli.admin.options import cluster_options
 from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
 from twinlog.cli.admin.templates import fill, run_words
@@ -40,12 +41,21 @@ def broker_options(command: Command) -> Command:
     return click.option("--broker", metavar="NAME", help="Only this group of brokers.")(command)
 
 
-@click.group(cls=LazyGroup, short_help="Move a cluster from Apache, or back.")
+def target_option(command: Command) -> Command:
+    return click.option("--target", metavar="ADDR[;ADDR]",
+                        help="Name servers of another cluster, to which messages are copied."
+                        )(command)  # fmt: skip
+
+
+@click.group(cls=LazyGroup, short_help="Move a cluster from Apache, or back, or elsewhere.")
 def migrate() -> None:
     """Move brokers from Apache RocketMQ to twinlog, or back, while clients run.
 
     A replica of the other make joins each group and copies log and tables at the same offsets; then
     it takes the master's place, and the name servers lead clients to it. Rehearse it first.
+
+    With --target everything is moved to another cluster, with brokers and name servers of its own:
+    messages are copied, and offsets translated.
     """
 
 
@@ -64,12 +74,15 @@ _COLUMNS = [
 
 @migrate.command(epilog="Example: twinlog migrate plan -n old-namesrv:9876")
 @broker_options
+@target_option
 @cluster_options
-def plan(session: Session, broker: str | None, wanted: str | None) -> int:
+def plan(session: Session, target: str | None, broker: str | None, wanted: str | None) -> int:
     """What is to be moved, what speaks against it, and the next step. Changes nothing.
 
     Exit code 10: something must be mended first.
     """
+    if target is not None:
+        return migrate_cluster.plan(session, target)
 
     async def action(admin: Admin) -> Report:
         return plan_report(await _moves(admin, broker, wanted))
@@ -133,9 +146,11 @@ async def _moves(admin: Admin, broker: str | None, wanted: str | None) -> list[M
     "run",
     epilog="Example: twinlog migrate run --dir /var/lib/twinlog --start 'systemctl start {name}'",
 )
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path),
+@click.option("--dir", "directory", type=click.Path(path_type=Path),
               help="Files of the new replicas: DIR/BROKER/broker.conf, the store, the rules."
               )  # fmt: skip
+@click.option("--rules", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="With --target: plain_acl.yml of a twinlog cluster.")  # fmt: skip
 @click.option("--port", default=10911, show_default=True,
               help="listenPort of the first replica; each next one 10 above.")  # fmt: skip
 @click.option("--start", metavar="TEXT",
@@ -146,10 +161,13 @@ async def _moves(admin: Admin, broker: str | None, wanted: str | None) -> list[M
 @click.option("--wait", default="10m", show_default=True, metavar="TIME",
               help="How long the replicas may take to catch up.")  # fmt: skip
 @broker_options
+@target_option
 @cluster_options
 def run_command(
     session: Session,
-    directory: Path,
+    target: str | None,
+    rules: Path | None,
+    directory: Path | None,
     port: int,
     start: str | None,
     seed: Path | None,
@@ -159,8 +177,13 @@ def run_command(
 ) -> int:
     """Prepare a replica for each group, start it, and wait until it has caught up.
 
-    A file that is there already is left as it is, so that the command may be called again.
+    A file that is there already is left as it is, so that the command may be called again. With
+    --target: make topics, groups and access rules there, and copy messages until all are there.
     """
+    if target is not None:
+        return migrate_cluster.run(session, target, rules)
+    if directory is None:
+        raise CommandError("--dir says where the files of the new replicas go", USAGE)
     moves = call(session, lambda admin: _moves(admin, broker, wanted))
     _check_clear(moves)
     if seed is not None and len(moves) > 1:
@@ -272,12 +295,17 @@ _CHECK_COLUMNS = [
 @migrate.command(epilog="Example: twinlog migrate verify --deep")
 @click.option("--deep", is_flag=True, help="Every message, not only some of each queue.")
 @broker_options
+@target_option
 @cluster_options
-def verify(session: Session, deep: bool, broker: str | None, wanted: str | None) -> int:
+def verify(
+    session: Session, deep: bool, target: str | None, broker: str | None, wanted: str | None
+) -> int:
     """Has the replica what its master has? Exit code 0: yes, 1: no, and what differs.
 
     Topics, groups and committed offsets, the ends of all queues, and messages byte for byte.
     """
+    if target is not None:
+        return migrate_cluster.verify(session, target, deep=deep)
 
     async def action(admin: Admin) -> list[tuple[Move, Checked]]:
         moves = await _moves(admin, broker, wanted)
@@ -331,11 +359,25 @@ _STEP_COLUMNS = [Column("broker"), Column("step"), Column("seconds", is_right=Tr
               help="Stop sends, wait for the replica, measure, and take sends again.")  # fmt: skip
 @click.option("--wait", default="60s", show_default=True, metavar="TIME",
               help="How long each step may take.")  # fmt: skip
+@click.option("--register", metavar="TEXT",
+              help="With --target: restarts a new broker with {namesrv} added to namesrvAddr in its"
+              " file.")  # fmt: skip
+@click.option("--settle", default="6s", show_default=True, metavar="TIME",
+              help="With --target: how long no consumer commits before offsets are translated."
+              )  # fmt: skip
+@click.option("--leave-waiting", is_flag=True,
+              help="With --target: leave delayed messages and open transactions behind."
+              )  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @broker_options
+@target_option
 @cluster_options
 def cutover(
     session: Session,
+    target: str | None,
+    register: str | None,
+    settle: str,
+    leave_waiting: bool,
     stop: str | None,
     promote: str | None,
     rehearse: bool,
@@ -349,6 +391,12 @@ def cutover(
     The old master takes no more sends, its replica gets the rest of the log, the old one is stopped
     and the replica promoted. Until the old master is stopped every failure opens it again.
     """
+    if target is not None:
+        return migrate_cluster.cutover(
+            session, target, stop=stop, register=register, is_rehearsal=rehearse,
+            leaves_waiting=leave_waiting,
+            settle=parse_duration(settle), wait=parse_duration(wait), yes=yes,
+        )  # fmt: skip
     moves = call(session, lambda admin: _moves(admin, broker, wanted))
     _check_ready(session, moves, stop, promote, rehearse)
     if not rehearse:

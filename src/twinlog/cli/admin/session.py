@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -117,6 +116,7 @@ def _address(namesrv: str | None, context_name: str | None) -> Session:
 def _local_cluster() -> str | None:
     """The name server of the cluster that `twinlog up` left running in its usual place."""
     import json
+    from pathlib import Path
 
     home = os.environ.get("TWINLOG_HOME")
     directory = Path(home) if home else Path.home() / ".twinlog" / "cluster"
@@ -133,6 +133,8 @@ def _with_tools(session: Session) -> Session:
     home = os.environ.get("ROCKETMQ_HOME")
     if session.access_key or session.is_context or session.source == "twinlog up" or not home:
         return session
+    from pathlib import Path
+
     file = Path(home) / "conf" / "tools.yml"
     if not file.exists():
         return session

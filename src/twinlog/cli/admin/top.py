@@ -40,6 +40,8 @@ _PROBLEMS_MAX = 3
 @cluster_options
 def top(session: Session, once: bool, seconds: float) -> int:
     """Health, brokers with role and lag, rates, the busiest topics and groups, disks, loop lag."""
+    if session.output not in ("table", "json") or (session.output == "json" and not once):
+        raise CommandError("top prints a table, or JSON together with --once", USAGE)
     if once:
         return _print_once(session)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -55,6 +57,9 @@ def _print_once(session: Session) -> int:
             return await look(admin, None, now_ms())
 
     view = run_async(session, seen)
+    if session.output == "json":
+        click.echo(as_json(view))
+        return 0 if view.health.is_healthy else UNHEALTHY
     columns = shutil.get_terminal_size((120, 50)).columns
     width = columns if sys.stdout.isatty() else max(columns, 120)
     for line in screen(view, width, 10_000, _clock(), color=session.color):
@@ -129,6 +134,20 @@ def _draw(view: TopView, *, color: bool) -> None:
 
 def _clock() -> str:
     return datetime.now().strftime("%H:%M:%S")
+
+
+def as_json(view: TopView) -> str:
+    """What is on the screen as one object, with all lines and figures that are not rounded."""
+    import dataclasses
+    import json
+
+    import msgspec
+
+    # The totals are of the broker's whole life, under keys of our own.
+    data = msgspec.to_builtins(dataclasses.replace(view, totals={}))
+    del data["totals"]
+    health = {"healthy": view.health.is_healthy, **data.pop("health")}
+    return json.dumps({**health, **data}, indent=2)
 
 
 # The screen: pure

@@ -24,7 +24,6 @@ from twinlog.cli.output import Column, Report, Table, show_time
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
-    from twinlog.remoting.bodies.topic import TopicConfig
 
 PERMS = {"rw": 6, "r": 4, "w": 2, "none": 0, "6": 6, "4": 4, "2": 2, "0": 0}
 PERM_NAMES = {6: "rw", 4: "r", 2: "w", 0: "none"}
@@ -348,28 +347,14 @@ def update(session: Session, name: str, queues: int | None, **values: Any) -> in
 
 async def _update(admin: Admin, name: str, values: dict[str, Any]) -> Report:
     from twinlog.admin import topics
-    from twinlog.admin.client import gather
-    from twinlog.remoting.bodies.topic import TopicConfig
 
     await check_topic_exists(admin, name)
     configs = await topics.topic_config(admin, name)
-    perm = _perm(values["perm"])
-
-    async def change(address: str) -> TopicConfig:
-        old = configs.values[address]
-        assert old is not None
-        new = TopicConfig(
-            name,
-            values["read_queues"] or old.read_queue_nums,
-            values["write_queues"] or old.write_queue_nums,
-            perm=old.perm if perm is None else perm,
-            order=old.order if values["order"] is None else values["order"],
-            topic_sys_flag=old.topic_sys_flag,
-        )
-        await topics.put_topic_config(admin, address, new)
-        return new
-
-    found = await gather([a for a, config in configs.values.items() if config], change)
+    change = topics.TopicChange(
+        values["read_queues"], values["write_queues"], _perm(values["perm"]), values["order"]
+    )
+    old = {address: config for address, config in configs.values.items() if config is not None}
+    found = await topics.change_topic(admin, name, change, old)
     found.failures.update(configs.failures)
     if not found.values:
         found.all_or_raise()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -61,9 +62,11 @@ async def check_report(admin: Admin) -> Report:
 def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -> int:
     """Restart every broker, slaves first, and wait for in sync before each next one.
 
-    Begins only on a healthy cluster and stops at the first broker that does not come back. Exit
-    code 10: the cluster is not healthy, 1: a command failed.
+    The master of a group with a controller hands over first. Begins only on a healthy cluster and
+    stops at the first broker that does not come back. Exit code 10: the cluster is not healthy, 1:
+    a command failed.
     """
+    from twinlog.admin.upgrade import hand_over
     from twinlog.admin.upgrade import upgrade_check as check
 
     found = call(session, check)
@@ -76,6 +79,8 @@ def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -
         click.echo(words)
         if dry_run:
             continue
+        if successor := call(session, functools.partial(hand_over, step=step)):
+            click.echo(f"replica {successor} is the master of {step.broker_name} now")
         began = time.monotonic()
         run_words(words)
         _wait_in_sync(session, step, len(found.steps), parse_duration(wait))

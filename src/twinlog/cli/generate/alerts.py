@@ -1,4 +1,9 @@
-"""`twinlog generate alert-rules`: the ten ways in which a pair becomes unsafe, as alerts."""
+"""`twinlog generate alert-rules`: the ten ways in which a pair becomes unsafe, as alerts, and two
+of groups with a controller.
+
+A counter that appears with its first event is 1 from the start, which `increase` does not see; so
+a change of master is seen by the epoch.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +83,17 @@ ALERTS = (
         " as the mode promises.",
         "twinlog ha status names the slave or the disk that is slow.",
     ),
+    Alert(
+        "TwinlogGroupWithoutMaster", "twinlog_group_has_master == 0", CRITICAL,
+        "The controller hears no master of group {{ $labels.broker_name }}, and has elected none.",
+        "twinlog ha status says what the election waits for; see docs/FAILOVER.md.",
+    ),
+    Alert(
+        "TwinlogMasterChanged", "changes(twinlog_group_epoch[WINDOW]) > 0", WARNING,
+        "Group {{ $labels.broker_name }} has another master now.",
+        "twinlog ha events says why; bring the replica back that left, so that the group can do it"
+        " again.",
+    ),
 )  # fmt: skip
 
 
@@ -102,5 +118,5 @@ def rules(hold: str, window: str) -> dict[str, Any]:
 @click.option("--window", default="2m", show_default=True,
               help="Over which counters are looked at; several scrapes long.")  # fmt: skip
 def alert_rules(hold: str, window: str) -> None:
-    """Alert rules for Prometheus: the ten ways in which a pair becomes unsafe."""
+    """Alert rules for Prometheus: the ten ways in which a pair becomes unsafe, and failovers."""
     click.echo(dump([rules(hold, window)]), nl=False)

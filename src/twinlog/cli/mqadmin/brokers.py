@@ -13,8 +13,9 @@ from twinlog.cli.mqadmin.places import all_addresses, masters, one_of_places
 from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import body_as, json_object
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
+from twinlog.remoting.bodies.offsets import ConsumeStatsList
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.admin import GetConsumeStatsInBrokerHeader
 
@@ -147,15 +148,15 @@ async def broker_consume_stats(call: Call) -> None:
         GetConsumeStatsInBrokerHeader(options.flag("o")), action="consumption statistics",
         timeout_ms=options.number("t", 50_000),
     )  # fmt: skip
-    data = json_object(answer)
+    body = body_as(answer, ConsumeStatsList)
     form = Form("{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}")
     call.line(form("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset",
                    "#Consumer Offset", "#Diff", "#LastTime"))  # fmt: skip
     level = options.number("l", 0)
-    for by_group in data.get("consumeStatsList") or ():
+    for by_group in body.consume_stats_list:
         for group, tables in by_group.items():
             for table in tables:
-                for entry in groups.progress_from_wire(table):
+                for entry in groups.queue_progress(table):
                     if entry.lag < level or entry.last_ms <= 0:
                         continue
                     queue = entry.queue
@@ -163,7 +164,7 @@ async def broker_consume_stats(call: Call) -> None:
                                    java.front(queue.broker_name, 32), queue.queue_id,
                                    entry.broker_offset, entry.consumer_offset, entry.lag,
                                    java.second_time(entry.last_ms)))  # fmt: skip
-    call.line(f"\nDiff Total: {data.get('totalDiff', 0)}")
+    call.line(f"\nDiff Total: {body.total_diff}")
 
 
 # Statistics of topics

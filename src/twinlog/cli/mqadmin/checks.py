@@ -16,7 +16,7 @@ from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
 from twinlog.client.message import Message
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import json_object
 from twinlog.client.producer.producer import Producer
 from twinlog.message.names import TRACE_TOPIC
 from twinlog.remoting import fastjson

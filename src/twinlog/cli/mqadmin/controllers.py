@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinlog.admin import failover
 from twinlog.admin.brokers import read_properties
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.brokers import repeat
-from twinlog.client.net.calls import json_object
+from twinlog.client.net.answers import body_as
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import split_addresses
+from twinlog.remoting.bodies.controller import (
+    BrokerReplicasInfo,
+    EpochEntryCache,
+    ReplicaIdentity,
+    ReplicasInfo,
+)
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers import controller as headers
 from twinlog.runtime.numbers import number_or_none
@@ -81,7 +87,7 @@ async def _sync_state_set(call: Call) -> None:
         leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, None, fastjson.dumps(names),
         action="in-sync replicas",
     )  # fmt: skip
-    table = json_object(answer).get("replicasInfoTable") or {}
+    table = body_as(answer, BrokerReplicasInfo).replicas_info_table
     if name is not None and name not in table:
         raise CommandError(f"the controller knows no broker {name!r}", NOT_FOUND)
     for broker_name in java.hash_order(table):
@@ -92,15 +98,14 @@ async def _names_of_cluster(call: Call) -> list[str]:
     return java.hash_order((await call.admin.cluster()).names(call.options.text("c")))
 
 
-def _print_replicas(call: Call, name: str, info: dict[str, Any]) -> None:
-    members = info.get("inSyncReplicas") or []
-    others = info.get("notInSyncReplicas") or []
+def _print_replicas(call: Call, name: str, info: ReplicasInfo) -> None:
+    members, others = info.in_sync_replicas, info.not_in_sync_replicas
     call.line()
     call.line(f"#brokerName\t{name}")
-    call.line(f"#MasterBrokerId\t{_text(info.get('masterBrokerId'))}")
-    call.line(f"#MasterAddr\t{_text(info.get('masterAddress'))}")
-    call.line(f"#MasterEpoch\t{info.get('masterEpoch', 0)}")
-    call.line(f"#SyncStateSetEpoch\t{info.get('syncStateSetEpoch', 0)}")
+    call.line(f"#MasterBrokerId\t{_text(info.master_broker_id)}")
+    call.line(f"#MasterAddr\t{_text(info.master_address)}")
+    call.line(f"#MasterEpoch\t{info.master_epoch}")
+    call.line(f"#SyncStateSetEpoch\t{info.sync_state_set_epoch}")
     call.line(f"#SyncStateSetNums\t{len(members)}")
     for title, replicas in (("InSyncReplica", members), ("NotInSyncReplica", others)):
         for replica in replicas:
@@ -108,12 +113,12 @@ def _print_replicas(call: Call, name: str, info: dict[str, Any]) -> None:
             call.line(f"{title}:\t{_identity(replica)}")
 
 
-def _identity(replica: dict[str, Any]) -> str:
+def _identity(replica: ReplicaIdentity) -> str:
     return (
-        f"ReplicaIdentity{{brokerName='{_text(replica.get('brokerName'))}',"
-        f" brokerId={_text(replica.get('brokerId'))},"
-        f" brokerAddress='{_text(replica.get('brokerAddress'))}',"
-        f" alive={java.boolean(bool(replica.get('alive')))}}}"
+        f"ReplicaIdentity{{brokerName='{replica.broker_name}',"
+        f" brokerId={replica.broker_id},"
+        f" brokerAddress='{replica.broker_address}',"
+        f" alive={java.boolean(replica.alive)}}}"
     )
 
 
@@ -136,22 +141,21 @@ async def _broker_epoch(call: Call) -> None:
         answer = await call.admin.ask(
             address, RequestCode.GET_BROKER_EPOCH_CACHE, action="epochs of the broker"
         )
-        _print_epochs(call, address, json_object(answer))
+        _print_epochs(call, address, body_as(answer, EpochEntryCache))
 
 
-def _print_epochs(call: Call, address: str, cache: dict[str, Any]) -> None:
+def _print_epochs(call: Call, address: str, cache: EpochEntryCache) -> None:
     call.line()
-    call.line(f"#clusterName\t{_text(cache.get('clusterName'))}")
-    call.line(f"#brokerName\t{_text(cache.get('brokerName'))}")
+    call.line(f"#clusterName\t{cache.cluster_name}")
+    call.line(f"#brokerName\t{cache.broker_name}")
     call.line(f"#brokerAddr\t{address}")
-    call.line(f"#brokerId\t{_text(cache.get('brokerId'))}")
-    entries = cache.get("epochList") or []
-    if entries:
-        entries[-1]["endOffset"] = cache.get("maxOffset", 0)
-    for entry in entries:
+    call.line(f"#brokerId\t{cache.broker_id}")
+    if cache.epoch_list:
+        cache.epoch_list[-1].end_offset = cache.max_offset
+    for entry in cache.epoch_list:
         call.line(
-            f"#Epoch: EpochEntry{{epoch={entry.get('epoch')},"
-            f" startOffset={entry.get('startOffset')}, endOffset={entry.get('endOffset')}}}"
+            f"#Epoch: EpochEntry{{epoch={entry.epoch},"
+            f" startOffset={entry.start_offset}, endOffset={entry.end_offset}}}"
         )
 
 

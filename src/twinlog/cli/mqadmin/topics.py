@@ -12,6 +12,7 @@ from twinlog.cli.mqadmin.rows import Form
 from twinlog.client.errors import ClientError
 from twinlog.client.net.routes import TopicRoute
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
+from twinlog.remoting.bodies.common import TOPIC_FLAG_UNIT, TOPIC_FLAG_UNIT_SUB
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.admin import DeleteTopicRequestHeader
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from twinlog.cli.mqadmin.startup import Call
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-_UNIT_FLAG, _UNIT_SUB_FLAG = 1, 2
 
 
 async def update_topic(call: Call) -> None:
     options = call.options
-    sys_flag = (_UNIT_FLAG if options.flag("u") else 0) | (
-        _UNIT_SUB_FLAG if options.flag("s") else 0
+    sys_flag = (TOPIC_FLAG_UNIT if options.flag("u") else 0) | (
+        TOPIC_FLAG_UNIT_SUB if options.flag("s") else 0
     )
     config = TopicConfig(
         options.text("t"), options.number("r", 8), options.number("w", 8),
