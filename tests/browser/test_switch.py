@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from support.browser_pages import shoot
+from support.console import running_console
 from support.failover_group import Group, running_group
 from support.processes import wait_until
 from twinlog.client import Message, blocking
@@ -29,27 +26,13 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 @pytest.fixture
 def page(group: Group, chromium: Browser, tmp_path: Path) -> Iterator[Page]:
-    """A console of its own, not one of `twinlog up`."""
-    log = tmp_path / "console.log"
-    command = [
-        sys.executable, "-m", "twinlog.cli.main", "console", "-n", group.namesrv.address,
-        "--port", "0", "--audit", str(tmp_path / "audit.log"),
-    ]  # fmt: skip
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stderr=file, env={**os.environ})
-    try:
-        wait_until(lambda: "ready http" in log.read_text(), "the console is ready", deadline_s=30)
-        address = re.search(r"ready (http\S+)", log.read_text())
-        assert address is not None
+    with running_console(tmp_path, group.namesrv.address) as (url, token):
         context = chromium.new_context()
         context.set_default_timeout(30_000)
         page = context.new_page()
-        page.goto(address.group(1))
+        page.goto(f"{url}/?token={token}")
         yield page
         context.close()
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def test_a_switch_is_made_by_clicking(group: Group, page: Page) -> None:

@@ -1,12 +1,22 @@
-"""One pair with its console for all modules that a worker runs."""
+"""One pair with its console for all modules that a worker runs; a guarded broker with another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
-from support.console import ConsolePair, console_pair
+from support.console import ConsolePair, bearer, console_pair, running_console
+from support.processes import process_group
+from support.twinlog_servers import start_guarded_broker
+
+RULES = {
+    "accounts": [
+        {"accessKey": "operator", "secretKey": "operator-secret", "admin": True},
+        {"accessKey": "reader-one", "secretKey": "reader-secret", "topicPerms": ["orders=SUB"]},
+    ],
+}
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +29,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsolePair]:
             yield found
         finally:
             found.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A console that speaks to a broker with access rules as the operator."""
+    directory = tmp_path_factory.mktemp("guarded")
+    keys = {"TWINLOG_ACCESS_KEY": "operator", "TWINLOG_SECRET_KEY": "operator-secret"}
+    with process_group() as group:
+        namesrv, _ = start_guarded_broker(group, directory, RULES)
+        with (
+            running_console(directory, namesrv.address, keys) as (url, token),
+            bearer(url, token) as client,
+        ):
+            yield client

@@ -156,6 +156,16 @@ def test_headers_and_cookies_keep_others_out(pair: ConsolePair) -> None:
         assert "access-control-allow-origin" not in headers
 
 
+@pytest.mark.parametrize("other", ['settings={"open": true}', "a b=c", "lone"])
+def test_cookies_of_other_programs_on_this_host_log_nobody_out(
+    pair: ConsolePair, other: str
+) -> None:
+    """A browser sends the cookies of all ports of a host, whatever they look like."""
+    [(name, value)] = pair.browser().http.cookies.items()
+    headers = {"Cookie": f"{other}; {name}={value}"}
+    assert httpx.get(f"{pair.url}/topics", headers=headers).status_code == 200
+
+
 def test_leaving_ends_the_session(pair: ConsolePair) -> None:
     visitor = pair.browser()
     csrf, cookies = visitor.csrf, dict(visitor.http.cookies)

@@ -47,7 +47,7 @@ async def _run(shell: Shell, row: Operation, request: Request) -> Any:
         values |= _json(await read_body(request))
     params = read_params(row.params, values | request.path_params)
     if not row.is_change:
-        return await row.run(shell.context, params)
+        return await shell.look(row, params)
     if is_dry:
         if row.preview is None:
             raise BadParameters("this operation has no dry run")

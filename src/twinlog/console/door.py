@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -128,7 +128,7 @@ class Door:
         if bearer.lower().startswith("bearer "):
             role = self._access.role_of_token(bearer[7:].strip(), address)
             return Caller(role, f"token ({role.text})", address), None
-        session = self._access.session(cookie_of(headers, self._cookie))
+        session = self._access.session(HTTPConnection(scope).cookies.get(self._cookie))
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         if "token" in query and scope["method"] == "GET":
             return self._trade(scope, query, address)
@@ -191,14 +191,6 @@ class Door:
 def is_open_path(path: str) -> bool:
     """What a stranger may ask for: the way in, its colours and its language."""
     return path in ("/login", "/prefer") or path.startswith("/static/")
-
-
-def cookie_of(headers: Headers, name: str) -> str | None:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return None
-    return found.value if found is not None else None
 
 
 def _refusal(scope: Scope, status: int, text: str) -> Response:

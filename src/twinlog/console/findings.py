@@ -14,6 +14,8 @@ from twinlog.observe.health import Code, Level
 
 def findings(group: GroupView, members: Sequence[ReplicaFacts]) -> list[FindingView]:
     """Everything that stands between this group and safety."""
+    is_decided = group.state and group.state != "healthy"
+    decided = f"{group.state}: {group.state_reason}" if is_decided else ""
     judged = [
         FindingView(
             level=finding.level.value,
@@ -22,21 +24,9 @@ def findings(group: GroupView, members: Sequence[ReplicaFacts]) -> list[FindingV
             text=finding.text,
             next_step=finding.next_step,
         )
-        for finding in judge_replicas(group.name, members).findings
+        for finding in judge_replicas(group.name, members, decided=decided).findings
     ]
-    return [*judged, *_controlled(group), *_gone(group)]
-
-
-def _controlled(group: GroupView) -> Iterator[FindingView]:
-    """What the controller says of a group that it decides about."""
-    if group.state and group.state != "healthy":
-        yield FindingView(
-            level=Level.PROBLEM.value,
-            code="controller",
-            about=group.name,
-            text=f"{group.state}: {group.state_reason}",
-            next_step="the controller acts by itself; what it waits for is said above",
-        )
+    return [*judged, *_gone(group)]
 
 
 def _gone(group: GroupView) -> Iterator[FindingView]:

@@ -6,7 +6,9 @@ and the same fields, and one more that says yes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -15,6 +17,7 @@ from starlette.routing import Route
 
 from twinlog.console import wording
 from twinlog.console.access import Role, TooManyFailures, is_right_csrf
+from twinlog.console.door import Caller
 from twinlog.console.operations import BadParameters, Operation, Preview, Refused, read_params
 from twinlog.console.shell import (
     KNOWN_ERRORS,
@@ -25,7 +28,16 @@ from twinlog.console.shell import (
     status_of,
 )
 
-_OWN_FIELDS = ("csrf", "next", "confirmed")
+_OWN_FIELDS = ("csrf", "next", "confirmed", "once")
+_SENT_MAX = 1_000
+
+
+class _Sent:
+    """A form that was sent: what became of it, for whoever sends the same one again."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.outcome: Any = None
 
 
 class Forms:
@@ -33,6 +45,7 @@ class Forms:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
+        self._sent: OrderedDict[tuple[str, ...], _Sent] = OrderedDict()
 
     def routes(self) -> list[Route]:
         return [
@@ -79,9 +92,36 @@ class Forms:
                 preview = await operation.preview(self._shell.context, params)
             values = {"operation": operation, "fields": given, "preview": preview, "next": target}
             return self._shell.page(request, "confirm.html", values)
-        result = await self._shell.change(operation, params, caller)
+        result = await self._once(
+            operation, fields, caller, lambda: self._shell.change(operation, params, caller)
+        )
         self._shell.flash(caller, result.text)
         return RedirectResponse(target, 303)
+
+    async def _once(
+        self,
+        operation: Operation,
+        fields: Mapping[str, Any],
+        caller: Caller,
+        change: Callable[[], Awaitable[Any]],
+    ) -> Any:
+        """A page's form with the same values is carried out once, however often it is clicked."""
+        if caller.session is None or "once" not in fields:
+            return await change()
+        key = (caller.session.key, operation.name, *(f"{k}={v}" for k, v in sorted(fields.items())))
+        sent = self._sent.setdefault(key, _Sent())
+        if len(self._sent) > _SENT_MAX:
+            self._sent.popitem(last=False)
+        async with sent.turn:
+            if sent.outcome is not None:
+                self._shell.flash(caller, "The form was sent twice; it was carried out once.")
+                return sent.outcome
+            try:
+                sent.outcome = await change()
+            except BaseException:
+                self._sent.pop(key, None)  # What failed may be tried again.
+                raise
+        return sent.outcome
 
     def _problem(self, request: Request, error: Exception) -> Response:
         values = {"error": str(error), "back": own_path(request.headers.get("referer", "/"))}

@@ -7,11 +7,13 @@ API cannot, and who may do what is said once.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -61,6 +63,14 @@ class Context:
     clock: Clock
     lab: Lab | None = None
     audit_lines: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=1_000))
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    def turn_of(self, operation: Operation, params: Struct) -> asyncio.Lock:
+        """Changes of one thing are made one after the other, so that each sees the one before."""
+        first = params.__struct_fields__[:1]
+        thing = getattr(params, first[0]) if first else ""
+        key = f"{operation.name.partition('.')[0]} {thing}"
+        return self._locks.setdefault(key, asyncio.Lock())
 
 
 class Nothing(Struct, frozen=True):
@@ -155,7 +165,7 @@ def resource_of(params: Struct) -> str:
     parts = []
     for name in params.__struct_fields__:
         value = getattr(params, name)
-        if value in (None, "", [], False):
+        if name == "version" or value in (None, "", [], False):
             continue
         if name in ("secret_key", "body"):
             value = "..."

@@ -16,6 +16,7 @@ from msgspec import Struct
 from twinlog.admin.failover_status import ControlledGroup
 from twinlog.admin.ha import ReplicaState
 from twinlog.admin.replicas import ReplicaFacts, slave_of
+from twinlog.remoting.bodies.controller import GroupFacts
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.runtime.event_journal import event_time
 
@@ -96,6 +97,8 @@ class GroupView(Struct, frozen=True, kw_only=True):
     """With a controller: healthy, DEGRADED, READ ONLY, NO MASTER or FROZEN."""
     state_reason: str = ""
     is_controlled: bool = False
+    version: str = ""
+    """Of what the controller decided, for a change that depends on it."""
 
     @property
     def is_healthy(self) -> bool:
@@ -109,10 +112,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     groups: list[GroupView]
     name_server: str
     error: str = ""
+    controller_error: str = ""
+    """Why what the controller decided is only the last that it told."""
 
     @property
     def is_healthy(self) -> bool:
-        return not self.error and bool(self.groups) and all(g.is_healthy for g in self.groups)
+        is_answered = not self.error and not self.controller_error
+        return is_answered and bool(self.groups) and all(g.is_healthy for g in self.groups)
 
 
 class LagPoint(Struct, frozen=True):
@@ -134,7 +140,9 @@ def journal_event(event: Mapping[str, Any]) -> EventView:
         for key, value in event.items()
         if key not in ("event", "time", "group", "from") and value not in ("", None, [])
     )
-    kind = "problem" if any(word in name for word in _BAD_EVENTS) else "journal"
+    # A request that is refused is the matter of who asked, this console often among them.
+    is_bad = name != "requests-refused" and any(word in name for word in _BAD_EVENTS)
+    kind = "problem" if is_bad else "journal"
     if name.endswith("elected") or name == "role":
         kind = "master"
     text = f"{name}: {details}" if details else name
@@ -374,7 +382,17 @@ def _with_error(facts: ReplicaFacts, error: str, broker_id: int) -> ReplicaFacts
     )  # fmt: skip
 
 
-def with_controller(view: GroupView, control: ControlledGroup) -> GroupView:
+def decided_of(group: GroupFacts) -> dict[str, Any]:
+    """What somebody decides by who switches or drains."""
+    return {
+        "master": group.master_broker_id,
+        "epoch": group.master_epoch,
+        "members": sorted(r.broker_id for r in group.replicas if r.is_member),
+        "learners": sorted(r.broker_id for r in group.replicas if r.is_learner),
+    }
+
+
+def with_controller(view: GroupView, control: ControlledGroup, version: str) -> GroupView:
     """The group with what its controller decided: epoch, set, numbers of the replicas."""
     lines = {line.address: line for line in control.replicas}
     replicas = [
@@ -396,4 +414,5 @@ def with_controller(view: GroupView, control: ControlledGroup) -> GroupView:
         state=control.state.value,
         state_reason=control.reason,
         is_controlled=True,
+        version=version,
     )

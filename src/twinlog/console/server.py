@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import uvicorn
 
-from twinlog.admin.client import Admin
 from twinlog.client.settings import ClientSettings
 from twinlog.console.access import Access, Login, is_loopback
 from twinlog.console.app import Application, build_app
+from twinlog.console.directory import ConsoleAdmin
 from twinlog.console.operations import Context, Lab
 from twinlog.console.watch import Watcher
+from twinlog.observe.http_guard import GuardedHttp
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.tasks import TaskOwner
@@ -69,14 +70,19 @@ class Console:
     """A `Service` of `cli/serve.py`."""
 
     def __init__(
-        self, settings: ConsoleSettings, *, lab: Lab | None = None, clock: Clock | None = None
+        self,
+        settings: ConsoleSettings,
+        *,
+        lab: Lab | None = None,
+        clock: Clock | None = None,
+        on_failure: Callable[[str, BaseException], None] | None = None,
     ) -> None:
         settings.check()
         self.settings = settings
         self._clock = clock or SystemClock()
         self._lab = lab
         self.failures = Failures()
-        self._tasks = TaskOwner("console", failures=self.failures, clock=self._clock)
+        self._tasks = TaskOwner("console", on_failure, failures=self.failures, clock=self._clock)
         self.access = Access(
             self._clock.monotonic_ms,
             admin_token=settings.admin_token,
@@ -85,7 +91,7 @@ class Console:
             is_open=settings.is_open,
         )
         self.port = settings.port
-        self._admin: Admin | None = None
+        self._admin: ConsoleAdmin | None = None
         self._server: _Server | None = None
         self._app: Application | None = None
 
@@ -114,7 +120,7 @@ class Console:
         listener = _listen(self.settings.host, self.settings.port)
         self.port = listener.getsockname()[1]
         settings = self.settings
-        admin = Admin(settings.name_server, **settings.client)
+        admin = ConsoleAdmin(settings.name_server, **settings.client)
         await admin.start()
         self._admin = admin
         watcher = Watcher(admin, self._clock, settings.name_server, self._tasks)
@@ -129,7 +135,7 @@ class Console:
             is_tls=settings.tls_cert is not None,
         )
         config = uvicorn.Config(
-            self._app.asgi, lifespan="off", http="h11", ws="none", log_config=None,
+            self._app.asgi, lifespan="off", http=GuardedHttp, ws="none", log_config=None,
             access_log=False, proxy_headers=False, server_header=False, limit_concurrency=256,
             timeout_graceful_shutdown=STOP_SECONDS_MAX,
             ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from twinlog.client import errors
 from twinlog.console import picture, wording
 from twinlog.console.access import Access, Role
 from twinlog.console.audit import ConsoleAudit
+from twinlog.console.directory import only_looks
 from twinlog.console.door import Caller, Door
 from twinlog.console.operations import (
     BadParameters,
@@ -53,14 +55,23 @@ class Shell:
         assert not operation.is_change
         known = operation.params.__struct_fields__
         given = {key: value for key, value in (values or {}).items() if key in known}
-        return await operation.run(self.context, read_params(operation.params, given))
+        return await self.look(operation, read_params(operation.params, given))
+
+    async def look(self, operation: Operation, params: Any) -> Any:
+        """Whoever only looks waits for nobody long."""
+        mark = only_looks.set(True)
+        try:
+            return await operation.run(self.context, params)
+        finally:
+            only_looks.reset(mark)
 
     async def change(self, operation: Operation, params: Any, caller: Caller) -> Any:
         """An operation that changes something: who may, and a line in the audit log."""
         self.check_role(operation, params, caller)
         about = resource_of(params)
         try:
-            result = await operation.run(self.context, params)
+            async with self.context.turn_of(operation, params):
+                result = await operation.run(self.context, params)
         except Exception as error:
             self.audit.note(
                 caller.account, caller.address, operation.name, about, f"failed: {error}"
@@ -114,6 +125,7 @@ class Shell:
             has_lab=self.context.lab is not None,
             now_ms=self.context.clock.now_ms(),
             version=self.version,
+            name_server_error=self.context.watcher.snapshot.error,
             **values,
         )
 
@@ -142,12 +154,14 @@ def _environment() -> jinja2.Environment:
         "span": wording.show_span,
         "moment": wording.show_time,
         "percent": wording.show_percent,
+        "assignments": lambda pairs: ",".join(f"{name}={value}" for name, value in pairs.items()),
     }
     environment.globals |= {
         "lag_chart": picture.lag_chart,
         "event_places": picture.event_places,
         "languages": wording.LANGUAGES,
         "page_link": page_link,
+        "once": lambda: secrets.token_urlsafe(9),
         "chart_width": picture.WIDTH,
         "chart_height": picture.HEIGHT,
     }

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from twinlog.admin import failover
-from twinlog.admin.client import Admin, ClusterInfo
+from twinlog.admin.client import ClusterInfo
 from twinlog.admin.events import cluster_events
 from twinlog.admin.failover_status import ControlledGroup, controlled_group
 from twinlog.admin.replicas import ReplicaFacts, all_replicas
 from twinlog.client.errors import ClientError
+from twinlog.console.directory import ANSWER_MS, ConsoleAdmin
 from twinlog.console.findings import findings
 from twinlog.console.replication import (
     HISTORY_MS,
@@ -23,16 +24,18 @@ from twinlog.console.replication import (
     GroupView,
     Memory,
     Snapshot,
+    decided_of,
     group_view,
     journal_event,
     with_controller,
 )
+from twinlog.console.versions import version_of
+from twinlog.remoting.bodies.controller import GroupFacts
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.tasks import TaskOwner
 
 WATCHED_MS = 500
 UNWATCHED_MS = 5_000
-ANSWER_MS = 700
 CONTROLLERS_MS = 5_000
 EVENTS_MAX = 500
 
@@ -40,7 +43,9 @@ EVENTS_MAX = 500
 class Watcher:
     """The newest snapshot, and a way to wait for the next one."""
 
-    def __init__(self, admin: Admin, clock: Clock, name_server: str, tasks: TaskOwner) -> None:
+    def __init__(
+        self, admin: ConsoleAdmin, clock: Clock, name_server: str, tasks: TaskOwner
+    ) -> None:
         self._tasks = tasks
         self._admin = admin
         self._clock = clock
@@ -51,7 +56,8 @@ class Watcher:
         self._count = 0
         self._controllers: failover.Controllers | None = None
         self._controllers_ms = -CONTROLLERS_MS
-        self._control: dict[str, ControlledGroup] = {}
+        self._control: dict[str, tuple[ControlledGroup, str]] = {}
+        self._control_error = ""
         self._events: list[dict[str, Any]] = []
         self.journal: list[EventView] = []
         self._watchers = 0
@@ -74,6 +80,11 @@ class Watcher:
             except TimeoutError:
                 continue
 
+    @property
+    def silent(self) -> frozenset[str]:
+        """Addresses that did not answer the last look."""
+        return self._admin.silent
+
     async def look(self) -> Snapshot:
         """Ask everybody once."""
         error = await self._ask_name_server()
@@ -82,9 +93,11 @@ class Watcher:
         )
         now_ms = self._clock.now_ms()
         groups = self._groups(facts, now_ms)
+        self._admin.silent = frozenset(entry.address for entry in facts if not entry.is_reached)
         self.snapshot = Snapshot(
-            time_ms=now_ms, groups=groups, name_server=self._name_server, error=error
-        )
+            time_ms=now_ms, groups=groups, name_server=self._name_server, error=error,
+            controller_error=self._control_error,
+        )  # fmt: skip
         async with self._changed:
             self._count += 1
             self._changed.notify_all()
@@ -93,10 +106,9 @@ class Watcher:
     async def _ask_name_server(self) -> str:
         """Empty when it answered. The brokers are known by its last answer otherwise."""
         try:
-            async with asyncio.timeout(ANSWER_MS / 1000):
-                self._info = await self._admin.cluster()
-        except (ClientError, TimeoutError) as error:
-            return str(error) or f"no answer within {ANSWER_MS / 1000:g} s"
+            self._info = await self._admin.ask_cluster()
+        except ClientError as error:
+            return str(error)
         return ""
 
     async def _ask_controller(self) -> None:
@@ -111,27 +123,35 @@ class Watcher:
         try:
             async with asyncio.timeout(ANSWER_MS / 1000):
                 groups = await self._controllers.groups()
-        except (ClientError, TimeoutError):
-            self._control = {}
+        except (ClientError, TimeoutError) as error:
+            text = str(error) or f"no answer within {ANSWER_MS / 1000:g} s"
+            self._control_error = f"controller {self._controllers.leader}: {text}"
             self._controllers_ms = 0  # Another one may lead now.
             return
+        self._control_error = ""
         self._control = {
-            g.broker_name: controlled_group(
-                g, [event for event in self._events if event.get("group") == g.broker_name]
-            )
-            for g in groups
+            g.broker_name: (self._controlled(g), version_of(decided_of(g))) for g in groups
         }
+
+    def _controlled(self, group: GroupFacts) -> ControlledGroup:
+        events = [event for event in self._events if event.get("group") == group.broker_name]
+        return controlled_group(group, events)
 
     async def _find_controllers(self) -> None:
         try:
             addresses = await failover.find_controllers(self._admin)
             if not addresses:
-                self._controllers = None
+                self._forget_controllers()
                 return
-            leading = await failover.leader(self._admin, addresses)
+            leading = await failover.leader(self._admin, addresses, timeout_ms=ANSWER_MS)
             self._controllers = failover.Controllers(self._admin, addresses, leading)
-        except ClientError:
-            return
+        except ClientError as error:
+            self._control_error = str(error)
+
+    def _forget_controllers(self) -> None:
+        """Nobody names one; while the name server or a broker is silent that proves nothing."""
+        if not self._admin.silent and not self._admin.name_server_error:
+            self._controllers, self._control, self._control_error = None, {}, ""
 
     async def _read_events(self) -> None:
         """The journals of all servers: they know more, and from before this began to look."""
@@ -158,7 +178,7 @@ class Watcher:
         view = group_view(name, cluster, members, self.memory.gone(name, members, now_ms))
         control = self._control.get(name)
         if control is not None:
-            view = with_controller(view, control)
+            view = with_controller(view, *control)
         view.findings[:] = self.memory.since(name, findings(view, members), now_ms)
         self.memory.watch(view, now_ms)
         return view

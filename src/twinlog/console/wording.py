@@ -17,6 +17,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from twinlog.admin.sizes import size_text
+
 LANGUAGES = {"en": "English", "zh": "中文"}
 
 
@@ -108,14 +110,7 @@ def show_count(value: int | float | None) -> str:
 
 
 def show_bytes(value: int | float | None) -> str:
-    if value is None:
-        return "–"
-    size = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    return "–" if value is None else size_text(value)
 
 
 def show_span(milliseconds: int | float | None) -> str:

@@ -16,6 +16,7 @@ from twinlog.console.replication import (
     LagPoint,
     Memory,
     group_view,
+    journal_event,
 )
 from twinlog.console.views.messages import SHORT_MAX, body_as, short_text
 from twinlog.observe.health import GroupFacts
@@ -147,3 +148,15 @@ def test_json_is_laid_out_and_deep_json_is_text() -> None:
     assert body_as(b'{"a":1}', "json") == ("json", '{\n  "a": 1\n}')
     assert body_as(b"[" * 100_000, "json")[0] == "text"
     assert body_as("é".encode()[:1], "text") == ("hex", "00000000  c3" + " " * 47 + ".")
+
+
+def test_a_refused_request_is_no_mark_in_the_picture() -> None:
+    """The console's own questions are among them; what concerns the log stays one."""
+    kinds = {
+        name: journal_event({"event": name, "time": 1}).kind
+        for name in ("requests-refused", "replica-refused", "replica-left", "role", "elected")
+    }
+    assert kinds == {
+        "requests-refused": "journal", "replica-refused": "problem", "replica-left": "problem",
+        "role": "master", "elected": "master",
+    }  # fmt: skip

@@ -165,9 +165,12 @@ def every_finding() -> Iterator[Finding]:
         GroupFacts(name="g", master_address="h:1", departed_reason="connection lost"),
         GroupFacts(name="g", master_address="h:1", role="SYNC_MASTER"),
         GroupFacts(name="g", master_address="h:1"),
+        GroupFacts(name="g", master_address="h:1", decided="DEGRADED: replica 3 is down"),
     )  # fmt: skip
     names = ServerFacts(kind="name server", name="n", error="no answer")
-    yield from judge(Facts(servers=(server, down, names), groups=groups, brokers_min=9)).findings
+    controller = ServerFacts(kind="controller", name="c", error="no answer")
+    servers = (server, down, names, controller)
+    yield from judge(Facts(servers=servers, groups=groups, brokers_min=9)).findings
 
 
 def test_what_is_wrong_and_what_to_do_is_said_in_chinese() -> None:

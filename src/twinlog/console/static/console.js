@@ -95,7 +95,7 @@ function tail(element) {
     localTimes(table);
     for (const row of table.querySelectorAll("tbody > tr")) element.prepend(row);
     while (element.children.length > limit) element.lastElementChild.remove();
-    if (empty) empty.hidden = true;
+    if (empty) empty.hidden = element.children.length > 0;
   });
   const mark = document.querySelector("[data-live-mark]");
   source.addEventListener("open", () => { mark.textContent = mark.dataset.on; mark.classList.add("on"); });

@@ -20,6 +20,7 @@ class Replication(Struct, frozen=True, kw_only=True):
     time_ms: int
     is_healthy: bool
     error: str
+    controller_error: str
     groups: list[GroupView]
     lag: dict[str, list[LagPoint]]
     events: list[EventView]
@@ -58,6 +59,7 @@ def replication_of(context: Context, snapshot: Snapshot) -> Replication:
         time_ms=snapshot.time_ms,
         is_healthy=snapshot.is_healthy,
         error=snapshot.error,
+        controller_error=snapshot.controller_error,
         groups=snapshot.groups,
         lag={name: list(points) for name, points in memory.lag.items()},
         events=sorted([*memory.events, *context.watcher.journal], key=lambda event: -event.time_ms),

@@ -8,6 +8,8 @@ from twinlog.admin.failover import Controllers, choose_target
 from twinlog.client.errors import UsageError
 from twinlog.console.access import Role
 from twinlog.console.operations import Context, Done, Operation, Preview, Refused
+from twinlog.console.replication import decided_of
+from twinlog.console.versions import Version, check_version
 from twinlog.remoting.bodies.controller import GroupFacts, ReplicaFacts
 
 
@@ -16,19 +18,29 @@ class SwitchParams(Struct, frozen=True):
 
     group: str
     to: int | None = None
+    version: Version | None = None
 
 
 class ReplicaParams(Struct, frozen=True):
     group: str
     replica: int
+    version: Version | None = None
 
 
-async def _group(context: Context, name: str) -> tuple[Controllers, GroupFacts]:
+async def _group(context: Context, name: str, seen: str | None) -> tuple[Controllers, GroupFacts]:
+    """The group as it is now; raises Refused when it is not what the caller has seen."""
     try:
         controllers = await Controllers.find(context.admin)
-        return controllers, await controllers.group(name)
+        group = await controllers.group(name)
     except UsageError as error:
         raise Refused(str(error), 404) from error
+    decided = decided_of(group)
+    check_version(
+        seen, decided, f"group {name}",
+        f"master {group.master_broker_id}, epoch {group.master_epoch}, in sync"
+        f" {decided['members']}",
+    )  # fmt: skip
+    return controllers, group
 
 
 def _replica(group: GroupFacts, number: int) -> ReplicaFacts:
@@ -39,7 +51,7 @@ def _replica(group: GroupFacts, number: int) -> ReplicaFacts:
 
 
 async def preview_switch(context: Context, params: SwitchParams) -> Preview:
-    _, group = await _group(context, params.group)
+    _, group = await _group(context, params.group, params.version)
     try:
         target = _replica(group, params.to if params.to is not None else choose_target(group))
     except UsageError as error:
@@ -61,7 +73,7 @@ async def preview_switch(context: Context, params: SwitchParams) -> Preview:
 
 
 async def switch(context: Context, params: SwitchParams) -> Done:
-    controllers, group = await _group(context, params.group)
+    controllers, group = await _group(context, params.group, params.version)
     preview = await preview_switch(context, params)
     if preview.refusal:
         raise Refused(preview.refusal)
@@ -75,7 +87,7 @@ async def switch(context: Context, params: SwitchParams) -> Done:
 
 
 async def preview_drain(context: Context, params: ReplicaParams) -> Preview:
-    _, group = await _group(context, params.group)
+    _, group = await _group(context, params.group, params.version)
     replica = _replica(group, params.replica)
     if replica.broker_id == group.master_broker_id:
         return Preview(refusal="it is the master: switch to another replica first")
@@ -93,14 +105,14 @@ async def preview_drain(context: Context, params: ReplicaParams) -> Preview:
 
 
 async def drain(context: Context, params: ReplicaParams) -> Done:
-    controllers, group = await _group(context, params.group)
+    controllers, group = await _group(context, params.group, params.version)
     _replica(group, params.replica)
     await controllers.set_learner(params.group, params.replica, is_learner=True)
     return Done(f"replica {params.replica} of {params.group} is drained")
 
 
 async def undrain(context: Context, params: ReplicaParams) -> Done:
-    controllers, group = await _group(context, params.group)
+    controllers, group = await _group(context, params.group, params.version)
     _replica(group, params.replica)
     await controllers.set_learner(params.group, params.replica, is_learner=False)
     return Done(f"replica {params.replica} of {params.group} may be in sync again")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from twinlog.admin import groups
+from twinlog.admin.client import gather
 from twinlog.client.errors import ClientError, RouteError, TransportError
 from twinlog.client.queues import MessageQueue
 from twinlog.console.access import Role
 from twinlog.console.operations import BadParameters, Context, Done, Operation, Preview, Refused
+from twinlog.console.versions import Version, check_version, version_of
 from twinlog.console.views.lists import (
     PAGE_SIZE,
     GroupName,
@@ -74,6 +77,14 @@ class MemberRow(Struct, frozen=True):
     version: str
 
 
+class GroupSettings(Struct, frozen=True):
+    """Of one broker."""
+
+    broker: str
+    retry_max: int
+    consume_enable: bool
+
+
 class GroupDetails(Struct, frozen=True, kw_only=True):
     """Progress of one group. `left_ms`: how long until the backlog is gone, at the rate now."""
 
@@ -88,6 +99,8 @@ class GroupDetails(Struct, frozen=True, kw_only=True):
     rate: float
     left_ms: int | None
     missing: list[str]
+    settings: list[GroupSettings]
+    version: str
 
 
 class ResetParams(Struct, frozen=True):
@@ -106,9 +119,12 @@ class SkipParams(Struct, frozen=True):
 
 
 class CreateGroup(Struct, frozen=True):
+    """What is absent stays as it is; of a new group 16 retries, and it may consume."""
+
     group: GroupName
-    retry_max: Annotated[int, Meta(ge=0, le=1_000)] = 16
-    consume_enable: bool = True
+    retry_max: Annotated[int, Meta(ge=0, le=1_000)] | None = None
+    consume_enable: bool | None = None
+    version: Version | None = None
 
 
 async def list_groups(context: Context, params: GroupsParams) -> GroupList:
@@ -143,7 +159,7 @@ def _row(
 
 async def show_group(context: Context, params: GroupParams) -> GroupDetails:
     name = params.group
-    members_now, progress, _ = await asyncio.gather(
+    members_now, progress, configs = await asyncio.gather(
         groups.members_of_many(context.admin, [name]),
         _progress(context, name),
         _check_group(context, name),
@@ -176,14 +192,21 @@ async def show_group(context: Context, params: GroupParams) -> GroupDetails:
         rate=progress.tps,
         left_ms=round(1000 * progress.lag / progress.tps) if progress.tps > 0 else None,
         missing=[f"{a}: {error}" for a, error in progress.failures.items()],
+        settings=[
+            GroupSettings(address, config.retry_max_times, config.consume_enable)
+            for address, config in configs.items()
+        ],
+        version=version_of(configs),
     )
 
 
-async def _check_group(context: Context, name: str) -> None:
-    """Raise Refused where every broker answers and none has the group: a slip of the pen."""
+async def _check_group(context: Context, name: str) -> dict[str, SubscriptionGroupConfig]:
+    """Its settings by broker. Raises Refused where every broker answers and none has the group: a
+    slip of the pen."""
     found = await groups.list_groups(context.admin)
     if found.is_complete and not any(name in table for table in found.values.values()):
         raise Refused(f"there is no group {name!r}", 404)
+    return {address: table[name] for address, table in found.values.items() if name in table}
 
 
 async def _progress(context: Context, name: str) -> groups.GroupProgress:
@@ -272,11 +295,27 @@ async def skip(context: Context, params: SkipParams) -> Done:
 
 
 async def create(context: Context, params: CreateGroup) -> Done:
-    config = SubscriptionGroupConfig(
-        params.group, consume_enable=params.consume_enable, retry_max_times=params.retry_max
+    admin, name = context.admin, params.group
+    given = {"consume_enable": params.consume_enable, "retry_max_times": params.retry_max}
+    now = await gather(await admin.masters(), lambda address: groups.group_configs(admin, address))
+    known = {address: table[name] for address, table in now.values.items() if name in table}
+    check_version(params.version, known, f"group {name}", _settings(known.values()))
+    found = await groups.change_group(
+        admin,
+        name,
+        {key: value for key, value in given.items() if value is not None},
+        {address: known.get(address) for address in now.values},
     )
-    found = await groups.create_group(context.admin, config)
+    found.failures.update(now.failures)
     return done_on(found, f"group {params.group} is")
+
+
+def _settings(configs: Iterable[SubscriptionGroupConfig]) -> str:
+    texts = (
+        f"{c.retry_max_times} retries, {'consumes' if c.consume_enable else 'does not consume'}"
+        for c in configs
+    )
+    return ", ".join(dict.fromkeys(texts))
 
 
 async def delete(context: Context, params: GroupParams) -> Done:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from twinlog.admin import acl, brokers, clients, pending, rules
 from twinlog.admin.client import gather
-from twinlog.client.errors import ClientError, TopicNotFoundError
+from twinlog.client.errors import ClientError, TopicNotFoundError, TransportError
 from twinlog.console.access import Role
 from twinlog.console.operations import (
     BadParameters,
@@ -23,6 +23,7 @@ from twinlog.console.operations import (
     Preview,
     Refused,
 )
+from twinlog.console.versions import Version, check_version, version_of
 from twinlog.console.views.lists import done_on, missing_of
 from twinlog.console.views.messages import MessageRow, row_of
 from twinlog.remoting.headers.admin import CreateAccessConfigRequestHeader
@@ -75,18 +76,21 @@ class ConfigRow(Struct, frozen=True, kw_only=True):
     text: str
     values: str
     reason: str
+    version: str
 
 
 class Configuration(Struct, frozen=True):
     broker: str
     brokers: list[dict[str, str]]
     rows: list[ConfigRow]
+    missing: list[str] = []
 
 
 class SetConfig(Struct, frozen=True):
     broker: str
     key: str
     value: str
+    version: Version | None = None
 
 
 async def configuration(context: Context, params: ConfigParams) -> Configuration:
@@ -96,11 +100,16 @@ async def configuration(context: Context, params: ConfigParams) -> Configuration
         for name in info.names()
         for number, address in sorted(info.brokers[name].broker_addrs.items())
     ]
-    address = params.broker or (known[0]["address"] if known else "")
-    if not address:
+    if not known:
         return Configuration("", [], [])
-    _check_address(address, [entry["address"] for entry in known])
-    values, origins = await brokers.broker_config_origins(context.admin, address)
+    addresses = [entry["address"] for entry in known]
+    answering = [a for a in addresses if a not in context.watcher.silent]
+    address = params.broker or (answering or addresses)[0]
+    _check_address(address, addresses)
+    try:
+        values, origins = await brokers.broker_config_origins(context.admin, address)
+    except TransportError as error:  # The others can still be chosen.
+        return Configuration(address, known, [], [f"{address}: {error}"])
     rows = [config_row(key, value, origins) for key, value in sorted(values.items())]
     wanted = params.search.lower()
     chosen = [
@@ -127,7 +136,7 @@ def config_row(key: str, value: str, origins: Mapping[str, str] | None = None) -
     if declared is None:
         return ConfigRow(
             key=key, value=shown, default="", effect="unknown", origin="set", text="", values="",
-            reason="",
+            reason="", version=version_of([value]),
         )  # fmt: skip
     effects = {
         Effect.USED: "live" if declared.says.is_live else "restart",
@@ -144,6 +153,7 @@ def config_row(key: str, value: str, origins: Mapping[str, str] | None = None) -
         text=declared.says.text,
         values=declared.values,
         reason=declared.says.reason,
+        version=version_of([value]),
     )
 
 
@@ -165,6 +175,9 @@ async def set_config(context: Context, params: SetConfig) -> Done:
         declared.convert(params.value)
     except ConfigValueError as error:
         raise BadParameters(str(error)) from error
+    if params.version is not None:
+        now = (await brokers.broker_config(context.admin, params.broker)).get(params.key, "")
+        check_version(params.version, [now], f"{params.key} of {params.broker}", repr(now))
     await brokers.update_broker_config(context.admin, params.broker, {params.key: params.value})
     return Done(f"{params.key}={params.value} on {params.broker}")
 
@@ -201,6 +214,7 @@ class AccountRow(Struct, frozen=True, kw_only=True):
     topics: dict[str, str]
     groups: dict[str, str]
     brokers: list[str]
+    version: str = ""
 
 
 class Rules(Struct, frozen=True):
@@ -210,14 +224,17 @@ class Rules(Struct, frozen=True):
 
 
 class AccountParams(Struct, frozen=True):
+    """What is absent stays as it is; `-` empties addresses and lists of permissions."""
+
     access_key: str
     secret_key: str | None = None
-    admin: bool = False
+    admin: bool | None = None
     white_remote_address: str | None = None
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None
     group_perms: str | None = None
+    version: Version | None = None
 
 
 class DeleteAccount(Struct, frozen=True):
@@ -249,24 +266,44 @@ def account_rows(tables: Mapping[str, acl.AclTable]) -> list[AccountRow]:
             default_topic=account.default_topic, default_group=account.default_group,
             white_address=account.white_address, topics=dict(account.topics),
             groups=dict(account.groups), brokers=brokers,
+            version=account_version(tables, account.access_key),
         )
         for account, brokers in sorted(alike, key=lambda pair: (pair[0].access_key, pair[1]))
     ]  # fmt: skip
 
 
+def account_version(tables: Mapping[str, acl.AclTable], access_key: str) -> str:
+    """Over all brokers; a secret that was changed is not seen."""
+    return version_of(_entries(tables, access_key))
+
+
+def _entries(tables: Mapping[str, acl.AclTable], access_key: str) -> dict[str, Any]:
+    found = {address: table.find(access_key) for address, table in tables.items()}
+    return {address: account.entry() for address, account in found.items() if account}
+
+
 async def put_account(context: Context, params: AccountParams) -> Done:
+    if params.version is not None:
+        addresses = (await context.admin.cluster()).addresses()
+        tables = await gather(addresses, lambda address: acl.acl_table(context.admin, address))
+        now = _entries(tables.values, params.access_key)
+        check_version(params.version, now, f"account {params.access_key}")
     header = CreateAccessConfigRequestHeader(
         access_key=params.access_key,
         secret_key=params.secret_key,
-        white_remote_address=params.white_remote_address,
+        white_remote_address=_or_empty(params.white_remote_address),
         admin=params.admin,
         default_topic_perm=params.default_topic_perm,
         default_group_perm=params.default_group_perm,
-        topic_perms=params.topic_perms,
-        group_perms=params.group_perms,
+        topic_perms=_or_empty(params.topic_perms),
+        group_perms=_or_empty(params.group_perms),
     )
     found = await rules.update_account(context.admin, header)
     return done_on(found, f"account {params.access_key} is")
+
+
+def _or_empty(text: str | None) -> str | None:
+    return "" if text == "-" else text
 
 
 async def remove_account(context: Context, params: DeleteAccount) -> Done:

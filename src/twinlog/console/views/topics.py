@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from twinlog.admin import topics
-from twinlog.admin.client import gather
+from twinlog.admin.client import Gathered, gather
 from twinlog.admin.names import kind_of_topic
 from twinlog.admin.sending import send_one
-from twinlog.client.errors import ClientError
-from twinlog.client.message import Message
+from twinlog.client.errors import ClientError, NameServerUnreachableError
+from twinlog.client.message import Message, check_topic
 from twinlog.console.access import Role
 from twinlog.console.operations import Context, Done, Operation, Preview, Refused
+from twinlog.console.versions import Version, check_version, version_of
 from twinlog.console.views.lists import PAGE_SIZE, TopicName, cut, done_on, missing_of
 from twinlog.remoting.bodies.topic import TopicConfig
 
@@ -70,14 +72,18 @@ class TopicView(Struct, frozen=True):
     groups: list[str]
     total: int
     missing: list[str]
+    version: str = ""
 
 
 class CreateTopic(Struct, frozen=True):
+    """What is absent stays as it is; of a new topic 8 queues, read and write, not ordered."""
+
     topic: TopicName
-    read_queues: QueueCount = 8
-    write_queues: QueueCount = 8
-    perm: int = 6
-    order: bool = False
+    read_queues: QueueCount | None = None
+    write_queues: QueueCount | None = None
+    perm: int | None = None
+    order: bool | None = None
+    version: Version | None = None
 
 
 class SendMessage(Struct, frozen=True):
@@ -90,13 +96,14 @@ class SendMessage(Struct, frozen=True):
 
 async def list_topics(context: Context, params: TopicsParams) -> TopicList:
     admin = context.admin
-    names, system, info = await asyncio.gather(
-        topics.list_topics(admin), topics.system_topics(admin), admin.cluster()
+    told, system, info = await asyncio.gather(
+        _told_names(context), topics.system_topics(admin), admin.cluster()
     )
     found = await gather(
         info.readable_addresses(), lambda address: topics.all_topic_configs(admin, address)
     )
     tables = list(found.values.values())
+    names = told if told is not None else sorted({name for table in tables for name in table})
     wanted = params.search.lower()
     chosen = [
         (name, kind)
@@ -108,6 +115,14 @@ async def list_topics(context: Context, params: TopicsParams) -> TopicList:
     page, number, pages = cut(chosen, params.page, params.size)
     rows = [_row(name, kind, tables) for name, kind in page]
     return TopicList(rows, len(chosen), number, pages, missing_of(found))
+
+
+async def _told_names(context: Context) -> list[str] | None:
+    """What a name server says; without one the brokers' own tables are what is known."""
+    try:
+        return await topics.list_topics(context.admin)
+    except NameServerUnreachableError:
+        return None
 
 
 def _row(name: str, kind: str, tables: list[dict[str, TopicConfig]]) -> TopicRow:
@@ -152,15 +167,38 @@ async def show_topic(context: Context, params: TopicParams) -> TopicView:
         groups=groups,
         total=sum(row.count for row in rows),
         missing=missing_of(stats),
+        version=version_of(_known(configs)),
     )
 
 
+def _known(found: Gathered[TopicConfig | None]) -> dict[str, TopicConfig]:
+    """The settings by broker, of those that have the topic."""
+    return {address: config for address, config in found.values.items() if config is not None}
+
+
 async def create(context: Context, params: CreateTopic) -> Done:
-    found = await topics.create_topic(
-        context.admin, params.topic, read_queues=params.read_queues,
-        write_queues=params.write_queues, perm=params.perm, order=params.order,
-    )  # fmt: skip
+    admin, name = context.admin, params.topic
+
+    async def read(address: str) -> TopicConfig | None:
+        return (await topics.all_topic_configs(admin, address)).get(name)
+
+    check_topic(name)
+    now = await gather(await admin.masters(), read)
+    known = _known(now)
+    check_version(params.version, known, f"topic {name}", _settings(known.values()))
+    change = topics.TopicChange(params.read_queues, params.write_queues, params.perm, params.order)
+    found = await topics.change_topic(admin, name, change, now.values)
+    found.failures.update(now.failures)
     return done_on(found, f"topic {params.topic} is")
+
+
+def _settings(configs: Iterable[TopicConfig]) -> str:
+    return ", ".join(
+        dict.fromkeys(
+            f"{c.read_queue_nums} read and {c.write_queue_nums} write queues, permission {c.perm}"
+            for c in configs
+        )
+    )
 
 
 async def delete(context: Context, params: TopicParams) -> Done:
