@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 
 from storefiles import StoreFiles
 
-from support.processes import Process, free_port, process_group
+from support.object_store import object_store
+from support.processes import Process
 from twinlog.spark.archive.delta import Delta
 from twinlog.spark.archive.lake import LakeWriter, Written, staging_of
 from twinlog.spark.jobs.archive import archive
@@ -31,36 +31,8 @@ PLACE = "s3a://lake/messages"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Process]:
-    """An object store with an empty bucket; its address and keys are in the environment."""
-    port = free_port()
-    given = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        with process_group() as group:
-            server = start_store(port, tmp_path)
-            group.add(server)
-            make = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http"}
-            pyarrow.fs.S3FileSystem(allow_bucket_creation=True, **make).create_dir("lake")
-            yield server
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-ROOT = Path(__file__).resolve().parents[2]
-OBJECT_STORE = ROOT / ".cache" / "object-store" / "bin" / "python"  # By tools/services.sh.
-
-
-def start_store(port: int, directory: Path) -> Process:
-    argv = [str(OBJECT_STORE), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = Process("object store", argv, log=directory / "moto.log", cwd=directory)
-    server.wait_for_text("Running on")
-    return server
+    with object_store(tmp_path, "lake") as server:
+        yield server
 
 
 def rows_of() -> Counter[Any]:

@@ -10,15 +10,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 from storefiles import StoreFiles, unpack_vectors
 
-from twinlog.cli.spark import JOBS, condition_of, kebab
+from twinlog.cli.spark import JOBS, kebab
 from twinlog.cli.spark import spark as group
+from twinlog.spark.errors import condition_of
 from twinlog.spark.run.session import check_python
 
 
 def call(*arguments: object) -> Result:
     return CliRunner().invoke(group, list(map(str, arguments)))
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own: a job uses the session of its program, and tests have one."""
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
 
 
 def last(result: Result) -> dict[str, Any]:
@@ -50,6 +58,7 @@ def test_find_and_lag_answer_without_java(tmp_path: Path, monkeypatch: pytest.Mo
     assert call("find", tmp_path / "no store", "--key", "x").exit_code == 3
 
 
+@pytest.mark.usefixtures("no_session")
 def test_no_java_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     StoreFiles(tmp_path / "store").fill(4)
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
@@ -60,6 +69,7 @@ def test_no_java_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert last(result)["error"] == "NO_JAVA"
 
 
+@pytest.mark.usefixtures("no_session")
 def test_a_python_for_workers_that_does_not_run_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,3 +144,11 @@ def test_the_guide_lists_every_option_and_column() -> None:
     columns = guide[guide.index("## Columns") : guide.index("## Options")]
     assert [name for name in READ_OPTIONS if f"`{name}`" not in options] == []
     assert [name for name in ALL_COLUMNS if f"`{name}`" not in columns] == []
+
+
+def test_a_session_leaves_the_environment_of_its_program_as_it_was(spark: SparkSession) -> None:
+    """Only its own workers import the installed PySpark; other programs may run another Python."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    assert not (Path(jvm.System.getenv("SPARK_HOME")) / "python").exists()
+    assert "SPARK_HOME" not in os.environ

@@ -22,9 +22,12 @@ from twinlog.admin.client import Admin
 from twinlog.admin.topics import delete_topic
 from twinlog.client import Message, blocking
 from twinlog.spark.errors import DataLossError, UnreachableError
+from twinlog.spark.jobs.mirror_queues import source_queues
+from twinlog.spark.jobs.sql import topics_of
 from twinlog.spark.options import SourceOptions
+from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
-from twinlog.spark.read.rows import open_transport, read_window
+from twinlog.spark.read.rows import open_transport, plan_batch, read_window
 
 pytestmark = pytest.mark.timeout(240)
 COUNT = 400
@@ -115,13 +118,21 @@ def read_all(planner: StreamPlanner, start: dict[str, Any], wanted: int) -> dict
     return end
 
 
+def routes_are_empty(planner: StreamPlanner) -> bool:
+    """Tell whether the last broker has left the routes, also between two questions of one look."""
+    try:
+        return not planner.transport.queues()
+    except UnreachableError as error:
+        return "knows no broker" in str(error)
+
+
 def test_offsets_stay_while_both_brokers_are_down(world: World) -> None:
     world.send()
     planner = world.planner()
     start = planner.latest(planner.initial(), limited=True)
     end = read_all(planner, start, 2 * COUNT)
     world.kill_brokers()
-    wait_until(lambda: planner.transport.queues() == [], "the routes are empty", interval_s=0.2)
+    wait_until(lambda: routes_are_empty(planner), "the routes are empty", interval_s=0.2)
     waits = threading.Event()
     planner.pause = lambda seconds: waits.set() or threading.Event().wait(seconds) or None
 
@@ -151,6 +162,51 @@ def test_a_query_that_starts_anew_during_the_outage_keeps_its_offsets(world: Wor
         with pytest.raises(UnreachableError, match=r"BROKER_UNREACHABLE.*outageTimeout"):
             again.latest(end, limited=True)
         again.outage_since = None
+
+
+def batch_rows(world: World, **more: str) -> int:
+    """Rows of a batch read of everything, as Spark would count them."""
+    given = {"nameServer": world.namesrv.address, "pollTimeoutMs": "1000", "fetchRetries": "0"}
+    chosen = {} if "subscribe" in more else {"subscribePattern": "[oe].*"}
+    options = SourceOptions.parse({**given, **chosen, **more})
+    return sum(
+        batch.num_rows
+        for window in plan_batch(options, Pushed())
+        for batch in read_window(options, window, ("queue_offset",))
+    )
+
+
+def test_a_batch_is_never_fewer_rows_because_brokers_are_away(world: World) -> None:
+    world.send()
+    wait_until(lambda: batch_rows(world) == 2 * COUNT, "all rows are there", deadline_s=90)
+    world.brokers["broker-b"].suspend()
+    with pytest.raises(UnreachableError, match="BROKER_UNREACHABLE"):
+        batch_rows(world)
+    world.brokers["broker-b"].kill()
+    for more in ({}, {"subscribe": "orders"}):
+        with pytest.raises(UnreachableError, match=r"BROKER_UNREACHABLE.*broker-b.*failOnDataLoss"):
+            batch_rows(world, **more)
+    with pytest.raises(UnreachableError, match=r"BROKER_UNREACHABLE.*broker-b"):
+        topics_of({"nameServer": world.namesrv.address, "subscribePattern": ".*"})
+    with pytest.raises(UnreachableError, match=r"BROKER_UNREACHABLE.*broker-b"):
+        source_queues({"nameServer": world.namesrv.address, "subscribe": "orders"})
+    rest = batch_rows(world, failOnDataLoss="false")
+    assert 0 < rest < 2 * COUNT
+    world.brokers["broker-a"].kill()
+    for more in ({}, {"subscribe": "orders"}, {"failOnDataLoss": "false"}):
+        with pytest.raises(UnreachableError, match=r"BROKER_UNREACHABLE.*knows no broker"):
+            batch_rows(world, **more)
+    world.start_brokers()
+
+    def is_back() -> bool:
+        try:
+            found = batch_rows(world)
+        except UnreachableError:
+            return False
+        assert found == 2 * COUNT
+        return True
+
+    wait_until(is_back, "a batch has all rows again", deadline_s=90)
 
 
 def test_one_broker_that_is_down_does_not_stop_the_other(world: World) -> None:

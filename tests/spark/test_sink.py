@@ -27,6 +27,7 @@ from twinlog.spark.jobs.move import export, import_rows, replay
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.run import faults
 from twinlog.spark.write.encode import Chunk
 from twinlog.spark.write.sending import RowSender, SinkError, Task, send_rows
 from twinlog.spark.write.sink import SinkOptions
@@ -98,7 +99,9 @@ def test_a_rate_is_a_limit(namesrv: str) -> None:
     assert time.monotonic() - begin >= 0.49
 
 
-def test_no_more_rows_are_on_their_way_than_allowed() -> None:
+def test_no_more_rows_are_on_their_way_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(faults.VARIABLE, raising=False)  # Set for a session of other tests.
+
     async def fill() -> tuple[int, int]:
         options = SinkOptions.parse({"nameServer": "x:1", "topic": "t", "maxInFlight": "100"})
         sender, answers = RowSender(options, Task()), []

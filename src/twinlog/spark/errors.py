@@ -15,7 +15,14 @@ condition in brackets first, then what was found where, then what to do.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# The last line of a traceback of a worker, or the innermost cause of the JVM.
+ROOT_CAUSE = re.compile(
+    r"^(?:Caused by: )?((?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^\n]+)", re.MULTILINE
+)
+CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")
 
 
 class PipelineError(Exception):
@@ -66,3 +73,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_folded = {item.lower(): item for item in known}
     close = difflib.get_close_matches(name.lower(), list(by_folded), n=1, cutoff=0.6)
     return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
+
+
+def condition_of(text: str) -> tuple[str, str, int]:
+    """Find our own error inside the text that Spark makes of it: condition, message, exit code."""
+    codes = {"TOPIC_NOT_FOUND": 3, "STORE_NOT_FOUND": 3, "ARCHIVE_NOT_FOUND": 3}
+    codes["BROKER_UNREACHABLE"] = UnreachableError.exit_code
+    found = re.search(r"twinlog\.spark\.errors\.\w+: \[([A-Z_]+)\] ([^\n]*)", text)
+    found = found or CONDITION.search(text)
+    if found is None:
+        causes = ROOT_CAUSE.findall(text)
+        first = text.strip().splitlines()[0]
+        return "SPARK_FAILED", f"{first}: {causes[-1]}" if causes else first, 2
+    return found[1], found[2], codes.get(found[1], 2)

@@ -24,7 +24,7 @@ READ_OPTIONS = (
     "startingOffsetsByTimestampStrategy", "startingGroup", "commitGroup",
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxPartitions", "maxRecordsPerPartition", "maxBytesPerPartition",
-    "batchRows", "batchBytes", "failOnDataLoss", "isolation", "tags", "decodeBody",
+    "batchRows", "batchBytes", "failOnDataLoss", "isolation", "tags", "sql", "decodeBody",
     "bodySchema", "bodySchemaPath", "writerSchema", "schemaRegistry", "decodeMode",
     "deadLetterPath", "decompress", "verifyCrc",
     "archive", "accessKey", "secretKey", "useTLS", "tlsCaFile", "filterPushdown",
@@ -33,11 +33,16 @@ READ_OPTIONS = (
 WRITE_OPTIONS = (
     "nameServer", "topic", "group", "exactlyOnce", "producerId", "sendTimeoutMs", "sendRetries",
     "maxInFlight", "accessKey", "secretKey", "useTLS", "tlsCaFile", "checkpointLocation",
-    "ratePerSecond",
+    "ratePerSecond", "queryName",  # Spark's own pipelines give the last one
 )  # fmt: skip
 READ_ALIASES = {"storepath": "path", "topic": "subscribe", "subexpression": "tags"}
 WORDS = {"earliest": -2, "latest": -1}
 EARLIEST, LATEST = -2, -1
+NO_TABLES = (
+    "Spark keeps the options of CREATE TABLE to itself, a Python source never gets them: use "
+    "CREATE TEMPORARY VIEW name USING twinlog OPTIONS (...), or name them in the statement that "
+    "uses the table: FROM name WITH (...)"
+)
 _SIZE = re.compile(r"^(\d+)\s*([kmgt]?)i?b?$", re.IGNORECASE)
 _TIME = re.compile(r"^(\d+)\s*(ms|s|sec|m|min|h|d)?$", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -70,6 +75,8 @@ def fold(
     """
     by_folded = {name.lower(): name for name in known}
     found: dict[str, str] = {}
+    if any(key.startswith("option.") for key in options):
+        raise OptionError("BAD_OPTION", NO_TABLES)
     for key, value in options.items():
         folded = key.lower()
         name = by_folded.get(folded) or aliases.get(folded)
@@ -173,6 +180,7 @@ class SourceOptions:
     assign: Mapping[str, dict[str, list[int]]] = field(default_factory=dict)
     include_system_topics: bool = False
     tags: tuple[str, ...] = ()
+    sql: str | None = None
     fail_on_data_loss: bool = True
     verify_crc: bool = False
     decompress: bool = True
@@ -216,6 +224,7 @@ class SourceOptions:
             pattern=given.get("subscribePattern"),
             assign=_assignment(given["assign"]) if "assign" in given else {},
             tags=_tags(given.get("tags", "*")),
+            sql=given.get("sql"),
             isolation=_word(given, "isolation", ("confirmed", "dispatched")),
             min_partitions=least,
             max_partitions=most,
@@ -228,6 +237,11 @@ class SourceOptions:
         parsed.check_positions()
         _check_pattern(parsed.pattern)
         return parsed
+
+    @property
+    def is_filtered(self) -> bool:
+        """Say whether rows are left out that are there."""
+        return bool(self.tags) or self.sql is not None
 
     def check_positions(self) -> None:
         """Parse every option about a start or an end once, so that a typo fails at once."""
@@ -322,6 +336,8 @@ def _check_exclusive(given: Mapping[str, str]) -> None:
         raise OptionError(
             "BAD_OPTION", "give either path (a store's files) or nameServer (the network), not both"
         )
+    if not given:
+        raise OptionError("BAD_OPTION", f"no option has arrived. {NO_TABLES}")
     if not {"path", "nameServer", "archive"} & given.keys():
         raise OptionError(
             "BAD_OPTION",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark import __version__ as version
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -80,6 +81,8 @@ class TwinlogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make a batch reader; only the push-down one has `pushFilters` (Spark refuses it else)."""
         options = SourceOptions.parse(self.options)
+        if options.filter_pushdown:
+            _check_pushdown()
         shape = self._shape(schema, options)
         kind = PushdownReader if options.filter_pushdown else BatchReader
         return kind(dict(self.options), shape)
@@ -110,6 +113,24 @@ class TwinlogDataSource(DataSource):
 
         check_schema(schema, SinkOptions.parse(self.options))
         return StreamTopicWriter(dict(self.options))
+
+
+def _check_pushdown() -> None:
+    """Refuse push-down where Spark would read a frame's later queries with the filters of one.
+
+    Up to 4.3 it keeps what was pushed with the frame, not with the query, and tells the source
+    nothing of the next one. SPARK-58551 mends that, and is also what brings `pushLimit`.
+
+    Raises:
+        OptionError: this Spark is one of those.
+    """
+    if not hasattr(DataSourceReader, "pushLimit"):
+        raise OptionError(
+            "BAD_OPTION",
+            f"filterPushdown=true gives wrong rows with Spark {version}, which keeps the filters "
+            "of one query for the next query of the same frame: leave it out, and choose with "
+            "subscribe, assign, startingOffsets, endingOffsets, tags or sql",
+        )
 
 
 def _check_types(schema: StructType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.parse
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,27 +66,11 @@ class Delta:
 
     def commit(self, commit: Commit) -> None:
         """Add a batch."""
-        actions: list[Any] = [_action(file) for file in commit.files]
-        properties = CommitProperties(
-            custom_metadata={ENDS: json.dumps(to_json(commit.ends, {}))},
-            app_transactions=[Transaction(commit.query, commit.batch)],
-        )
-        schema = Schema.from_arrow(table_schema())
-        table = self._table()
-        if table is None:
-            create_table_with_add_actions(
-                self.uri, schema, actions, mode="error", partition_by=PARTITIONS,
-                name="twinlog messages", commit_properties=properties,
-            )  # fmt: skip
-            return
-        known = {field.name for field in table.schema().fields}
-        missing = [field for field in schema.fields if field.name not in known]
-        if missing:
-            table.alter.add_columns(missing)
-            table = DeltaTable(self.uri)
-        table.create_write_transaction(
-            actions, "append", table.schema(), PARTITIONS, commit_properties=properties
-        )
+        append(
+            self.uri, table_schema(), [_action(file) for file in commit.files],
+            transaction=(commit.query, commit.batch), partitions=PARTITIONS,
+            facts={ENDS: json.dumps(to_json(commit.ends, {}))},
+        )  # fmt: skip
 
     def compact(self, expire_days: float | None, grace_seconds: float) -> dict[str, Any]:
         """Delete old days, merge small files, vacuum: all by Delta itself."""
@@ -102,17 +87,50 @@ class Delta:
         return {**facts, "removed": len(removed)}
 
 
+def append(
+    uri: str,
+    shape: pa.Schema,
+    actions: Sequence[AddAction],
+    *,
+    transaction: tuple[str, int],
+    partitions: Sequence[str] = (),
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Add files to a table in one commit; make the table, or columns that it has not, first."""
+    properties = CommitProperties(
+        custom_metadata=dict(facts or {}), app_transactions=[Transaction(*transaction)]
+    )
+    schema = Schema.from_arrow(shape)
+    if not DeltaTable.is_deltatable(uri):
+        create_table_with_add_actions(
+            uri, schema, list(actions), mode="error", partition_by=list(partitions),
+            commit_properties=properties,
+        )  # fmt: skip
+        return
+    table = DeltaTable(uri)
+    known = {field.name for field in table.schema().fields}
+    missing = [field for field in schema.fields if field.name not in known]
+    if missing:
+        table.alter.add_columns(missing)
+        table = DeltaTable(uri)
+    table.create_write_transaction(
+        list(actions), "append", table.schema(), list(partitions), commit_properties=properties
+    )
+
+
+def add_action(
+    name: str, size: int, stats: Mapping[str, Any], values: Mapping[str, str] | None = None
+) -> AddAction:
+    """Describe a file that a commit adds."""
+    now_ms = int(time.time() * 1000)
+    path = urllib.parse.quote(name, safe="/=")
+    return AddAction(path, size, dict(values or {}), now_ms, True, json.dumps(stats))
+
+
 def _action(file: ArchivedFile) -> AddAction:
     lows, highs = _extremes(file)
     stats = {"numRecords": file.rows, "minValues": lows, "maxValues": highs, "nullCount": {}}
-    return AddAction(
-        urllib.parse.quote(file.name, safe="/="),
-        file.size,
-        {"topic": file.topic, "date": file.date},
-        int(time.time() * 1000),
-        True,
-        json.dumps(stats),
-    )
+    return add_action(file.name, file.size, stats, {"topic": file.topic, "date": file.date})
 
 
 def _extremes(file: ArchivedFile) -> tuple[dict[str, Any], dict[str, Any]]:

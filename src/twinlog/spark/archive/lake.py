@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -146,7 +146,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         query = done[0].query
         table = open_table(self.kind, self.place, self.settings)
         if table.last_batch(query) >= batchId:
-            remove(self.place, files)
+            remove(self.place, [file.name for file in files])
             return
         ends = self._chained(table.ends(), ranges)
         point("before-rename")
@@ -173,7 +173,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
             return
         table = open_table(self.kind, self.place, self.settings)
         if table.last_batch(done[0].query) < batchId:
-            remove(self.place, [file for message in done for file in message.files])
+            remove(self.place, [file.name for message in done for file in message.files])
 
 
 @contextlib.contextmanager
@@ -205,12 +205,12 @@ def publish(local: Path, place: str, name: str) -> None:
     )
 
 
-def remove(place: str, files: list[ArchivedFile]) -> None:
+def remove(place: str, names: Iterable[str]) -> None:
     """Remove files that no commit names."""
     target, root = open_place(place)
-    for file in files:
+    for name in names:
         with contextlib.suppress(FileNotFoundError):
-            target.delete_file(f"{root}/{file.name}")
+            target.delete_file(f"{root}/{name}")
 
 
 class LakeSink(DataSource):

@@ -46,7 +46,7 @@ def _check_count(
 ) -> None:
     lost = sum(skip.high - skip.low for skip in skipped)
     wanted = sum(r.rows for r in window) - lost
-    if count != wanted and not options.tags:
+    if count != wanted and not options.is_filtered:
         raise RecordCorruptError(
             "RECORD_CORRUPT", f"a window of {wanted} rows gave {count}: {window}"
         )

@@ -17,6 +17,7 @@ from twinlog.spark.options import EARLIEST, LATEST, SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.positions import look_up
 from twinlog.spark.plan.windows import Range
+from twinlog.spark.read.choice import Choice
 from twinlog.spark.read.transport import select_queues
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def read_archived(
     assert options.archive is not None
     root = Path(options.archive)
     wanted = {r[:3]: (r.low, r.high) for r in window.ranges}
-    own = ("topic", "broker", "queue_id", "queue_offset", *(["tags"] if options.tags else []))
+    choice = Choice(options)
+    own = ("topic", "broker", "queue_id", "queue_offset", *choice.archived_columns())
     needed = tuple(dict.fromkeys((*columns, *own)))
-    plain = replace(options, tags=())
+    plain = replace(options, tags=(), sql=None)
     found = [
         batch
         for file in Manifest(root).require().files()
@@ -68,10 +70,8 @@ def read_archived(
         )
     order = [(name, "ascending") for name in ("topic", "broker", "queue_id", "queue_offset")]
     rows = table.sort_by(order)
-    if options.tags:
-        import pyarrow.compute as pc
-
-        rows = rows.filter(pc.is_in(rows.column("tags"), pa.array(list(options.tags))))
+    if options.is_filtered:
+        rows = rows.filter(choice.archived(rows))
     yield from rows.select(list(columns)).to_batches(max_chunksize=options.batch_rows)
 
 
@@ -178,7 +178,8 @@ def read_file(
     """
     import pyarrow.parquet as pq  # only tasks need it, see source.py
 
-    needed = dict.fromkeys((*columns, *_filter_columns(options, part)))
+    choice = Choice(options)
+    needed = dict.fromkeys((*columns, *_filter_columns(choice, part)))
     count = 0
     try:
         source = pq.ParquetFile(part.path)
@@ -189,20 +190,18 @@ def read_file(
             )
         for batch in source.iter_batches(batch_size=options.batch_rows, columns=list(needed)):
             count += batch.num_rows
-            kept = _wanted(options, part, batch)
+            kept = _wanted(choice, part, batch)
             table = pa.Table.from_batches([kept]).select(list(columns)).cast(arrow_schema(columns))
             yield from table.to_batches()
     except (OSError, pa.ArrowInvalid) as error:
         raise ArchiveError("ARCHIVE_DAMAGED", f"{part.path}: {error}") from error
 
 
-def _filter_columns(options: SourceOptions, part: FilePart) -> list[str]:
+def _filter_columns(choice: Choice, part: FilePart) -> list[str]:
     names = ["broker", "queue_id", "queue_offset"] if _is_partial(part) else []
     if part.low_ms is not None or part.high_ms is not None:
         names.append("store_ts")
-    if options.tags:
-        names.append("tags")
-    return names
+    return [*names, *choice.archived_columns()]
 
 
 def _is_partial(part: FilePart) -> bool:
@@ -214,7 +213,7 @@ def _is_partial(part: FilePart) -> bool:
     return False
 
 
-def _wanted(options: SourceOptions, part: FilePart, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _wanted(choice: Choice, part: FilePart, batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
     keep: Any = None
@@ -233,8 +232,8 @@ def _wanted(options: SourceOptions, part: FilePart, batch: pa.RecordBatch) -> pa
         if part.high_ms is not None:
             inside &= times < part.high_ms
         keep = inside if keep is None else keep & inside
-    if options.tags:
-        tagged = pc.is_in(batch.column("tags"), pa.array(list(options.tags)))
-        tagged = tagged.to_numpy(zero_copy_only=False)
-        keep = tagged if keep is None else keep & tagged
+    chosen = choice.archived(batch)
+    if chosen is not None:
+        chosen = chosen.to_numpy(zero_copy_only=False)
+        keep = chosen if keep is None else keep & chosen
     return batch if keep is None else batch.filter(pa.array(keep))

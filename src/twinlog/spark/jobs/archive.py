@@ -20,6 +20,7 @@ from twinlog.spark.jobs.common import (
     follow_query,
     session_of,
     source_options,
+    watcher,
     with_parallelism,
 )
 from twinlog.spark.options import SourceOptions
@@ -29,7 +30,6 @@ from twinlog.spark.plan.positions import describe_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def archive(
@@ -67,7 +67,6 @@ def archive(
     target = _target(out, form, table or {}, checkpoint)
     source = with_start({"verifyCrc": "true", **source_options(options)}, target.ends())
     SourceOptions.parse(source)
-    before = target.rows()
     show = progress or Progress()
     with session_of(spark, "archive", master=master) as session:
         source = with_parallelism(source, session)
@@ -75,16 +74,9 @@ def archive(
         writer = writer.option("checkpointLocation", target.checkpoint)
         trigger_by = {"availableNow": True} if once else {"processingTime": trigger}
 
-        def watch(query: StreamingQuery) -> None:
-            last: Any = query.lastProgress
-            if last and show.stream is not None:
-                done = target.rows() - before
-                rate = done / max(0.001, time.monotonic() - begin)
-                show.show(f"archive: batch {last['batchId']}, {done} rows, {rate:.0f} per second")
-
         follow_query(
-            writer.queryName("twinlog archive").trigger(**trigger_by).start, watch,
-            seconds_max=seconds_max,
+            writer.queryName("twinlog archive").trigger(**trigger_by).start,
+            watcher("archive", show), seconds_max=seconds_max,
         )  # fmt: skip
         show.end()
     return Summary("archive", target.facts(), seconds=time.monotonic() - begin)
@@ -101,9 +93,6 @@ class _Parquet:
 
     def ends(self) -> Offsets:
         return self.manifest.ends() if self.manifest.exists() else {}
-
-    def rows(self) -> int:
-        return sum(batch.rows for batch in self.manifest.batches())
 
     def writer(self, session: SparkSession, source: dict[str, str]) -> Any:
         from twinlog.spark.archive.sink import ArchiveSink
@@ -139,9 +128,6 @@ class _Lake:
 
     def ends(self) -> Offsets:
         return self.table.ends()
-
-    def rows(self) -> int:
-        return self.table.rows()
 
     def writer(self, session: SparkSession, source: dict[str, str]) -> Any:
         from twinlog.spark.archive.lake import LakeSink

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from twinlog.spark.run.pace import Pace, time_text
 from twinlog.spark.run.session import local_session
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Progress:
     ) -> None:
         self.stream, self.now = stream, now
         self.last = -LINE_SECONDS
+        self.began = now()
         self.is_bar = bool(stream is not None and stream.isatty())
         self.has_bar = False
 
@@ -63,7 +65,7 @@ class Progress:
         """Show how far a job is."""
         if self.stream is None:
             return
-        share = f" {done}/{total}" if total else ""
+        share = f" {done}/{total}{self._estimate(done, total)}" if total else ""
         if self.is_bar:
             filled = BAR_WIDTH * done // total if total else 0
             bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]" if total else ""
@@ -73,6 +75,14 @@ class Progress:
             self.stream.write(f"{text}{share}\n")
             self.last = self.now()
         self.stream.flush()
+
+    def _estimate(self, done: int, total: int) -> str:
+        """Say how long the rest takes, from how long the part that is done took."""
+        if not 0 < done < total:
+            self.began = self.now() if done == 0 else self.began
+            return ""
+        left = (self.now() - self.began) * (total - done) / done
+        return f", about {time_text(left)} left"
 
     def end(self) -> None:
         """Leave the line of the bar."""
@@ -85,9 +95,11 @@ class Progress:
 def session_of(
     spark: SparkSession | None, job: str, *, master: str = "local[2]"
 ) -> Iterator[SparkSession]:
-    """Use the session given, or start one for this job and stop it."""
-    if spark is not None:
-        yield spark
+    """Use the session given, else that of the caller's program, else one for this job."""
+    from pyspark.sql import SparkSession as Sessions
+
+    if (running := spark or Sessions.getActiveSession()) is not None:
+        yield running
         return
     own = local_session(job, master=master)
     try:
@@ -153,6 +165,17 @@ def _watch(spark: SparkSession, progress: Progress, total: int, text: str) -> It
         thread.join()
         progress.show(text, total, total)
         progress.end()
+
+
+def watcher(job: str, progress: Progress) -> Callable[[StreamingQuery], None]:
+    """Return what shows the progress of a streaming query each time it is called."""
+    pace = Pace()
+
+    def watch(query: StreamingQuery) -> None:
+        if progress.stream is not None:
+            progress.show(f"{job}: {pace.text(query.lastProgress) or 'starting'}")
+
+    return watch
 
 
 def follow_query(

@@ -22,6 +22,7 @@ from twinlog.spark.jobs.common import (
     follow_query,
     session_of,
     source_options,
+    watcher,
     with_parallelism,
 )
 from twinlog.spark.jobs.mirror_queues import (
@@ -99,7 +100,7 @@ def mirror(
         writer = writer.option("checkpointLocation", str(checkpoint))
         by: dict[str, Any] = {"availableNow": True} if once else {"processingTime": trigger}
         start = writer.trigger(**by).start
-        query = follow_query(start, lambda _: show.show("mirror: copying"))
+        query = follow_query(start, watcher("mirror", show))
         copied = sum(part["numInputRows"] for part in query.recentProgress)
         facts: dict[str, Any] = {"rows": copied, "to_topic": to_topic}
         facts["checkpoint"] = str(checkpoint)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from twinlog.admin.client import Admin
 from twinlog.admin.topics import create_topic
 from twinlog.client.errors import TopicNotFoundError
+from twinlog.message.properties import ORIGIN_PLACE
 from twinlog.spark.errors import OptionError, UnreachableError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.read.rows import open_transport
 from twinlog.spark.read.transport import select_queues
-from twinlog.spark.write.encode import ORIGIN_PLACE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

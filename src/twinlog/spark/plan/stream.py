@@ -204,10 +204,23 @@ class StreamPlanner:
         if end == begin or (limited and not fresh and self._must_wait(begin, end)):
             return dict(start)
         self.waiting_since = None
-        answering = {key: number for key, number in end.items() if key in found.bounds}
         known = {name: mark for name, mark in marks.items() if any(k[1] == name for k in end)}
         cuts = self._cuts(begin, end, found)
-        return to_json(end, {**known, **self.transport.marks(answering)}, cuts)
+        return to_json(end, self._marks(known, begin, end, found), cuts)
+
+    def _marks(
+        self, known: dict[str, Any], begin: Offsets, end: Offsets, found: Heads
+    ) -> dict[str, Any]:
+        """Mark the furthest records: of the queues that have moved, for the others are marked."""
+        moved = {
+            key: number
+            for key, number in end.items()
+            if key in found.bounds and number > begin.get(key, -1)
+        }
+        for name, mark in self.transport.marks(moved).items():
+            if name not in known or int(mark["last"]) >= int(known[name]["last"]):
+                known[name] = mark
+        return known
 
     def _cuts(self, begin: Offsets, end: Offsets, found: Heads) -> dict[str, Any]:
         """Choose how the batch is cut, as `partitions` will see it."""

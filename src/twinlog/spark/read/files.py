@@ -31,6 +31,7 @@ from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.windows import Limits, Range, by_queue, find_cuts, windows
 from twinlog.spark.read import key_index
+from twinlog.spark.read.choice import Choice
 from twinlog.spark.read.store_view import ENTRY, LogView, QueueView, StoreView
 from twinlog.spark.read.transport import (
     ADVICE,
@@ -242,7 +243,7 @@ class WindowReader:
         self, store: StoreView, options: SourceOptions, broker: str, policy: LossPolicy
     ) -> None:
         self.store, self.options, self.broker, self.policy = store, options, broker, policy
-        self.tags = set(options.tags)
+        self.choice = Choice(options)
         self.tag_codes = np.array(sorted(jhash(tag) for tag in options.tags), np.int64)
 
     def batches(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -252,19 +253,14 @@ class WindowReader:
             DataLossError: rows of the window are gone.
             RecordCorruptError: a record is not what the queue says.
         """
-        wanted = columns if not self.tags or "tags" in columns else (*columns, "tags")
-        decoder = Decoder(wanted, self.broker, self.options.decompress)
+        choice = self.choice
+        decoder = Decoder(choice.needed(columns), self.broker, self.options.decompress)
         rows = _Rows.collect(self._present(window), self.store)
-        if self.tags:
+        if choice.tags:
             rows = rows.with_tags(self.tag_codes)
         for layout in self._layouts(rows):
-            batch = decoder.batch(layout)
-            if self.tags:
-                import pyarrow.compute as pc
-
-                keep = pc.is_in(batch.column("tags"), pa.array(sorted(self.tags)))
-                batch = batch.filter(keep).select(list(columns))
-            yield batch
+            if len(matching := choice.matching(layout)):
+                yield choice.chosen(decoder.batch(matching), columns)
 
     def _present(self, window: Window) -> list[Range]:
         """Apply the loss rule to the parts of a window that retention has taken."""

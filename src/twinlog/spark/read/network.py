@@ -1,7 +1,7 @@
 """The `broker` transport: the same rows pulled over the network, from whichever replica answers.
 
-Corresponds to RocketMQ's pull protocol, a broker's default of which is 32 messages an answer, so
-many pulls are kept in flight and their answers are joined before they are decoded. A read goes to
+Corresponds to RocketMQ's pull protocol. Many pulls are kept in flight and their answers are joined
+before they are decoded: Apache's brokers answer with 32 messages at most. A read goes to
 the master and, when that cannot be reached, to a slave of the same name; offsets stay valid because
 a replica's log is the same log.
 """
@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twinlog.client.errors import (
     BrokerError,
@@ -46,8 +45,9 @@ from twinlog.client.net.routes import ReadAddress
 from twinlog.client.queues import MessageQueue
 from twinlog.client.settings import resolve
 from twinlog.message.crc import crc32
-from twinlog.message.layout import PHYSICAL_OFFSET_AT, PLACE_SIZE
+from twinlog.message.layout import PHYSICAL_OFFSET_AT, PLACE_SIZE, QUEUE_OFFSET_AT
 from twinlog.message.names import TOOLS_GROUP
+from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.spark.decode.records import (
     HEX_BYTES,
@@ -70,17 +70,22 @@ from twinlog.spark.errors import (
 from twinlog.spark.options import SourceOptions, parse_bool, parse_count
 from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
 from twinlog.spark.plan.windows import Range, by_queue, split_rows
+from twinlog.spark.read.choice import Choice
 from twinlog.spark.read.store_view import HEADER_BYTES
 from twinlog.spark.read.survey import Survey
 from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window, queue_tasks
 
 log = logging.getLogger("twinlog.spark")
-CHUNK = 256  # queue offsets asked for by one worker at a time
-IN_FLIGHT = 16
+# Queue offsets asked for by one worker at a time: first few, then by the size that they turn out
+# to have. 2,048 where the broker leaves out what does not match.
+CHUNK_FIRST, CHUNK_MOST, CHOSEN_MOST = 64, 1024, 2048
+CHUNK_BYTES = 1 << 20
+IN_FLIGHT = 8
 ROWS_PER_TASK_MIN, ROWS_PER_TASK_MAX = 20_000, 500_000
 RETRY_MS_MAX = 1000
 T = TypeVar("T")
 Piece = tuple[int, int, list[bytes]]  # offsets [low, high) and the bytes of their records
+Fetch = Callable[[Range, int, int], Coroutine[Any, Any, list[Piece]]]
 
 
 def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
@@ -103,6 +108,8 @@ class BrokerTransport:
         self.options = options
         self.patience_ms = patience_ms  # how long a read waits for a cluster that is down
         self.policy = LossPolicy(options.fail_on_data_loss)
+        self.choice = Choice(options)
+        self.filters_rows: dict[str, bool] = {}  # brokers that were asked to by properties
         raw = options.raw
         self.retries = parse_count("fetchRetries", raw.get("fetchRetries", "3"), least=0)
         self.retry_ms = parse_count("fetchRetryMs", raw.get("fetchRetryMs", "200"))
@@ -149,8 +156,8 @@ class BrokerTransport:
             self.loop.close()
 
     def queues(self) -> list[QueueKey]:
-        """Return the queues of the topics that the options may mean."""
-        return self._run(self.survey.queues())
+        """Return the queues of the topics that the options may mean, on every broker there is."""
+        return self._run(self.survey.all_queues())
 
     def bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return first and end offset of queues."""
@@ -305,47 +312,43 @@ class BrokerTransport:
 
     def read(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a window, each queue in its order."""
-        wanted = columns
-        if self.options.tags and "tags" not in columns:
-            wanted = (*columns, "tags")
+        wanted = self.choice.needed(columns)
         self._run(self._know({r.topic for r in window}))
         for r in window:
             decoder = Decoder(wanted, r.broker, self.options.decompress)
             answers = self._answers(r)
             try:
                 while (part := self._run(_next(answers))) is not None:
-                    yield self._decode(r, *part, decoder, columns)
+                    if len(layout := self._rows(r, *part)):
+                        yield self.choice.chosen(decoder.batch(layout), columns)
             finally:
                 self._run(answers.aclose())
 
-    def _decode(
-        self, r: Range, low: int, high: int, body: bytes, decoder: Decoder, columns: tuple[str, ...]
-    ) -> pa.RecordBatch:
+    def _rows(self, r: Range, low: int, high: int, body: bytes, is_whole: bool) -> Layout:
+        """Check the records of [low, high), all of them or those that the broker has chosen."""
         data = LogSlice.over(body, 0)
         starts = np.array(chain(data), np.int64)
-        if len(starts) != high - low:
+        if is_whole and len(starts) != high - low:
             raise DataLossError(
                 "OFFSET_AHEAD",
                 f"{r.topic} broker {r.broker} queue {r.queue_id}: offsets {low} to {high} gave "
                 f"{len(starts)} messages",
             )
-        layout = self._checked(r, low, data, starts)
+        numbers = np.arange(low, low + len(starts), dtype=np.int64)
+        if not is_whole:
+            numbers = data.ints(">i8", starts + QUEUE_OFFSET_AT)  # compared when they came
+        layout = self._checked(r, numbers, data, starts)
         if self.options.verify_crc and (wrong := bad_crcs(layout)).any():
             for row in np.flatnonzero(wrong).tolist():
                 number = int(layout.heads["queue_offset"][row])
                 place = (r.topic, r.broker, r.queue_id, number, number + 1)
                 self.policy.lost(Skip(*place, "CRC_MISMATCH the body is damaged"), ADVICE)
             layout = layout.rows(~wrong)
-        batch = decoder.batch(layout)
-        if not self.options.tags:
-            return batch
-        keep = pc.is_in(batch.column("tags"), pa.array(list(self.options.tags)))
-        return batch.filter(keep).select(list(columns))
+        return self.choice.matching(layout)
 
-    def _checked(self, r: Range, low: int, data: LogSlice, starts: I64) -> Layout:
+    def _checked(self, r: Range, numbers: I64, data: LogSlice, starts: I64) -> Layout:
         """Check records against what was asked for; leave bad ones out if the policy says so."""
         ids = np.full(len(starts), r.queue_id, np.int64)
-        numbers = np.arange(low, low + len(starts), dtype=np.int64)
         with contextlib.suppress(RecordCorruptError):
             return lay_out(data, starts, Expected(queue_ids=ids, queue_offsets=numbers))
         good = np.ones(len(starts), bool)
@@ -360,7 +363,7 @@ class BrokerTransport:
                 )
             except RecordCorruptError as error:
                 good[row] = False
-                self._corrupt(r, low + row, error.message)
+                self._corrupt(r, int(numbers[row]), error.message)
         kept = Expected(queue_ids=ids[good], queue_offsets=numbers[good])
         return lay_out(data, starts[good], kept)
 
@@ -368,21 +371,46 @@ class BrokerTransport:
         place = (r.topic, r.broker, r.queue_id, number, number + 1)
         self.policy.lost(Skip(*place, f"RECORD_CORRUPT {what}"), ADVICE)
 
-    async def _answers(self, r: Range) -> AsyncGenerator[tuple[int, int, bytes], None]:
+    async def _answers(self, r: Range) -> AsyncGenerator[tuple[int, int, bytes, bool], None]:
+        """Yield the records of stretches in order: (low, high, bytes, whether all are there)."""
+        wanted = await self._asked_of(r)
+        fetch = functools.partial(self._matching, wanted=wanted) if wanted else self._chunk
+        # An answer with matches only reaches beyond a narrow chunk, into that of the next one.
+        first, most = (CHOSEN_MOST, CHOSEN_MOST) if wanted else (CHUNK_FIRST, CHUNK_MOST)
+        async for low, high, body in self._stretches(r, fetch, first, most):
+            yield low, high, body, wanted is None
+
+    async def _asked_of(self, r: Range) -> SubscriptionData | None:
+        """Return what the broker chooses by; None when it cannot and all is asked for."""
+        wanted = self.choice.subscription(r.topic)
+        if wanted is None or wanted.is_tag_type:
+            return wanted
+        if r.broker not in self.filters_rows:
+            queue = MessageQueue(r.topic, r.broker, r.queue_id)
+            answer = await self._pull(queue, r.low, 1, wanted)
+            self.filters_rows[r.broker] = not _refuses_filter(answer)
+            if _refuses_filter(answer):
+                log.warning("%s; all messages are asked for and filtered here", answer.remark)
+        return wanted if self.filters_rows[r.broker] else None
+
+    async def _stretches(
+        self, r: Range, fetch: Fetch, first_width: int, most: int
+    ) -> AsyncGenerator[tuple[int, int, bytes], None]:
         """Yield (low, high, records) in order, with many chunks under way at once."""
-        begins = iter(range(r.low, r.high, CHUNK))
         pending: list[asyncio.Task[list[Piece]]] = []
+        begin, width = r.low, first_width
         low, held, rows, size = r.low, [b""], 0, 0
         try:
             while True:
-                for begin in begins:
-                    work = self._chunk(r, begin, min(begin + CHUNK, r.high))
+                while begin < r.high and len(pending) < IN_FLIGHT:
+                    work = fetch(r, begin, min(begin + width, r.high))
                     pending.append(self.loop.create_task(work))
-                    if len(pending) >= IN_FLIGHT:
-                        break
+                    begin += width
                 if not pending:
                     break
-                for first, end, bodies in await pending.pop(0):
+                pieces = await pending.pop(0)
+                width = _width(pieces, most)
+                for first, end, bodies in pieces:
                     if first != low + rows:
                         if rows:
                             yield low, low + rows, b"".join(held)
@@ -417,11 +445,37 @@ class BrokerTransport:
             bodies = []
         return [piece for piece in [*pieces, (first, at, bodies)] if piece[2]]
 
+    async def _matching(
+        self, r: Range, low: int, high: int, wanted: SubscriptionData
+    ) -> list[Piece]:
+        """Fetch those of the offsets [low, high) that the broker chooses."""
+        queue = MessageQueue(r.topic, r.broker, r.queue_id)
+        pieces: list[Piece] = []
+        at = low
+        while at < high:
+            answer = await self._pull(queue, at, high - at, wanted)
+            end = _examined(answer, at)
+            if end is None:
+                at = self._gap(r, at, high, answer)
+                continue
+            stop = min(end, high)
+            body = _chosen_below(stop, at, answer.body)
+            if body is None:  # a damaged record is named by reading one after the other
+                pieces += await self._chunk(r, at, stop)
+            else:
+                pieces.append((at, stop, [body]))
+            at = stop
+        return pieces
+
     def _gap(self, r: Range, at: int, high: int, answer: Any) -> int:
         """Apply the loss rule to an answer without a readable record; return where to go on."""
         if is_damaged(answer):
-            self._corrupt(r, at, str(answer.remark))
-            return at + 1
+            # With a filter it may come behind others that were looked at and left out.
+            after = answer.code != ResponseCode.SYSTEM_ERROR
+            number: int = max(at, int(answer.ext().get("nextBeginOffset", at)) - after)
+            if number < high:
+                self._corrupt(r, number, str(answer.remark))
+            return number + 1
         if answer.body:
             head = bytes(answer.body[:HEX_BYTES]).hex()
             self._corrupt(r, at, f"no record begins where it should; bytes there: {head}")
@@ -438,14 +492,21 @@ class BrokerTransport:
         self.policy.lost(Skip(r.topic, r.broker, r.queue_id, at, end, reason), ADVICE)
         return end
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> Any:
-        """Pull once, from the other replica when one cannot be reached or is behind."""
+    async def _pull(
+        self, queue: MessageQueue, offset: int, count: int, wanted: SubscriptionData | None = None
+    ) -> Any:
+        """Pull once, from the other replica when one cannot be reached or is behind.
+
+        A master is waited for as well: one that has just been elected shows what it has only when
+        it knows that to be confirmed, and somebody has seen `offset` before.
+        """
         last: Exception | None = None
+        short: Any = None
         deadline = self.loop.time() + self.patience_ms / 1000
         for attempt in itertools.count():
             request = calls.pull_command(
-                queue, offset, group=TOOLS_GROUP, count_max=count, suspend_ms=0, subscription=None,
-                posts_subscription=True, commit_offset=None,
+                queue, offset, group=TOOLS_GROUP, count_max=count, suspend_ms=0,
+                subscription=wanted, posts_subscription=True, commit_offset=None,
             )  # fmt: skip
             target: ReadAddress | None = None
             try:
@@ -458,8 +519,15 @@ class BrokerTransport:
                 last = error
             else:
                 ext = answer.ext() if answer.code in PULL_CODES else {}
-                behind = target.is_slave and int(ext.get("maxOffset", 0)) <= offset
+                behind = bool(ext) and int(ext.get("maxOffset", 0)) <= offset
+                short = answer if behind and not target.is_slave else None
                 if (answer.code in PULL_CODES and not behind) or is_damaged(answer):
+                    return answer
+                if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+                    raise OptionError(
+                        "BAD_OPTION", f"option sql: {target.address}: {answer.remark}"
+                    )
+                if _refuses_filter(answer):
                     return answer
                 last = ClientError(
                     f"{target.address}: code {answer.code} {answer.remark or 'it is behind'}"
@@ -470,6 +538,8 @@ class BrokerTransport:
                 with contextlib.suppress(ClientError):  # the replicas may have other addresses
                     await self.client.refresh_route(queue.topic)
             await asyncio.sleep(min(self.retry_ms * (attempt + 1), RETRY_MS_MAX) / 1000)
+        if short is not None:
+            return short
         raise UnreachableError(
             "BROKER_UNREACHABLE",
             f"no replica of {queue.broker_name} gave {queue.topic} queue {queue.queue_id} offset "
@@ -477,6 +547,7 @@ class BrokerTransport:
         )
 
 
+NO_MATCH = "NO_MATCHED_MESSAGE"  # the status, which brokers give as the remark
 PULL_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -492,6 +563,50 @@ def is_damaged(answer: Any) -> bool:
     """
     refusals = (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_RETRY_IMMEDIATELY)
     return answer.code in refusals and "is damaged" in (answer.remark or "")
+
+
+def _refuses_filter(answer: Any) -> bool:
+    """Say whether a broker does not filter by properties (`enablePropertyFilter=false`)."""
+    is_error = answer.code == ResponseCode.SYSTEM_ERROR
+    return is_error and "does not support consumer to filter" in (answer.remark or "")
+
+
+def _examined(answer: Any, at: int) -> int | None:
+    """Return how far a broker has looked for matches from `at`; None when it has not."""
+    ext = answer.ext()
+    if is_damaged(answer) or answer.code not in PULL_CODES or int(ext.get("minOffset", 0)) > at:
+        return None
+    end = int(ext.get("nextBeginOffset", at))
+    is_nothing = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    if is_nothing and answer.remark == NO_MATCH:
+        return end if end > at else None
+    return end if answer.code == ResponseCode.SUCCESS and end > at else None
+
+
+def _chosen_below(high: int, low: int, body: Any) -> bytes | None:
+    """Return the records of an answer below `high`: a broker looks as far as it likes.
+
+    None where they are not one record after the other from `low` on.
+    """
+    if not body:
+        return b""
+    count, size = _readable(body)
+    if size != len(body):
+        return None
+    data = LogSlice.over(body, 0)
+    starts = np.array(chain(data), np.int64)
+    numbers = data.ints(">i8", starts + QUEUE_OFFSET_AT)
+    if numbers[0] < low or (np.diff(numbers) <= 0).any():
+        return None
+    kept = int(np.searchsorted(numbers, high))
+    return bytes(body[: int(starts[kept]) if kept < count else size])
+
+
+def _width(pieces: Sequence[Piece], most: int) -> int:
+    """Return how many offsets to ask for at once, by the size of those that came."""
+    rows = sum(high - low for low, high, _ in pieces)
+    size = sum(len(body) for _, _, bodies in pieces for body in bodies)
+    return max(1, min(most, CHUNK_BYTES * rows // size)) if size else most
 
 
 def _readable(body: Any) -> tuple[int, int]:

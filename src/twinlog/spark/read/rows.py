@@ -18,6 +18,7 @@ from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, SourceOptions
 from twinlog.spark.plan.positions import ranges_between, resolve_end, resolve_start
 from twinlog.spark.plan.pushdown import Pushed
+from twinlog.spark.read.choice import check_choice
 from twinlog.spark.read.files import StoreTransport
 from twinlog.spark.read.transport import LossPolicy, Skip, Transport, select_queues
 
@@ -28,6 +29,7 @@ def open_transport(options: SourceOptions, *, patience_ms: int = 0) -> Transport
     Raises:
         OptionError: only an archive is named, which has no live part.
     """
+    check_choice(options)
     if options.path is not None:
         return StoreTransport(options)
     if options.name_server is not None:
@@ -56,6 +58,7 @@ def open_stream(options: SourceOptions, *, patience_ms: int = 0) -> Transport:
 
 def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
     """Plan a batch read: windows of the log, and files of the archive before them."""
+    check_choice(options)
     parts: list[Any] = []
     archived = None
     if options.archive is not None:

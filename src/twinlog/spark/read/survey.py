@@ -1,13 +1,15 @@
 """A look at the queues of a cluster: which there are, where they begin and end, who is silent.
 
-One request for each topic and broker, whatever the number of queues. A queue is gone only when a
-living master says so; a name server that has just started knows of no topic, and a broker that is
-down is in no route.
+One request for each topic and broker, whatever the number of queues. Routes change seldom: a stream
+that goes on asks for them every other second, and at once after somebody was silent. A queue is
+gone only when a living master says so; a name server that has just started knows of no topic, and a
+broker that is down is in no route.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -20,22 +22,32 @@ from twinlog.client.errors import (
     ClientError,
     NameServerUnreachableError,
     NoBrokerError,
+    NotANameServerError,
     TopicNotFoundError,
     TransportError,
 )
 from twinlog.client.net import calls
+from twinlog.client.net.answers import body_as
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.message.layout import PHYSICAL_OFFSET_AT
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import TopicList
+from twinlog.remoting.bodies.controller import UNREGISTERED, Events
 from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.headers.controller import EventsRequestHeader
+from twinlog.runtime.event_journal import event_time
 from twinlog.spark.decode.records import LogSlice, chain
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import QueueKey
 from twinlog.spark.read.transport import Heads, select_queues
 
+log = logging.getLogger("twinlog.spark")
 TAIL_ROWS = 32  # looked at at once for the end of what is confirmed; a broker gives no more
 NAME_SERVER = "name server"
+ROUTE_EVENTS = ("broker-registered", "broker-moved", "master-changed", "broker-left")
+ROUTES_SECONDS = 2.0
+ROUTES_AT_ONCE = 64
 Pull = Callable[[MessageQueue, int, int], Awaitable[Any]]
 Bounds = dict[QueueKey, tuple[int, int]]
 
@@ -45,6 +57,9 @@ class Survey:
 
     def __init__(self, client: ClientInstance, options: SourceOptions, pull: Pull) -> None:
         self.client, self.options, self.pull = client, options, pull
+        self._present: list[QueueKey] = []  # the queues of the routes, as of `_present_at`
+        self._present_at = float("-inf")
+        self._sure: dict[QueueKey, tuple[str, int]] = {}  # confirmed ends, and who said so
 
     async def queues(self) -> list[QueueKey]:
         """Return the queues of the topics that the options may mean, as the routes have them."""
@@ -53,22 +68,66 @@ class Survey:
             answer = await self.client.ask_name_servers(
                 RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, action="list of topics"
             )
-            names = fastjson.loads(answer.body).get("topicList") or ()
-        found: list[QueueKey] = []
-        for name in sorted(names):
-            try:
-                route = await self.client.refresh_route(name)
-            except TopicNotFoundError:
-                continue  # never there, or deleted since the list was made
-            found += [(q.topic, q.broker_name, q.queue_id) for q in route.read_queues(name)]
+            names = body_as(answer, TopicList).topic_list
+        ordered, found = sorted(names), []
+        for begin in range(0, len(ordered), ROUTES_AT_ONCE):
+            some = ordered[begin : begin + ROUTES_AT_ONCE]
+            for queues in await asyncio.gather(*map(self._queues_of, some)):
+                found += queues
         return found
+
+    async def all_queues(self) -> list[QueueKey]:
+        """Return the same for a read that has only this look: nothing may be away unnoticed.
+
+        Raises:
+            NoBrokerError: there is no broker, or one that was in the route has left it; with
+                failOnDataLoss=false the latter is only told.
+        """
+        found = await self.queues()
+        living = await self.client.cluster_brokers()
+        if not living:
+            raise NoBrokerError("the name server knows no broker")
+        away = away_brokers(await self._events(), living, self.options.outage_ms)
+        if away:
+            text = "; ".join(f"broker {name} is away: {why}" for name, why in away.items())
+            if self.options.fail_on_data_loss:
+                raise NoBrokerError(
+                    f"{text}. Wait until it is back, or set failOnDataLoss=false to read without it"
+                )
+            log.warning("read without its messages: %s", text)
+        return found
+
+    async def _events(self) -> list[dict[str, Any]]:
+        """Ask who came into the route and who left it; Apache's name servers do not know."""
+        try:
+            answer = await self.client.ask_name_servers(
+                RequestCode.TWINLOG_EVENTS, EventsRequestHeader(), action="events"
+            )
+        except (BrokerError, NotANameServerError):
+            return []
+        return body_as(answer, Events).events
+
+    async def _queues_of(self, topic: str) -> list[QueueKey]:
+        try:
+            route = await self.client.refresh_route(topic)
+        except TopicNotFoundError:
+            return []  # never there, or deleted since the list was made
+        return [(q.topic, q.broker_name, q.queue_id) for q in route.read_queues(topic)]
+
+    async def _recent_queues(self, known: Collection[QueueKey]) -> list[QueueKey]:
+        """Return the queues of the routes; where a stream goes on they may be a moment old."""
+        now = asyncio.get_running_loop().time()
+        if not known or not self._present or now - self._present_at >= ROUTES_SECONDS:
+            self._present = await self.queues()
+            self._present_at = now
+        return self._present
 
     async def heads(self, known: Collection[QueueKey]) -> Heads:
         """Look at the queues that the options ask for, and at those that are known already."""
         silent: dict[str, str] = {}
         chosen: list[QueueKey] = []
         try:
-            present = await self.queues()
+            present = await self._recent_queues(known)
             if not present and not await self.client.cluster_brokers():
                 raise NoBrokerError("it knows no broker yet")
             chosen = select_queues(self.options, present, known)
@@ -80,6 +139,8 @@ class Survey:
         # A broker that registers a topic with fewer queues says itself that the others are gone.
         gone = {key for key in missing if key[:2] in places}
         bounds, more, quiet = await self._ask({*chosen, *known} - gone)
+        if silent or quiet or more:
+            self._present = []
         return Heads(bounds, frozenset(gone | more), {**silent, **quiet})
 
     async def bounds(self, keys: Sequence[QueueKey]) -> Bounds:
@@ -143,8 +204,11 @@ class Survey:
         limits = {name: await self._confirmed(name) for name in {key[1] for key in bounds}}
         found = {}
         for key, (low, high) in bounds.items():
-            limit = limits[key[1]]
-            end = high if limit is None else await self._confirmed_end(key, low, high, limit)
+            address, limit = limits[key[1]]
+            end = high
+            if limit is not None and self._sure.get(key) != (address, high):
+                end = await self._confirmed_end(key, low, high, limit)
+                self._sure[key] = (address, end)
             found[key] = (low, end)
         return found
 
@@ -176,24 +240,49 @@ class Survey:
                 break
         return at - low
 
-    async def _confirmed(self, broker: str) -> int | None:
+    async def _confirmed(self, broker: str) -> tuple[str, int | None]:
         """Ask a SYNC_MASTER of ours how far its replicas are; None where that has no answer."""
         target = calls.readable(self.client, broker, 0)
         if target.is_slave:
-            return None  # what a slave has is on two machines
+            return target.address, None  # what a slave has is on two machines
         try:
             answer = await self.client.transport.call(
                 target.address, RequestCode.GET_BROKER_HA_STATUS, {},
                 timeout_ms=self.client.settings.request_timeout_ms, action="confirmed offset",
             )  # fmt: skip
         except BrokerError:
-            return None  # Apache's 4.9 does not know the request
+            return target.address, None  # Apache's 4.9 does not know the request
         except TransportError as error:
             self.client.connection_failed(target.address, error)
-            return None
+            return target.address, None
         own = fastjson.loads(answer.body).get("twinlog") or {}
         confirmed = int(own.get("confirmedOffset") or 0)
-        return confirmed if own.get("role") == "SYNC_MASTER" and confirmed > 0 else None
+        is_told = own.get("role") == "SYNC_MASTER" and confirmed > 0
+        # What was there when the ends were asked for is confirmed where nothing is under way.
+        is_behind = confirmed < int((own.get("marks") or {}).get("appended") or confirmed + 1)
+        return target.address, confirmed if is_told and is_behind else None
+
+
+def away_brokers(
+    events: Iterable[dict[str, Any]], living: Collection[str], recent_ms: int
+) -> dict[str, str]:
+    """Return the brokers that a name server had in its route and has no longer, and why.
+
+    One that said goodbye long ago is not missed. `events` are the oldest first, the newest of all
+    tells the time: clocks of other machines do not count.
+    """
+    last: dict[str, dict[str, Any]] = {}
+    now = 0
+    for event in events:
+        now = max(now, event_time(event))
+        if event.get("event") in ROUTE_EVENTS and isinstance(event.get("group"), str):
+            last[event["group"]] = event
+    found = {}
+    for name in sorted(last.keys() - set(living)):
+        reason = str(last[name].get("reason") or "it has not registered again")
+        if reason != UNREGISTERED or now - event_time(last[name]) < recent_ms:
+            found[name] = reason
+    return found
 
 
 def _by_place(keys: Iterable[QueueKey]) -> dict[tuple[str, str], list[int]]:

@@ -1,6 +1,6 @@
 """The pipeline as one archive that workers elsewhere need nothing else but Python for.
 
-    twinlog-env.tar.gz: twinlog/ pyspark_twinlog/ pyarrow/ numpy/ ... side by side
+    twinlog-env.tar.gz: twinlog/ pyspark_twinlog*/ pyarrow/ numpy/ ... side by side
 
 Spark unpacks it next to each executor (`spark.archives`) and PYTHONPATH names that directory. Their
 Python must be of the same minor version and platform as this one, because of the compiled parts.
@@ -21,7 +21,7 @@ NAME = "twinlog_env"
 # Needed, and taken along where they are installed.
 PACKAGES = ("msgspec", "numpy", "pyarrow", "typing_extensions", "lark", "javaproperties")
 OPTIONAL = ("isal", "lz4", "zstandard", "fastavro", "protobuf")
-OWN = ("twinlog", "pyspark_twinlog")
+OWN = ("twinlog", "pyspark_twinlog", "pyspark_twinlog_delta")
 LEFT_OUT = ("__pycache__", "tests", "include", ".pyx", ".c", ".cpp", ".h", ".pxd", ".a")
 
 

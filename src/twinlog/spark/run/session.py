@@ -13,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinlog.spark.errors import PipelineError
+from twinlog.spark.run.home import installed_pyspark
 from twinlog.spark.run.pack import packed, settings_of
 
 if TYPE_CHECKING:
@@ -171,7 +173,8 @@ def local_session(
         quiet = {**quiet, **LOOPBACK}
     for key, value in {**quiet, **(conf or {}), **_settings}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with nullcontext() if is_elsewhere(master) else installed_pyspark():
+        session = builder.getOrCreate()
     if not is_remote and not master.startswith(CONNECT):
         session.sparkContext.setLogLevel("ERROR")
         _choose_checkpoint_files(session)

@@ -25,11 +25,11 @@ from twinlog.message.ids import ID_COUNTERS, UniqueIdGenerator
 from twinlog.message.layout import MEMBER_HEAD_SIZE, MEMBER_SIZE_MIN, PROPERTIES_LENGTH_SIZE
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.once import ONCE_NAME
+from twinlog.message.properties import ORIGIN_PLACE
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 
 ORIGIN_BORN_TIME: Final = "ORIGIN_BORN_TIME"  # ms; the broker's own field is the time of this send
 ORIGIN_UNIQ_KEY: Final = "ORIGIN_UNIQ_KEY"
-ORIGIN_PLACE: Final = "ORIGIN_PLACE"  # broker,queue,offset of the message that was copied
 ORIGINS = (("born_ts", ORIGIN_BORN_TIME), ("msg_id", ORIGIN_UNIQ_KEY), ("origin", ORIGIN_PLACE))
 BODY_SIZE_MAX: Final = 4096  # From here on the client compresses.
 _MARK_SIZE_MAX: Final = 400

@@ -31,12 +31,12 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import RESERVED_PROPERTIES
 from twinlog.client.producer.column_producer import ColumnProducer
+from twinlog.message.properties import ORIGIN_PLACE
 from twinlog.spark.errors import NotFoundError, PipelineError, UnreachableError
 from twinlog.spark.options import bad
 from twinlog.spark.run import faults
 from twinlog.spark.write.encode import (
     ORIGIN_BORN_TIME,
-    ORIGIN_PLACE,
     ORIGIN_UNIQ_KEY,
     Chunk,
     Prepared,
