@@ -5,6 +5,7 @@ A mutant is anchored by the name of a function, as in `anchors.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -19,6 +20,14 @@ class Mutant:
     new: str
     world: str = "pair"
     dialect: str = "classic"
+    also: Mutant | None = None
+    """What has to be broken as well, because it stands in for the first."""
+
+    @property
+    def edits(self) -> Iterator[Mutant]:
+        yield self
+        if self.also is not None:
+            yield from self.also.edits
 
 
 PAIR_MUTANTS = (

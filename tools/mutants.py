@@ -2,18 +2,21 @@
 
 Each mutant is applied to a copy of the source; seeds of its world run on it until one fails that
 holds on the code as it is. A mutant that survives all seeds means that the simulation is not good
-enough.
+enough. Which seed noticed which broken rule of a controlled group is kept in `swarm_noticed.json`:
+`--recorded` runs only those, and a search adds what it finds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,6 +26,7 @@ from mutant_list import GROUP_MUTANTS, PAIR_MUTANTS, Mutant
 from swarm_mutants import SWARM_MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
+NOTICED = Path(__file__).with_name("swarm_noticed.json")
 
 _RUN = """
 import sys
@@ -45,8 +49,9 @@ for seed in range(first, first + count):
 def mutate(mutant: Mutant, source: Path, directory: Path) -> Path:
     """A copy of the source with the mutant in it."""
     shutil.copytree(source / "twinlog", directory / "twinlog")
-    path = directory / "twinlog" / mutant.file
-    path.write_text(with_fault(path.read_text(), mutant.function, mutant.old, mutant.new))
+    for edit in mutant.edits:
+        path = directory / "twinlog" / edit.file
+        path.write_text(with_fault(path.read_text(), edit.function, edit.old, edit.new))
     return directory
 
 
@@ -100,6 +105,8 @@ def report(mutant: Mutant, source: Path, seeds: range, without: list[str]) -> bo
     """Run one, say what became of it; whether it was caught."""
     started = time.monotonic()
     seed, text = run_mutant(mutant, source, seeds, without)
+    if seed is not None and mutant.world == "swarm":
+        note(mutant, seed)
     kind = f"{mutant.world} {mutant.dialect}"
     if seed is None:
         taken_s = time.monotonic() - started
@@ -109,6 +116,28 @@ def report(mutant: Mutant, source: Path, seeds: range, without: list[str]) -> bo
     return seed is not None
 
 
+def noticed() -> dict[str, int]:
+    """The seed that was seen to notice each mutant of the swarm."""
+    found: dict[str, int] = json.loads(NOTICED.read_text())
+    return found
+
+
+def note(mutant: Mutant, seed: int) -> None:
+    NOTICED.write_text(json.dumps({**noticed(), mutant.name: seed}, indent=2) + "\n")
+
+
+def run_recorded(mutants: list[Mutant], run: Callable[..., bool]) -> Iterator[bool]:
+    """Each mutant on its own seed; one that has none was not noticed."""
+    seeds = noticed()
+    for mutant in mutants:
+        first = seeds.get(mutant.name)
+        if first is None:
+            print(f"NOT NOTICED  {mutant.name}", flush=True)
+            yield False
+        else:
+            yield run(mutant, seeds=range(first, first + 1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
@@ -116,6 +145,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--world", choices=("pair", "group", "swarm", "all"), default="all")
     parser.add_argument("--name", default="", help="only those whose name contains this")
+    parser.add_argument("--recorded", action="store_true", help="swarm: only the recorded seeds")
     parser.add_argument("--without", nargs="*", default=[], help="faults to leave out")
     options = parser.parse_args()
     mutants = [
@@ -127,8 +157,12 @@ def main() -> int:
         source = Path(name)  # A copy: the tree may change while this runs.
         shutil.copytree(ROOT / "src" / "twinlog", source / "twinlog")
         seeds = range(options.first, options.first + options.seeds)
-        run = partial(report, source=source, seeds=seeds, without=options.without)
-        caught = sum(pool.map(run, mutants))
+        run = partial(report, source=source, without=options.without)
+        if options.recorded:
+            mutants = [mutant for mutant in mutants if mutant.world == "swarm"]
+            caught = sum(run_recorded(mutants, run))
+        else:
+            caught = sum(pool.map(partial(run, seeds=seeds), mutants))
     print(f"{len(mutants)} mutants, {caught} caught")
     return 0 if caught == len(mutants) else 1
 

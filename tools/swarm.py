@@ -18,7 +18,7 @@ from typing import Any
 from twinlog.testing.swarm.sim import Swarm, SwarmFailure, run_swarm_seed
 from twinlog.testing.swarm.switches import Switches
 
-RESULTS = Path(__file__).resolve().parent.parent / ".cache" / "swarm.jsonl"
+RESULTS = Path(__file__).with_name("swarm.jsonl")
 SUMS = ("seeds", "sent", "acknowledged", "early", "elections", "incomplete", "kills")
 MAXIMA = ("longest_without_master_s", "longest_to_serve_s")
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from mutant_list import Mutant
 
 
-def _swarm(name: str, file: str, function: str, old: str, new: str) -> Mutant:
-    return Mutant(name, file, function, old, new, world="swarm", dialect="twin")
+def _swarm(
+    name: str, file: str, function: str, old: str, new: str, also: Mutant | None = None
+) -> Mutant:
+    return Mutant(name, file, function, old, new, world="swarm", dialect="twin", also=also)
 
 
 SWARM_MUTANTS = (
@@ -146,13 +148,20 @@ SWARM_MUTANTS = (
         "CommonSearch.answer",
         "*, is_equal: bool) -> None:",
         "*, is_equal: bool) -> None:\n        is_equal = True",
+        also=_swarm(
+            "R9: and epochs tell nothing",
+            "ha/epochs.py",
+            "EpochHistory.common_end",
+            "theirs = {entry.epoch: entry for entry in other}",
+            "theirs: dict[int, EpochEntry] = {}",
+        ),
     ),
     _swarm(
         "R10: consumers see what is not confirmed",
         "broker/server.py",
         "Broker._show_confirmed",
         "        self.store.set_dispatch_limit(self.ha.confirmed)",
-        "        pass",
+        "        self.store.set_dispatch_limit(self.store.appended)",
     ),
     _swarm(
         "R1: a connection that was replaced is counted",
@@ -199,9 +208,19 @@ SWARM_MUTANTS = (
     _swarm(
         "A relay is relayed",
         "broker/group/relay.py",
-        "Relay.takes",
-        "isinstance(connection, RelayedConnection) or len(self._waiting) >= _WAITING_MAX",
-        "len(self._waiting) >= _WAITING_MAX",
+        "Relay.serve",
+        "        if not broker.role.is_master or self.is_holding:\n",
+        """\
+        if self.master_address and not broker.role.is_master:
+            header = request.header(TwinlogRelayRequestHeader)
+            again = RemotingCommand.request(RequestCode.TWINLOG_RELAY, header, request.body)
+            broker.client.submit(
+                self.master_address, again, _ANSWER_MS_MAX,
+                lambda answer, _: connection.reply(request, body=answer.body if answer else b""),
+            )
+            return
+        if not broker.role.is_master or self.is_holding:
+""",
     ),
     _swarm(
         "Committed offsets are not logged",

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from twinlog.testing.group.sim import GroupFailure, run_group_seed
+from twinlog.testing.group.sim import GroupFailure, GroupSimulation, run_group_seed
 from twinlog.testing.group.world import DIALECTS, FAULTS
 
 # Mixed is no dialect of its own: who speaks which is found out there.
@@ -50,6 +50,29 @@ def test_the_same_seed_is_the_same_run_alone_and_after_another(dialect: str, see
 def test_a_failure_names_its_seed_and_has_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinlog.testing.group.judge.TOPIC", "another")
     monkeypatch.setattr("twinlog.testing.group.records.MESSAGE_MAGIC", 1)
-    with pytest.raises(GroupFailure, match="seed 3: ") as caught:
-        run_group_seed(3, keeps_trace=True)
+    with pytest.raises(GroupFailure, match="seed 7: ") as caught:
+        run_group_seed(7, keeps_trace=True)
     assert any("FAILURE" in line for line in caught.value.simulation.lines)
+
+
+class FirstLink(GroupSimulation):
+    """A group that has just been started; what its slave knows of it as soon as it is linked."""
+
+    async def _main(self) -> None:
+        await self.loop.spawn_on(self._namesrv_host, self._start_namesrv())
+        for node in self.nodes:
+            node.boot()
+        slave = self.nodes[1]
+        await self.until(lambda: slave.is_up and slave.broker.ha.is_linked, 10.0)
+        self.linked_s = self.loop.now_s
+        await self.until(lambda: slave.broker.succession.memory.master_role != "", 10.0)
+        self.memory = slave.broker.succession.memory
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slave_knows_its_group_as_soon_as_it_is_linked(seed: int) -> None:
+    simulation = FirstLink(seed)
+    simulation.world.is_fixed, simulation.world.has_namesrv = False, True
+    simulation.run()
+    assert simulation.memory.master_role == simulation.world.role.value
+    assert simulation.loop.now_s - simulation.linked_s < 0.2, "one question and its answer"

@@ -33,6 +33,10 @@ NOTICED_AT = {
     "nobody_is_in_doubt": 0,
     "logs_are_compared_by_length": 0,
     "doubt_is_forgotten_by_a_second_restart": 25,
+    "acknowledges_before_flush": 34,
+    "no_compare_and_set": 0,
+    "incarnation_is_refreshed": 132,
+    "lease_is_granted_while_an_election_is_written": 220,
 }
 
 

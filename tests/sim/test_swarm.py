@@ -10,25 +10,23 @@ import pytest
 
 from twinlog.testing.swarm.sim import Swarm, SwarmFailure, run_swarm_seed
 from twinlog.testing.swarm.switches import Switches
-from twinlog.testing.swarm.world import FAULTS, draw_world
+from twinlog.testing.swarm.world import FAULTS, SwarmWorld, draw_world
 
-SEED_COUNT = 64
-GROUPS = 16
+SEED_COUNT = 200
+GROUPS = 100
 _DIGEST = """
 from twinlog.testing.swarm.sim import run_swarm_seed
-run_swarm_seed(1)
+run_swarm_seed(16)
 print(run_swarm_seed({seed}).digest)
 """
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_seeds_hold(group: int) -> None:
-    elections = 0
     for seed in range(group, SEED_COUNT, GROUPS):
         run = run_swarm_seed(seed)
-        elections += run.checks.election_count
-        assert run.ledger.count("ok") > 50
-    assert elections >= SEED_COUNT // GROUPS
+        assert run.checks.election_count > 0
+        assert run.ledger.count("ok") > 10
 
 
 def test_the_seeds_draw_every_fault() -> None:
@@ -40,7 +38,7 @@ def test_the_seeds_draw_every_fault() -> None:
 @pytest.mark.parametrize("controllers", [1, 3])
 def test_the_same_seed_is_the_same_run_in_another_process(controllers: int) -> None:
     """Also after another one, and when sets are walked in another order."""
-    seed = next(n for n in range(2, 100) if draw_world(n).controllers == controllers)
+    seed = next(n for n in range(100) if _is_small(draw_world(n), controllers))
     here = run_swarm_seed(seed, keeps_trace=True).digest
     result = subprocess.run(
         [sys.executable, "-c", _DIGEST.format(seed=seed)],
@@ -49,6 +47,11 @@ def test_the_same_seed_is_the_same_run_in_another_process(controllers: int) -> N
         text=True,
     )
     assert result.stdout.strip() == here, result.stderr
+
+
+def _is_small(world: SwarmWorld, controllers: int) -> bool:
+    is_short = world.replicas == 2 and world.duration_s < 10
+    return is_short and bool(world.faults) and world.controllers == controllers
 
 
 def test_a_failure_names_its_seed_and_has_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +64,9 @@ def test_a_failure_names_its_seed_and_has_a_trace(monkeypatch: pytest.MonkeyPatc
 
 
 def test_switches_in_a_row_leave_equal_logs_and_no_leak() -> None:
-    """The hour with fifty of them is `tools/swarm.py --switches 50`."""
-    run = Switches(0, count=12, pause_s=2.0)
+    """Quicker than in the hour of `tools/swarm.py --switches 50`, which is the same otherwise."""
+    run = Switches(0, count=50, pause_s=1.0)
     run.run()
-    assert run.done == 12
+    assert run.done == 50
     assert not run.leak(), run.held
     assert run.checks.longest_without_s < 4.0

@@ -76,6 +76,25 @@ class _Selector:
         return
 
 
+class _Handle(asyncio.Handle):
+    """Without what debugging needs: half a million are made in a minute of simulation."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: Any, context: Any = None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class _TimerHandle(_Handle, asyncio.TimerHandle):
+    __slots__ = ()
+    __init__ = _Handle.__init__
+
+
 class SimLoop(asyncio.base_events.BaseEventLoop):
     """See the module. `step_max` bounds a run."""
 
@@ -91,14 +110,11 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self._shuffle = shuffle
         self._selector = _Selector()
         self._clock_resolution = 1e-9
-        self._has_been_hurt = False
-        """Whether some host was ever killed or paused: else there is nothing to sort out."""
-        self._has_just_hurt = False
-        """In this step: then also what is ready has to be sorted out again."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_count = 0
         self._graveyard: list[asyncio.Handle] = []
         self._graveyard_of_timers: list[object] = []
+        self._paused: list[SimHost] = []
         self.bare_context = contextvars.Context()
         self.set_exception_handler(self._note_failure)
 
@@ -133,13 +149,11 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def kill(self, host: SimHost, *, power_loss: bool = False) -> None:
         """SIGKILL, or with `power_loss` the machine: then nobody tells the peers."""
-        self._has_been_hurt = True
         host.incarnation += 1
         host.is_alive = False
-        host.is_paused = False
+        self._set_paused(host, value=False)
         self._graveyard += host.parked
         host.parked = []
-        self._has_just_hurt = True
         for _, _, handle in self._timers:
             identity = handle._context.get(_IDENTITY)
             if identity is not None and identity[0] is host:
@@ -153,34 +167,36 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def pause(self, host: SimHost) -> None:
         """SIGSTOP: its callbacks wait, the network goes on into its buffers."""
-        self._has_been_hurt = self._has_just_hurt = True
-        host.is_paused = True
+        self._set_paused(host, value=True)
 
     def resume(self, host: SimHost) -> None:
-        host.is_paused = False
+        self._set_paused(host, value=False)
         self._ready.extend(host.parked)
         host.parked = []
+
+    def _set_paused(self, host: SimHost, *, value: bool) -> None:
+        host.is_paused = value
+        self._paused = [each for each in self.network.hosts.values() if each.is_paused]
 
     # The loop.
 
     def _run_once(self) -> None:
-        # The base class's, without what real time and debugging need: it runs 20,000 times a seed.
-        self.step_count += 1
-        if self.step_count > self._step_max:
-            raise SimStepsExceeded(f"{self._step_max} steps at {self.now_s:.3f} s of virtual time")
-        self._take_due()
-        ready = self._ready
-        if len(ready) > 1 and self._shuffle:
-            shuffled = list(ready)
-            self.rng.shuffle(shuffled)
-            ready.clear()
-            ready.extend(shuffled)
-        if self._has_been_hurt:
-            self._sort_out_ready()
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled and self._may_run(handle):
-                handle._run()
+        # The base class's, without what real time and debugging need: a seed has 20,000 steps.
+        while not self._stopping:
+            self.step_count += 1
+            if self.step_count > self._step_max:
+                text = f"{self._step_max} steps at {self.now_s:.3f} s of virtual time"
+                raise SimStepsExceeded(text)
+            self._take_due()
+            handles = list(self._ready)
+            self._ready.clear()
+            if len(handles) > 1 and self._shuffle:
+                self.rng.shuffle(handles)
+            if self._paused:
+                handles = [handle for handle in handles if self._may_run(handle)]
+            for handle in handles:
+                if not handle._cancelled and self._may_run(handle):
+                    handle._run()
 
     def _take_due(self) -> None:
         """Time moves on when nothing is ready; what is due then is."""
@@ -195,28 +211,18 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
             self._ready.append(heapq.heappop(timers)[2])
 
     def _may_run(self, handle: asyncio.Handle) -> bool:
-        """Whether a callback of this step was not overtaken by another one: a kill, a pause."""
-        if not self._has_just_hurt:
-            return True
+        """Bury the callbacks of the dead, park those of the paused."""
         identity = handle._context.get(_IDENTITY)
         if identity is None:
             return True
         host, incarnation = identity
         if incarnation != host.incarnation:
             self._graveyard.append(handle)
-        elif host.is_paused:
+            return False
+        if host.is_paused:
             host.parked.append(handle)
-        else:
-            return True
-        return False
-
-    def _sort_out_ready(self) -> None:
-        """Bury the callbacks of the dead, park those of the paused."""
-        self._has_just_hurt = True
-        kept = [handle for handle in self._ready if self._may_run(handle)]
-        self._has_just_hurt = False
-        self._ready.clear()
-        self._ready.extend(kept)
+            return False
+        return True
 
     def _process_events(self, events: list[Any]) -> None:
         return
@@ -242,7 +248,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         return await self.network.connect(factory, current_host(), str(host), int(port))
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         if not self.is_finished:
             self._ready.append(handle)
         return handle
@@ -255,7 +261,8 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
     def call_at(
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle: asyncio.TimerHandle = _TimerHandle(callback, args, self, context)
+        handle._when = when
         if not self.is_finished:
             self._timer_count += 1
             heapq.heappush(self._timers, (when, self._timer_count, handle))

@@ -196,6 +196,7 @@ class SimTransport(asyncio.Transport):
     ) -> None:
         super().__init__({"peername": remote, "sockname": local})
         self.host = host
+        self.remote = remote
         self.peer: SimTransport | None = None
         self.is_dead = False
         self._network = network

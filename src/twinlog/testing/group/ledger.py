@@ -59,3 +59,5 @@ class Committed:
 
     offset: int
     first_s: float
+    history: list[tuple[float, int]] = field(default_factory=list)
+    """When it was told so, and which offset."""

@@ -84,6 +84,8 @@ class OnceProducer(Producer):
         sim = self.sim
         while not (self.is_ending and not self._unknown()):
             await asyncio.sleep(sim.rng.uniform(0, 4 * sim.world.put_pause_s))
+            if sim.are_producers_silent:
+                continue
             if self._is_confused:
                 self._begin_again()
             numbers = self._unknown()[:IN_FLIGHT_MAX]
@@ -184,6 +186,8 @@ class Consumer:
         known = self.committed.get(queue_id)
         if answer.code == FOUND:
             position = int(answer.ext["offset"])
+            if known is not None:
+                self._check_told(queue_id, position, known)
         elif answer.code == NOT_FOUND:
             self.committed.pop(queue_id, None)
             if known is not None and self.sim.is_saved(known.first_s):
@@ -194,6 +198,19 @@ class Consumer:
         self.sim.trace(f"consumer begins at {position} of queue {queue_id}")
         self._positions.setdefault(queue_id, position)
         return self._positions[queue_id]
+
+    def _check_told(self, queue_id: int, position: int, known: Committed) -> None:
+        """What was committed long enough ago to be saved is known; a log that lost its end, and
+        with it the queue's, takes offsets along."""
+        sim = self.sim
+        saved = [
+            offset
+            for told_s, offset in known.history
+            if sim.is_saved(told_s) and sim.master.lost_s < told_s
+        ]
+        if saved and position < saved[-1]:
+            sim.fail(f"group {GROUP} committed {saved[-1]} of queue {queue_id}, {position} is known"
+                     " (I12)")  # fmt: skip
 
     async def _pull(self, queue_id: int, position: int) -> bool:
         ext = {
@@ -223,5 +240,7 @@ class Consumer:
         if answer.code == 0:
             now_s = self.sim.loop.now_s
             known = self.committed.get(queue_id)
-            first_s = now_s if known is None else known.first_s
-            self.committed[queue_id] = Committed(position, first_s)
+            if known is None:
+                known = self.committed[queue_id] = Committed(position, now_s)
+            known.offset = position
+            known.history.append((now_s, position))

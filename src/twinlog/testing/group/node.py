@@ -125,7 +125,7 @@ class GroupNode:
         broker.identity._twin.new_nonce = self.sim.token
         broker.once.table = ProducerTable(runs_max=self.sim.world.runs_max)
         broker.on_restart = self._asked_to_restart
-        broker.on_failure = self._asked_to_end
+        broker.on_end = self._asked_to_end
         self.broker = broker
         await broker.start()
         self.is_up = True
@@ -250,6 +250,12 @@ class GroupNode:
         start = sent.offset - base + BODY_AT
         path = f"{LOG_PATH}/{base:020d}"
         return self.disk.peek(path, start, len(sent.body), durable=durable) == sent.body
+
+    def keeps(self, messages: list[Sent]) -> set[int]:
+        """The numbers of those in its log, which ends before the first record that is not whole:
+        what a power loss left behind that place recovery cuts off."""
+        bodies = {record.body for record in self.image().records}
+        return {sent.number for sent in messages if sent.body in bodies}
 
     def holds_or_began_later(self, sent: Sent, *, durable: bool) -> bool:
         """Retention, or a copy that began with a later file: both count as having it."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twinlog.admin.promotion import Replica, choose, judge
+from twinlog.admin.promotion import Digest, Replica, choose, digest_ranges, judge
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.testing.group.load import GROUP, MAX_OFFSET, QUERY_OFFSET, TOPIC
 from twinlog.testing.group.node import QUEUE_PATH, GroupNode
@@ -55,16 +56,30 @@ class Operations:
 
     async def switch_back(self) -> None:
         """Another switch as soon as everybody follows the new master: tails were cut meanwhile."""
+        if self._rng.random() < 0.5:
+            await self._cut_off()
         await self.switch()
+        self._sim.loop.network.heal()
         await asyncio.sleep(self._rng.choice((0.0, 2.0, 6.0)))
         if await self._sim.in_sync_within(10.0):
             await self.switch()
+        self._sim.are_producers_silent = False
+
+    async def _cut_off(self) -> None:
+        """The master has a tail of its own when it is lost, and nobody sends that again before it
+        is the master again: of what was cut from its log it must know nothing."""
+        sim = self._sim
+        for slave in sim.slaves:
+            sim.loop.network.partition(sim.master.host, slave.host)
+        await asyncio.sleep(0.8)
+        sim.are_producers_silent = True
 
     async def _chosen(self, old: GroupNode) -> GroupNode | None:
         """Some slave, or the one that `twinlog ha promote` takes instead; None if it takes none."""
         wanted = self._rng.choice(self._sim.slaves).address
         for _ in range(CHOICE_TRIES):
             replicas = [await self._replica(slave) for slave in self._sim.slaves]
+            replicas = [await self._with_digests(r, digest_ranges(replicas)) for r in replicas]
             replicas.append(
                 Replica(address=old.address, broker_id=0, error="refused", is_refusing=True)
             )
@@ -101,6 +116,18 @@ class Operations:
             master_role=data["masterRole"],
             master_address=data["masterAddress"],
         )
+
+    async def _with_digests(
+        self, replica: Replica, wanted: dict[str, set[tuple[int, int]]]
+    ) -> Replica:
+        """What `twinlog ha promote` asks for: the same bytes, or not?"""
+        digests = []
+        for start, end in sorted(wanted.get(replica.address, ())):
+            ext = {"digestStart": str(start), "digestEnd": str(end)}
+            answer = await self._sim.operator.call(replica.address, REPLICA, ext)
+            if answer.code == 0:
+                digests.append(Digest(start, end, int(json.loads(answer.body)["digest"])))
+        return replace(replica, digests=tuple(digests))
 
     async def _promote(self, node: GroupNode, old: GroupNode) -> None:
         sim = self._sim

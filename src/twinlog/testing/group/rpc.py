@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from twinlog.testing.sim_loop import SimHost, SimLoop
 
 _IS_RESPONSE = 1
@@ -52,7 +54,7 @@ class _Wire(asyncio.Protocol):
             if len(self._data) < 4 + size:
                 return
             header_end = 8 + (header_size & 0xFFFFFF)
-            header = json.loads(bytes(self._data[8:header_end]))
+            header = msgspec.json.decode(self._data[8:header_end])
             body = bytes(self._data[header_end : 4 + size])
             del self._data[: 4 + size]
             if header["flag"] & _IS_RESPONSE:

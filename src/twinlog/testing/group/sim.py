@@ -16,8 +16,6 @@ is on disks, a power cut of everything), and the verdict from the disks. What mu
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import logging
 import random
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +41,7 @@ from twinlog.testing.group.records import Found
 from twinlog.testing.group.rpc import Impostor, Rpc
 from twinlog.testing.group.watch import HAWatch
 from twinlog.testing.group.world import draw_world
+from twinlog.testing.seed_run import SeedFailure, SeedRun
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.sim_loop import SimHost, SimLoop
 from twinlog.testing.sim_network import SimTransport
@@ -56,14 +55,16 @@ OFFSET_SAVE_S = 3.0
 GET_ROUTE = 105
 
 
-class GroupFailure(AssertionError):
+class GroupFailure(SeedFailure):
     """Something does not hold; `simulation` has the trace."""
 
     simulation: GroupSimulation
 
 
-class GroupSimulation:
+class GroupSimulation(SeedRun):
     """One seed."""
+
+    failure_type = GroupFailure
 
     def __init__(
         self,
@@ -73,11 +74,10 @@ class GroupSimulation:
         keeps_trace: bool = False,
         without: tuple[str, ...] = (),
     ) -> None:
-        self.seed = seed
         self.world = world = draw_world(seed, dialect, without)
         self.rng = random.Random(f"run {dialect} {seed}")
-        self._token_rng = random.Random(seed)
-        self.loop = SimLoop(self.rng.randrange(1 << 62), step_max=3_000_000)
+        loop = SimLoop(self.rng.randrange(1 << 62), step_max=3_000_000)
+        super().__init__(seed, loop, keeps_trace=keeps_trace)
         network = self.loop.network
         network.delay_s = world.delay_s
         network.tiny_pieces = world.tiny_pieces
@@ -86,14 +86,12 @@ class GroupSimulation:
         self.ledger = Ledger()
         self.watch = HAWatch(HA_PORT)
         self.fault_counts: dict[str, int] = {}
-        self.lines: list[str] = []
-        self.failure = ""
         self.topics: list[str] = []
         self.is_wiped = False
         """The master was started with an empty disk, and nobody has noticed yet."""
+        self.are_producers_silent = False
+        """Idempotent producers wait with what they do not know."""
         self.one_at_a_time = asyncio.Lock()
-        self._keeps_trace = keeps_trace
-        self._digest = hashlib.sha256()
         self._switched_s = -1.0
         self.master_down_s: list[float] = []
         self.promoted: list[tuple[int, int]] = []
@@ -128,28 +126,6 @@ class GroupSimulation:
     def addresses(self) -> list[str]:
         return [node.host.address for node in self.nodes]
 
-    def token(self) -> str:
-        """Ids and nonces that are the same for the same seed."""
-        return f"{self._token_rng.getrandbits(128):032x}"
-
-    # What happened.
-
-    def trace(self, text: str) -> None:
-        line = f"{self.loop.now_s:10.4f} {text}"
-        self._digest.update(line.encode())
-        if self._keeps_trace:
-            self.lines.append(line)
-
-    @property
-    def digest(self) -> str:
-        """The same for the same seed, or the simulation is not deterministic."""
-        return self._digest.hexdigest()
-
-    def fail(self, text: str) -> None:
-        self.trace(f"FAILURE {text}")
-        if not self.failure:
-            self.failure = f"{text} at {self.loop.now_s:.3f} s"
-
     # What others tell.
 
     def answered_ok(self, sent: Sent, ext: dict[str, str]) -> None:
@@ -173,7 +149,7 @@ class GroupSimulation:
         if sent.status != "ok":
             sent.status, sent.ok_s = "ok", self.loop.now_s
             # The answer may have been on its way when the power went.
-            sent.is_excused = not world.is_sync and not self.master.holds(sent)
+            sent.is_excused = not world.is_sync and not self.master.keeps([sent])
 
     def _note_place(self, sent: Sent, ext: dict[str, str]) -> None:
         """Where it says that the message is; a repeat may have forgotten, and may not differ."""
@@ -193,15 +169,16 @@ class GroupSimulation:
 
     def power_loss(self, node: GroupNode) -> None:
         node.power_loss()
-        if not self.world.is_sync and not self.world.is_flushed and node.is_master:
-            for sent in self.ledger.promised():
-                sent.is_excused = not node.holds(sent)
+        if not self.world.is_flushed and node.is_master:
+            self.excuse_all_but(node)
 
-    def excuse_all_but(self, promoted: GroupNode) -> None:
+    def excuse_all_but(self, master: GroupNode) -> None:
         """An asynchronous master promises only what it has; a copy may have less."""
         if not self.world.is_sync:
-            for sent in self.ledger.promised():
-                sent.is_excused = not promoted.holds(sent)
+            promised = list(self.ledger.promised())
+            kept = master.keeps(promised)
+            for sent in promised:
+                sent.is_excused = sent.number not in kept
 
     def master_was_lost(self) -> None:
         self._switched_s = self.loop.now_s
@@ -294,23 +271,6 @@ class GroupSimulation:
         return await self.until(self.is_in_sync, within_s)
 
     # The run.
-
-    def run(self) -> None:
-        """Raises GroupFailure when something does not hold."""
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_until_complete(self._main())
-        except Exception as error:
-            self.fail(f"{type(error).__name__}: {error}")
-        finally:
-            asyncio.set_event_loop(None)
-            self.loop.finish()
-        for text in self.loop.failures:
-            self.fail(text)
-        if self.failure:
-            failure = GroupFailure(f"seed {self.seed}: {self.failure}")
-            failure.simulation = self
-            raise failure
 
     async def _main(self) -> None:
         self.trace(repr(self.world))
@@ -488,25 +448,5 @@ def run_group_seed(
 ) -> GroupSimulation:
     """Run one seed, perhaps without some faults."""
     simulation = GroupSimulation(seed, dialect=dialect, keeps_trace=keeps_trace, without=without)
-    logger = logging.getLogger("twinlog")
-    handler: Any = _TraceHandler(simulation) if keeps_trace else logging.NullHandler()
-    logger.addHandler(handler)
-    propagates, logger.propagate = logger.propagate, False
-    try:
-        simulation.run()
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagates
+    simulation.run()
     return simulation
-
-
-class _TraceHandler(logging.Handler):
-    """Log lines of production code, in virtual time."""
-
-    def __init__(self, simulation: GroupSimulation) -> None:
-        super().__init__()
-        self._simulation = simulation
-
-    def emit(self, record: logging.LogRecord) -> None:
-        now_s = self._simulation.loop.now_s
-        self._simulation.lines.append(f"{now_s:10.4f}   {record.name} {record.getMessage()}")

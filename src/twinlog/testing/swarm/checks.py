@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from twinlog.controller.record import Election, GroupRecord
 from twinlog.testing.group.node import LOG_PATH
+from twinlog.testing.group.records import messages
 from twinlog.testing.sim_network import SimTransport
+from twinlog.testing.swarm.controllers import CONTROLLER_PORT
 
 if TYPE_CHECKING:
+    from twinlog.controller.group import Group
     from twinlog.testing.swarm.lockers import Locker
     from twinlog.testing.swarm.node import SwarmNode
     from twinlog.testing.swarm.sim import Swarm
 
 RELAY = b'"code":10005,'
+PROPOSAL = b'"code":1001,'
+TELLING = (b'"msgId"', b'"nextBeginOffset"')
+"""What answers to sends and to pulls have."""
 HEAD_SIZE = 300
 OFFSETS_S = 1.0
 """What consumers committed falls back by this much at most, when a process ends."""
@@ -29,7 +36,8 @@ class Checks:
         self._swarm = swarm
         self.record: GroupRecord | None = None
         self.truth = bytearray()
-        self.leaders: dict[int, str] = {}
+        self.leaders: dict[int, tuple[str, str]] = {}
+        self.proposals: list[tuple[dict[str, str], bytes]] = []
         self.election_count = 0
         self.incomplete_count = 0
         self.early_count = 0
@@ -45,6 +53,22 @@ class Checks:
         self._broken_s = 0.0
 
     # The controller's records.
+
+    def written(self, after: GroupRecord) -> None:
+        """In a store with several writers."""
+        known = 0 if self.record is None else self.record.version
+        if after.version != known + 1:
+            self._swarm.fail(f"version {after.version} of the record replaces version {known}")
+        self.decided(after)
+
+    def decides(self, group: Group, after: GroupRecord) -> None:
+        """R3: who is admitted is the process that was checked, not one that came after it."""
+        if after.master_epoch != group.record.master_epoch:
+            return
+        for n in after.sync_state_set - group.record.sync_state_set:
+            report = group.liveness.get(n)
+            if report is None or report.heartbeat.incarnation != after.admitted.get(n):
+                self._swarm.fail(f"replica {n} is admitted, another process was checked (R3)")
 
     def decided(self, after: GroupRecord) -> None:
         """R7, R8: numbers grow, only members are elected."""
@@ -63,7 +87,10 @@ class Checks:
         self.record = after
         if numbers < known:
             self._swarm.fail(f"the record's numbers fall to {numbers}")
-        self._admit(after.sync_state_set - before.sync_state_set)
+        joined = after.sync_state_set - before.sync_state_set
+        if after.master_epoch == before.master_epoch:
+            self._judge_admission(after, joined)
+        self._admit(after, joined)
         if after.master_epoch == before.master_epoch:
             if set(after.sync_state_set) != set(before.sync_state_set):
                 self._swarm.trace(f"set {sorted(after.sync_state_set)}")
@@ -75,12 +102,26 @@ class Checks:
             old = sorted(before.sync_state_set)
             self._swarm.fail(f"{after.master_broker_id} was elected, the set was {old} (R7)")
         if after.election is not Election.CLEAN:
-            self._incomplete(before)
+            self._incomplete(before, after)
 
-    def _admit(self, joined: frozenset[int]) -> None:
-        """What a replica lost before does not count any more: it was found to have everything."""
+    def _judge_admission(self, record: GroupRecord, joined: frozenset[int]) -> None:
+        """R3: who joins has everything that was ever confirmed, on its disk if that counts. Who
+        lost power since it was looked at is in doubt, and says so itself (R8)."""
         for node in self._swarm.nodes:
-            if self._swarm.id_of(node) in joined:
+            number = self._swarm.id_of(node)
+            is_same = record.admitted.get(number) == node.incarnation
+            if number not in joined or (node.lost_s >= 0 and not is_same):
+                continue
+            size, durable = len(self.truth), self._swarm.world.is_flushed
+            if node.log_bytes(0, size, durable=durable) != self.truth:
+                self._swarm.fail(f"{node.name} is admitted without all of {size} bytes (R3)")
+
+    def _admit(self, record: GroupRecord, joined: frozenset[int]) -> None:
+        """What a replica lost before does not count any more: it was found to have everything,
+        unless the process for which that was found is gone by now."""
+        for node in self._swarm.nodes:
+            number = self._swarm.id_of(node)
+            if number in joined and record.admitted.get(number) == node.incarnation:
                 node.lost_s = -1.0
 
     def restored(self) -> None:
@@ -91,15 +132,17 @@ class Checks:
     def members(self) -> frozenset[int]:
         return frozenset() if self.record is None else self.record.sync_state_set
 
-    def _incomplete(self, before: GroupRecord) -> None:
+    def _incomplete(self, before: GroupRecord, after: GroupRecord) -> None:
+        """A member that was admitted and has not heard of it is in doubt still: it may win."""
         self.incomplete_count += 1
-        whole = [
-            node.name
+        whole = {
+            self._swarm.id_of(node): node.name
             for node in self._swarm.nodes
             if node.lost_s < 0 and self._swarm.id_of(node) in before.sync_state_set
-        ]
-        if whole:
-            self._swarm.fail(f"an incomplete log was elected, {whole} never lost power (R8)")
+        }
+        if whole and after.master_broker_id not in whole:
+            names = sorted(whole.values())
+            self._swarm.fail(f"an incomplete log was elected, {names} never lost power (R8)")
 
     # Answers, at the moment they leave.
 
@@ -107,16 +150,38 @@ class Checks:
         node = self._swarm.node_at(transport.host.address)
         if node is None:
             return
-        peer = transport.get_extra_info("peername")[0]
-        if peer != self._swarm.client_address:
+        if transport.remote[0] != self._swarm.client_address:
             if RELAY in data[:HEAD_SIZE]:
                 self._relays(node, data)
+            elif transport.remote[1] == CONTROLLER_PORT and PROPOSAL in data:
+                self._proposes(data)
             return
-        for header in _headers(data):
+        if not any(name in data for name in TELLING):
+            return
+        for header, body in _frames(data):
             ext = header.get("extFields") or {}
-            if header["code"] == 0 and header["flag"] & 1 and "msgId" in ext:
+            if header["code"] != 0 or not header["flag"] & 1:
+                continue
+            if "msgId" in ext:
                 # Who is not the master has passed the send on.
                 self._answers(node if node.is_master else self._swarm.master, ext["msgId"])
+            elif "nextBeginOffset" in ext:
+                self._shows(node, body)
+
+    def _proposes(self, data: bytes) -> None:
+        """Kept for a copy that comes late."""
+        self.proposals += [
+            (header["extFields"], body) for header, body in _frames(data) if header["code"] == 1001
+        ]
+
+    def _shows(self, node: SwarmNode, body: bytes) -> None:
+        """R10: consumers see what is confirmed."""
+        confirmed = node.broker.ha.confirmed.value
+        for record in messages(body):
+            if record.offset + record.size > confirmed:
+                text = f"{node.name} shows {record.offset}, confirmed is {confirmed} (R10)"
+                self._swarm.fail(text)
+                return
 
     def _relays(self, node: SwarmNode, data: bytes) -> None:
         """What a client asked is passed on once."""
@@ -141,15 +206,28 @@ class Checks:
             if swarm.world.is_sync:
                 swarm.fail(f"{node.name} answers {place} before it is confirmed (R5)")
             return
-        if record is None:
+        if record is not None:
+            self._judge_copies(node, record, place, place + size, "answers")
+
+    def confirmed(self, node: SwarmNode) -> None:
+        """R1: what a master confirms, all of the set have, at this moment."""
+        if self.record is None or not node.is_master:
             return
-        content = self._peek(node, place, size)
-        for member in swarm.nodes:
-            if swarm.id_of(member) not in record.sync_state_set or member.lost_s >= 0:
+        start, end = node.confirmed_to, node.broker.ha.confirmed.value
+        node.confirmed_to = end
+        if start and start < end:
+            self._judge_copies(node, self.record, start, end, "confirms")
+
+    def _judge_copies(
+        self, node: SwarmNode, record: GroupRecord, start: int, end: int, verb: str
+    ) -> None:
+        content = node.log_bytes(start, end)
+        for member in self._swarm.nodes:
+            if self._swarm.id_of(member) not in record.sync_state_set or member.lost_s >= 0:
                 continue
-            if self._peek(member, place, size, durable=swarm.world.is_flushed) != content:
-                text = f"{node.name} answers {place}, {member.name} of the set has it not (R1)"
-                swarm.fail(text)
+            if member.log_bytes(start, end, durable=self._swarm.world.is_flushed) != content:
+                text = f"{node.name} {verb} {start}, {member.name} of the set has it not (R1)"
+                self._swarm.fail(text)
 
     def _peek(self, node: SwarmNode, place: int, size: int, *, durable: bool = False) -> bytes:
         base = place - place % self._swarm.world.segment_size
@@ -159,8 +237,9 @@ class Checks:
 
     def promoted(self, node: SwarmNode) -> None:
         swarm, epoch = self._swarm, node.epoch
-        if self.leaders.setdefault(epoch, node.name) != node.name:
-            swarm.fail(f"{node.name} and {self.leaders[epoch]} lead epoch {epoch}")
+        leader = (node.name, node.incarnation)
+        if self.leaders.setdefault(epoch, leader) != leader:
+            swarm.fail(f"{leader} and {self.leaders[epoch]} lead epoch {epoch} (R7)")
         is_clean = self.record is None or self.record.election is Election.CLEAN
         if not is_clean:
             self._begin_anew(node)
@@ -196,10 +275,26 @@ class Checks:
         for node in self._swarm.nodes:
             if node.is_running:
                 self._compare(node)
+                self._judge_departed(node)
+        self._count_leaders()
         now_s = self._swarm.loop.now_s
         if any(node.is_master and not node.host.is_paused for node in self._swarm.nodes):
             self.longest_without_s = max(self.longest_without_s, now_s - self._led_s)
             self._led_s = now_s
+
+    def _judge_departed(self, node: SwarmNode) -> None:
+        """An operator hears of replicas that are refused: not when nothing is wrong."""
+        if self._swarm.world.faults:
+            return
+        for departed in node.broker.ha.departed:
+            if not departed.was_slave:
+                self._swarm.fail(f"{node.name} refused a good replica: {departed.reason}")
+
+    def _count_leaders(self) -> None:
+        """Of the controllers, one at most believes that it leads, whatever the clocks' rates."""
+        leading = [c.name for c in self._swarm.controllers if c.is_leading]
+        if len(leading) > 1:
+            self._swarm.fail(f"{leading} lead at the same time")
 
     def _is_of_before(self, node: SwarmNode) -> bool:
         """Whether it still has the log that an incomplete election has made untrue."""
@@ -278,9 +373,9 @@ class Checks:
             self._swarm.fail(f"queue {queue_id} has two owners, one is {name}")
 
 
-def _headers(data: bytes) -> list[dict[str, Any]]:
-    """The headers of the frames in one write, if it begins with one."""
-    found: list[dict[str, Any]] = []
+def _frames(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    """The headers and bodies of the frames in one write, if it begins with one."""
+    found: list[tuple[dict[str, Any], bytes]] = []
     at = 0
     while at + 8 <= len(data):
         size, header_size = _SIZES.unpack_from(data, at)
@@ -288,8 +383,9 @@ def _headers(data: bytes) -> list[dict[str, Any]]:
         if header_size >> 24 or header_end > len(data):
             return found
         try:
-            found.append(json.loads(data[at + 8 : header_end]))
-        except ValueError:
+            header = msgspec.json.decode(data[at + 8 : header_end])
+        except msgspec.DecodeError:
             return found
+        found.append((header, data[header_end : at + 4 + size]))
         at += 4 + size
     return found

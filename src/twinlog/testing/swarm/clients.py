@@ -122,7 +122,7 @@ class SwarmConsumer:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.25)
             await self.turn()
 
     def restart(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twinlog.controller.events import Commit, Effect
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.server import ControllerServer, build_controller
 from twinlog.controller.store import StoreOutcome
@@ -79,6 +81,12 @@ class ControllerNode:
     def address(self) -> str:
         return f"{self.host.address}:{CONTROLLER_PORT}"
 
+    @property
+    def is_leading(self) -> bool:
+        """Whether it would decide something now."""
+        is_running = self.is_up and self.host.is_alive and not self.host.is_paused
+        return is_running and self.server.core is not None
+
     def boot(self) -> None:
         self._swarm.loop.revive(self.host)
         self._swarm.trace(f"{self.name} boots")
@@ -99,9 +107,18 @@ class ControllerNode:
         if swarm.etcd is None:
             server._store = WatchedStore(server._store, swarm, swarm.rng, self._back_up)
         server.failures.listener = self._failed
+        server._carry_out = partial(self._judged, server, server._carry_out)  # type: ignore[method-assign]
         self.server = server
         await server.start()
         self.is_up = True
+
+    def _judged(
+        self, server: ControllerServer, carry_out: Callable[[Effect], None], effect: Effect
+    ) -> None:
+        """Every decision is judged by what its controller knows at this moment."""
+        if isinstance(effect, Commit) and server.core is not None:
+            self._swarm.checks.decides(server.core.groups[effect.record.group], effect.record)
+        carry_out(effect)
 
     def _booted(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -1,4 +1,7 @@
-"""What happens to a controlled group: one method for each name in `world.FAULTS`."""
+"""What happens to a controlled group: one method for each name in `world.FAULTS`.
+
+What needs several things in a row is in `corners.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from twinlog.testing.swarm.node import NAME, SwarmNode
 
 if TYPE_CHECKING:
     from twinlog.testing.sim_loop import SimHost
+    from twinlog.testing.simdisk import SimDisk
     from twinlog.testing.swarm.sim import Swarm
 
 DOWN_S = (0.0, 0.2, 1.0, 4.0)
@@ -46,7 +50,11 @@ class SwarmFaults:
         await self._down(self._some())
 
     async def kill_master(self) -> None:
+        """Where nothing else happens, a consumer then asks the next master for its place."""
+        swarm = self._swarm
         await self._down(self._master())
+        if swarm.world.is_orderly and await swarm.until(lambda: swarm.master is not None, 5.0):
+            swarm.consumer.restart()
 
     async def _down(self, node: SwarmNode) -> None:
         if node.host.is_alive:
@@ -235,10 +243,23 @@ class SwarmFaults:
         pairs = [tuple(self._rng.sample(ends, 2)) for _ in range(self._rng.randint(1, 3))]
         await self._cut([(a, b) for a, b in pairs], one_way=True)
 
-    async def _cut(self, pairs: list[tuple[SimHost, SimHost]], *, one_way: bool = False) -> None:
+    async def split(self) -> None:
+        """Two halves that do not hear each other; clients and name servers hear both."""
+        hosts = self._hosts()
+        there = {host for host in hosts if self._rng.random() < 0.5}
+        here = [host for host in hosts if host not in there]
+        await self._cut([(a, b) for a in here for b in hosts if b in there])
+
+    async def _cut(
+        self,
+        pairs: list[tuple[SimHost, SimHost]],
+        *,
+        one_way: bool = False,
+        lasts_s: float | None = None,
+    ) -> None:
         for a, b in pairs:
             self._swarm.loop.network.partition(a, b, one_way=one_way)
-        await asyncio.sleep(self._rng.choice(CUT_S))
+        await asyncio.sleep(self._rng.choice(CUT_S) if lasts_s is None else lasts_s)
         for a, b in pairs:
             self._swarm.loop.network.mend(a, b, one_way=one_way)
 
@@ -255,16 +276,27 @@ class SwarmFaults:
         await asyncio.sleep(self._rng.choice(CUT_S))
         network.loss_rate = 0.0
 
+    async def reorder(self) -> None:
+        """Every packet is late by another time: connections overtake each other all the time."""
+        network, usual_s = self._swarm.loop.network, self._swarm.world.delay_s
+        network.delay_s = (0.0, self._rng.choice((0.05, 0.3, 1.0)))
+        await asyncio.sleep(self._rng.choice(CUT_S))
+        network.delay_s = usual_s
+
     # Disks and clocks.
 
+    def _some_disk(self) -> SimDisk:
+        """The master's in half of all cases."""
+        return (self._master() if self._rng.random() < 0.5 else self._some()).disk
+
     async def slow_disk(self) -> None:
-        disk = self._some().disk
+        disk = self._some_disk()
         disk.stall()
         await asyncio.sleep(self._rng.choice((0.1, 1.0, 3.0)))
         disk.resume()
 
     async def full_disk(self) -> None:
-        disk = self._some().disk
+        disk = self._some_disk()
         disk.quota = max(disk.space("/").used + self._rng.randint(0, 3000), 1)
         await asyncio.sleep(self._rng.choice((1.0, 5.0)))
         disk.quota = 1 << 40
@@ -287,10 +319,10 @@ class SwarmFaults:
         answer = await self._ask_leader(ELECT_MASTER, {**ext, "brokerId": str(wanted)})
         swarm.trace(f"switch to {wanted} was answered {answer.code} {answer.remark}")
 
-    async def _ask_leader(self, code: int, ext: dict[str, str]) -> Answer:
+    async def _ask_leader(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
         addresses = self._swarm.controller_addresses
         for address in self._rng.sample(addresses, len(addresses)):
-            answer = await self._swarm.operator.call(address, code, ext)
+            answer = await self._swarm.operator.call(address, code, ext, body)
             if answer.code != NOT_LEADER:
                 break
         return answer

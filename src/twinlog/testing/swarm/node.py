@@ -23,6 +23,8 @@ class SwarmNode(GroupNode):
         self.host.clock_rate = sim.world.rates[number]
         self.checked_to = 0
         """Up to here its confirmed bytes were compared with what was ever confirmed."""
+        self.confirmed_to = 0
+        """Up to here the set was seen to have what this master confirms."""
 
     @property
     def is_running(self) -> bool:
@@ -31,6 +33,12 @@ class SwarmNode(GroupNode):
     @property
     def is_master(self) -> bool:
         return self.is_running and self.broker.role.is_master
+
+    @property
+    def incarnation(self) -> str:
+        """Of the process that runs; empty while none does."""
+        replicas = self.broker.replicas if self.is_running else None
+        return "" if replicas is None else replicas.incarnation
 
     @property
     def epoch(self) -> int:
@@ -75,9 +83,10 @@ class SwarmNode(GroupNode):
         broker.replicas.incarnation = sim.token()
         broker.replicas._token = sim.token
         broker.on_restart = self._asked_to_restart
-        broker.on_failure = self._asked_to_end
+        broker.on_end = self._asked_to_end
         self.broker = broker
         broker.role.subscribe(self._role_changed)
+        broker.ha.confirmed.subscribe(lambda _: sim.checks.confirmed(self))
         await broker.start()
         self.is_up = True
         sim.trace(f"{self.name} up end={broker.store.commit_log.max_offset}")

@@ -8,8 +8,6 @@ one log, and have given consumers everything. In the end `history_check` reads w
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -29,6 +27,7 @@ from twinlog.testing.group.rpc import Rpc
 from twinlog.testing.group.sim import NAMESRV_PORT
 from twinlog.testing.group.watch import HAWatch
 from twinlog.testing.history_check import History, Outcome, Send
+from twinlog.testing.seed_run import SeedFailure, SeedRun
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.sim_etcd import SimEtcd
 from twinlog.testing.sim_loop import SimHost, SimLoop
@@ -36,7 +35,7 @@ from twinlog.testing.simdisk import SimDisk
 from twinlog.testing.swarm.checks import Checks
 from twinlog.testing.swarm.clients import SwarmConsumer, SwarmProducer
 from twinlog.testing.swarm.controllers import ControllerNode
-from twinlog.testing.swarm.faults import SwarmFaults
+from twinlog.testing.swarm.corners import SwarmCorners
 from twinlog.testing.swarm.lockers import Locker
 from twinlog.testing.swarm.node import SwarmNode
 from twinlog.testing.swarm.world import draw_world
@@ -47,23 +46,24 @@ SAMPLE_S = 0.1
 OUTCOMES = {"ok": Outcome.OK, "refused": Outcome.REFUSED, "unknown": Outcome.UNKNOWN}
 
 
-class SwarmFailure(AssertionError):
+class SwarmFailure(SeedFailure):
     """Something does not hold; `simulation` has the trace."""
 
     simulation: Swarm
 
 
-class Swarm:
+class Swarm(SeedRun):
     """One seed."""
+
+    failure_type = SwarmFailure
 
     def __init__(
         self, seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()
     ) -> None:
-        self.seed = seed
         self.world = world = draw_world(seed, without)
         self.rng = random.Random(f"run swarm {seed}")
-        self._token_rng = random.Random(seed)
-        self.loop = SimLoop(self.rng.randrange(1 << 62), step_max=5_000_000)
+        loop = SimLoop(self.rng.randrange(1 << 62), step_max=5_000_000)
+        super().__init__(seed, loop, keeps_trace=keeps_trace)
         self.loop.network.delay_s = world.delay_s
         self.loop.network.tiny_pieces = world.tiny_pieces
         self.checks = Checks(self)
@@ -73,16 +73,11 @@ class Swarm:
         self.history = History()
         self.watch = HAWatch(HA_PORT)
         self.fault_counts: Counter[str] = Counter()
-        self.lines: list[str] = []
-        self.failure = ""
         self.is_hostile = True
         self.served_after_s = 0.0
         self.kill_count = 0
         """Processes of brokers that ended without being asked to, power losses included."""
         self._calm: tuple[float, Callable[[], bool]] = (0.0, lambda: True)
-        self._is_over = False
-        self._keeps_trace = keeps_trace
-        self._digest = hashlib.sha256()
         self._faults_under_way: list[asyncio.Task[Any]] = []
         self.nodes = [SwarmNode(self, n + 1) for n in range(world.replicas)]
         self._nodes_by_address = {node.host.address: node for node in self.nodes}
@@ -96,7 +91,7 @@ class Swarm:
         self.lockers = [
             Locker(self, self._new_rpc(), f"member{n}", is_stale=n == 2) for n in (1, 2, 3)
         ]
-        self._faults = SwarmFaults(self)
+        self._faults = SwarmCorners(self)
 
     def _new_etcd(self) -> SimEtcd:
         host = self.loop.add_host("etcd")
@@ -108,7 +103,7 @@ class Swarm:
 
     def _put_in_etcd(self, key: str, value: str) -> None:
         if b"/groups/" in bytes64(key):
-            self.checks.decided(msgspec.json.decode(bytes64(value), type=GroupRecord))
+            self.checks.written(msgspec.json.decode(bytes64(value), type=GroupRecord))
 
     def _new_rpc(self) -> Rpc:
         return Rpc(self.loop, self._client_host, timeout_s=4.0)
@@ -147,28 +142,6 @@ class Swarm:
         until_s, is_over = self._calm
         return self.loop.now_s < until_s and not is_over()
 
-    def token(self) -> str:
-        return f"{self._token_rng.getrandbits(128):032x}"
-
-    # What happened.
-
-    def trace(self, text: str) -> None:
-        line = f"{self.loop.now_s:10.4f} {text}"
-        self._digest.update(line.encode())
-        if self._keeps_trace:
-            self.lines.append(line)
-
-    @property
-    def digest(self) -> str:
-        return self._digest.hexdigest()
-
-    def fail(self, text: str) -> None:
-        if self._is_over:
-            return  # Processes that are torn down say anything.
-        self.trace(f"FAILURE {text}")
-        if not self.failure:
-            self.failure = f"{text} at {self.loop.now_s:.3f} s"
-
     # The world.
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -196,24 +169,6 @@ class Swarm:
         return True
 
     # The run.
-
-    def run(self) -> None:
-        """Raises SwarmFailure when something does not hold."""
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_until_complete(self._main())
-        except Exception as error:
-            self.fail(f"{type(error).__name__}: {error}")
-        finally:
-            asyncio.set_event_loop(None)
-            for text in self.loop.failures:
-                self.fail(text)
-            self._is_over = True
-            self.loop.finish()
-        if self.failure:
-            failure = SwarmFailure(f"seed {self.seed}: {self.failure}")
-            failure.simulation = self
-            raise failure
 
     async def _main(self) -> None:
         self.trace(repr(self.world))
@@ -262,7 +217,7 @@ class Swarm:
             await asyncio.sleep(SAMPLE_S)
 
     async def _do_faults(self) -> None:
-        await asyncio.sleep(self.rng.uniform(1.0, 5.0))
+        await asyncio.sleep(self.rng.uniform(0.5, 3.5))
         while self.world.faults and not self.failure:
             await self.until(lambda: not self._is_calm(), 60.0)
             fault = self.rng.choice(self.world.faults)
@@ -276,6 +231,7 @@ class Swarm:
         self.is_hostile = False
         self.loop.network.heal()
         self.loop.network.loss_rate = 0.0
+        self.loop.network.delay_s = self.world.delay_s
         if self.etcd is not None:
             self._heal_etcd(self.etcd)
         for controller in self.controllers:
@@ -379,29 +335,5 @@ class Swarm:
 def run_swarm_seed(seed: int, *, keeps_trace: bool = False, without: tuple[str, ...] = ()) -> Swarm:
     """Run one seed, perhaps without some faults."""
     simulation = Swarm(seed, keeps_trace=keeps_trace, without=without)
-    logger = logging.getLogger("twinlog")
-    handler: Any = _TraceHandler(simulation) if keeps_trace else logging.NullHandler()
-    logger.addHandler(handler)
-    level = logger.level
-    if keeps_trace:
-        logger.setLevel(logging.INFO)
-    propagates, logger.propagate = logger.propagate, False
-    try:
-        simulation.run()
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagates
-        logger.setLevel(level)
+    simulation.run()
     return simulation
-
-
-class _TraceHandler(logging.Handler):
-    """Log lines of production code, in virtual time."""
-
-    def __init__(self, simulation: Swarm) -> None:
-        super().__init__()
-        self._simulation = simulation
-
-    def emit(self, record: logging.LogRecord) -> None:
-        now_s = self._simulation.loop.now_s
-        self._simulation.lines.append(f"{now_s:10.4f}   {record.name} {record.getMessage()}")

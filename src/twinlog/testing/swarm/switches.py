@@ -12,7 +12,8 @@ from twinlog.runtime.broker_config import BrokerRole
 from twinlog.testing.swarm.faults import SwarmFaults
 from twinlog.testing.swarm.sim import Swarm
 
-WARM_UP = 6
+WARM_UP = 20
+"""Switches until everybody has spoken to everybody: until then connections are made."""
 WHOLE_AGAIN_S = 70.0
 SWITCH_S = 10.0
 
@@ -25,7 +26,7 @@ class Switches(Swarm):
         self.world.faults = ()
         self.world.role = BrokerRole.SYNC_MASTER
         self.world.unknown_rate = 0.0
-        self.world.put_pause_s = pause_s / 20
+        self.world.put_pause_s = min(pause_s / 5, 4.0)  # Within ten seconds one is sent.
         self.world.duration_s = 1e9
         self.count = count
         self.pause_s = pause_s
@@ -82,9 +83,9 @@ class Switches(Swarm):
 
     def leak(self) -> str:
         """What grew since the first rounds, if anything did."""
-        first, last = self.held[WARM_UP - 4 : WARM_UP], self.held[-4:]
+        first, last = self.held[:WARM_UP], self.held[-4:]
         for key in first[0]:
             before, after = max(held[key] for held in first), min(held[key] for held in last)
-            if after > before + 2:
+            if after > before + 4:
                 return f"{key}: {before} after {WARM_UP} switches, {after} after {len(self.held)}"
         return ""
