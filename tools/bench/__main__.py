@@ -20,59 +20,23 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import broker_rows
 import client_rows
 import clusters
-import failover_rows
-import ha_rows
 import harness
 import kafka_rows
 import pair_rows
 import picture
 import report
 import results
-import sink_rows
-import spark_rows
-import store_rows
-import whole_rows
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rows import all_rows
 
 QUICK_ROWS = ("store-append-128", *pair_rows.QUICK)
 ROW_DEADLINE_S = 600.0
 # Logs of pairs that stay up grow by gigabytes, and a broker refuses writes on a nearly full disk.
 DISK_FREE_MIN = 15e9
-
-# Rows that share a pair follow each other: to start one and warm it up takes a minute.
-_PHASES = (
-    ("store", "load"),
-    ("send-async", "latency", "pull", "broker"),
-    ("send-sync", "sync-cost"),
-)
-
-
-def all_rows() -> list[harness.Row]:
-    """Every row there is. A module of rows is added here, a rival as a subject in its rows."""
-    rows = [
-        *store_rows.ROWS,
-        *pair_rows.ROWS,
-        *ha_rows.ROWS,
-        *whole_rows.ROWS,
-        *broker_rows.ROWS,
-        *failover_rows.ROWS,
-        *client_rows.ROWS,
-        *kafka_rows.ROWS,
-        *spark_rows.ROWS,
-        *sink_rows.ROWS,
-    ]
-    return sorted(rows, key=_phase)  # Stable.
-
-
-def _phase(row: harness.Row) -> int:
-    found = (number for number, names in enumerate(_PHASES) if row.name.startswith(names))
-    return next(found, len(_PHASES))
-
 
 # What rows share, ended before the first row that does not use it (by the start of its name).
 SHARED: list[tuple[Callable[[], None], tuple[str, ...]]] = [

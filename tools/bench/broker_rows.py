@@ -87,7 +87,7 @@ ROWS = [
     ),
     Row(
         "broker-sql92-pull",
-        "pull with a SQL92 expression that half of the messages match, 1 KiB, 32 a pull",
+        "pull with a SQL92 expression that half of the messages match, 1 KiB, 32 per pull",
         [
             Metric("rate", "matching msg/s", "higher"),
             Metric("cpu", "us of master a matching message", "lower"),

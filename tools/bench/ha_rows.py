@@ -76,6 +76,8 @@ class ProxiedPair:
         self, make: str, directory: Path, *, delay_ms: float = 0, **config: object
     ) -> None:
         self._group = ProcessGroup()
+        if make == "twinlog":  # The master's service port, which says it, is not next to the proxy.
+            config["twinlogHADialect"] = "twin"
         self._make, self._directory, self._config = make, directory, config
         self.reports = directory / "reports"
         directory.mkdir(parents=True, exist_ok=True)

@@ -75,6 +75,7 @@ class Ratio:
     median: float
     low: float
     high: float
+    text: str = ""  # As a page shows it, where it was read from one.
 
 
 def wanted(rows: Sequence[Row], only: str) -> list[Row]:
@@ -244,6 +245,8 @@ def _cell(result: Mapping[str, Any], subject: str, metric: Mapping[str, str]) ->
     found = result["subjects"].get(subject, {}).get(metric["name"])
     if found is None:
         return ""
+    if "text" in found:  # Read from a page.
+        return str(found["text"])
     text = number_text(found["median"])
     if found["low"] == found["high"]:
         return text
@@ -252,6 +255,9 @@ def _cell(result: Mapping[str, Any], subject: str, metric: Mapping[str, str]) ->
 
 def ratio(result: Mapping[str, Any], metric: Mapping[str, str]) -> Ratio | None:
     """The row's first subject against its rival; None where there is nothing to compare."""
+    if "ratios" in result:  # Read from a page: the rounds are not there any more.
+        shown = result["ratios"].get(metric["name"])
+        return None if shown is None else Ratio(**shown)
     first, rival = next(iter(result["subjects"])), result["rival"]
     if not rival or rival == first or not metric["better"]:
         return None
@@ -273,8 +279,8 @@ def ratio(result: Mapping[str, Any], metric: Mapping[str, str]) -> Ratio | None:
 
 
 def ratio_text(found: Ratio | None) -> str:
-    if found is None:
-        return ""
+    if found is None or found.text:
+        return "" if found is None else found.text
     if found.low == found.high:
         return f"{found.median:.2f}x"
     return f"{found.median:.2f}x ({found.low:.2f} .. {found.high:.2f})"

@@ -82,15 +82,35 @@ def _latency(make: str, fraction: float) -> Subject:
             clusters.run_load("send", **common, conns=1, seconds=0.1)  # The topic is there now.
             report = clusters.run_load("flow", **common, conns=16, depth=16, seconds=4)
             _capacities[make] = report["msg_s"]
-        rate = _capacities[make] * fraction
-        report = clusters.run_load(
-            "flow", **common, conns=16, depth=64, rate=rate, seconds=_seconds(context)
-        )
-        return {
-            "offered": rate,
-            **{name: report["received_ms"][name] for name in ("p50", "p99", "p999")},
-            "send_p99": report["latency_ms"]["p99"],
-        }
+        return _paced(pair.master.address, _capacities[make] * fraction, _seconds(context))
+
+    return run
+
+
+def _paced(address: str, rate: float, seconds: float) -> dict[str, float]:
+    """Sends by the clock, and one consumer."""
+    report = clusters.run_load(
+        "flow", addr=address, topic="paced", size=1024, queues=QUEUES, conns=16, depth=64,
+        rate=rate, seconds=seconds,
+    )  # fmt: skip
+    return {
+        "offered": rate,
+        **{name: report["received_ms"][name] for name in ("p50", "p99", "p999")},
+        "send_p99": report["latency_ms"]["p99"],
+        "backlog": max(0, report["unread"]) / rate * 1e3,
+    }
+
+
+def _latency_at(make: str, rate: float) -> Subject:
+    """Both makes at the same rate, which is below what either can carry."""
+
+    def run(context: Context) -> Mapping[str, float]:
+        pair = PAIRS.get(make, "ASYNC_MASTER", context.directory, scale=context.scale)
+        if "is_there" not in context.state:
+            clusters.run_load("send", addr=pair.master.address, topic="paced", size=1024,
+                              queues=QUEUES, conns=1, seconds=0.1)  # fmt: skip
+            context.state["is_there"] = True
+        return _paced(pair.master.address, rate, _seconds(context))
 
     return run
 
@@ -99,24 +119,38 @@ def _latency(make: str, fraction: float) -> Subject:
 _capacities: dict[str, float] = {}
 
 
+_LATENCY_METRICS = [
+    Metric("offered", "msg/s"),
+    Metric("p50", "ms from due to consumer", "lower"),
+    Metric("p99", "ms from due to consumer", "lower"),
+    Metric("p999", "ms from due to consumer", "lower"),
+    Metric("send_p99", "ms from due to reply", "lower"),
+    Metric("backlog", "ms of sends that are unread at the end", "lower"),
+]
+
+
 def _latency_row(percent: int) -> Row:
     return Row(
         f"latency-{percent}",
         f"end to end at {percent} % of capacity, async pair, 1 KiB, open loop",
-        [
-            Metric("offered", "msg/s"),
-            Metric("p50", "ms from due to consumer", "lower"),
-            Metric("p99", "ms from due to consumer", "lower"),
-            Metric("p999", "ms from due to consumer", "lower"),
-            Metric("send_p99", "ms from due to reply", "lower"),
-        ],
+        _LATENCY_METRICS,
         {make: _latency(make, percent / 100) for make in MAKES},
         text="Each side at its own capacity, measured first with sends and one consumer at once.",
     )
 
 
+def _latency_at_row(rate: int) -> Row:
+    return Row(
+        f"latency-at-{rate // 1000}k",
+        f"end to end at {rate:,} msg/s, async pair, 1 KiB, open loop",
+        _LATENCY_METRICS,
+        {make: _latency_at(make, rate) for make in MAKES},
+        text="The same rate for both sides.",
+    )
+
+
 def _pull(make: str, source: str) -> Subject:
-    """Four readers, 32 messages a pull, over a backlog of 1 KiB messages that is read again."""
+    """Four readers, 32 messages per pull, over a backlog of 1 KiB messages that is read again."""
 
     def run(context: Context) -> Mapping[str, float]:
         pair = PAIRS.get(make, "ASYNC_MASTER", context.directory, scale=context.scale)
@@ -145,7 +179,7 @@ def _pull(make: str, source: str) -> Subject:
 def _pull_row(name: str, title: str, source: str) -> Row:
     return Row(
         name,
-        f"{title}, 1 KiB, 4 queues, 32 a pull",
+        f"{title}, 1 KiB, 4 queues, 32 per pull",
         [
             Metric("rate", "msg/s", "higher"),
             Metric("bytes", "MB/s", "higher"),
@@ -220,6 +254,7 @@ ROWS = [
     _send_row("ASYNC_MASTER", 64 * 1024, 16, 4),
     _send_row("ASYNC_MASTER", 128, 1000, 1),
     *(_latency_row(percent) for percent in (20, 50, 80)),
+    *(_latency_at_row(rate) for rate in (10_000, 20_000, 30_000)),
     _pull_row("pull-backlog", "pull of a backlog", "master"),
     _pull_row("pull-slave", "pull of a backlog from the slave", "slave"),
     *(

@@ -7,7 +7,6 @@ The reasons for rows that miss their aim are in remarks.toml.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +14,15 @@ from typing import Any
 import aims
 import harness
 import results
+import shown
+from rows import all_rows
 
 DOCS = harness.ROOT / "docs"
 README = harness.ROOT / "README.md"
 BEGIN = "<!-- measured: written by make bench DOCS=1 -->"
 NEWLINE = "\n"
 END = "<!-- end of measured -->"
+FAILOVER = "## Failover\n"
 
 METHOD = """\
 ## Method
@@ -31,7 +33,7 @@ the lowest and the highest; the ratio is that of the medians, with the lowest an
 round, and above 1 when twinlog is better, whichever direction is better for the metric.
 
 Both sides run as their users would run them: a name server, a master and a slave on loopback, log
-files of 1 GiB, four queues a topic. Apache RocketMQ has a heap of 2 GB and the collector flags of
+files of 1 GiB, four queues per topic. Apache RocketMQ has a heap of 2 GB and the collector flags of
 its own start script, defaults otherwise, and 20 s under load before its first sample. Kafka runs as
 two brokers that are controllers too (KRaft) with the heap and the collector flags of its own start
 script, topics with two replicas, `acks=all`, its own producer with batches of 64 KiB, 20 s under
@@ -68,8 +70,8 @@ README_ROWS = (
 )
 
 
-class LostRowsError(Exception):
-    """The results lack something that the page shows."""
+class PageKeptError(Exception):
+    """Nothing was measured, or figures of two machines would stand next to each other."""
 
 
 def write_all() -> None:
@@ -77,8 +79,11 @@ def write_all() -> None:
     import picture
 
     document, scale = results.read(results.rows_file()), results.read(results.curves_file())
-    refuse_loss((DOCS / "BENCHMARKS.md").read_text(), document, scale)
-    (DOCS / "BENCHMARKS.md").write_text(render(document, aims.read(), scale=scale))
+    page = (DOCS / "BENCHMARKS.md").read_text()
+    document, scale = with_shown(document, scale, page)
+    failover = failover_of(page)  # Of `make bench-failover DOCS=1`.
+    page = render(document, aims.read(), scale=scale)
+    (DOCS / "BENCHMARKS.md").write_text(with_failover(page, failover))
     README.write_text(with_table(README.read_text(), readme_table(document)))
     picture.draw_ratios(document, DOCS / "benchmarks.svg")
     for curve in scale["curves"]:
@@ -88,17 +93,25 @@ def write_all() -> None:
         print(f"bench: no reason in remarks.toml for {text}", file=sys.stderr)
 
 
-def refuse_loss(page: str, document: Mapping[str, Any], scale: Mapping[str, Any]) -> None:
-    """A run of a few rows in a fresh clone must not cost the page all the others."""
-    shown = re.findall(r"^Row `([^`]+)`|\]\((scale-[a-z-]+)\.svg\)", page, re.MULTILINE)
-    found = {row["name"] for row in document["rows"]}
-    found |= {f"scale-{curve['name']}" for curve in scale["curves"]}
-    lost = sorted({row or curve for row, curve in shown} - found)
-    if lost:
-        raise LostRowsError(
-            f"docs/BENCHMARKS.md stays as it is: it shows {', '.join(lost)}, which the results in "
-            f"{results.directory()} lack; measure them too, or take their sections out of the page"
+def with_shown(
+    document: results.Document, scale: results.Document, page: str
+) -> tuple[results.Document, results.Document]:
+    """The results, and what the page shows of rows and curves that they lack: a run of a few rows
+    in a fresh clone costs the page none of the others."""
+    known = all_rows()
+    measured = {row["name"] for row in document["rows"]}
+    older = [row for row in shown.rows(page, known) if row["name"] not in measured]
+    if not document["facts"]:
+        raise PageKeptError(f"docs/BENCHMARKS.md stays as it is: no rows in {results.directory()}")
+    if older and processor_text(document["facts"]) not in page:
+        raise PageKeptError(
+            "docs/BENCHMARKS.md stays as it is: it has figures of another machine, and these rows "
+            f"were not measured on this one: {', '.join(row['name'] for row in older)}"
         )
+    for row in older:
+        document = results.with_row(document, row, [row.name for row in known])
+    curves = {curve["name"]: curve for curve in (*shown.curves(page), *scale["curves"])}
+    return document, {**scale, "curves": list(curves.values())}
 
 
 def render(
@@ -133,10 +146,11 @@ def _facts(document: Mapping[str, Any]) -> list[str]:
 
 
 def machine_text(facts: Mapping[str, Any]) -> str:
-    return (
-        f"{facts['cpus']} CPUs ({facts['cpu']}, {facts['machine']}), {facts['memory_gb']} GB, "
-        f"Linux {facts['kernel']}"
-    )
+    return f"{processor_text(facts)}, {facts['memory_gb']} GB, Linux {facts['kernel']}"
+
+
+def processor_text(facts: Mapping[str, Any]) -> str:
+    return f"{facts['cpus']} CPUs ({facts['cpu']}, {facts['machine']})"
 
 
 def _aims(document: Mapping[str, Any], remarks: Mapping[str, Any]) -> list[str]:
@@ -230,6 +244,21 @@ def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
     return [head, "|---|" + "---:|" * (len(table[0]) - 1), *lines]
 
 
+def with_failover(page: str, section: str) -> str:
+    """The page with this section at its end, or in place of the one that it has."""
+    if not section:
+        return page
+    before, found, rest = page.partition(FAILOVER)
+    behind = rest.partition("\n## ")[2] if found else ""
+    return f"{before.rstrip()}\n\n{section}" + (f"\n## {behind}" if behind else "")
+
+
+def failover_of(page: str) -> str:
+    """The section that a page has, or nothing."""
+    _, found, rest = page.partition(FAILOVER)
+    return found + rest.partition("\n## ")[0] if found else ""
+
+
 def readme_table(document: Mapping[str, Any]) -> str:
     rows = {row["name"]: row for row in document["rows"]}
     found = [(rows[name], metric) for name, metric in README_ROWS if name in rows]
@@ -267,7 +296,7 @@ def with_table(readme: str, table: str) -> str:
 def main() -> int:
     try:
         write_all()
-    except LostRowsError as error:
+    except PageKeptError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return 0

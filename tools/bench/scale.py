@@ -1,8 +1,10 @@
 """`make bench-scale`: what a message costs our broker as the work grows. Flat lines are the aim.
 
 Curves: the log from 0.1 to 10 GiB, topics from 1 to 10,000, connections from 1 to 2,000, consumers
-of one topic from 1 to 100. Each is measured at a fixed rate that is far from the broker's limit, so
-that CPU time per message is compared and not how well a full loop gathers work.
+of one topic from 1 to 100, slaves of a synchronous master from 1 to 4, and an hour under load,
+which takes 20 GB of disk and is measured only when it is asked for (ONLY=time). Each is measured at
+a fixed rate that is far from the broker's limit, so that CPU time per message is compared and not
+how well a full loop gathers work.
 
 Environment: ONLY=topics,log picks curves, SCALE=0.01 shortens them, OUT and BENCH_DIR as in
 `make bench`, DOCS=1 renders docs/BENCHMARKS.md and its plots.
@@ -29,10 +31,13 @@ import report
 import results
 from harness import Metric
 
+from support.processes import ProcessGroup, process_group, wait_until
+
 GIB = 1 << 30
 RATE = 4_000
 SECONDS = 4.0
-CURVE_DEADLINE_S = 1800.0
+CURVE_DEADLINE_S = 7200.0
+LONG = ("time",)  # Only when it is asked for.
 _FILL_MEMBERS = 56  # Of 1 KiB: a batch of about 64 KiB.
 _RECORD_SIZE = 1024 + 200
 
@@ -154,6 +159,60 @@ def _consumers(directory: Path, scale: float) -> Iterator[dict[str, float]]:
         broker.kill()
 
 
+def _replicas(directory: Path, scale: float) -> Iterator[dict[str, float]]:
+    """A master that waits for all of its slaves; each point is a group of its own."""
+    for slaves in (1, 2, 3, 4):
+        place = directory / str(slaves)
+        with process_group() as group:
+            yield {"x": slaves, **_copied(group, place, slaves)}
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _copied(group: ProcessGroup, place: Path, slaves: int) -> dict[str, float]:
+    master = _started(group, place / "master", brokerRole="SYNC_MASTER", inSyncReplicas=slaves + 1)
+    copies = [
+        _started(
+            group, place / f"slave{number}", brokerRole="SLAVE", brokerId=number,
+            haMasterAddress=f"127.0.0.1:{master.ha_port}",
+        )
+        for number in range(1, slaves + 1)
+    ]  # fmt: skip
+    joined = "master transfer data"
+    wait_until(lambda: master.output().count(joined) >= slaves, "all slaves have joined")
+    before = clusters.usages([copy.pid for copy in copies])
+    found = _send(master, topic="copied")
+    used = sum(use.cpu_s for use in clusters.usage_since(before).values())
+    return {**found, "slave": used * 1e6 / (RATE * SECONDS * 3) / slaves}
+
+
+def _started(group: ProcessGroup, directory: Path, **config: object) -> Any:
+    return group.add(clusters.start_broker("twinlog", directory, **config))
+
+
+def _hour(directory: Path, scale: float) -> Iterator[dict[str, float]]:
+    """The same load all the time, with a consumer: what grows with it would end a broker."""
+    broker = clusters.start_broker("twinlog", directory, fileReservedTime=1)
+    flow = {"addr": broker.address, "topic": "hour", "queues": 4, "size": 1024}
+    try:
+        clusters.run_load("send", **flow, conns=1, seconds=0.2)
+        began = time.monotonic()
+        while time.monotonic() - began < 3600 * scale:
+            found = clusters.run_load(
+                "flow", **flow, conns=16, depth=64, rate=RATE, pid=f"broker={broker.pid}",
+                seconds=max(2.0, 300 * scale),
+            )  # fmt: skip
+            process = found["processes"]["broker"]
+            yield {
+                "x": round((time.monotonic() - began) / 60, 1),
+                "cpu": process["cpu_s"] * 1e6 / found["messages"],
+                "p99": found["received_ms"]["p99"],
+                "memory": process["anonymous_mb"],
+                "descriptors": len(list(Path(f"/proc/{broker.pid}/fd").iterdir())),
+            }
+    finally:
+        broker.kill()
+
+
 _DELIVERED = Metric("cpu", "us of broker per message delivered", "lower")
 CURVES = [
     Curve(
@@ -171,6 +230,14 @@ CURVES = [
     Curve(
         "consumers", f"consumers that all read one topic, {RATE:,} deliveries a second together",
         "consumers", [_DELIVERED, _P99, _MEMORY], _consumers,
+    ),
+    Curve(
+        "replicas", f"1 KiB sends at {RATE:,} msg/s that wait for all slaves", "slaves",
+        [_CPU, Metric("slave", "us of each slave per message", "lower"), _P99, _MEMORY], _replicas,
+    ),
+    Curve(
+        "time", f"1 KiB sends and a consumer at {RATE:,} msg/s for an hour", "minutes",
+        [_CPU, _P99, _MEMORY, Metric("descriptors", "open", "lower")], _hour,
     ),
 ]  # fmt: skip
 
@@ -196,7 +263,7 @@ def measure(curve: Curve, scale: float) -> dict[str, Any]:
 def main() -> int:
     harness.explain_if_asked(__doc__)
     only = [part for part in os.environ.get("ONLY", "").split(",") if part]
-    wanted = [curve for curve in CURVES if not only or curve.name in only]
+    wanted = [c for c in CURVES if c.name in only or not (only or c.name in LONG)]
     if not wanted:
         print(f"bench-scale: there are {', '.join(c.name for c in CURVES)}", file=sys.stderr)
         return 2

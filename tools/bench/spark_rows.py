@@ -209,7 +209,7 @@ ROWS = [
     *(
         Row(
             f"spark-archive-{size}",
-            f"Archive a store exactly once, {size} B bodies, 200,000 rows a batch",
+            f"Archive a store exactly once, {size} B bodies, 200,000 rows per batch",
             _RATES,
             {"twinlog": _archiving(size, "archive"), "spark parquet": _archiving(size, "rows")},
             rounds=2,

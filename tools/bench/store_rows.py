@@ -170,8 +170,8 @@ ROWS = [
         [
             Metric("checked", "us/message read and checked", "lower"),
             Metric("unchecked", "us/message with twinlogCheckReads=false", "lower"),
-            Metric("scrub", "MiB of log in a second of CPU", "higher"),
-            Metric("index", "MiB of log compared with the index in a second of CPU", "higher"),
+            Metric("scrub", "MiB of log per CPU second", "higher"),
+            Metric("index", "MiB of log compared with the index per CPU second", "higher"),
         ],
         {"twinlog": _integrity},
     ),

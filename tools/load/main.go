@@ -143,6 +143,7 @@ func measure(mode string, o *options) (map[string]any, bool) {
 		}(i)
 	}
 	running.Wait()
+	unread := total.messages.Load()*int64(o.consumers) - received.messages.Load()
 	if err := readers.stop(total.messages.Load()); err != nil {
 		failures <- err
 	}
@@ -157,6 +158,7 @@ func measure(mode string, o *options) (map[string]any, bool) {
 	if mode == "flow" {
 		report["received"] = received.messages.Load()
 		report["received_ms"] = received.percentiles(points)
+		report["unread"] = unread // When the last send was answered: what readers are behind by.
 	}
 	if len(failures) > 0 {
 		report["first_error"] = (<-failures).Error()

@@ -32,8 +32,9 @@ def sell():
 ANCHORS = [
     *((f"item {item.number}", item.file, item.name, item.old, item.new) for item in ITEMS),
     *(
-        (mutant.name, mutant.file, mutant.function, mutant.old, mutant.new)
+        (edit.name, edit.file, edit.function, edit.old, edit.new)
         for mutant in PAIR_MUTANTS + GROUP_MUTANTS + SWARM_MUTANTS
+        for edit in mutant.edits
     ),
 ]
 

@@ -1,6 +1,7 @@
 """The harness of `make bench`: rows picked, subjects in turn, medians, ratios, results merged."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -142,6 +143,18 @@ def test_aims_are_held_against_ratios_and_medians():
 def test_an_aim_that_cannot_be_checked_is_an_error(aim):
     with pytest.raises(ValueError, match=r"remarks\.toml"):
         aims.verdicts(_result(1.0, 1.0), {"aims": {"*": [aim]}})
+
+
+def test_the_routes_of_a_small_cluster_are_measured(tmp_path):
+    program = harness.ROOT / "tools" / "bench" / "routes.py"
+    small = {"BROKER_GROUPS": "3", "TOPICS": "10", "CONNECTIONS": "4", "REQUESTS": "50"}
+    out = tmp_path / "routes.json"
+    environment = {**os.environ, **small, "OUT": str(out)}
+    subprocess.run([sys.executable, str(program)], env=environment, check=True, timeout=300)
+    found = json.loads(out.read_text())
+    assert (found["groups"], found["topics"], found["connections"]) == (3, 10, 4)
+    shares = ("routes", "registrations", "heartbeats")
+    assert found["cores"] == pytest.approx(sum(found[f"cores_for_{name}"] for name in shares))
 
 
 @pytest.mark.parametrize("program", ["", "scale.py"], ids=["bench", "bench-scale"])

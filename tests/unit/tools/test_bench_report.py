@@ -4,7 +4,6 @@ PYTHONPATH=tools/bench:tests/unit/tools python -c "import test_bench_report as t
 writes the golden page again; read the difference.
 """
 
-import importlib.util
 import json
 import re
 from fnmatch import fnmatch
@@ -13,9 +12,10 @@ from pathlib import Path
 import aims
 import pytest
 import report
+import shown
+from rows import all_rows
 
 ROOT = Path(__file__).parents[3]
-BENCH = ROOT / "tools" / "bench"
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -102,26 +102,53 @@ def test_page_pictures_and_readme_come_from_the_directory_of_results(tmp_path, m
     assert report.main() == 0  # The same results again are no loss.
 
 
-@pytest.mark.parametrize("missing", ["bench.json", "scale.json"])
-def test_results_that_lack_what_the_page_shows_leave_it_alone(
-    tmp_path, monkeypatch, capsys, missing
-):
+def test_rows_and_curves_that_were_not_measured_stay_as_the_page_shows_them(tmp_path, monkeypatch):
     page = _page()
     out = _place(tmp_path, monkeypatch, page)
-    (out / missing).unlink()
+    (out / "scale.json").unlink()
+    document = json.loads((out / "bench.json").read_text())
+    kept = document["rows"].pop(0)["name"]
+    (out / "bench.json").write_text(json.dumps(document))
+    assert report.main() == 0
+    assert f"Row `{kept}`" in page
+    assert (tmp_path / "docs" / "BENCHMARKS.md").read_text() == page
+
+
+def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, capsys):
+    page = _page()
+    out = _place(tmp_path, monkeypatch, page)
+    document = json.loads((out / "bench.json").read_text())
+    lost = document["rows"].pop(0)["name"]
+    document["facts"]["cpu"] = "another"
+    (out / "bench.json").write_text(json.dumps(document))
     assert report.main() == 1
     assert (tmp_path / "docs" / "BENCHMARKS.md").read_text() == page
-    assert "measure them too" in capsys.readouterr().err
+    assert lost in capsys.readouterr().err
+
+
+def test_without_results_the_page_stays(tmp_path, monkeypatch, capsys):
+    out = _place(tmp_path, monkeypatch, _page())
+    (out / "bench.json").unlink()
+    assert report.main() == 1
+    assert "no rows" in capsys.readouterr().err
+
+
+def test_what_the_page_shows_can_be_read_back():
+    """Every row and curve of the committed page, figure by figure."""
+    page = (ROOT / "docs" / "BENCHMARKS.md").read_text()
+    found = shown.rows(page, all_rows())
+    assert {row["name"] for row in found} == set(re.findall(r"(?m)^Row `([^`]+)`", page))
+    for row in found:
+        assert report._row(row, {}).rstrip() in page, row["name"]
+    curves = shown.curves(page)
+    assert {curve["name"] for curve in curves} == set(re.findall(r"\]\(scale-(.+)\.svg\)", page))
+    for line in report._scale({"curves": curves}, {}).splitlines():
+        assert line in page
 
 
 def _rows() -> dict[str, set[str]]:
     """The metrics of every row that `make bench` has, by the name of the row."""
-    spec = importlib.util.spec_from_file_location("bench_main", BENCH / "__main__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {row.name: {metric.name for metric in row.metrics} for row in module.all_rows()}
+    return {row.name: {metric.name for metric in row.metrics} for row in all_rows()}
 
 
 def test_aims_remarks_and_the_readme_name_rows_and_metrics_that_exist():

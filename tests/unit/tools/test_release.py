@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,25 @@ def test_the_version_is_in_the_changelog() -> None:
     log = TOOL["CHANGELOG"].read_text(encoding="utf-8")
     assert f"## {__version__} - " in log
     assert "## Unreleased\n" in log
+
+
+def test_a_release_whose_checks_failed_may_be_tried_again(tmp_path: Path) -> None:
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(word) for word in words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    for name in ("tools/release.py", "src/twinlog/__init__.py", "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    log = tmp_path / "CHANGELOG.md"
+    log.write_text(OPEN)
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    assert [run("git", *words).returncode for words in (("init", "-q"), ("add", "."),
+            (*who, "commit", "-qm", "x"))] == [0, 0, 0]  # fmt: skip
+    cut = (sys.executable, "tools/release.py", "99.0.0")
+    assert [run(*cut).returncode for _ in range(2)] == [0, 0]
+    assert log.read_text().count("## 99.0.0") == 1
+    (tmp_path / "other").touch()
+    refused = run(*cut)
+    assert (refused.returncode, "commit them first" in refused.stderr) == (1, True)

@@ -47,6 +47,8 @@ def test_a_module_may_use_its_own_names(tree: Any) -> None:
         "def read(store):\n    return store._tail\n",
         "def read(broker):\n    return broker.store._tail\n",
         "class Lane:\n    def read(self):\n        return self._tail\n",
+        "class Lane:\n    def read(self):\n        self._tail = self.log._tail\n",
+        "class Lane:\n    def read(self):\n        self._tail = self.logs[0]._tail\n",
     ],
 )
 def test_names_of_another_package_are_found(tree: Any, line: str) -> None:

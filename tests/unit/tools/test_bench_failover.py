@@ -1,0 +1,72 @@
+"""The failover section: figures and verdicts come from the lines of results, and it stays on the
+page when the rest of the page is rendered again."""
+
+from __future__ import annotations
+
+import failover_report
+import pytest
+import report
+from failover_table import ROWS, Row
+
+
+def row(name: str) -> Row:
+    return next(row for row in ROWS if row.name == name)
+
+
+def line(name: str, gaps: list[float], *, make: str = "twinlog", lost: int = 0) -> dict:
+    return {
+        "row": name, "make": make, "at": "2026-11-17T09:00:00", "commit": "abc", "load": [1.0, 2.0],
+        "times": len(gaps), "seen": [{"gap_s": gap, "in_sync_s": 2.0} for gap in gaps],
+        "acknowledged": 1000, "lost": lost, "error": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gaps", "lost", "wanted"),
+    [
+        ([0.2, 0.3, 0.5], 0, "gap p50 ≤ 0.3: met; gap p99 ≤ 0.6: met; in sync max ≤ 5: met"),
+        ([0.2, 0.3, 0.7], 0, "gap p99 ≤ 0.6: **missed, 0.7**"),
+        ([0.4, 0.4, 0.4], 0, "gap p50 ≤ 0.3: **missed, 0.4**"),
+        ([0.1], 3, "0 lost: **missed, 3**"),
+    ],
+)
+def test_an_aim_is_held_against_every_fault_of_all_runs(gaps, lost, wanted):
+    lines = [line("kill-sync-2", [gap], lost=lost) for gap in gaps]
+    assert wanted in failover_report.verdict(row("kill-sync-2"), lines)
+
+
+def test_a_group_that_may_lose_is_not_blamed_for_it():
+    assert "lost" not in failover_report.verdict(
+        row("kill-async-2"), [line("kill-async-2", [2.0], lost=5)]
+    )
+
+
+def test_totals_count_sync_masters_of_ours_only():
+    lines = [
+        line("kill-sync-2", [0.1] * 30),
+        line("kill-sync-3", [0.1] * 12),
+        line("kill-async-2", [2.0] * 7, lost=4),
+        line("kill-sync-2", [0.9] * 5, make="apache", lost=9),
+    ]
+    text = failover_report.render(lines)
+    assert "42, with 2,000 messages acknowledged and 0 lost" in text
+    assert "| 5; 9 of 1,000 |" in text
+
+
+def test_the_section_is_replaced_and_kept_when_the_page_is_rendered_again():
+    page = "# Benchmarks\n\n## Aims\n\nnone\n"
+    first = failover_report.render([line("kill-sync-2", [0.1])])
+    once = report.with_failover(page, first)
+    assert report.failover_of(once).rstrip() == first.rstrip()
+    second = failover_report.render([line("kill-sync-2", [0.25])])
+    assert report.with_failover(once, second) == report.with_failover(page, second)
+    assert report.with_failover(page, "") == page
+
+
+def test_a_run_without_a_share_counts_for_losses_and_its_times_do_not():
+    loaded = line("kill-sync-2", [9.0] * 5)
+    lines = [{**line("kill-sync-2", [0.1] * 3), "share": "-10"}, {**loaded, "share": "0"}]
+    text = failover_report.render(lines)
+    assert "| gap s p50 0.1, max 0.1;" in text
+    assert "| 8; 0 of 2,000 |" in text
+    assert "gap s p50 9" in failover_report.render([loaded])

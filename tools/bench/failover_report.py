@@ -1,0 +1,160 @@
+"""The section "Failover" of docs/BENCHMARKS.md, from the lines of the file of results. Pure but for
+`write`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import report
+from failover_table import ROWS, Aim, Row
+
+PAGE = report.DOCS / "BENCHMARKS.md"
+Line = dict[str, Any]
+
+OF: dict[str, Callable[[Sequence[float]], float]] = {
+    "p50": statistics.median,
+    "p99": lambda values: sorted(values)[min(len(values) - 1, int(len(values) * 0.99))],
+    "max": max,
+}
+TEXT = """\
+Controlled groups as processes on loopback (for the network cut: in network namespaces on a
+bridge), each make with its own name server and controller, the same files, requests and signals:
+`make bench-failover`. The measuring client sends 400 messages per second in an open loop, looks for
+a new route after an error or after half a second without an answer, and repeats what was not
+acknowledged; our client and the client programs send through their libraries, the programs one
+message after the other. A gap is the longest time without an acknowledgement. "In sync" counts from
+the start of the process that was killed until the controller lists every replica again. After each
+group of faults every acknowledged message is looked for in the log of the last master: what is not
+there is lost. Runs from before a mend of what they measure are not among the lines. Runs without a
+larger share of the machine (`SHARE`) count for faults and losses; their times, which are those of
+a process without a turn, only where there are no others. Apache runs
+with `allAckInSyncStateSet=true`, which twinlog always does.
+
+Being controlled costs no CPU for each message that can be seen. A fixed SYNC pair and a controlled
+one were sent to in turns of 4 s: 1 KiB, 16 connections of 16, ten turns each, on 2026-11-17 at a
+load average of 49. The master took 13.8 and 13.7 µs of CPU per message (medians), the slave 7.9
+and 7.9, and the controlled pair took 1.03 times the messages per second (median of neighbouring
+turns). At rest the heartbeats of the controlled pair cost its master 6.5 ms of CPU per second.
+What is sent becomes visible when it is confirmed: one round trip to the slowest member later than
+in a fixed pair. No timer is in between; on virtual time it is read at the moment of SEND_OK. Half
+an hour of sends as fast as answers came (3,498,000, load average 24 to 60) brought no election.
+"""
+
+
+def figures(lines: Sequence[Line], name: str) -> list[float]:
+    return [seen[name] for line in lines for seen in line["seen"] if name in seen]
+
+
+def timed(lines: Sequence[Line]) -> Sequence[Line]:
+    """Those whose times count: with a larger share of the machine, if there are any."""
+    return [line for line in lines if line.get("share", "0") != "0"] or lines
+
+
+def text(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if value < 100 else f"{value:.0f}"
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """Gaps, then whatever else the row has, then the balance."""
+    parts = []
+    for name, shown in SHOWN.items():
+        values = figures(timed(lines), name)
+        if values:
+            wanted = ("p50", "p99", "max") if len(values) >= 20 else ("p50", "max")
+            parts.append(f"{shown} " + ", ".join(f"{of} {text(OF[of](values))}" for of in wanted))
+    for name in ("code", "codes"):
+        found = {str(seen[name]) for line in lines for seen in line["seen"] if name in seen}
+        parts += [f"codes {', '.join(sorted(found))}"] if found else []
+    remarks = {seen["remark"] for line in lines for seen in line["seen"] if seen.get("remark")}
+    parts += [f"“{remark[:70]}”" for remark in sorted(remarks)]
+    if any(line["lost"] for line in lines) and lines[0]["make"] == "twinlog":
+        missing = sum(line.get("lost_not_aside", line["lost"]) for line in lines)
+        parts.append(f"{missing} of the lost not kept aside")
+    errors = [line["error"] for line in lines if line["error"]]
+    parts += [f"ended early: {error[:80]}" for error in errors]
+    return "; ".join(parts)
+
+
+SHOWN = {
+    "gap_s": "gap s",
+    "from_start_s": "from the start of both s",
+    "in_sync_s": "in sync s",
+    "refused": "refused",
+    "unknown": "unknown",
+    "back_s": "back s",
+    "forward": "forward",
+    "stored_bytes": "stored bytes",
+    "files": "files aside",
+}
+
+
+def balance(lines: Sequence[Line]) -> str:
+    total = {key: sum(line[key] for line in lines) for key in ("times", "acknowledged", "lost")}
+    return f"{total['times']}; {total['lost']:,} of {total['acknowledged']:,}"
+
+
+def verdict(row: Row, lines: Sequence[Line]) -> str:
+    """Each aim with what was seen, and whether nothing was lost."""
+    parts = [_aim(aim, timed(lines)) for aim in row.aims]
+    if not row.may_lose:
+        lost = sum(line["lost"] for line in lines)
+        parts.append("0 lost: " + ("met" if not lost else f"**missed, {lost}**"))
+    return "; ".join(part for part in parts if part)
+
+
+def _aim(aim: Aim, lines: Sequence[Line]) -> str:
+    values = figures(lines, aim.figure)
+    if not values:
+        return ""
+    seen = OF[aim.of](values)
+    name = SHOWN[aim.figure].removesuffix(" s")
+    outcome = "met" if seen <= aim.bound else f"**missed, {text(seen)}**"
+    return f"{name} {aim.of} ≤ {text(aim.bound)}: {outcome}"
+
+
+def render(lines: Sequence[Line]) -> str:
+    """The section as text."""
+    loads = [load for line in lines for load in line["load"]]
+    parts = [report.FAILOVER, TEXT]
+    shares = sorted({line.get("share", "0") for line in lines})
+    kills = [line for line in lines if line["row"] in KILLS and line["make"] == "twinlog"]
+    sync = [line for line in kills if line["row"] not in MAY_LOSE]
+    commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
+    total = {key: sum(line[key] for line in sync) for key in ("times", "acknowledged", "lost")}
+    parts.append(
+        f"{len(lines)} runs, {lines[0]['at'][:10]} to {lines[-1]['at'][:10]}, commits {commits}. "
+        f"The machine has two cores and had other work: load average {min(loads):g} to "
+        f"{max(loads):g}, median {statistics.median(loads):g}; the processes of both makes ran "
+        f"with autogroup nice {' or '.join(shares)} (`SHARE`). SIGKILLs of masters of SYNC groups "
+        f"of twinlog in all: {total['times']:,}, with {total['acknowledged']:,} messages "
+        f"acknowledged and {total['lost']:,} lost.\n"
+    )
+    parts.append("| | twinlog | faults; lost | Apache 5.3.3 | faults; lost | aim |")
+    parts.append("|---|---|---|---|---|---|")
+    for row in ROWS:
+        of_row = [line for line in lines if line["row"] == row.name]
+        ours, theirs = ([x for x in of_row if x["make"] == make] for make in ("twinlog", "apache"))
+        if ours:
+            cells = [row.title, summary(ours), balance(ours)]
+            cells += [summary(theirs), balance(theirs)] if theirs else ["", ""]
+            parts.append("| " + " | ".join([*cells, verdict(row, ours)]) + " |")
+    parts += ["", *(f"- {row.title}: {row.remark}" for row in ROWS if row.remark)]
+    return "\n".join(parts) + "\n"
+
+
+KILLS = {row.name for row in ROWS if row.name.startswith("kill") and row.name != "kill-slave"}
+MAY_LOSE = {row.name for row in ROWS if row.may_lose}
+
+
+def write(results: Path) -> None:
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    PAGE.write_text(report.with_failover(PAGE.read_text(), render(lines)))
+
+
+def one_line(row: Row, line: Line) -> str:
+    shown = f"{row.name} {line['make']}: {summary([line])}; {balance([line])} lost"
+    return f"{shown}; refused {line['refused']} {line['first_refusal'][:1]}; load {line['load']}"
