@@ -90,6 +90,38 @@ def wrong_words(words: list[str]) -> list[str]:
     return [word for word in words if word.startswith("-") and word.split("=")[0] not in options]
 
 
+# Blocks with commands or programs, and the test that runs all of a page's blocks of that kind.
+RUN_BY = {
+    "docs/OPERATIONS.md": ("console", "tests/cli/test_operations_page.py"),
+    "docs/CLIENT.md": ("python", "tests/client/test_documentation.py"),
+    **{f"docs/{name}.md": ("console", "tests/cli/test_pages_followed.py")
+       for name in ("FAILOVER", "MONITORING", "DEPLOYMENT")},
+    **{page_id(page): ("console python properties yaml", "tests/packaging/test_guides.py")
+       for page in PAGES if page.parent.name in ("guides", "zh")},
+    "README.md": ("console python", "tests/docs/test_readme_followed.py"),
+    "docs/SPARK.md": ("bash python", "tests/spark/test_recipes.py"),
+}  # fmt: skip
+# Shown next to a block that is run, or run with other addresses by the test that is named.
+SHOWN = {
+    ("docs/OPERATIONS.md", "sh"): "tests/cli/test_accounts.py",
+    ("docs/CONSOLE.md", "text"): "tests/console/test_command.py",
+    ("docs/CLIENT.md", "console"): "tests/client/test_documentation.py",
+    ("CONTRIBUTING.md", ""): "tests/docs/test_docs.py",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_block_of_commands_is_run_by_a_test(page: Path) -> None:
+    kinds, test = RUN_BY.get(page_id(page), ("", ""))
+    assert not test or (ROOT / test).exists()
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        language = block.partition("\n")[0].removeprefix("```").strip()
+        has_commands = re.search(r"^(\$ |twinlog |mqadmin |make )", block, re.MULTILINE)
+        if has_commands or language in ("console", "python", "sh", "bash"):
+            shown = SHOWN.get((page_id(page), language))
+            assert language in kinds.split() or (ROOT / str(shown)).exists(), block
+
+
 def test_wrong_verbs_and_options_are_seen() -> None:
     assert wrong_words(["topic", "create", "orders", "-q", "8"]) == []
     assert wrong_words(["topic", "create", "orders", "--queus", "8"]) == ["--queus"]

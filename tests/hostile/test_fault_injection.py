@@ -7,25 +7,31 @@ and the server serves. Which there are is seen when the servers run, not listed 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from support import fault_injector
 from support.fault_injector import InjectedFault, Injector, events
-from support.processes import Process, ProcessGroup, process_group, wait_until
+from support.processes import Process, ProcessGroup, free_port, process_group, wait_until
 from support.properties import write_properties
 from support.raw_peer import RawPeer
 from support.twinlog_servers import (
+    ANY_HTTP_PORT,
+    TwinlogBroker,
+    TwinlogNamesrv,
     broker_values,
     namesrv_values,
     start_twinlog_broker,
     start_twinlog_namesrv,
 )
-from twinlog.client import ConsumeFrom, Message, Producer, PushConsumer
+from twinlog import client as client_package
+from twinlog.client import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
 from twinlog.client.errors import ClientError
 from twinlog.remoting import fastjson
 
@@ -33,6 +39,7 @@ RULES = """accounts:
 - {accessKey: rocketmq2, secretKey: '12345678', admin: true}
 globalWhiteRemoteAddresses: ['127.0.0.*']
 """
+CODES = {"broker": 28, "namesrv": 10001, "controller": 10001}  # Show what was contained.
 SMALL: dict[str, object] = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000}
 
 
@@ -49,18 +56,23 @@ class Injected(Process):
         keys = {"rocketmqHome": home, "aclEnable": "true", **keys}
         if command == "broker":
             keys = broker_values(directory, str(keys.pop("namesrv", "")), {**SMALL, **keys})
+        elif command == "controller":
+            keys = {"listenPort": free_port(), "controllerStorePath": directory / "records",
+                    **ANY_HTTP_PORT, **keys}  # fmt: skip
         else:
             keys = namesrv_values(directory, keys)
         self.port = int(str(keys["listenPort"]))
         self.address = f"127.0.0.1:{self.port}"
         self.ha_port = self.port + 1
         file = write_properties(directory / f"{command}.conf", keys)
+        self._run(directory, kind, names, command, "-c", str(file))
+
+    def _run(self, directory: Path, kind: str, names: str, *command: str) -> None:
         launcher = str(Path(fault_injector.__file__))
-        argv = [sys.executable, launcher, str(self.events_path), kind, names, "--",
-                command, "-c", str(file)]  # fmt: skip
-        super().__init__(f"injected {command}", argv, log=directory / "log", cwd=directory,
+        argv = [sys.executable, launcher, str(self.events_path), kind, names, "--", *command]
+        super().__init__(f"injected {command[0]}", argv, log=directory / "log", cwd=directory,
                          env={"PYTHONPATH": str(Path(__file__).parent.parent)})  # fmt: skip
-        self.ready_text = f"twinlog {command} ready"
+        self.ready_text = f"twinlog {command[0]} ready"
 
     def spawned(self, kind: str) -> set[str]:
         return {name for event, of, name in events(self.events_path)
@@ -73,7 +85,7 @@ class Injected(Process):
 
     def failures(self) -> dict[str, str]:
         with RawPeer(self.port) as peer:
-            code = 28 if self.name.endswith("broker") else 10001
+            code = CODES[self.name.rpartition(" ")[2]]
             answer = peer.ask(code)
         assert answer.code == 0
         table: dict[str, str] = fastjson.loads(answer.body)
@@ -91,6 +103,18 @@ class Injected(Process):
         assert "Traceback" not in self.output(), self.output()[-3000:]
 
 
+class InjectedConsole(Injected):
+    """The console: a command without a configuration file."""
+
+    def __init__(self, directory: Path, kind: str, names: str, namesrv: str) -> None:
+        directory.mkdir()
+        self.events_path = directory / "events"
+        self._run(
+            directory, kind, names, "console", "--port", "0", "-n", namesrv, "--no-auth",
+            "--audit", str(directory / "audit.log"),
+        )  # fmt: skip
+
+
 @pytest.fixture
 def group() -> Iterator[ProcessGroup]:
     with process_group() as members:
@@ -104,6 +128,19 @@ def test_name_server_contains_what_it_spawns(tmp_path: Path, group: ProcessGroup
     server.check_contained()
     assert {"scan", "acl-reload"} <= server.spawned("contained")
     assert not server.spawned("vital")
+    assert server.stop() == 0
+
+
+def test_controller_contains_what_it_spawns(tmp_path: Path, group: ProcessGroup) -> None:
+    server = Injected(tmp_path, "controller", "contained", "*")
+    group.add(server)
+    server.wait_for_text(server.ready_text)
+    wait_until(lambda: not server.is_alive or not server.missing(), "all run again")
+    assert {"acl-reload", "http", "events"} <= server.spawned("contained")
+    assert "contained failure of timer acl-reload" in server.output()
+    with RawPeer(server.port) as peer:
+        assert peer.ask(1005).code == 0
+    assert "Traceback" not in server.output(), server.output()[-3000:]
     assert server.stop() == 0
 
 
@@ -166,22 +203,46 @@ def test_master_and_slave_contain_what_they_spawn(tmp_path: Path, group: Process
     assert master.stop() == 0
 
 
-def test_each_vital_task_ends_the_process_with_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [("broker", {"flush", "housekeeping"}), ("controller", {"lead", "write-records", "tick"})],
+)
+def test_each_vital_task_ends_the_process_with_its_reason(
+    tmp_path: Path, command: str, known: set[str]
+) -> None:
     with process_group() as members:
-        first = Injected(tmp_path / "names", "broker", "none", "*")
+        first = Injected(tmp_path / "names", command, "none", "*")
         members.add(first)
         first.wait_for_text(first.ready_text)
         names = first.spawned("vital")
-    assert {"flush", "housekeeping"} <= names
+    assert known <= names
     for name in sorted(names):
-        broker = Injected(tmp_path / name, "broker", "vital", name)
+        server = Injected(tmp_path / name, command, "vital", name)
         try:
-            code = broker.popen.wait(60)
+            code = server.popen.wait(60)
         except subprocess.TimeoutExpired:
-            broker.kill()
+            server.kill()
             raise
-        assert code == 1, broker.tail()
-        assert f"twinlog: stopped: broker/{name}: InjectedFault" in broker.output()
+        assert code == 1, server.tail()
+        assert f"twinlog: stopped: {command}/{name}: InjectedFault" in server.output()
+
+
+def test_the_console_contains_its_watcher_and_ends_with_its_port(
+    tmp_path: Path, group: ProcessGroup
+) -> None:
+    namesrv = start_twinlog_namesrv(tmp_path / "n")
+    group.add(namesrv)
+    contained = InjectedConsole(tmp_path / "contained", "contained", "*", namesrv.address)
+    group.add(contained)
+    contained.wait_for_text(contained.ready_text)
+    wait_until(lambda: not contained.missing(), "all run again")
+    assert "replication" in contained.spawned("contained")
+    assert "Traceback" not in contained.output()
+    assert contained.stop() == 0
+    vital = InjectedConsole(tmp_path / "vital", "vital", "http", namesrv.address)
+    group.add(vital)
+    assert vital.wait(deadline_s=60) == 1, "a console without its port serves nobody"
+    assert "twinlog: stopped: console/http: InjectedFault" in vital.output()
 
 
 # The client
@@ -198,14 +259,18 @@ class Told:
         return {name for e, k, name in self.events if (e, k) == (event, kind)}
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, group: ProcessGroup) -> str:
-    namesrv = start_twinlog_namesrv(tmp_path / "n")
+def start_servers(directory: Path, group: ProcessGroup) -> tuple[TwinlogNamesrv, TwinlogBroker]:
+    namesrv = start_twinlog_namesrv(directory / "n")
     group.add(namesrv)
-    broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address, **SMALL)
+    broker = start_twinlog_broker(directory / "b", namesrv=namesrv.address, **SMALL)
     group.add(broker)
     namesrv.wait_registered(broker.address)
-    return namesrv.address
+    return namesrv, broker
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, group: ProcessGroup) -> str:
+    return start_servers(tmp_path, group)[0].address
 
 
 async def test_a_client_contains_what_it_spawns(
@@ -215,8 +280,65 @@ async def test_a_client_contains_what_it_spawns(
     Injector(told, "contained", "*").install(monkeypatch.setattr)
     await exchange(cluster, "clients")
     raised = told.names("raised", "contained")
-    assert {"rebalance", "pull"} <= raised, told.events
-    assert {"rebalance", "pull"} <= told.names("again", "contained")
+    assert {"rebalance", "pull", "routes", "heartbeats"} <= raised, told.events
+    assert raised == told.names("spawned", "contained")
+    assert {"rebalance", "pull", "routes", "heartbeats"} <= told.names("again", "contained")
+
+
+def names_in_the_source(kind: str) -> set[str]:
+    """Of all that a client may spawn, so that none is left out."""
+    files = Path(client_package.__file__).parent.rglob("*.py")
+    spawn = re.compile(rf"tasks\.{kind}\(\s*\"([^\"]+)\"")
+    return {name for file in files for name in spawn.findall(file.read_text())}
+
+
+@asynccontextmanager
+async def told_by_http(address: str) -> AsyncIterator[str]:
+    """An HTTP address that names the name server, as Java's clients ask for it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + address.encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+async def test_no_task_of_a_client_is_left_out(
+    tmp_path: Path, group: ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that only an ordered consumer has, or a broker that is away brings about."""
+    namesrv, broker = start_servers(tmp_path, group)
+    told, got = Told(), set[bytes]()
+    Injector(told, "contained", "*").install(monkeypatch.setattr)
+
+    async def handle(message: ReceivedMessage) -> None:
+        got.add(message.body)
+
+    async with (
+        asyncio.timeout(120),
+        told_by_http(namesrv.address) as url,
+        Producer("p", name_server=url, send_timeout_ms=60_000, retry_count=1000) as producer,
+        PushConsumer(
+            "c", name_server=url, consume_from=ConsumeFrom.FIRST_OFFSET, ordered=True
+        ) as consumer,
+    ):
+        async with Producer("i", name_server=url, idempotent=True) as once:
+            await once.send(Message("t", b"once"))
+        await producer.send(Message("t", b"before", sharding_key="k"))
+        await consumer.subscribe("t", "*", handle)
+        broker.kill()
+        sending = asyncio.ensure_future(producer.send(Message("t", b"meanwhile")))
+        while not {"probe", "send recovery"} <= told.names("again", "contained"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        group.add(await asyncio.to_thread(broker.restart))
+        await sending
+        while got != {b"once", b"before", b"meanwhile"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert told.names("raised", "contained") == names_in_the_source("contained")
+    assert told.names("again", "contained") == names_in_the_source("contained")
 
 
 async def test_a_client_ends_by_its_vital_tasks(

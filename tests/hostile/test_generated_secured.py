@@ -2,7 +2,8 @@
 
 Strangers (no account, over TLS), an account with the rights of one topic, and an administrator: the
 first get nothing at all, and nobody ends a process, makes a traceback or spoils what others own.
-Broker, name server and the controller in it; `test_generated.py` has all of it without accounts.
+A pair with a secret of its own, a name server and the controller in it; before and after a restart,
+and after a promotion. `test_generated.py` has all of it without accounts.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 import pytest
 
 from support.certificates import Certificates, make_certificates
+from support.command_line import process as command
 from support.hostile_attack import Attacker, Guise
 from support.hostile_cases import NOT_UPDATED, Case, ordered
 from support.hostile_world import BROKER, FIELDS, cases_for, tables
-from support.processes import free_port, process_group
+from support.processes import free_port, process_group, wait_until
 from support.raw_peer import RawPeer
 from support.twinlog_servers import TwinlogBroker, start_twinlog_broker, start_twinlog_namesrv
 from twinlog.remoting import codec
@@ -31,7 +33,6 @@ from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.config_key import live_keys
 
-ATTACK_SECONDS = 10.0
 RULES = """\
 globalWhiteRemoteAddresses: []
 accounts:
@@ -62,14 +63,27 @@ class Secured:
                 controllerStorePath=directory / "records",
             )
         )  # fmt: skip
-        home = self._home("broker")
-        self.broker: TwinlogBroker = add(
+        self._dialling = certificates.dialling_keys()
+        self._authority = certificates.authority
+        self.broker = self._start_broker("broker", brokerRole="SYNC_MASTER")
+        self.slave = self._start_broker("slave", brokerRole="SLAVE", brokerId=1)
+        self.namesrv.wait_registered(self.slave.address)
+        wait_until(self._is_in_sync, "the slave is in sync")
+
+    def _start_broker(self, name: str, **config: object) -> TwinlogBroker:
+        home = self._home(name)
+        broker: TwinlogBroker = self._add(
             start_twinlog_broker(
                 home, namesrv=self.namesrv.address, aclEnable="true", rocketmqHome=home,
                 twinlogAccessKey="administrator", twinlogSecretKey="admin-secret",
-                **{**BROKER, **self._tls, **certificates.dialling_keys()},
+                **{**BROKER, **self._tls, **self._dialling, "twinlogHASecret": "ha", **config},
             )
         )  # fmt: skip
+        return broker
+
+    def _is_in_sync(self) -> bool:
+        replicas = json.loads(self.ask(self.broker.port, 907, {}).body)["haConnectionInfo"]
+        return any(each["diff"] == 0 for each in replicas)
 
     def _home(self, name: str) -> Path:
         home = self._directory / name
@@ -112,17 +126,41 @@ class Secured:
             assert server.stop() == 0, server.tail()
         self.namesrv = self._add(self.namesrv.restart())
         self.broker = self._add(TwinlogBroker.start_as_it_is(self.broker))
+        for broker in (self.broker, self.slave):
+            self.namesrv.wait_registered(broker.address)
+        wait_until(self._is_in_sync, "the slave is in sync")
+
+    def promote(self) -> None:
+        """The master is killed; an administrator makes its slave the master."""
+        self.broker.kill()
+
+        def is_alone() -> bool:
+            return not json.loads(self.ask(self.slave.port, 10003, {}).body)["isLinked"]
+
+        wait_until(is_alone, "the slave has lost its master")
+        route = {"topic": "normal", "acceptStandardJsonOnly": "true"}
+        wait_until(
+            lambda: b'"0"' not in self.ask(self.namesrv.port, 105, route).body,
+            "the name server has lost the master",
+        )
+        command(
+            "ha", "promote", "broker-a", "-n", self.namesrv.address, "--yes",
+            "--role", "ASYNC_MASTER", "--access-key", ADMIN.access_key,
+            "--secret-key", ADMIN.secret_key, "--tls", "--tls-ca", self._authority,
+        ).ok()  # fmt: skip
+        self.broker = self.slave
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Secured]:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
     with process_group() as group:
 
         def add(process: Any) -> Any:
             group.add(process)
             return process
 
-        world = Secured(tmp_path, make_certificates(tmp_path / "certificates"), add)
+        world = Secured(directory, make_certificates(directory / "certificates"), add)
         world.prepare()
         yield world
 
@@ -162,16 +200,21 @@ def test_nobody_gets_further_with_tls_or_an_account(
     world: Secured, record_property: Callable[[str, object], None]
 ) -> None:
     seed = os.environ.get("TWINLOG_HOSTILE_SEED") or os.urandom(4).hex()
-    some = attackers(world, seed)
-    run(some, ATTACK_SECONDS)
-    counts = {f"{each.name} {number}": each.outcome.cases for number, each in enumerate(some)}
-    record_property("say", f"{sum(counts.values())} secured cases, seed {seed}: {counts}")
-    findings = [text for each in some for text in each.outcome.findings]
-    assert not findings, (seed, findings)
-    assert min(counts.values()) > 50, counts
-    world.check()
-    world.restart()
-    world.check()
+    for step, seconds in (("first", 6.0), ("restarted", 2.0), ("promoted", 2.0)):
+        some = attackers(world, f"{seed} {step}")
+        run(some, seconds)
+        counts = {f"{each.name} {number}": each.outcome.cases for number, each in enumerate(some)}
+        said = f"{sum(counts.values())} secured cases, seed {seed}, {step}: {counts}"
+        record_property("say", said)
+        findings = [text for each in some for text in each.outcome.findings]
+        assert not findings, (seed, step, findings)
+        assert min(counts.values()) > 10, counts
+        world.check()
+        if step == "first":
+            world.restart()
+        elif step == "restarted":
+            world.promote()
+        world.check()
 
 
 def test_a_stranger_with_a_signed_guise_is_told_apart(world: Secured) -> None:

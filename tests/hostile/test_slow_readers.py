@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -118,3 +119,23 @@ def test_ten_thousand_held_pulls_woken_at_once(slow: Target, topic: str) -> None
     assert slow.lines_about(reader.name) == []
     slow.check_others_are_served()
     slow.check_memory_comes_back()
+
+
+@pytest.mark.parametrize("length", [200_000, 8_000, 1_000])
+def test_expressions_of_held_pulls_do_not_fill_the_memory(
+    slow: Target, topic: str, length: int
+) -> None:
+    """Each its own tags: objects of twenty times their text, once kept by the thousand."""
+    publish(slow, topic, [b"x"])
+    wait_for_offset(slow, topic, 1)
+    slow.base_mb = slow.memory_mb()
+    count = min(2_000, 24_000_000 // length)
+    with RawPeer(slow.port) as consumer:
+        consumer.socket.settimeout(0.5)  # Once enough is held nothing more is read.
+        with contextlib.suppress(TimeoutError):
+            for number in range(count):
+                tags = "||".join(f"{number:x}.{each:x}" for each in range(length // 9))
+                header = {**pull_header(topic, 1, suspend_ms=20_000), "subscription": tags}
+                consumer.send(request(11, header))
+        slow.check_others_are_served()
+        slow.check_growth()

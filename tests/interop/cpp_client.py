@@ -1,6 +1,7 @@
 """RocketMQ's C++ client (inside PyPI's `rocketmq`), run by the interpreter of its own venv.
 
     cpp_client.py NAMESRV send TOPIC MODE COUNT PREFIX [delay=LEVEL] [sizes=N,N...]
+                                                       [pause=MS] [timeout=MS]
     cpp_client.py NAMESRV consume TOPIC[,TOPIC...] GROUP EXPRESSION CLUSTERING|BROADCASTING|ORDERLY
     cpp_client.py NAMESRV pull TOPIC GROUP EXPRESSION [offset=N]
 
@@ -17,6 +18,7 @@ import json
 import os
 import sys
 import threading
+import time
 import zlib
 
 from rocketmq.client import (
@@ -83,15 +85,20 @@ def sign(client: object) -> None:
 
 def send(namesrv: str, topic: str, mode: str, count: str, prefix: str, *words: str) -> None:
     options = as_options(words)
-    producer = Producer(f"cpp_{prefix}", timeout=10_000, max_message_size=4 << 20)
+    timeout_ms = int(options.get("timeout", "10000"))
+    producer = Producer(f"cpp_{prefix}", timeout=timeout_ms, max_message_size=4 << 20)
     producer.set_namesrv_addr(namesrv)
     sign(producer)
     producer.start()
-    messages = [message(topic, prefix, number, options) for number in range(int(count))]
+    pause_s = int(options.get("pause", "0")) / 1000
+    numbers = range(int(count))
     if mode == "batch":
-        report_sent(0, producer.send_batch(messages))
-        messages = []
-    for number, built in enumerate(messages):
+        built = [message(topic, prefix, number, options) for number in numbers]
+        report_sent(0, producer.send_batch(built))
+        numbers = range(0)
+    for number in numbers:
+        built = message(topic, prefix, number, options)
+        time.sleep(pause_s)
         if mode == "sync":
             try:
                 report_sent(number, producer.send_sync(built))

@@ -22,6 +22,7 @@ class ForeignClient:
     def __init__(self, argv: list[str], log: Path, env: dict[str, str]) -> None:
         self._output = log.with_suffix(".jsonl")
         self._log = log
+        self._read = 0
         with self._output.open("wb") as output, log.open("wb") as errors:
             self.popen = subprocess.Popen(
                 argv,
@@ -36,6 +37,14 @@ class ForeignClient:
         lines = self._output.read_text().splitlines(keepends=True)
         events = [json.loads(line) for line in lines if line.endswith("\n") and line[0] == "{"]
         return [event for event in events if event["event"] == name]
+
+    def news(self) -> list[Event]:
+        """What it has reported since this was asked last."""
+        with self._output.open("rb") as output:
+            output.seek(self._read)
+            whole = output.read().rpartition(b"\n")[0]
+        self._read += len(whole) + 1 if whole else 0
+        return [json.loads(line) for line in whole.splitlines() if line[:1] == b"{"]
 
     def wait_for(self, name: str, count: int = 1, deadline_s: float = 90) -> list[Event]:
         def enough() -> object:

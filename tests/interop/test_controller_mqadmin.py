@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from support.apache import APACHE_5, QUICK_JVM, java, write_home
+from support.apache import APACHE_5, ApacheController
 from support.apache import mqadmin as apache_mqadmin
 from support.command_line import LocalTwins
 from support.command_line import mqadmin as our_mqadmin
 from support.fake_replicas import FakeGroup
-from support.processes import Process, free_port, process_group, wait_until
-from support.properties import write_properties
+from support.processes import free_port, process_group, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -120,23 +119,10 @@ def test_elections_and_removals(tools: Tools, controller: str) -> None:
 
 
 def test_ours_on_apaches_controller(tools: Tools, tmp_path: Path) -> None:
-    port = free_port()
-    file = write_properties(
-        tmp_path / "controller.conf",
-        {
-            "controllerDLegerGroup": "group1",
-            "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
-            "controllerDLegerSelfId": "n0",
-            "controllerStorePath": tmp_path / "records",
-        },
-    )
-    write_home(tmp_path)
-    main = "org.apache.rocketmq.controller.ControllerStartup"
-    argv = java(main, "-c", str(file), home=tmp_path, options=QUICK_JVM, project=APACHE_5)
     with process_group() as processes:
-        server = Process("Apache's controller", argv, log=tmp_path / "c.log", cwd=tmp_path)
+        server = ApacheController(tmp_path, free_port())
         processes.add(server)
-        address = f"127.0.0.1:{port}"
+        address = server.address
 
         def leads() -> bool:
             found = our_mqadmin("getControllerMetaData", "-n", "127.0.0.1:1", "-a", address)

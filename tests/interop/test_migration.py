@@ -21,7 +21,7 @@ from support.apache import start_apache_broker, start_apache_namesrv
 from support.command_line import Result, process
 from support.java_driver import Driver, Job
 from support.processes import Process, free_broker_port, process_group, wait_until
-from support.twinlog_servers import TWINLOG, start_twinlog_broker
+from support.twinlog_servers import TWINLOG, start_twinlog_broker, start_twinlog_namesrv
 
 SEGMENT = 1 << 20
 CONFIG: dict[str, object] = {
@@ -142,3 +142,52 @@ def test_back_to_apache(tmp_path: Path, java: Driver) -> None:
             migrate(server, "cutover", *options).ok()
             helper.join()
             print(json.dumps(stop_and_judge(producer, consumer, 200)))
+
+
+START = {
+    "apache": (start_apache_namesrv, start_apache_broker),
+    "twinlog": (start_twinlog_namesrv, start_twinlog_broker),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("makes", [("apache", "twinlog"), ("twinlog", "apache")], ids=" to ".join)
+def test_to_another_cluster(tmp_path: Path, java: Driver, makes: tuple[str, str]) -> None:
+    """The Java clients know the old name servers only."""
+    topic, group = unique("other"), unique("group")
+    with process_group() as processes:
+        servers, brokers = [], []
+        for make, name in zip(makes, ("old", "new"), strict=True):
+            start_namesrv, start_broker = START[make]
+            servers.append(processes.add(start_namesrv(tmp_path / name / "namesrv")).address)
+            home = tmp_path / name / "broker"
+            values = {**CONFIG, "brokerName": name, "brokerClusterName": f"Cluster-{name}"}
+            brokers.append(processes.add(start_broker(home, namesrv=servers[-1], **values)))
+        (server, target), (old, new) = servers, brokers
+        send = {"namesrv": server, "topic": topic, "prefix": "old", "sizes": 200}
+        assert java.run("send", **send, count=200, mode="sync")["failed"] == []
+        to = ("--target", target)
+        with traffic(java, server, topic, group) as (producer, consumer):
+            consumer.wait_for("message", 220)
+            migrate(server, "plan", *to).ok()
+            migrate(server, "run", *to).ok()
+            assert "rehearsed" in migrate(server, "cutover", *to, "--rehearse").ok().out
+            producer.wait_for("sent", len(producer.of("sent")) + 20)
+            asked, answered = tmp_path / "asked", tmp_path / "answered"
+
+            def register() -> None:
+                wait_until(asked.exists, "the new broker is to register", deadline_s=240)
+                new.stop()
+                processes.add(new.restart(namesrvAddr=f"{target};{server}"))
+                answered.touch()
+
+            helper = threading.Thread(target=register)
+            helper.start()
+            words = f"touch {asked}; while [ ! -e {answered} ]; do sleep 0.1; done"
+            options = ("--stop", f"kill {old.pid}", "--register", words, "--yes", "-o", "json")
+            done = migrate(server, "cutover", *to, *options).ok().json
+            helper.join()
+            seen = stop_and_judge(producer, consumer, 200)
+        print(json.dumps({"makes": makes, **seen, "steps": done.get("steps")}))
+        # Given out and not yet committed, at most.
+        assert seen["twice"] <= 32 * 8

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from support.command_line import process
 from support.ha_load import send_once
-from support.processes import Process, ProcessGroup, free_port, process_group, wait_until
+from support.processes import ProcessGroup, free_port, process_group
+from support.prometheus import Prometheus, get, promtool
 from support.twinlog_servers import (
     TwinlogBroker,
     http_address,
@@ -33,56 +30,6 @@ SMALL = {
     "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 100,
     "maxIndexNum": 400, "cleanResourceInterval": 200, "cleanFileForciblyEnable": "false",
 }  # fmt: skip
-FIRES_S = 90.0
-
-
-def promtool(*words: str, stdin: bytes = b"") -> str:
-    done = subprocess.run(["promtool", *words], input=stdin, capture_output=True, check=False)
-    assert done.returncode == 0, (done.stdout + done.stderr).decode()
-    return (done.stdout + done.stderr).decode()
-
-
-def get(address: str, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
-        return bytes(answer.read())
-
-
-class Prometheus(Process):
-    """In a directory of its own, on a free port, one scrape a second."""
-
-    def __init__(self, directory: Path, targets: list[str]) -> None:
-        directory.mkdir()
-        rules = process("generate", "alert-rules", "--for", "0s", "--window", "10s").ok().out
-        (directory / "twinlog.rules.yml").write_text(rules)
-        exporter = process("generate", "recording-rules").ok().out
-        (directory / "exporter.rules.yml").write_text(exporter)
-        words = [word for target in targets for word in ("--target", target)]
-        config = process("generate", "prometheus", "--interval", "1s", *words).ok().out
-        file = directory / "prometheus.yml"
-        file.write_text(config)
-        promtool("check", "config", str(file))
-        self.address = f"127.0.0.1:{free_port()}"
-        argv = [
-            str(shutil.which("prometheus")), f"--config.file={file}",
-            f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={self.address}",
-        ]  # fmt: skip
-        super().__init__("prometheus", argv, log=directory / "log", cwd=directory)
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        words = urllib.parse.urlencode({"query": expression})
-        data = json.loads(get(self.address, f"/api/v1/query?{words}"))
-        found: list[dict[str, Any]] = data["data"]["result"]
-        return found
-
-    def firing(self) -> set[str]:
-        alerts = json.loads(get(self.address, "/api/v1/alerts"))["data"]["alerts"]
-        return {a["labels"]["alertname"] for a in alerts if a["state"] == "firing"}
-
-    def wait_firing(self, name: str) -> None:
-        wait_until(lambda: name in self.firing(), f"{name} fires", deadline_s=FIRES_S)
-
-    def wait_quiet(self) -> None:
-        wait_until(lambda: not self.firing(), "every alert is resolved", deadline_s=FIRES_S)
 
 
 class World:
@@ -105,13 +52,7 @@ class World:
         servers = (self.namesrv, self.master, self.slave)
         self.prometheus = Prometheus(directory / "prom", [http_address(s) for s in servers])
         group.add(self.prometheus)
-        wait_until(self._all_up, "Prometheus scrapes all three", deadline_s=FIRES_S)
-
-    def _all_up(self) -> bool:
-        try:
-            return len(self.prometheus.query('up{job="twinlog"} == 1')) == 3
-        except OSError:
-            return False
+        self.prometheus.wait_scraped(3)
 
     def _broker(self, name: str, **config: object) -> TwinlogBroker:
         broker = start_twinlog_broker(
@@ -171,7 +112,7 @@ def test_a_minute_of_scrapes_and_the_names_of_the_exporter(world: World) -> None
         (row,) = prometheus.query(name)
         assert row["metric"]["broker"] == "broker-a"
     rules = yaml.safe_load((world.directory / "prom" / "twinlog.rules.yml").read_text())
-    assert len(rules["groups"][0]["rules"]) == 10
+    assert len(rules["groups"][0]["rules"]) == 12, "ten of a pair, two of a group's master"
     assert prometheus.firing() == set()
     groups = json.loads(get(prometheus.address, "/api/v1/rules"))["data"]["groups"]
     problems = [rule["lastError"] for g in groups for rule in g["rules"] if rule.get("lastError")]

@@ -116,6 +116,28 @@ class ApacheBroker(Process):
         return broker
 
 
+class ApacheController(Process):
+    """RocketMQ 5's controller, alone."""
+
+    def __init__(self, directory: Path, port: int, host: str = "127.0.0.1") -> None:
+        self.directory, self.host, self.port = directory, host, port
+        self.address = f"{host}:{port}"
+        write_home(directory)
+        values = {
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": f"n0-{host}:{port}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": directory / "records",
+        }
+        file = write_properties(directory / "controller.conf", values)
+        main = "org.apache.rocketmq.controller.ControllerStartup"
+        argv = java(main, "-c", str(file), home=directory, options=QUICK_JVM, project=APACHE_5)
+        super().__init__("apache controller", argv, log=directory / "c.log", cwd=directory)
+
+    def restart(self) -> ApacheController:
+        return ApacheController(self.directory, self.port, self.host)
+
+
 def start_apache_namesrv(
     directory: Path,
     *,

@@ -24,6 +24,7 @@ from twinlog.broker.tables.topic_config import topic_from_json
 from twinlog.message.names import OP_HALF_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.common import version_of
 from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
@@ -154,11 +155,11 @@ def tables_of_answer(name: str) -> Setup:
         if "topicConfigTable" in body:
             table = body["topicConfigTable"]
             broker.topics.table = {t: topic_from_json(t, v) for t, v in table.items()}
-            broker.topics.data_version.assign(body["dataVersion"])
+            broker.topics.data_version = version_of(body["dataVersion"], broker.topics.data_version)
         elif "subscriptionGroupTable" in body:
             table = body["subscriptionGroupTable"]
             broker.groups.table = {g: group_from_json(v) for g, v in table.items()}
-            broker.groups.data_version.assign(body["dataVersion"])
+            broker.groups.data_version = version_of(body["dataVersion"], broker.groups.data_version)
         elif decode_command(request_frame(name)).code == RequestCode.GET_ALL_DELAY_OFFSET:
             broker.schedule.replace(body)
         else:

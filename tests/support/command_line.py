@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 TWINLOG = Path(sys.executable).parent / "twinlog"
 MQADMIN = Path(sys.executable).parent / "mqadmin"
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class LocalTwins:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.is_harmed = False
 
     def up(self, *options: str) -> Result:
         return process("up", "--free-ports", "--no-console", "--dir", self.directory, *options)
@@ -128,6 +132,23 @@ class LocalTwins:
 
     def pid(self, name: str) -> int:
         return next(int(node["pid"]) for node in self.nodes if node["name"] == name)
+
+    def is_alive(self, name: str) -> bool:
+        try:
+            return psutil.Process(self.pid(name)).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def kill(self, name: str) -> None:
+        os.kill(self.pid(name), signal.SIGKILL)
+        self.is_harmed = True
+
+    def mend(self) -> None:
+        """Start what a test has killed, for the test after it."""
+        if self.is_harmed:
+            self.up().ok()
+            self.twinlog("cluster", "health", "--wait", "60s", "--brokers", "2").ok()
+            self.is_harmed = False
 
     def start(self, name: str) -> None:
         """Start a process of the cluster again that was killed. Not as a child of this one."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from support.command_line import LocalTwins, Result, process
+from support.processes import wait_until
 
 CSRF = re.compile(r'name="csrf" value="([^"]+)"')
 
@@ -99,3 +105,32 @@ def console_pair(directory: Path) -> ConsolePair:
     pair = ConsolePair(directory)
     pair.up().ok()
     return pair
+
+
+@contextmanager
+def running_console(
+    directory: Path, name_server: str, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """A console of its own, not one of `twinlog up`: its address and the administrator's token."""
+    log = directory / "console.log"
+    command = [
+        sys.executable, "-m", "twinlog.cli.main", "console", "-n", name_server, "--port", "0",
+        "--audit", str(directory / "audit.log"),
+    ]  # fmt: skip
+    with log.open("wb") as output:
+        running = subprocess.Popen(
+            command, stderr=output, env={**os.environ, **(environment or {})}
+        )
+    try:
+        wait_until(lambda: "to look only" in log.read_text(), "the console is ready", deadline_s=60)
+        found = re.search(r"ready (http\S+)/\?token=(\S+)", log.read_text())
+        assert found is not None
+        yield found[1], found[2]
+    finally:
+        running.terminate()
+        running.wait(60)
+
+
+def bearer(url: str, token: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=30)

@@ -145,8 +145,9 @@ async def switch(group: Group) -> None:
 class Load:
     """Sends at a steady rate; `acknowledged` are bodies that must never be lost."""
 
-    def __init__(self, producer: Producer, per_second: int) -> None:
+    def __init__(self, producer: Producer, per_second: int, padding: bytes = b"") -> None:
         self._producer = producer
+        self._padding = padding
         self._pause_s = 1 / per_second
         self._tasks: set[asyncio.Task[None]] = set()
         self._number = 0
@@ -177,11 +178,14 @@ class Load:
 
     async def _one(self) -> None:
         self._number += 1
-        body = b"%d" % self._number
+        body = b"%d" % self._number + self._padding
         try:
-            await self._producer.send(Message(TOPIC, body))
+            receipt = await self._producer.send(Message(TOPIC, body))
         except Exception as error:
             self.failed.append(repr(error)[:300])
+            return
+        if not receipt.is_acknowledged:
+            self.failed.append(str(receipt.status))
             return
         now = time.monotonic()
         self.longest_gap_s = max(self.longest_gap_s, now - self.answered_s)

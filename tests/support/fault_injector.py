@@ -8,6 +8,7 @@ Of `KIND` (`vital`, `contained`) those in `NAMES` (commas, or `*`) raise. One li
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import types
@@ -32,9 +33,11 @@ async def broken(coroutine: Coroutine[Any, Any, Any]) -> Any:
 @types.coroutine
 def _driven(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
     try:
-        coroutine.send(None)
+        waited_for = coroutine.send(None)
     except StopIteration:  # It never waits: then at its end.
         raise InjectedFault("injected") from None
+    if type(waited_for) is asyncio.Future:  # Neither a task nor what gathers several.
+        waited_for.cancel()  # Nobody waits any more: a socket is not watched by its old number.
     try:
         yielded = coroutine.throw(InjectedFault("injected"))
         while True:

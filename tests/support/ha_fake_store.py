@@ -32,13 +32,19 @@ class FakeLog:
         return bytes(self.data[offset - self.start : end - self.start])
 
     def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        self.write_raw(offset, data)
+        self.announce_raw()
+
+    def announce_raw(self) -> None:
+        self.appended.advance(self.max_offset)
+
+    def write_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         if self.fails_with:
             raise self.fails_with
         if offset != self.max_offset:
             raise StoreError(f"{offset} is not the end {self.max_offset}")
         self.append_sizes.append(len(data))
         self.data += data
-        self.appended.advance(self.max_offset)
 
     def put(self, data: bytes) -> int:
         """A master's append."""

@@ -75,6 +75,7 @@ class Outcome:
     cases: int = 0
     packets: int = 0
     closed: int = 0
+    answered: int = 0
     tried: set[int] = field(default_factory=set)
     slowest: tuple[float, str] = (0.0, "")
     findings: list[str] = field(default_factory=list)
@@ -146,6 +147,8 @@ class Attacker:
             self.packet(self._take(numbers), numbers)
             if len(self.outcome.findings) >= FINDINGS_MAX:
                 return
+        if self.process.is_alive and self.outcome.answered < self.outcome.packets // 4:
+            self.found(f"hardly anybody was heard, so nothing was tried: {self.outcome}")
 
     def _take(self, numbers: random.Random) -> list[Case]:
         count = numbers.choice((1, 4, 16, 32))
@@ -206,20 +209,22 @@ class Attacker:
     def _exchange(self, cases: list[Case], numbers: random.Random) -> list[Case] | None:
         """Send and read. None: all was answered; else what was not when the connection ended."""
         number = next(self._addresses)
-        source = (f"127.1.{number // 250}.{number % 250 + 1}", 0)
         try:
-            peer = socket.create_connection(("127.0.0.1", self.port), 30, source_address=source)
+            peer = self._connected((f"127.1.{number // 250}.{number % 250 + 1}", 0))
         except OSError:
             return [] if self.process.is_alive else None
         with peer:
-            if self.guise.tls is not None:
-                try:
-                    peer = self.guise.tls.wrap_socket(peer)
-                except OSError:
-                    return [] if self.process.is_alive else None
-        with peer:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return self._talk(_Talk(peer), cases, numbers)
+
+    def _connected(self, source: tuple[str, int]) -> socket.socket:
+        peer = socket.create_connection(("127.0.0.1", self.port), 30, source_address=source)
+        if self.guise.tls is None:
+            return peer
+        with (
+            peer
+        ):  # Wrapping takes the descriptor over; a refused handshake must not leave it open.
+            return self.guise.tls.wrap_socket(peer)
 
     def _talk(self, talk: _Talk, cases: list[Case], numbers: random.Random) -> list[Case] | None:
         frames = [self.guise.frame(c, FIRST_OPAQUE + index) for index, c in enumerate(cases)]
@@ -233,6 +238,7 @@ class Attacker:
         try:
             for answer in talk.answers(pieces, end):
                 if answer.is_response:
+                    self.outcome.answered += 1
                     left.discard(answer.opaque)
                     self._judge(answer, waited.get(answer.opaque))
                 else:

@@ -45,6 +45,7 @@ class Brokers:
         *,
         memory_size: int = MEMORY_UNKNOWN,
         clock: Clock | None = None,
+        config_path: str | None = None,
         **config: Any,
     ) -> Broker:
         values = {
@@ -62,8 +63,9 @@ class Brokers:
         settled = BrokerConfig(**values)
         settled.check()
         broker = build_broker(
-            settled, rng=random.Random(1), disk=disk, clock=clock, memory_size=memory_size
-        )
+            settled, rng=random.Random(1), disk=disk, clock=clock, memory_size=memory_size,
+            config_path=config_path,
+        )  # fmt: skip
         await broker.start()
         self.started.append(broker)
         return broker

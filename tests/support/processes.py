@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from support.forked import Forked, is_forked
+
 T = TypeVar("T")
 
 DEADLINE_S = 60.0
@@ -123,7 +125,11 @@ class Process:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         self._start_of_log = log.stat().st_size if log.exists() else 0
+        self.popen: subprocess.Popen[bytes] | Forked
         with log.open("ab") as output:
+            if is_forked(self.argv) and not env and stdin == subprocess.DEVNULL:
+                self.popen = Forked(self.argv, log=log, cwd=cwd)
+                return
             self.popen = subprocess.Popen(
                 self.argv,
                 stdin=stdin,

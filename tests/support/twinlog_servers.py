@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -58,7 +58,12 @@ class TwinlogNamesrv(Process):
 
 class TwinlogBroker(Process):
     def __init__(
-        self, directory: Path, config: dict[str, object], *, writes_file: bool = True
+        self,
+        directory: Path,
+        config: dict[str, object],
+        *,
+        writes_file: bool = True,
+        arguments: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.config = config
@@ -69,13 +74,15 @@ class TwinlogBroker(Process):
         file = directory / "broker.conf"
         if writes_file:
             write_properties(file, {**ANY_HTTP_PORT, **config})
-        argv = [str(TWINLOG), "broker", "-c", str(file)]
+        argv = [str(TWINLOG), "broker", "-c", str(file), *arguments]
         super().__init__("twinlog broker", argv, log=directory / "broker.log", cwd=directory)
 
     @classmethod
-    def start_as_it_is(cls, broker: TwinlogBroker, *, wait: bool = True) -> TwinlogBroker:
+    def start_as_it_is(
+        cls, broker: TwinlogBroker, *, wait: bool = True, arguments: Sequence[str] = ()
+    ) -> TwinlogBroker:
         """A new process with the configuration file as the broker left it."""
-        again = cls(broker.directory, broker.config, writes_file=False)
+        again = cls(broker.directory, broker.config, writes_file=False, arguments=arguments)
         if wait:
             again.wait_for_text("twinlog broker ready", deadline_s=READY_DEADLINE_S)
         return again

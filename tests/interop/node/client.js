@@ -1,6 +1,7 @@
 'use strict';
 // The JavaScript client (npm's ali-ons) as a program:
 //   client.js NAMESRV send TOPIC MODE COUNT PREFIX [delay=LEVEL] [sizes=N,N...] [namespace=NAME]
+//     [pause=MS] [timeout=MS]
 //   client.js NAMESRV consume TOPIC[,TOPIC...] GROUP EXPRESSION MODEL
 //     [sql=true] [retries=N] [namespace=NAME]
 // Modes: sync (one after the other), async (all at once), ordered (by key, one after the other).
@@ -41,7 +42,8 @@ function newMessage(topic, mode, prefix, n, options) {
 async function send(nameSrv, topic, mode, count, prefix, ...words) {
   const options = asOptions(words);
   const producer = new Producer({
-    ...common(nameSrv, options), producerGroup: `js_${prefix}`, maxMessageSize: 4 << 20, sendMsgTimeout: 10000,
+    ...common(nameSrv, options), producerGroup: `js_${prefix}`, maxMessageSize: 4 << 20,
+    sendMsgTimeout: Number(options.timeout || 10000),
   });
   await producer.ready();
   const sendOne = async n => {
@@ -52,11 +54,13 @@ async function send(nameSrv, topic, mode, count, prefix, ...words) {
       report('failed', { n, text: String(error) });
     }
   };
-  const numbers = [ ...Array(Number(count)).keys() ];
   if (mode === 'async') {
-    await Promise.all(numbers.map(sendOne));
+    await Promise.all([ ...Array(Number(count)).keys() ].map(sendOne));
   } else {
-    for (const n of numbers) await sendOne(n);
+    for (let n = 0; n < Number(count); n++) {
+      await sendOne(n);
+      if (options.pause) await new Promise(resolve => setTimeout(resolve, Number(options.pause)));
+    }
   }
   report('done');
   await ended();

@@ -18,6 +18,7 @@ final class Job {
     final String command;
     private final Map<String, String> arguments = new HashMap<>();
     private final List<Closer> closers = new ArrayList<>();
+    private volatile boolean stopped;
 
     /** A line is: id command key=value key=value, values URL-encoded. */
     Job(String line) {
@@ -83,7 +84,13 @@ final class Job {
         closers.add(closer);
     }
 
+    /** Whether somebody asked for the end of what this job does. */
+    boolean isStopped() {
+        return stopped;
+    }
+
     synchronized void stop() {
+        stopped = true;
         for (Closer closer : closers) {
             try {
                 closer.close();

@@ -38,12 +38,16 @@ final class Sends {
         SendResult send(int n) throws Exception;
     }
 
-    private static void each(Job job, int first, int end, Sender sender) {
-        for (int n = first; n < end; n++) {
+    private static void each(Job job, int first, int end, Sender sender) throws Exception {
+        int pauseMs = job.number("pauseMs", 0);
+        for (int n = first; n < end && !job.isStopped(); n++) {
             try {
                 report(job, n, 1, sender.send(n));
             } catch (Exception e) {
                 job.report("failed", "n", n, "text", Job.chain(e));
+            }
+            if (pauseMs > 0) {
+                TimeUnit.MILLISECONDS.sleep(pauseMs);
             }
         }
     }
