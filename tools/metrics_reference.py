@@ -29,15 +29,17 @@ This page is written by `tools/metrics_reference.py`.
 ABSENT = """\
 ## What RocketMQ 5 has and twinlog does not
 
-- `rocketmq_consumer_inflight_messages`, `rocketmq_consumer_ready_messages`,
-  `rocketmq_consumer_queueing_latency` and `rocketmq_pop_*` count messages that were handed out
-  and not acknowledged. Remoting clients of 4.9 acknowledge by committing offsets, so there is no
-  such number.
+- `rocketmq_pop_*` belong to POP consumption, which remoting clients of 4.9 do not use.
 - `rocketmq_message_size` and `rocketmq_rpc_latency` would cost each message a measurement. The
   mean size is `rocketmq_throughput_in_total` over `rocketmq_messages_in_total`;
   `twinlog_put_seconds` and `twinlog_fsync_seconds` say where time goes.
-- `rocketmq_timer_*` belong to the timer wheel of 5.x; delayed messages are in
-  `twinlog_delay_messages`.
+- `rocketmq_timer_*` and `rocketmq_timing_messages` belong to the timer wheel of 5.x, and so does
+  `rocketmq_delay_message_latency`; delayed messages are in `twinlog_delay_messages`.
+- `rocketmq_finish_message_latency`: how many transactions wait is `rocketmq_half_messages`.
+- `rocketmq_topic_create_execution_time` and `rocketmq_consumer_group_create_execution_time`: both
+  are changes of a table in memory; `twinlog_loop_lag_seconds` would show one that takes long.
+- Of the controller's, `role` is `twinlog_controller_leads`, `active_broker_num` is
+  `twinlog_route_brokers` of the name server, and `election_total` is `twinlog_failovers_total`.
 """
 
 

@@ -22,10 +22,18 @@ WORDS_MAX = 45
 
 # (pattern, what to write instead); docs/STYLE.md has examples.
 _COUNTED = r"(?:\d[\d,.]*|messages|requests|bytes|times|records|sends|seeds|switches|MB|MiB|us|ms)"
+_NUMBER = r"(?:\d[\d,.]*|two|three|four|five|six|seven|eight|ten)"
+_UNIT = r"(?:MB|MiB|GB|topic|queue|core|group|connection|day|round|row|client|batch|segment|pull)"
 HABITS = [
     (rf"\b{_COUNTED} an? (?:second|minute|hour)\b", "per second"),
     (r"\b(?:\d[\d,.]*|bytes|times|us|ms) a (?:message|send|record)\b", "per message"),
+    (rf"\b{_NUMBER}(?: \w+s| object)? an? {_UNIT}\b", "per"),
+    (r"\bin a second\b", "per second, or within a second"),
     (r"\bbeside\b", "besides, next to, or with"),
+    (r"\b(?:he|it|master|slave|broker|client|accepted|taken|is|are) besides\b", "also"),
+    (r"\bfor so long\b", "for this time"),
+    (r"\b(?:whereupon|lest)\b", "then, so that not"),
+    (r"(?:^|[.!?] )(?-i:Who) [a-z][^.?!]*\.(?=\s|$)", "the replica (broker, client) that"),
     (r"\banew\b", "again, or from the start"),
     (r"\balike\b", "both, or in the same way"),
     (r"\bfor ever\b", "forever, or without limit"),

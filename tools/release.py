@@ -56,15 +56,26 @@ def with_section(text: str, version: str, day: datetime.date) -> str:
     return f"{before}{OPEN}\n\n## {version} - {day:%Y-%m-%d}\n{after}"
 
 
-def is_clean() -> bool:
+def changed() -> set[Path]:
     done = subprocess.run(
         ["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    return done.stdout == ""
+    return {ROOT / line[3:] for line in done.stdout.splitlines()}
+
+
+def is_cut(version: str) -> bool:
+    """An earlier call got so far, and a check failed."""
+    found = VERSION.search(VERSION_FILE.read_text(encoding="utf-8"))
+    section = re.compile(rf"^## {re.escape(version)} - ", re.MULTILINE)
+    is_there = section.search(CHANGELOG.read_text(encoding="utf-8")) is not None
+    return found is not None and found.group(1) == version and is_there
 
 
 def cut(version: str) -> None:
-    if not is_clean():
+    there = changed()
+    if there == {VERSION_FILE, CHANGELOG} and is_cut(version):
+        return
+    if there:
         raise ReleaseError("the work tree has changes: commit them first")
     code = with_version(VERSION_FILE.read_text(encoding="utf-8"), version)
     log = with_section(CHANGELOG.read_text(encoding="utf-8"), version, datetime.date.today())

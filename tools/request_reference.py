@@ -6,17 +6,12 @@ python tools/request_reference.py
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from twinlog.broker.server import build_broker
-from twinlog.controller.processor import ControllerProcessor
-from twinlog.namesrv.server import build_namesrv
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.request_table import Row
-from twinlog.runtime.config import BrokerConfig, NamesrvConfig
-from twinlog.testing.simdisk import SimDisk
+from twinlog.testing.request_rows import broker_rows, controller_rows, namesrv_rows
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "REQUESTS.md"
 HEAD = """\
@@ -40,28 +35,12 @@ TO_CLIENTS = {
 }  # fmt: skip
 
 
-async def broker_rows() -> list[Row[Any]]:
-    # A controlled group: it answers what a fixed pair answers, and more.
-    config = BrokerConfig(
-        store_path_root_dir="/store", enable_controller_mode=True, controller_addr="127.0.0.1:9878"
-    )
-    broker = build_broker(config, rng=random.Random(1), disk=SimDisk())
-    await broker.client.close()
-    return list(broker.requests.table)
-
-
-def namesrv_rows() -> list[Row[Any]]:
-    config = NamesrvConfig(listen_port=0, kv_config_path="/kv", config_store_path="/properties")
-    return list(build_namesrv(config, disk=SimDisk()).processor.table)
-
-
-def controller_rows() -> list[Row[Any]]:
-    return list(ControllerProcessor(cast(Any, None)).table)
-
-
 def page() -> str:
     servers = {
-        "broker": asyncio.run(broker_rows()),
+        # Of a controlled group: it answers what a fixed pair answers, and more.
+        "broker": asyncio.run(
+            broker_rows(enable_controller_mode=True, controller_addr="127.0.0.1:9878")
+        ),
         "name server": namesrv_rows(),
         "controller": controller_rows(),
     }

@@ -50,5 +50,3 @@ fi
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
-# As an installation would: a start without it takes twice as long where bytecode is not written.
-"$venv/bin/python" -m compileall -q src/twinlog

@@ -96,15 +96,19 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
 
 
-def private_names(path: Path) -> tuple[set[str], list[tuple[int, bool, str]]]:
+# Whose name is taken: of `self`, of an object that has a name here, of what an object holds.
+OWN, NAMED, HELD = "self", "named", "held"
+
+
+def private_names(path: Path) -> tuple[set[str], list[tuple[int, str, str]]]:
     """Private names that a module defines, and those that it takes of an object or of a module:
-    (line, whether of `self`, name)."""
+    (line, whose, name)."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return private_names_of_python(ast.parse(text))
     defined = {name for line in DEFINITION.findall(text) for name in PRIVATE_NAME.findall(line)}
     used = [
-        (number, match[1] == "self", match[2])
+        (number, OWN if match[1] == "self" else NAMED, match[2])
         for number, line in enumerate(text.splitlines(), 1)
         for match in PRIVATE_USED.finditer(line)
         if "import " not in line  # Modules are called so because they are compiled.
@@ -112,9 +116,9 @@ def private_names(path: Path) -> tuple[set[str], list[tuple[int, bool, str]]]:
     return defined, used
 
 
-def private_names_of_python(tree: ast.AST) -> tuple[set[str], list[tuple[int, bool, str]]]:
+def private_names_of_python(tree: ast.AST) -> tuple[set[str], list[tuple[int, str, str]]]:
     defined: set[str] = set()
-    used: list[tuple[int, bool, str]] = []
+    used: list[tuple[int, str, str]] = []
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -124,18 +128,21 @@ def private_names_of_python(tree: ast.AST) -> tuple[set[str], list[tuple[int, bo
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                 defined.add(name)
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
-                used.append((node.lineno, True, name))
+                used.append((node.lineno, OWN, name))
+            case ast.Attribute(value=ast.Attribute() | ast.Subscript(), attr=name):
+                used.append((node.lineno, HELD, name))
             case ast.Attribute(attr=name):
-                used.append((node.lineno, False, name))
+                used.append((node.lineno, NAMED, name))
             case ast.ImportFrom(module=str(module)) if module.startswith("twinlog"):
-                used += [(node.lineno, False, alias.name) for alias in node.names]
+                used += [(node.lineno, NAMED, alias.name) for alias in node.names]
     return defined, [use for use in used if is_private(use[2])]
 
 
 def check_private_names() -> list[str]:
-    """A private name is used in the module that defines it; of `self` in the same package, where
-    classes are derived from each other. Mutants and the simulation's own nodes are exempt."""
-    modules: dict[Path, tuple[set[str], list[tuple[int, bool, str]]]] = {
+    """A private name is used in the module that defines it, and never of what an object holds: it
+    may be of another class there. Of `self` it may be used in the same package, where classes are
+    derived from each other. Mutants and the simulation's own nodes are exempt."""
+    modules: dict[Path, tuple[set[str], list[tuple[int, str, str]]]] = {
         path: private_names(path)
         for path in sorted(PACKAGE.rglob("*.p*"))
         if path.suffix in CODE_SUFFIXES - {".pyi"}
@@ -151,8 +158,9 @@ def check_private_names() -> list[str]:
             continue
         # A compiled class is declared in its .pxd.
         own = defined | modules.get(path.with_suffix(".pxd"), (set(), []))[0]
-        for number, is_self, name in used:
-            if name in ours and name not in (packages[package] if is_self else own):
+        allowed = {OWN: packages[package], NAMED: own, HELD: set[str]()}
+        for number, whose, name in used:
+            if name in ours and name not in allowed[whose]:
                 place = f"{path.relative_to(ROOT).as_posix()}:{number}"
                 problems.append(f"{place}: {name} is private to another module: make it public")
     return problems
