@@ -203,10 +203,14 @@ def test_drain_undrain_remove(pair: World) -> None:
     rows = rows_of(pair, pair.twinlog("ha", "status", "-o", "json"))
     assert rows[2]["role"] == "LEARNER"
     assert state_of(pair)["state"] == "healthy", "a learner is not waited for"
-    pair.twinlog("ha", "undrain", name, 2).ok()
-    pair.group.until_in_sync(1, 2)
+    found = pair.twinlog("ha", "undrain", name, 2).ok()
+    assert f"replica 2 of {name} is in the set again" in found.out
+    assert state_of(pair)["state"] == "healthy"
     pair.twinlog("ha", "drain", name, 2).ok()
     pair.group.kill(2)
+    late = pair.twinlog("ha", "undrain", name, 2, "--wait", 0.5).ok()
+    assert "is admitted when it has caught up" in late.out
+    pair.twinlog("ha", "drain", name, 2).ok()
     pair.twinlog("ha", "remove", name, 2, "--yes").ok()
     assert list(rows_of(pair, pair.twinlog("ha", "status", "-o", "json"))) == [1]
 

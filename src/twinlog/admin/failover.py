@@ -6,6 +6,7 @@ The controllers are named by the caller, by a name server that has one inside, o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ T = TypeVar("T")
 NO_CONTROLLER = "no controller is known here"
 SWITCH_TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 2_000
+IN_SYNC_POLL_S = 0.2
 """For all that a status asks brokers: one that hangs does not make it old."""
 
 
@@ -226,6 +228,14 @@ class Controllers:
         action = "drain" if is_learner else "undrain"
         await self.ask(RequestCode.TWINLOG_SET_LEARNER, header, action=action)
 
+    async def wait_until_in_sync(self, name: str, broker_id: int, limit_s: float) -> bool:
+        """Whether a replica is a member of the set before the time is over."""
+        for _ in range(1 + int(limit_s / IN_SYNC_POLL_S)):
+            if _is_member(await self.group(name), broker_id):
+                return True
+            await asyncio.sleep(IN_SYNC_POLL_S)
+        return False
+
     async def remove(self, group: GroupFacts, broker_id: int) -> None:
         header = headers.CleanBrokerDataRequestHeader(
             group.cluster, group.broker_name, str(broker_id)
@@ -311,6 +321,10 @@ def about_ha(events: Iterable[dict[str, Any]], limit: int | None) -> list[dict[s
     """The last `limit` of those that are about replication and its masters."""
     found = [event for event in events if event.get("event") not in _NOT_HA]
     return found if limit is None else found[-limit:]
+
+
+def _is_member(group: GroupFacts, broker_id: int) -> bool:
+    return any(replica.broker_id == broker_id and replica.is_member for replica in group.replicas)
 
 
 def choose_target(group: GroupFacts) -> int:

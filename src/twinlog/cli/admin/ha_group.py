@@ -277,15 +277,15 @@ def _change_replica(
     name: str,
     wanted: str,
     controller: str | None,
-    change: Callable[[Controllers, GroupFacts, int], Awaitable[None]],
-    done: str,
+    change: Callable[[Controllers, GroupFacts, int], Awaitable[str]],
 ) -> int:
-    async def act(controllers: Controllers, group: GroupFacts) -> int:
-        target = _replica_id(group, wanted)
-        await change(controllers, group, target)
-        return target
+    """`change` tells how the replica is afterwards."""
 
-    target = _with_group(session, name, controller, act)
+    async def act(controllers: Controllers, group: GroupFacts) -> tuple[int, str]:
+        target = _replica_id(group, wanted)
+        return target, await change(controllers, group, target)
+
+    target, done = _with_group(session, name, controller, act)
     fields = {"broker": name, "replica": target}
     return show(session, Report(fields=fields, sentence=f"replica {target} of {name} {done}"))
 
@@ -301,26 +301,32 @@ def drain(session: Session, name: str, replica: str, controller: str | None) -> 
     It goes on copying and serving reads, but is not waited for and cannot become the master.
     """
 
-    async def change(controllers: Controllers, group: GroupFacts, target: int) -> None:
+    async def change(controllers: Controllers, group: GroupFacts, target: int) -> str:
         await controllers.set_learner(group.broker_name, target, is_learner=True)
+        return "is drained: it may be stopped"
 
-    done = "is drained: it may be stopped"
-    return _change_replica(session, name, replica, controller, change, done)
+    return _change_replica(session, name, replica, controller, change)
 
 
 @click.command("undrain", epilog="Example: twinlog ha undrain broker-a 2")
 @click.argument("name", metavar="BROKER")
 @click.argument("replica", metavar="ID|ADDRESS")
+@click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=10.0, metavar="SECONDS",
+              show_default=True, help="Wait so long until it is in the set again.")  # fmt: skip
 @controller_option
 @cluster_options
-def undrain(session: Session, name: str, replica: str, controller: str | None) -> int:
+def undrain(
+    session: Session, name: str, replica: str, wait_s: float, controller: str | None
+) -> int:
     """Let a drained replica be counted again; it is admitted when it has caught up."""
 
-    async def change(controllers: Controllers, group: GroupFacts, target: int) -> None:
+    async def change(controllers: Controllers, group: GroupFacts, target: int) -> str:
         await controllers.set_learner(group.broker_name, target, is_learner=False)
+        if await controllers.wait_until_in_sync(group.broker_name, target, wait_s):
+            return "is in the set again"
+        return "is admitted when it has caught up"
 
-    done = "is admitted when it has caught up"
-    return _change_replica(session, name, replica, controller, change, done)
+    return _change_replica(session, name, replica, controller, change)
 
 
 @click.command("remove", epilog="Example: twinlog ha remove broker-a 2 --yes")
@@ -337,7 +343,8 @@ def remove(session: Session, name: str, replica: str, yes: bool, controller: str
     """
     confirm(f"forget replica {replica} of {name}?", yes)
 
-    async def change(controllers: Controllers, group: GroupFacts, target: int) -> None:
+    async def change(controllers: Controllers, group: GroupFacts, target: int) -> str:
         await controllers.remove(group, target)
+        return "is forgotten"
 
-    return _change_replica(session, name, replica, controller, change, "is forgotten")
+    return _change_replica(session, name, replica, controller, change)
