@@ -331,9 +331,13 @@ def test_the_loser_of_a_race_of_promotions_is_a_slave_again(tmp_path: Path) -> N
         assert send_once(winner.address, b"more").code == 0
 
 
-def test_two_that_were_promoted_without_a_name_server_end_as_a_pair(tmp_path: Path) -> None:
-    """Neither can see the other at its start, so both serve, until a name server has both."""
-    with running_trio(tmp_path, twinlogReturnAsSlave="true") as trio:
+@contextmanager
+def two_promoted(
+    tmp_path: Path, **config: Any
+) -> Iterator[tuple[Trio, TwinlogBroker, TwinlogBroker]]:
+    """Neither can see the other at its start, so both serve, the later one second, until a name
+    server has both, which sleeps when this begins."""
+    with running_trio(tmp_path, **config) as trio:
         acknowledged = send_many(trio.master, 5)
         trio.master.kill()
         left_by_master(trio)
@@ -343,14 +347,50 @@ def test_two_that_were_promoted_without_a_name_server_end_as_a_pair(tmp_path: Pa
         become_master(trio.second)
         both = (trio.slave, trio.second)
         wait_until(lambda: roles_of(*both) == ["SYNC_MASTER"] * 2, "both are masters")
-        later = max(both, key=lambda broker: facts(broker)["promotion"])
+        earlier, later = sorted(both, key=lambda broker: facts(broker)["promotion"])
+        yield trio, earlier, later
+        assert set(acknowledged) <= bodies_of(earlier) & bodies_of(later)
+
+
+def test_two_that_were_promoted_without_a_name_server_end_as_a_pair(tmp_path: Path) -> None:
+    with two_promoted(tmp_path) as (trio, earlier, later):
+        number = "1" if earlier is trio.slave else "2"
         trio.namesrv.resume()
+        both = (earlier, later)
         wait_until(lambda: roles_of(*both) == ["SLAVE", "SYNC_MASTER"], "one of them has won")
         assert facts(later)["brokerRole"] == "SYNC_MASTER"
+        assert role_in_file(earlier) == ("SLAVE", number)
         wait_until(lambda: replica_count(later) == 1, "the loser follows the winner")
-        assert set(acknowledged) <= bodies_of(both[0]) & bodies_of(both[1])
         wait_until(lambda: registered(trio).get(0) == later.address, "the route leads to it")
         assert send_once(later.address, b"more").code == 0
+
+
+def test_of_two_masters_the_one_that_was_sent_something_waits_for_a_person(tmp_path: Path) -> None:
+    """Its tail would be cut: only an operator may say so."""
+    with two_promoted(tmp_path) as (trio, earlier, later):
+        send_once(earlier.address, b"only here")
+        send_once(later.address, b"in its place")
+        trio.namesrv.resume()
+        assert earlier.wait() == 1, earlier.tail()
+        assert "--as-slave" in earlier.output()
+        back = TwinlogBroker.start_as_it_is(earlier, arguments=["--as-slave"])
+        trio.group.add(back)
+        wait_until(lambda: replica_count(later) == 1, "the loser follows the winner")
+        wait_until(lambda: b"in its place" in bodies_of(earlier), "the tail was replaced")
+        assert b"only here" not in bodies_of(earlier) | bodies_of(later)
+
+
+def test_of_two_masters_the_earlier_one_follows_by_itself_when_it_is_told_to(
+    tmp_path: Path,
+) -> None:
+    with two_promoted(tmp_path, twinlogReturnAsSlave="true") as (trio, earlier, later):
+        send_once(earlier.address, b"only here")
+        send_once(later.address, b"in its place")
+        trio.namesrv.resume()
+        wait_until(lambda: replica_count(later) == 1, "the loser follows the winner")
+        assert facts(earlier)["brokerRole"] == "SLAVE"
+        wait_until(lambda: b"in its place" in bodies_of(earlier), "the tail was replaced")
+        assert b"only here" not in bodies_of(earlier) | bodies_of(later)
 
 
 def test_a_replaced_master_returns_as_a_slave_by_the_command_that_it_names(tmp_path: Path) -> None:

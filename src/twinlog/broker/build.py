@@ -200,6 +200,7 @@ def _build_succession(broker: Broker) -> Succession:
         broker.config,
         disk=broker.disk,
         identity=broker.identity,
+        has_taken_sends=lambda: broker.stats.put_totals()[0] > 0,
         restart=lambda reason: broker.on_restart(reason),
     )
     return Succession(

@@ -75,6 +75,8 @@ class StoreIdentity:
         """Where the longest log ended that was compared for that; a longer one voids it."""
         self.granted_from_id = 0
         """The brokerId that it had before: if the promotion is void, it has it again."""
+        self.promoted_from_id = 0
+        """The same, while this process is the first one after a promotion that was compared."""
         self.is_copy = False
         """The log was taken from a twinlog, at least in part."""
         self.is_taking_over = False
@@ -176,6 +178,7 @@ class StoreIdentity:
         is_promotion = self.is_promotion and not self._role.is_controlled
         if is_promotion:
             self.promotion = max(self.promotion + 1, now_ms)
+            self.promoted_from_id = self.granted_from_id
         self._forget_grant()
         if is_promotion:
             self._save_promotion()

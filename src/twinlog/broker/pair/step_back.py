@@ -3,7 +3,7 @@
 Has no counterpart in RocketMQ, where the operator edits the file. Two cases:
 
 - `twinlog ha promote` wrote the role, and it is void: another replica was faster, or went on. The
-  broker never served in it, so it undoes what it wrote, by itself.
+  broker never served in it, or nobody has sent it anything since: it undoes what it wrote.
 - The file has always said so: this was the master and was replaced while it was away. Its tail will
   be cut to the new master's log, so it goes back only when it was told to (`twinlogReturnAsSlave`,
   or `twinlog broker --as-slave`). Otherwise it ends, and says what to type.
@@ -32,11 +32,13 @@ class StepBack:
         *,
         disk: Disk,
         identity: StoreIdentity,
+        has_taken_sends: Callable[[], bool],
         restart: Callable[[str], None],
     ) -> None:
         self.is_wanted = config.twinlog_return_as_slave
         self._disk = disk
         self._identity = identity
+        self._has_taken_sends = has_taken_sends
         self._restart = restart
         self.config_path: str | None = None
         """The file that the role is read from; whoever builds the broker knows it."""
@@ -53,6 +55,14 @@ class StepBack:
         """At a start that was refused: undo the promotion if it was never carried out."""
         number = self._identity.granted_from_id
         if not self._identity.is_granted or number <= 0:
+            return False
+        return self._go(number, f"the promotion is void: {reason}")
+
+    def unused_promotion(self, reason: str) -> bool:
+        """Of two promotions at the same time this is the earlier one. Neither saw the other at its
+        start, so both serve; as long as nobody has sent anything here, nothing is lost by it."""
+        number = self._identity.promoted_from_id
+        if number <= 0 or self._has_taken_sends():
             return False
         return self._go(number, f"the promotion is void: {reason}")
 

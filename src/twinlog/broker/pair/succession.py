@@ -239,6 +239,11 @@ class Succession:
         if self._role.is_master and not self._role.is_controlled:
             self._tasks.job("hear-successor", self.hear_successor(address), about=address)
 
+    def is_later(self, promotion: int, address: str) -> bool:
+        """Whether that promotion is later than this broker's own. Of two in the same millisecond
+        one has to be it, and both sides must say the same one."""
+        return (promotion, address) > (self._identity.promotion, self._address)
+
     async def hear_successor(self, address: str) -> None:
         """A broker says that it was promoted: if that is true, this master ends."""
         facts = await self._facts(address)
@@ -247,7 +252,9 @@ class Succession:
             and facts is not None
             and facts["brokerRole"] != "SLAVE"
             and facts["storeId"] == self._identity.store_id
-            and facts["promotion"] > self._identity.promotion
+            # Not this very broker, under an address that it had before.
+            and facts["replicaUid"] != self._identity.replica_uid
+            and self.is_later(facts["promotion"], address)
         )
         if facts is not None and is_successor:
             taken_ids = set(facts["replicaIds"])
@@ -258,8 +265,9 @@ class Succession:
     def superseded(self, reason: str, taken_ids: Collection[int]) -> None:
         """Another broker is the master: this one ends, and leaves the other's route alone."""
         self._withdraw()
-        if not self._step_back.replaced(taken_ids, reason):
-            self._fail(reason)
+        if self._step_back.unused_promotion(reason) or self._step_back.replaced(taken_ids, reason):
+            return
+        self._fail(reason)
 
     # Copies of the log
 
@@ -314,6 +322,7 @@ class Succession:
             return {
                 "brokerRole": str(data["brokerRole"]),
                 "storeId": str(data["storeId"]),
+                "replicaUid": str(data.get("replicaUid", "")),
                 "promotion": int(data["promotion"]),
                 "logEnd": int(data["logEnd"]),
                 "inSyncReplicas": int(data["inSyncReplicas"]),

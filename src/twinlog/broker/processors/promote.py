@@ -87,7 +87,7 @@ class PromoteProcessor:
         ours = (config.broker_cluster_name, config.broker_name, "0")
         if (header.cluster_name, header.broker_name, header.broker_id) != ours:
             return
-        if header.promotion > self._identity.promotion and header.address:
+        if header.address and self._succession.is_later(header.promotion, header.address):
             self._succession.met_rival(header.address)
 
     def _facts(self) -> dict[str, Any]:
@@ -98,6 +98,7 @@ class PromoteProcessor:
             "brokerId": self._role.broker_id,
             "brokerRole": self._role.broker_role.value,
             "storeId": self._identity.store_id,
+            "replicaUid": self._identity.replica_uid,
             "promotion": self._identity.promotion,
             "logMin": self._log.min_offset,
             "logEnd": self._log.max_offset,
