@@ -45,7 +45,8 @@ DEFAULT_TIMING = Timing()
 class Heartbeat:
     """A broker's report. `stored` is the newest record it has kept: what a controller that lost
     its state can be rebuilt from. `drained_end` answers a hand-over: nothing is unconfirmed below
-    it, sends are held and the lease is given up."""
+    it, sends are held and the lease is given up. `processes` are those of a store in doubt since
+    it lost power."""
 
     group: str
     broker_id: int
@@ -58,12 +59,18 @@ class Heartbeat:
     end: int
     confirmed: int | None = None
     is_complete: bool = True
+    processes: tuple[str, ...] = ()
     is_writable: bool = True
     link_ms: int | None = None
     drained_end: int | None = None
     stored: GroupRecord | None = None
     was_master: bool = False
     token: Token = None
+
+    def has_what(self, incarnation: str | None) -> bool:
+        """Whether this process has what that one had: it is the same, or began after it on the
+        same store without a power loss in between."""
+        return incarnation == self.incarnation or incarnation in self.processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class Group:
             beat.token,
             record,
             lease_ms=self._timing.lease_ms if may_lease else 0,
-            is_admitted=record.admitted.get(beat.broker_id) == beat.incarnation,
+            is_admitted=beat.has_what(record.admitted.get(beat.broker_id)),
             hand_over_to=self.hand_over_to if is_master else None,
             frozen=self.frozen,
         )

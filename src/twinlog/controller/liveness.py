@@ -68,12 +68,12 @@ class Liveness:
         }
 
     def is_doubtful(self, record: GroupRecord, broker_id: int) -> bool:
-        """Whether a replica may have lost what it acknowledged: it says so, and this process has
-        not been admitted since (R8). One that is silent is not in doubt as long as it is silent."""
+        """Whether a replica may have lost what it acknowledged: it says so, and no process of it
+        has been admitted since (R8). One that is silent is not in doubt as long as it is silent."""
         report = self._reports.get(broker_id)
         if report is None or report.heartbeat.is_complete:
             return False
-        return record.admitted.get(broker_id) != report.heartbeat.incarnation
+        return not report.heartbeat.has_what(record.admitted.get(broker_id))
 
     def standings(self, record: GroupRecord, now_ms: int) -> dict[int, Standing]:
         """What an election needs to know of the replicas that may win it."""

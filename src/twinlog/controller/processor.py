@@ -202,6 +202,7 @@ class ControllerProcessor:
                 end=header.max_offset or 0,
                 confirmed=header.confirm_offset,
                 is_complete=header.twinlog_complete,
+                processes=tuple(filter(None, (header.twinlog_processes or "").split(";"))),
                 is_writable=header.twinlog_writable,
                 link_ms=header.twinlog_link,
                 drained_end=header.twinlog_drained,

@@ -62,8 +62,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is decided about a group. `admitted` holds, for each member, the incarnation that
-    was shown to be complete when it was admitted: until that process ends, it is. `lineage` tells
-    this group from another one of the same name: the incarnation of its first master."""
+    was shown to be complete when it was admitted: until its machine loses power, it is. `lineage`
+    tells this group from another one of the same name: the incarnation of its first master."""
 
     cluster: str
     group: str

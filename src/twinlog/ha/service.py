@@ -225,11 +225,6 @@ class HAService:
         """Whether this store may lack what it acknowledged before a power loss (R8)."""
         return self.twin is not None and self.twin.mark.is_in_doubt
 
-    def admitted(self) -> None:
-        """The controller says that this process was seen to have what its group has."""
-        if self.twin is not None:
-            self.twin.mark.complete()
-
     @property
     def began_in_doubt(self) -> bool:
         """Whether a power loss may have taken the end of the log before this start."""

@@ -140,6 +140,18 @@ def test_r8_who_is_in_doubt_is_elected_only_when_all_are() -> None:
     assert elect({1, 2, 3}, standings).winner is None
 
 
+def test_r8_doubt_ends_with_the_admission_of_any_process_since_the_power_loss() -> None:
+    """One that ended before it heard of its admission has what it had all the same."""
+    for processes, members in ((("2.0", "2.1"), {1, 2}), (("2.1",), {1})):
+        core = Controller([changed(RECORD, admitted={2: "2.0"})], 0)
+        core.handle(1, beat(1))
+        effects = core.handle(2, beat(2, is_complete=False, processes=processes))
+        written = [effect.record for effect in effects if isinstance(effect, events.Commit)]
+        assert (written or [RECORD])[-1].sync_state_set == members
+        replies = [effect for effect in effects if isinstance(effect, events.Reply)]
+        assert replies[-1].is_admitted == (2 in members)
+
+
 def test_r11_the_controllers_answer_counts_and_nothing_else() -> None:
     view = GroupView(2, "2.1", GroupState(), 0)
     view.met(5)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from twinlog.ha.twin.mark import SLOTS, ConfirmedMark
+from twinlog.ha.twin.mark import PROCESSES_MAX, SLOTS, ConfirmedMark
 from twinlog.testing.simdisk import SimCrash, SimDisk
 
 MARK = "/store/twinlog/confirmed.mark"
@@ -55,6 +55,23 @@ def test_after_a_power_cut_the_mark_is_lower_at_most_and_the_replicas_are_known(
     assert still.is_in_doubt, "also over a second start, until it is complete"
     still.complete()
     assert not load(crashed.kill().kill()).is_in_doubt
+
+
+def test_a_store_in_doubt_knows_its_processes_since_the_power_loss() -> None:
+    disk = new_disk()
+    load(disk).began("before")
+    crashed = disk.crash(None)
+    load(crashed).began("first")
+    again = load(crashed.kill())
+    assert again.processes == ("first",)
+    again.began("second")
+    assert load(crashed.kill().kill()).processes == ("first", "second")
+    for number in range(PROCESSES_MAX):
+        again.began(str(number))
+    assert again.processes == tuple(map(str, range(PROCESSES_MAX))), "bounded"
+    assert load(crashed.kill().crash(None)).processes == (), "none of them says anything any more"
+    again.complete()
+    assert again.processes == ()
 
 
 @pytest.mark.parametrize(("was_clean", "is_durable"), [(True, False), (False, True), (True, True)])

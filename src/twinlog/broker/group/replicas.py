@@ -28,6 +28,7 @@ from twinlog.controller.record import Election, GroupRecord, Policy
 from twinlog.ha.authority import Authority, SetProposal
 from twinlog.ha.group_view import GroupState, GroupView, ReplicaRole
 from twinlog.ha.in_sync import InSync
+from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.remoting.addresses import replica_address
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.errors import RemotingError
@@ -110,6 +111,7 @@ class ReplicasManager:
         group = broker.ha.group
         assert group is not None
         group.incarnation = self.incarnation
+        self._mark.began(self.incarnation)
         group.is_learner = broker.config.async_learner
         broker.role.subscribe(self._note_role)
         group.on_newer_epoch = broker.registration.on_newer_epoch = self.met
@@ -190,6 +192,12 @@ class ReplicasManager:
         self.change.stand_down(reason)
         self._hand_over_to = None
         self._broker.relay.is_holding = False  # Whoever leads now gets what was held.
+
+    @property
+    def _mark(self) -> ConfirmedMark:
+        """What of this store is in doubt (R8)."""
+        assert self._broker.ha.twin is not None
+        return self._broker.ha.twin.mark
 
     @property
     def authority(self) -> Authority | None:
@@ -346,17 +354,20 @@ class ReplicasManager:
             election_priority=config.broker_election_priority,
             twinlog_incarnation=self.incarnation,
             twinlog_known_epoch=self._stored.known_epoch,
-            twinlog_complete=not broker.ha.is_in_doubt,
+            twinlog_complete=not self._mark.is_in_doubt,
+            twinlog_processes=";".join(self._mark.processes) or None,
             twinlog_writable=broker.store.is_writeable and not broker.store.commit_log.lacks_room,
             twinlog_link=link_ms,
             twinlog_drained=self._drained_end(),
             twinlog_was_master=broker.identity.was_master,
         )
-        asked = group.awaited
+        asked, accepted = group.awaited, self._accepted
         beat = await self._link.heartbeat(header, self._stored.record, sent_ms)
         self._say("controller", "")
         self._is_heard = True
         self._answered(beat)
+        if accepted is not None and beat.record is not None:
+            self._propose_again(accepted, beat.record)
         if self._stored.record is self._record:  # Else it is stored first, and then counts.
             group.controller_answered(asked)
 
@@ -365,7 +376,7 @@ class ReplicasManager:
             self.frozen = beat.frozen
             _LOG.error("the controller decides nothing: %s", beat.frozen or "it does again")
         if beat.is_admitted:
-            self._broker.ha.admitted()
+            self._mark.complete()
         if beat.record is not None and not beat.frozen:
             self._learn(beat.record)
         self._switch_asked(beat)
@@ -614,6 +625,13 @@ class ReplicasManager:
         finally:
             self._is_proposing = False
             self._wake.set()
+
+    def _propose_again(self, accepted: SetProposal, record: GroupRecord) -> None:
+        """A controller that was restored from a backup knows nothing of the set that it took. What
+        RocketMQ's says may be older than its answer."""
+        is_lost = record.sync_state_set_epoch <= accepted.set_epoch and not self._link.is_apache
+        if is_lost and accepted is self._accepted:
+            self._accepted = None
 
     def _refused(self, authority: Authority, proposal: SetProposal) -> None:
         """RocketMQ's controller cannot be asked to commit the present set again: there a refusal

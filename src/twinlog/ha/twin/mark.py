@@ -4,9 +4,10 @@ Two files in `store/twinlog/`, on masters and on slaves:
 
     confirmed.mark   three slots, 4,096 bytes apart; in each of them
                      0-7 int64 offset, 8-11 uint32 CRC-32 of bytes 0-7; the highest counts
-    replicas.json    the boot of the machine that wrote it last, whether the store is in doubt, and
-                     on a master the brokerIds of the replicas whose acknowledgements it counted,
-                     whether it answers without them, and how far such a time reached
+    replicas.json    the boot of the machine that wrote it last, whether the store is in doubt and
+                     which processes of a controlled group ran on it since then, and on a master
+                     the brokerIds of the replicas whose acknowledgements it counted, whether it
+                     answers without them, and how far such a time reached
 
 A slave writes the offset when it hears it, so that a kill does not take it. Once a second it is
 synced, and the next one goes to another slot: a power cut in the middle of a write leaves the one
@@ -35,6 +36,7 @@ _LOG = logging.getLogger("twinlog.ha")
 MARK_NAME = "confirmed.mark"
 REPLICAS_NAME = "replicas.json"
 SYNC_INTERVAL_MS = 1_000
+PROCESSES_MAX = 16  # One that is left out is not known to have been admitted: still in doubt.
 SLOTS = (0, 4096, 8192)
 _OFFSET_SIZE = 8
 _SIZE = 12
@@ -44,6 +46,7 @@ _UNKNOWN = -1  # A sync that failed may have dropped what was written.
 class _Saved(msgspec.Struct, frozen=True):
     boot_id: str = ""
     is_in_doubt: bool = False
+    processes: tuple[str, ...] = ()
     replicas: tuple[int, ...] = ()
     is_alone: bool = False
     alone_end: int = 0
@@ -75,6 +78,12 @@ class ConfirmedMark:
         return self._now.is_in_doubt
 
     @property
+    def processes(self) -> tuple[str, ...]:
+        """Of a store in doubt: whatever one of these was seen to have, it has, because there was
+        no power loss since the first of them began."""
+        return self._now.processes
+
+    @property
     def replicas(self) -> frozenset[int]:
         return frozenset(self._now.replicas)
 
@@ -96,7 +105,10 @@ class ConfirmedMark:
         self.has_lost_power = has_booted and not was_clean
         is_doubtful = self.has_lost_power and not is_durable
         self._now = msgspec.structs.replace(
-            self._saved, boot_id=boot_id, is_in_doubt=self._saved.is_in_doubt or is_doubtful
+            self._saved,
+            boot_id=boot_id,
+            is_in_doubt=self._saved.is_in_doubt or is_doubtful,
+            processes=() if self.has_lost_power else self._saved.processes,
         )
         if is_doubtful:
             _LOG.warning(
@@ -186,11 +198,17 @@ class ConfirmedMark:
         elif self._now.is_alone and not is_alone:
             self._change(is_alone=False, alone_end=log_end)
 
+    def began(self, incarnation: str) -> None:
+        """A process of a controlled group. Should it be admitted and end before it hears of that,
+        the next one is not in doubt."""
+        if self._now.is_in_doubt:
+            self._change(processes=(*self._now.processes, incarnation)[-PROCESSES_MAX:])
+
     def complete(self) -> None:
         """This replica has what its group has."""
         if self._now.is_in_doubt:
             _LOG.info("the store is complete again confirmed=%d", self.value)
-            self._change(is_in_doubt=False)
+            self._change(is_in_doubt=False, processes=())
 
     def joined(self, replica_id: int) -> None:
         """Its acknowledgements count from now on: known after a power loss, too."""

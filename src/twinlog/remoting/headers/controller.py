@@ -7,7 +7,7 @@ from twinlog.remoting.headers.base import Header, Int, Long
 
 
 class ControllerHeartbeatRequestHeader(Header):
-    """904 as a controller gets it."""
+    """904 as a controller gets it. `twinlogProcesses`: incarnations, separated by semicolons."""
 
     cluster_name: str
     broker_addr: str
@@ -21,6 +21,7 @@ class ControllerHeartbeatRequestHeader(Header):
     twinlog_incarnation: str | None = None
     twinlog_known_epoch: Int | None = None
     twinlog_complete: bool = True
+    twinlog_processes: str | None = None
     twinlog_writable: bool = True
     twinlog_link: Long | None = None
     twinlog_drained: Long | None = None

@@ -62,9 +62,15 @@ class Checks:
         self.decided(after)
 
     def decides(self, group: Group, after: GroupRecord) -> None:
-        """R3: who is admitted is the process that was checked, not one that came after it."""
+        """R3: who is admitted is the process that was checked, not one that came after it. R8: who
+        leaves because of doubt has lost something since it was admitted."""
         if after.master_epoch != group.record.master_epoch:
             return
+        for node in self._swarm.nodes:
+            n = self._swarm.id_of(node)
+            is_removed = n in group.record.sync_state_set - after.sync_state_set
+            if is_removed and node.lost_s < 0 and group.liveness.is_doubtful(group.record, n):
+                self._swarm.fail(f"{node.name} lost nothing and leaves as one in doubt (R8)")
         for n in after.sync_state_set - group.record.sync_state_set:
             report = group.liveness.get(n)
             if report is None or report.heartbeat.incarnation != after.admitted.get(n):
@@ -102,7 +108,7 @@ class Checks:
             old = sorted(before.sync_state_set)
             self._swarm.fail(f"{after.master_broker_id} was elected, the set was {old} (R7)")
         if after.election is not Election.CLEAN:
-            self._incomplete(before, after)
+            self._incomplete(before)
 
     def _judge_admission(self, record: GroupRecord, joined: frozenset[int]) -> None:
         """R3: who joins has everything that was ever confirmed, on its disk if that counts. Who
@@ -132,17 +138,15 @@ class Checks:
     def members(self) -> frozenset[int]:
         return frozenset() if self.record is None else self.record.sync_state_set
 
-    def _incomplete(self, before: GroupRecord, after: GroupRecord) -> None:
-        """A member that was admitted and has not heard of it is in doubt still: it may win."""
+    def _incomplete(self, before: GroupRecord) -> None:
         self.incomplete_count += 1
-        whole = {
-            self._swarm.id_of(node): node.name
+        whole = [
+            node.name
             for node in self._swarm.nodes
             if node.lost_s < 0 and self._swarm.id_of(node) in before.sync_state_set
-        }
-        if whole and after.master_broker_id not in whole:
-            names = sorted(whole.values())
-            self._swarm.fail(f"an incomplete log was elected, {names} never lost power (R8)")
+        ]
+        if whole:
+            self._swarm.fail(f"an incomplete log was elected, {whole} never lost power (R8)")
 
     # Answers, at the moment they leave.
 

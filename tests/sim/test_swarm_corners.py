@@ -1,0 +1,123 @@
+"""Things that went wrong once in a controlled group, each brought about on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from twinlog.runtime.broker_config import BrokerRole, FlushDiskType
+from twinlog.testing.swarm.node import SwarmNode
+from twinlog.testing.swarm.sim import Swarm
+from twinlog.testing.swarm.world import SwarmWorld, draw_world
+
+
+class Directed(Swarm):
+    """One controller with a file of its own, and nothing happens but `story`."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, keeps_trace=True)
+        self.world.faults = ("story",)
+        self.world.unknown_rate = 0.0
+        self.world.role = BrokerRole.SYNC_MASTER
+        self.world.duration_s = 60.0
+        self.is_told = False
+
+    async def until_over(self) -> None:
+        await self.until(lambda: self.is_told, self.world.duration_s)
+
+    async def _do_faults(self) -> None:
+        await self.happens(lambda: len(self.checks.members) == len(self.nodes))
+        await asyncio.sleep(0.5)
+        await self.story()
+        self.is_told = True
+
+    async def story(self) -> None:
+        raise NotImplementedError
+
+    async def happens(self, condition: Callable[[], bool], within_s: float = 20.0) -> None:
+        """In the same millisecond; a failure of the seed when it does not."""
+        deadline_s = self.loop.now_s + within_s
+        while not condition():
+            if self.loop.now_s > deadline_s:
+                self.fail(f"the story has come to an end: {self._facts()}")
+                await asyncio.sleep(1e9)
+            await asyncio.sleep(0.0005)
+
+    def roles(self) -> tuple[SwarmNode, SwarmNode]:
+        """The master and a slave."""
+        master = self.master
+        assert master is not None
+        return master, next(node for node in self.nodes if node is not master)
+
+
+def pairs(flush: FlushDiskType, seeds: int) -> list[int]:
+    """The first seeds whose world is a pair with one controller."""
+
+    def fits(world: SwarmWorld) -> bool:
+        return (world.replicas, world.controllers, world.flush) == (2, 1, flush)
+
+    found = (seed for seed in count() if fits(draw_world(seed)))
+    return [next(found) for _ in range(seeds)]
+
+
+class AdmittedAndKilled(Directed):
+    """A replica that lost power is taken back and killed before it hears of it; in the same moment
+    its master loses power: the replica, which does not know it, is the one that has everything."""
+
+    async def story(self) -> None:
+        master, slave = self.roles()
+        number = self.id_of(slave)
+        slave.power_loss()
+        slave.boot()
+        await self.happens(lambda: number not in self.checks.members)
+        await self.happens(lambda: number in self.checks.members)
+        slave.kill()
+        slave.boot()
+        master.power_loss()
+        master.boot()
+        await self.happens(lambda: len(self.checks.leaders) == 2)
+
+
+@pytest.mark.parametrize("seed", pairs(FlushDiskType.ASYNC_FLUSH, 4))
+def test_a_replica_that_was_killed_before_it_heard_of_its_admission_is_not_in_doubt(
+    seed: int,
+) -> None:
+    """It was taken out of the set, and its master, which had lost everything, was elected."""
+    run = AdmittedAndKilled(seed)
+    run.run()
+    assert run.checks.incomplete_count == 0
+    assert run.ledger.count("ok") > 10
+
+
+class SetLostByItsController(Directed):
+    """The controller takes a set that the master proposed, says so, and is restored from a backup
+    of a moment before: nobody has heard of that set, so nobody contradicts it."""
+
+    async def story(self) -> None:
+        master, slave = self.roles()
+        controller, record = self.controllers[0], self.checks.record
+        assert record is not None
+        manager = master.broker.replicas
+        assert manager is not None
+        accepted = manager._accepted
+        slave.kill()
+        await self.happens(lambda: manager._accepted is not accepted)
+        controller.kill()
+        controller.restore(controller.backups[-2])
+        self.checks.restored()
+        self.is_lost = manager.authority.set_epoch == record.sync_state_set_epoch
+        controller.boot()
+        acknowledged = self.ledger.count("ok")
+        await self.happens(lambda: self.ledger.count("ok") > acknowledged, 5.0)
+
+
+@pytest.mark.parametrize("seed", pairs(FlushDiskType.ASYNC_FLUSH, 4))
+def test_a_set_that_was_taken_and_is_lost_is_proposed_again(seed: int) -> None:
+    """The master counted a slave that was gone until it came back, and its set never changed."""
+    run = SetLostByItsController(seed)
+    run.world.delay_s = run.loop.network.delay_s = (0.001, 0.02)
+    run.run()
+    assert run.is_lost
