@@ -46,6 +46,9 @@ class Directed(Swarm):
                 await asyncio.sleep(1e9)
             await asyncio.sleep(0.0005)
 
+    def is_elected(self, *, epoch: int) -> bool:
+        return self.checks.record is not None and self.checks.record.master_epoch == epoch
+
     def roles(self) -> tuple[SwarmNode, SwarmNode]:
         """The master and a slave."""
         master = self.master
@@ -90,6 +93,33 @@ def test_a_replica_that_was_killed_before_it_heard_of_its_admission_is_not_in_do
     run.run()
     assert run.checks.incomplete_count == 0
     assert run.ledger.count("ok") > 10
+
+
+class SuccessorLosesPower(Directed):
+    """The master is killed. Its slave lost power in the same moment, and is elected before anybody
+    notices, or is elected and loses power then: what both of them acknowledged is in the log of the
+    master, which is not in the set any more when it comes back."""
+
+    async def story(self) -> None:
+        master, slave = self.roles()
+        if self.seed % 2:
+            slave.power_loss()
+        master.kill()
+        await self.happens(lambda: self.is_elected(epoch=2))
+        if not self.seed % 2:
+            slave.power_loss()
+        master.boot()
+        await asyncio.sleep(3.0)
+        slave.boot()
+        await self.happens(lambda: self.master is not None and self.master.epoch > 2)
+
+
+@pytest.mark.parametrize("seed", pairs(FlushDiskType.ASYNC_FLUSH, 6))
+def test_a_killed_master_has_what_its_successor_lost(seed: int) -> None:
+    """The successor was elected again with what its disk had: acknowledged messages were lost."""
+    run = SuccessorLosesPower(seed)
+    run.run()
+    assert not [sent.text() for sent in run.ledger.messages if sent.is_excused]
 
 
 class SetLostByItsController(Directed):

@@ -49,7 +49,7 @@ def elect(
     if candidates:
         winner = next((s for s in candidates if s.broker_id == preferred), None)
         return Ballot(winner or _best(candidates), frozenset(s.broker_id for s in candidates))
-    return _elect_among_doubtful(members, known)
+    return _elect_among_doubtful(members, standings)
 
 
 def elect_first(standings: dict[int, Standing], masters: Collection[int]) -> tuple[Ballot, str]:
@@ -80,15 +80,16 @@ def kind_of(election: Election, winner: Standing, record: GroupRecord) -> Electi
     return record.election if election is Election.CLEAN and is_untold else election
 
 
-def _elect_among_doubtful(members: Collection[int], known: list[Standing]) -> Ballot:
-    """Every member is dead or in doubt. With all of them back, the longest is as good as it gets:
-    they lost power together, which asynchronous flushing does not survive (R8)."""
-    living = [s for s in known if s.is_alive and s.is_writable]
-    if members and len(living) == len(members):
-        winner = _best(living)
-        return Ballot(winner, frozenset([winner.broker_id]), Election.INCOMPLETE)
-    ready = {standing.broker_id for standing in living}
-    return Ballot(None, waiting_for=tuple(n for n in sorted(members) if n not in ready))
+def _elect_among_doubtful(members: Collection[int], standings: dict[int, Standing]) -> Ballot:
+    """Every member is dead or in doubt. With all of them back, the longest log is as good as it
+    gets (R8). It may be that of a replica which has left the set: a master that was killed, and
+    whose successor lost power before its disk had what both of them acknowledged."""
+    living = {n: s for n, s in standings.items() if s.is_alive and s.is_writable}
+    waiting_for = tuple(n for n in sorted(members) if n not in living)
+    if waiting_for or not members:
+        return Ballot(None, waiting_for=waiting_for)
+    winner = _best(list(living.values()))
+    return Ballot(winner, frozenset([winner.broker_id]), Election.INCOMPLETE)
 
 
 def _best(standings: list[Standing]) -> Standing:

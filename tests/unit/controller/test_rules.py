@@ -138,6 +138,11 @@ def test_r8_who_is_in_doubt_is_elected_only_when_all_are() -> None:
     ballot = elect({1, 2}, standings)
     assert (ballot.winner, ballot.election) == (standings[1], Election.INCOMPLETE)
     assert elect({1, 2, 3}, standings).winner is None
+    standings[3] = standing(3, is_complete=False, last_epoch=3, end=99)
+    assert elect({1, 2}, standings).winner is standings[1]
+    standings[3] = standing(3, end=100)
+    ballot = elect({1, 2}, standings)
+    assert (ballot.winner, ballot.election) == (standings[3], Election.INCOMPLETE), "it has more"
 
 
 def test_r8_doubt_ends_with_the_admission_of_any_process_since_the_power_loss() -> None:

@@ -76,7 +76,8 @@ class Truth:
             raise Violation(f"{host.id} was admitted without a record that was visible")
 
     def decide(self, before: GroupRecord, after: GroupRecord, hosts: dict[int, Host]) -> None:
-        """R7, R8: numbers grow, only members are elected, and nobody in doubt while one is not."""
+        """R7, R8: numbers grow, only members are elected, and nobody in doubt while one is not.
+        With all members in doubt the longest log wins, whoever has it."""
         numbers = (after.master_epoch, after.sync_state_set_epoch)
         if numbers < (before.master_epoch, before.sync_state_set_epoch):
             raise Violation(f"numbers fall to {numbers}")
@@ -86,7 +87,9 @@ class Truth:
             for n in sorted(after.sync_state_set - before.sync_state_set):
                 self.admit(hosts[n], after.admitted.get(n, ""))
             return
-        if after.master_broker_id not in before.sync_state_set:
+        assert after.master_broker_id is not None
+        is_clean = after.election is Election.CLEAN
+        if is_clean and after.master_broker_id not in before.sync_state_set:
             raise Violation(f"{after.master_broker_id} is not of {sorted(before.sync_state_set)}")
         if after.election is Election.INCOMPLETE:
             whole = [n for n in before.sync_state_set if not hosts[n].is_in_doubt]

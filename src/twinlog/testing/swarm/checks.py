@@ -104,11 +104,12 @@ class Checks:
         self.election_count += 1
         members = sorted(after.sync_state_set)
         self._swarm.trace(f"elected {after.master_broker_id} epoch {after.master_epoch} {members}")
-        if before.master_epoch and after.master_broker_id not in before.sync_state_set:
-            old = sorted(before.sync_state_set)
-            self._swarm.fail(f"{after.master_broker_id} was elected, the set was {old} (R7)")
+        is_member = after.master_broker_id in before.sync_state_set
         if after.election is not Election.CLEAN:
             self._incomplete(before)
+        elif before.master_epoch and not is_member:
+            old = sorted(before.sync_state_set)
+            self._swarm.fail(f"{after.master_broker_id} was elected, the set was {old} (R7)")
 
     def _judge_admission(self, record: GroupRecord, joined: frozenset[int]) -> None:
         """R3: who joins has everything that was ever confirmed, on its disk if that counts. Who
