@@ -41,22 +41,11 @@ def stored_epoch(broker: Broker) -> int:
     return int(msgspec.json.decode(path.read_bytes())["knownEpoch"]) if path.exists() else 0
 
 
-async def cut_link(group: LocalGroup, slave: Broker) -> None:
-    """No controller, and the slave follows nobody any more."""
-    manager = slave.replicas
-    assert manager is not None
-    # A record that it learns later would make it follow its master again.
-    await until(lambda: manager._stored.record == group.record)
-    await group.controller.stop()
-    slave.ha.stand_down("cut by a test")
-    await until(lambda: not group.master.ha.acks.replicas)
-
-
 async def test_r1_nothing_is_confirmed_without_a_connection_of_each_member(tmp_path: Path) -> None:
     async with local_group(tmp_path) as group:
         first, second = await group.pair()
         assert await send(group, first) == (ResponseCode.SUCCESS, "")
-        await cut_link(group, second)
+        await group.cut_link(second)
         code, remark = await send(group, first)
         assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         assert "replica 2 is not connected" in remark
@@ -134,7 +123,7 @@ async def test_r5_without_a_lease_nothing_is_answered_early(tmp_path: Path) -> N
         authority = first.ha.group.authority if first.ha.group is not None else None
         assert authority is not None
         assert first.ha.may_answer_early()
-        await cut_link(group, second)
+        await group.cut_link(second)
         await until(lambda: not first.ha.may_answer_early())
         assert (await send(group, first))[0] == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
@@ -190,7 +179,7 @@ async def test_r9_a_divergent_tail_is_moved_aside_and_nothing_confirmed_is_cut(
         first, second = await group.pair()
         for number in range(5):
             assert await send(group, first, b"kept %d" % number) == (ResponseCode.SUCCESS, "")
-        await cut_link(group, second)
+        await group.cut_link(second)
         common = second.store.commit_log.max_offset
         for number in range(3):
             code, _ = await send(group, first, b"lost %d" % number)
@@ -216,7 +205,7 @@ async def test_r10_consumers_see_what_is_confirmed_and_no_more(tmp_path: Path) -
         assert await send(group, first) == (ResponseCode.SUCCESS, "")
         await until(lambda: visible(second) == 1)
         assert visible(first) == 1
-        await cut_link(group, second)
+        await group.cut_link(second)
         assert (await send(group, first))[0] == ResponseCode.FLUSH_SLAVE_TIMEOUT
         assert (placed(first), visible(first)) == (2, 1)
         assert first.ha.group is not None
@@ -229,7 +218,7 @@ async def test_r10_queries_by_key_and_by_id_show_no_more_either(tmp_path: Path) 
     async with local_group(tmp_path) as group:
         first, second = await group.pair()
         assert await send(group, first) == (ResponseCode.SUCCESS, "")
-        await cut_link(group, second)
+        await group.cut_link(second)
         place = first.store.commit_log.max_offset
         answer = await group.brokers.send(first, b"unconfirmed", KEYS="k1")
         assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -301,7 +290,7 @@ async def test_a_topic_that_was_created_is_there_after_a_switch(tmp_path: Path) 
         }  # fmt: skip
         answer = await group.brokers.call(first, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         assert answer.code == ResponseCode.SUCCESS
-        await cut_link(group, second)
+        await group.cut_link(second)
         answer = await group.brokers.call(
             first, RequestCode.UPDATE_AND_CREATE_TOPIC, {**header, "topic": "late"}
         )
@@ -409,7 +398,7 @@ async def test_without_controller_and_slave_sends_end_with_12_and_then_14(tmp_pa
     """Once it is suspect a master stores nothing more that nobody may ever confirm."""
     async with local_group(tmp_path) as group:
         first, second = await group.pair(slave_timeout=30_000)
-        await cut_link(group, second)
+        await group.cut_link(second)
         code, remark = await send(group, first)
         assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT, remark
         end = first.store.commit_log.max_offset

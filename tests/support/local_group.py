@@ -72,6 +72,19 @@ class LocalGroup:
         group = master.ha.group
         await until(lambda: group.authority and len(group.authority.members) == count)
 
+    async def cut_link(self, slave: Broker) -> None:
+        """No controller, and the slave follows nobody any more."""
+        manager = slave.replicas
+        assert manager is not None
+        # A record that it learns later would make it follow its master again.
+        await until(lambda: manager._stored.record == self.record)
+        await self.controller.stop()
+        await self.part(slave)
+
+    async def part(self, slave: Broker) -> None:
+        slave.ha.stand_down("cut by a test")
+        await until(lambda: not self.master.ha.acks.replicas)
+
     @property
     def master(self) -> Broker:
         return next(broker for broker in self.brokers.started if broker.role.is_master)

@@ -47,9 +47,13 @@ class PendingHalves:
     def find(self, half_offset: int) -> int | None:
         """The offset under which this half message is undecided now; None when it is done.
 
-        A check moves a message; who answers late still names the place where it was before.
+        A check moves a message; who answers late still names the place where it was before. One
+        that is stored, and that its queue does not show yet, is undecided, too: in a controlled
+        group it is shown when it is confirmed, and its end may come earlier.
         """
         current = self._moved.get(half_offset, half_offset)
+        if current >= self.next_offset:
+            return None if current in self._done_early else current
         return current if current in self._places else None
 
     def is_at(self, half_offset: int, physical_offset: int) -> bool:
@@ -60,8 +64,9 @@ class PendingHalves:
         place = self._places.get(half_offset)
         return place is not None and place[0] == physical_offset
 
-    def place(self, half_offset: int) -> HalfPlace:
-        return self._places[half_offset]
+    def place(self, half_offset: int) -> HalfPlace | None:
+        """None for one that its queue does not show yet."""
+        return self._places.get(half_offset)
 
     def done(self, half_offset: int) -> None:
         """The half message is decided, given up, or stored again elsewhere."""

@@ -192,6 +192,10 @@ class TransactionalMessageService:
             _LOG.error("half record unreadable at=%d error=%s", place.physical_offset, error)
             return None
 
+    def _read_pending(self, offset: int) -> Record | None:
+        place = self._pending.place(offset)
+        return None if place is None else self._read(place)
+
     # The end of a transaction
 
     def remember(
@@ -278,8 +282,7 @@ class TransactionalMessageService:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         current = record
         if offset != record.queue_offset:
-            moved = self._read(self._pending.place(offset))
-            current = record if moved is None else moved
+            current = self._read_pending(offset) or record
         return offset, current
 
     def _note_done(self, half_offset: int) -> None:
@@ -308,7 +311,7 @@ class TransactionalMessageService:
         self.note_progress()
 
     def _check_one(self, offset: int) -> None:
-        record = self._read(self._pending.place(offset))
+        record = self._read_pending(offset)
         if record is None:
             self._pending.done(offset)
             return
