@@ -169,10 +169,11 @@ def _seniority(replica: Replica) -> tuple[int, int, int, int]:
 
 def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
     """What speaks against `target` as the master of its group."""
+    if any(replica.is_controlled for replica in replicas):
+        # The rest is about fixed pairs, and not true of a group with epochs.
+        return Verdict(target, ("a controller decides who is the master of this group",))
     found = _Findings()
     others = [r for r in replicas if r.address != target.address]
-    if any(replica.is_controlled for replica in replicas):
-        found.refusals.append("a controller decides who is the master of this group")
     _judge_master(found, replicas, target)
     longest = _judge_copies(found, others, target)
     _judge_marks(found, replicas, target)

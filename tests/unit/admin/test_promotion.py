@@ -115,9 +115,11 @@ def test_a_slave_that_never_heard_a_master_is_not_called_safe() -> None:
 
 
 def test_a_group_with_a_controller_is_refused_whatever_else_is_found() -> None:
-    controlled = replace(ONE, is_controlled=True)
-    verdict = judge([controlled, GONE], controlled)
-    assert verdict.refusals == ("a controller decides who is the master of this group",)
+    controlled = replace(ONE, is_controlled=True, is_linked=True, replica_ids=(), master_address="")
+    for other in (GONE, MASTER, SILENT):
+        verdict = judge([controlled, other], controlled)
+        assert verdict.refusals == ("a controller decides who is the master of this group",)
+        assert (verdict.losses, verdict.warnings) == ((), ()), "which are about fixed pairs"
 
 
 # Of two logs: (promotion, confirmed, log end) of brokers 1 and 2, whether their bytes differ, which
