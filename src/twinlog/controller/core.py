@@ -92,7 +92,4 @@ class Controller:
         if group is None:
             record = GroupRecord(cluster=event.cluster, group=event.group, policy=event.policy)
             group = self.groups[event.group] = Group(record, self._timing, now_ms)
-        if group.record.cluster != event.cluster:
-            error = f"{event.group} belongs to cluster {group.record.cluster}"
-            return [Reply(event.token, group.record, error=error, kind=RefusalKind.INVALID)]
         return group.register(now_ms, event)

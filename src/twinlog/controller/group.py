@@ -37,7 +37,7 @@ from twinlog.controller.events import (
 from twinlog.controller.liveness import Liveness
 from twinlog.controller.record import Election, GroupRecord, Replica, changed
 from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
-from twinlog.controller.strangers import Strangers
+from twinlog.controller.strangers import Strangers, identity_refusal
 
 REPLICAS_MAX = 100
 CANNOT_WRITE = "cannot write"
@@ -112,10 +112,7 @@ class Group:
             return [self._refuse(beat.token, self._not_registered(beat.broker_id))]
         stranger = self._strangers.why(self.record, now_ms, beat)
         if stranger:
-            refused = self._refuse(beat.token, Refusal(RefusalKind.INVALID, stranger))
-            is_news = self._strangers.is_news(beat.broker_id, stranger)
-            said = self._happened("refused", replica=beat.broker_id, reason=stranger)
-            return [said, refused] if is_news else [refused]
+            return self._turn_away(beat, Refusal(RefusalKind.INVALID, stranger), beat.token)
         if not self.liveness.note(now_ms, beat):
             return [self._refuse(beat.token, REPLACED)]
         effects = self._freeze_if_newer(beat)
@@ -527,17 +524,20 @@ class Group:
 
     def register(self, now_ms: int, request: RegisterReplica) -> list[Effect]:
         record, replica = self.record, request.replica
+        other = self._strangers.other_cluster(record, request.cluster)
+        if other:
+            return self._turn_away(replica, Refusal(RefusalKind.INVALID, other), request.token)
         known = record.replicas.get(replica.broker_id)
         if known is None and len(record.replicas) >= REPLICAS_MAX:
             text = f"{record.group} has {REPLICAS_MAX} replicas: remove those that are gone"
             return [self._refuse(request.token, Refusal(RefusalKind.INVALID, text))]
         if known is not None:
-            error = _identity_refusal(known, replica)
-            error = error or self._strangers.holder(
-                record.group, now_ms, replica.broker_id, replica.address
-            )
-            if error:
+            error = identity_refusal(known, replica)
+            if error:  # Of two that apply at once, one: it applies for the next id.
                 return [self._refuse(request.token, Refusal(RefusalKind.ID_TAKEN, error))]
+            error = self._strangers.holder(record.group, now_ms, replica.broker_id, replica.address)
+            if error:
+                return self._turn_away(replica, Refusal(RefusalKind.ID_TAKEN, error), request.token)
             replica = msgspec.structs.replace(
                 replica,
                 learner=known.learner or replica.learner,
@@ -621,6 +621,14 @@ class Group:
         text = f"replica {broker_id} is not registered in {self.record.group}"
         return Refusal(RefusalKind.NOT_REGISTERED, text)
 
+    def _turn_away(self, who: Heartbeat | Replica, refusal: Refusal, token: Token) -> list[Effect]:
+        """One that cannot be of this group: an event says so, once for each reason."""
+        refused = self._refuse(token, refusal)
+        if not self._strangers.is_news(who.broker_id, refusal.text):
+            return [refused]
+        said = {"replica": who.broker_id, "address": who.address, "reason": refusal.text}
+        return [self._happened("refused", **said), refused]
+
     def _refuse(self, token: Token, refusal: Refusal) -> Reply:
         return Reply(token, self.record, error=refusal.text, kind=refusal.kind)
 
@@ -689,12 +697,3 @@ class Group:
 
     def _happened(self, kind: str, **details: Any) -> Happened:
         return Happened(kind, self.record.group, details)
-
-
-def _identity_refusal(known: Replica, given: Replica) -> str:
-    """Whether an id belongs to another check code or another store."""
-    pairs = ((known.check_code, given.check_code, "check code"), (known.uid, given.uid, "store"))
-    for before, now, what in pairs:
-        if before and now and before != now:
-            return f"id {given.broker_id} is taken: it belongs to another {what}"
-    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinlog.controller.events import Heartbeat
 from twinlog.controller.liveness import Liveness
-from twinlog.controller.record import GroupRecord
+from twinlog.controller.record import GroupRecord, Replica
 
 _SAID_MAX = 100
 
@@ -19,8 +19,9 @@ class Strangers:
     def why(self, record: GroupRecord, now_ms: int, beat: Heartbeat) -> str:
         """It is of another cluster, or another process has its id, or it follows a controller with
         another record: its log may hold anything."""
-        if beat.cluster and beat.cluster != record.cluster:
-            return f"{record.group} belongs to cluster {record.cluster}, not to {beat.cluster[:80]}"
+        other = self.other_cluster(record, beat.cluster) if beat.cluster else ""
+        if other:
+            return other
         holder = self.holder(record.group, now_ms, beat.broker_id, beat.address)
         if holder:
             return holder
@@ -33,6 +34,11 @@ class Strangers:
             f"replica {beat.broker_id} follows another controller (lineage {stored.lineage[:40]},"
             f" here {record.lineage}): name the same controllers in all files of the group"
         )
+
+    def other_cluster(self, record: GroupRecord, cluster: str) -> str:
+        if cluster == record.cluster:
+            return ""
+        return f"{record.group} belongs to cluster {record.cluster}, not to {cluster[:80]}"
 
     def holder(self, group: str, now_ms: int, broker_id: int, address: str) -> str:
         """Why an id cannot be taken: who has it lives at another address. A copy of a store would
@@ -52,3 +58,12 @@ class Strangers:
             self._said.clear()
         self._said.add((broker_id, reason))
         return True
+
+
+def identity_refusal(known: Replica, given: Replica) -> str:
+    """Whether an id belongs to another check code or another store."""
+    pairs = ((known.check_code, given.check_code, "check code"), (known.uid, given.uid, "store"))
+    for before, now, what in pairs:
+        if before and now and before != now:
+            return f"id {given.broker_id} is taken: it belongs to another {what}"
+    return ""

@@ -385,9 +385,24 @@ class TestStranger:
         copy = Replica(broker_id=1, address="b:1")
         asked = bench.ask(events.RegisterReplica("c", GROUP, copy, token="register"))
         assert asked.kind is RefusalKind.ID_TAKEN
+        assert bench.kinds.count("refused") == 1, "the same reason is said once"
         bench.tell(events.ConnectionClosed(1))
         bench.beat(1, address="b:1", incarnation="moved", connection=99)
         assert bench.record.master_incarnation == "moved", "a broker may move"
+
+    def test_one_that_only_tries_to_register_is_told_of_once(self) -> None:
+        """It gets no further, so no heartbeat of it tells."""
+        bench = Bench(group({1, 2}, replicas=2))
+        bench.beat(1, address="a:1")
+        for _ in range(2):
+            for cluster, n, address in (("other", 3, "b:3"), ("c", 1, "b:1")):
+                stranger = Replica(broker_id=n, address=address)
+                asked = events.RegisterReplica(cluster, GROUP, stranger, token="register")
+                assert bench.ask(asked).error
+        said = [event.details for event in bench.happened if event.kind == "refused"]
+        assert [details["address"] for details in said] == ["b:3", "b:1"]
+        assert "belongs to cluster c, not to other" in said[0]["reason"]
+        assert "is taken: a:1 has it and is alive" in said[1]["reason"]
 
     def test_a_record_that_does_not_say_where_a_replica_is_has_it_registered_again(self) -> None:
         """An old backup: others could not follow a master of which it knows only the id."""
