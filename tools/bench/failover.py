@@ -1,12 +1,14 @@
 """`make bench-failover`: a controlled group under faults, next to Apache RocketMQ 5.3.3's.
 
 Environment: ROWS=kill-sync-2,switch picks rows (parts of names; LIST=1 lists them), TIMES=50 how
-often each fault happens, MAKES=twinlog leaves Apache out, RATE=400 sends per second of the
-measuring client, BENCH_DIR where stores are written. SHARE=-10 asks the kernel for a larger part of
-a shared machine, for everything that is measured (autogroup in sched(7), as root). Each group of
-faults adds one line to the file of results (OUT, by default tools/bench/failover.jsonl): figures,
-load of the machine, and how many messages were acknowledged and lost. DOCS=1 writes the section
-"Failover" of docs/BENCHMARKS.md from that file; RENDER=1 measures nothing.
+often each fault happens (TIMES_APACHE=2 for one make), LIMIT_S=600 after how many seconds a row has
+no further fault, MAKES=twinlog leaves Apache out, RATE=400 sends per second of the measuring
+client, LOAD_S=1800 how long full load lasts, BENCH_DIR where stores are written. SHARE=-10 asks the
+kernel for a larger part of a shared machine, for everything that is measured (autogroup in
+sched(7), as root). Each group of faults adds one line to the file of results (OUT, by default
+tools/bench/failover.jsonl): figures, load of the machine, and how many messages were acknowledged
+and lost. DOCS=1 writes the section "Failover" of docs/BENCHMARKS.md from that file; RENDER=1
+measures nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ async def measure(row: Row, make: str, directory: Path, hosts: list[Host]) -> di
             await asyncio.to_thread(group.wait_in_sync)
             trial = Trial(group, load, hosts)
             try:
+                deadline = time.monotonic() + float(os.environ.get("LIMIT_S", "inf"))
                 for _ in range(times):
+                    if time.monotonic() > deadline:
+                        break
                     await load.more(rate // 4 if row.client == "raw" else 20)
                     seen.append(await row.fault(trial))
             except AssertionError as failed:

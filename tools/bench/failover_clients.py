@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from failover_groups import TOPIC
-from failover_load import Acknowledged, ClientLoad, ProgramLoad, RawLoad
+from failover_load import Acknowledged, ClientLoad, NoLoad, ProgramLoad, RawLoad
 
 from interop.foreign import cpp, javascript
 from interop.java_story import JAVA_DEFAULTS
@@ -23,13 +23,18 @@ _JAVA = {"topic": TOPIC, "count": _MANY, "pauseMs": _PAUSE_MS, "timeoutMs": 3000
 async def running(
     client: str, name_server: str, directory: Path, rate: int
 ) -> AsyncIterator[Acknowledged]:
-    started = {"raw": _raw, "ours": _raw, "java": _java, "java-1s": _java}.get(client, _foreign)
+    started = _STARTED.get(client, _foreign)
     async with started(client, name_server, directory, rate) as load:
         await load.start()
         try:
             yield load
         finally:
             await load.stop()
+
+
+@asynccontextmanager
+async def _none(client: str, name_server: str, _: Path, rate: int) -> AsyncIterator[Acknowledged]:
+    yield NoLoad()
 
 
 @asynccontextmanager
@@ -60,6 +65,9 @@ async def _foreign(
     finally:
         program.popen.kill()
         program.close()
+
+
+_STARTED = {"none": _none, "raw": _raw, "ours": _raw, "java": _java, "java-1s": _java}
 
 
 def _taken(events: list[dict[str, object]]) -> list[dict[str, object]]:

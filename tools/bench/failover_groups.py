@@ -69,7 +69,7 @@ class Group:
         **config: object,
     ) -> None:
         self.make = make
-        self._directory = directory
+        self.directory = directory
         self._hosts = hosts
         # On the bridge the servers that everybody asks are found at its own address.
         self._own = hosts[0].outside if hosts else "127.0.0.1"
@@ -97,7 +97,7 @@ class Group:
 
     def _start(self, replicas: int) -> None:
         bind: dict[str, object] = {"bindAddress": self._own}
-        place = self._directory
+        place = self.directory
         if self.make == "apache":
             self.namesrv = start_apache_namesrv(place / "ns", project=APACHE_5)
             (place / "controller").mkdir()
@@ -143,7 +143,7 @@ class Group:
         if self._hosts:
             config |= dict.fromkeys(("brokerIP1", "brokerIP2"), self._hosts[number].inside)
             config |= {"bindAddress": "0.0.0.0", "twinlogHASecret": "only-for-measurements"}
-        directory = self._directory / f"b{number}"
+        directory = self.directory / f"b{number}"
         directory.mkdir()
         values = broker_values(directory, self.address, config)
         return self._process(number, directory, values)

@@ -73,6 +73,19 @@ class Acknowledged:
             await asyncio.sleep(0.005)
 
 
+class NoLoad(Acknowledged):
+    """For rows that bring their own."""
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def more(self, count: int = 50, *, within_s: float = 90) -> None:
+        pass
+
+
 class RawLoad(Acknowledged):
     """`rate` sends per second, without the help of any client library."""
 

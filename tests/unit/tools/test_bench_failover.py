@@ -35,10 +35,15 @@ def test_an_aim_is_held_against_every_fault_of_all_runs(gaps, lost, wanted):
     assert wanted in failover_report.verdict(row("kill-sync-2"), lines)
 
 
-def test_a_group_that_may_lose_is_not_blamed_for_it():
-    assert "lost" not in failover_report.verdict(
-        row("kill-async-2"), [line("kill-async-2", [2.0], lost=5)]
-    )
+def test_a_group_that_may_lose_answers_for_what_is_not_kept_aside():
+    lines = [{**line("rejoin", [2.0], lost=5), "lost_not_aside": missing} for missing in (0, 2)]
+    assert "0 lost and not kept aside: met" in failover_report.verdict(row("rejoin"), lines[:1])
+    assert "0 lost: " not in failover_report.verdict(row("rejoin"), lines)
+    assert "kept aside: **missed, 2**" in failover_report.verdict(row("rejoin"), lines)
+    assert "the 5 lost ones are all kept aside" in failover_report.render(lines[:1])
+    assert "of 10 lost ones 2 are not kept aside" in failover_report.render(lines)
+    assert "loses messages on purpose" in failover_report.render(lines)
+    assert "loses messages on purpose" not in failover_report.render([line("cut", [1.0])])
 
 
 def test_totals_count_sync_masters_of_ours_only():
@@ -63,10 +68,12 @@ def test_the_section_is_replaced_and_kept_when_the_page_is_rendered_again():
     assert report.with_failover(page, "") == page
 
 
-def test_a_run_without_a_share_counts_for_losses_and_its_times_do_not():
-    loaded = line("kill-sync-2", [9.0] * 5)
-    lines = [{**line("kill-sync-2", [0.1] * 3), "share": "-10"}, {**loaded, "share": "0"}]
-    text = failover_report.render(lines)
+def test_times_of_loaded_runs_count_only_where_there_are_no_others():
+    loaded = {**line("kill-sync-2", [9.0] * 5), "load": [20.0, 2.0], "share": "0"}
+    shared = {**loaded, **line("kill-sync-2", [0.3] * 3), "load": [20.0, 2.0], "share": "-10"}
+    quiet = {**line("kill-sync-2", [0.1] * 2), "load": [1.5, 6.0]}
+    text = failover_report.render([loaded, shared, quiet])
     assert "| gap s p50 0.1, max 0.1;" in text
-    assert "| 8; 0 of 2,000 |" in text
+    assert "| 10; 0 of 3,000 |" in text
+    assert "| gap s p50 0.3, max 0.3;" in failover_report.render([loaded, shared])
     assert "gap s p50 9" in failover_report.render([loaded])
