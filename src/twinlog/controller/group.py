@@ -11,7 +11,7 @@ copy then finds a stale version.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -34,7 +34,9 @@ from twinlog.controller.events import (
     Timing,
     Token,
 )
+from twinlog.controller.former import former_set, unless_former_have_more
 from twinlog.controller.liveness import Liveness
+from twinlog.controller.pending import HandOver, Pending
 from twinlog.controller.record import Election, GroupRecord, Replica, changed
 from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 from twinlog.controller.strangers import Strangers, identity_refusal
@@ -47,23 +49,6 @@ NOT_WRITTEN = Refusal(RefusalKind.BUSY, "the change was not written, ask again")
 LEASE_LEFT = Refusal(
     RefusalKind.NOT_ELECTED, "the old master's lease has not ended, ask again in a moment"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A record that is being written, and the effects that wait for it."""
-
-    record: GroupRecord
-    after: tuple[Effect, ...]
-
-
-@dataclass(slots=True)
-class HandOver:
-    """A planned switch: the master drains until `until_ms`, then `target` is elected."""
-
-    target: int
-    until_ms: int
-    token: Token
 
 
 class Group:
@@ -274,7 +259,9 @@ class Group:
         return self.liveness.standings(self.record, now_ms)
 
     def _elect(self, now_ms: int, reason: str, preferred: int | None = None) -> list[Effect]:
-        ballot = elect(self.record.sync_state_set, self._standings(now_ms), preferred)
+        standings = self._standings(now_ms)
+        ballot = elect(self.record.sync_state_set, standings, preferred)
+        ballot = unless_former_have_more(ballot, self.record, standings)
         if ballot.winner is None:
             return self._say_waiting(ballot.waiting_for, reason)
         # A master is replaced when it is silent, gone or cannot write: it is no candidate then.
@@ -308,6 +295,7 @@ class Group:
             election=election,
             sync_state_set=ballot.members,
             sync_state_set_epoch=record.sync_state_set_epoch + 1,
+            former_set=frozenset() if epoch else former_set(record, winner, election),
             admitted=admitted,
         )
         if reason.endswith(CANNOT_WRITE):

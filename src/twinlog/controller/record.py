@@ -62,8 +62,9 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is decided about a group. `admitted` holds, for each member, the incarnation that
-    was shown to be complete when it was admitted: until its machine loses power, it is. `lineage`
-    tells this group from another one of the same name: the incarnation of its first master."""
+    was shown to be complete when it was admitted: until its machine loses power, it is.
+    `former_set` has everything that was confirmed before this epoch. `lineage` tells this group
+    from another one of the same name: the incarnation of its first master."""
 
     cluster: str
     group: str
@@ -75,6 +76,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     election: Election = Election.CLEAN
     sync_state_set: frozenset[int] = frozenset()
     sync_state_set_epoch: int = 0
+    former_set: frozenset[int] = frozenset()
     admitted: dict[int, str] = {}
     policy: Policy = Policy()
     replicas: dict[int, Replica] = {}

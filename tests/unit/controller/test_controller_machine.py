@@ -16,7 +16,7 @@ from twinlog.controller import events
 from twinlog.controller.core import Controller
 from twinlog.controller.events import DEFAULT_TIMING, Commit, Reload, Reply
 from twinlog.controller.membership import Proposal
-from twinlog.controller.record import GroupRecord, Policy, Replica, changed
+from twinlog.controller.record import Election, GroupRecord, Policy, Replica, changed
 
 GROUP = "broker-a"
 IDS = (1, 2, 3)
@@ -102,7 +102,8 @@ class ControllerMachine(RuleBasedStateMachine):
     def elected(self, before: GroupRecord, after: GroupRecord) -> None:
         assert after.master_epoch == before.master_epoch + 1
         if before.master_epoch:
-            assert after.master_broker_id in before.sync_state_set, "R7"
+            is_lost = after.election is Election.INCOMPLETE and before.sync_state_set <= self.doubts
+            assert is_lost or after.master_broker_id in before.sync_state_set, "R7, R8"
         if after.policy.needs_lease:
             # R6: nobody who lives believes in a lease any more, unless he has given it up.
             for incarnation, until in self.leases.items():
