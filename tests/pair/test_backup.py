@@ -23,6 +23,7 @@ from twinlog.broker.server import Broker
 from twinlog.message.record import decode_record
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.disk import PosixDisk
+from twinlog.store.errors import StoreLayoutError
 from twinlog.store.integrity.backup import Backups, digest_text
 from twinlog.store.integrity.digests import RangeDigests, digest_of
 from twinlog.store.integrity.manifest import BackupError
@@ -188,6 +189,10 @@ async def test_a_restore_that_is_not_finished_leaves_nothing_that_looks_like_a_s
     again = await command("backup", "restore", place, target)
     if left:
         assert (again.code, "interrupted" in again.err) == (1, True)
+        # An empty broker would look as if nothing had ever been sent to it.
+        with pytest.raises(StoreLayoutError, match="a restore that was interrupted"):
+            await brokers.start("back", **CONFIG)
+        assert not (target / "commitlog").exists()
     else:
         again.ok()
         back = await brokers.start("back", **CONFIG)
@@ -329,6 +334,32 @@ async def test_a_backup_goes_on_behind_segments_that_expire(filled: Path, tmp_pa
     assert backups.verify(manifest) == []
     end = backups.restore(manifest, str(tmp_path / "back"))
     assert end == manifest.mark
+
+
+class Vanishing(PosixDisk):
+    """Retention takes a file between the look into its directory and the look at it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def _take(self, path: str) -> None:
+        if self._folder in path:
+            self._folder = "/never"
+            Path(path).unlink()
+
+    def file_size(self, path: str) -> int:
+        self._take(path)
+        return super().file_size(path)
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue"])
+async def test_a_backup_begins_again_when_what_it_looks_at_expires(
+    filled: Path, tmp_path: Path, folder: str
+) -> None:
+    backups = Backups(Vanishing(folder), str(tmp_path / "backups"))
+    manifest = backups.create(str(filled), 1)
+    assert backups.verify(manifest) == []
 
 
 async def test_a_log_that_is_cut_meanwhile_is_copied_again(filled: Path, tmp_path: Path) -> None:

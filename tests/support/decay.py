@@ -32,6 +32,8 @@ from twinlog.remoting.codes import RequestCode
 SEGMENT = 1 << 20
 QUEUE_FILE = 20 * 200
 SLOTS = 1000
+INDEX_SLOTS = 40  # Behind the header of an index file.
+INDEX_ENTRIES = INDEX_SLOTS + 4 * SLOTS
 CONFIG: dict[str, Any] = {
     "mappedFileSizeCommitLog": SEGMENT,
     "mappedFileSizeConsumeQueue": QUEUE_FILE,
@@ -185,9 +187,14 @@ class Decay:
 
     def _flip(self, path: Path, position: int) -> None:
         times, content = path.stat(), self._tables.get(path)
+        entry_count = index_entry_count(path) if path.parent.name == "index" else None
         flip = flip_bit(path, position, self._rng)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # Nobody has written.
-        self.flips.append(TableFlip(path, position, flip.before, content) if content else flip)
+        if content:
+            flip = TableFlip(path, position, flip.before, content)
+        elif entry_count is not None:
+            flip = IndexFlip(path, position, flip.before, entry_count)
+        self.flips.append(flip)
 
     def _in_log(self) -> tuple[Path, int]:
         start = self._rng.choice(self._segments)
@@ -201,10 +208,10 @@ class Decay:
 
     def _in_index(self) -> tuple[Path, int]:
         path = self._rng.choice(sorted((self._broker.store / "index").iterdir()))
-        (count,) = struct.unpack_from(">i", path.read_bytes(), 36)
-        used = 40 + 4 * SLOTS + 20 * max(1, count - 1)  # Entry 0 has a place, and no content.
+        # Entry 0 has a place, and no content.
+        used = INDEX_ENTRIES + 20 * max(1, index_entry_count(path) - 1)
         position = self._rng.randrange(used)
-        first = 40 + 4 * SLOTS
+        first = INDEX_ENTRIES
         return path, position + 20 if first <= position < first + 20 else position
 
     def _in_table(self) -> tuple[Path, int]:
@@ -229,6 +236,37 @@ class TableFlip(Flip):
             return _without_version(self.path.read_bytes()) == _without_version(self.content)
         except ValueError:
             return False
+
+
+@dataclass(frozen=True)
+class IndexFlip(Flip):
+    """In an index file. While keys still come into it, a message of the traffic may write the same
+    slot, or the header, once more: what stands there then is not what was there before."""
+
+    entry_count: int
+
+    @property
+    def is_healed(self) -> bool:
+        if super().is_healed:
+            return True
+        if self.position < INDEX_SLOTS:
+            return index_entry_count(self.path) > self.entry_count
+        return self.position < INDEX_ENTRIES and self._is_slot_of_later_entry
+
+    @property
+    def _is_slot_of_later_entry(self) -> bool:
+        slot, data = (self.position - INDEX_SLOTS) // 4, self.path.read_bytes()
+        (number,) = struct.unpack_from(">i", data, INDEX_SLOTS + 4 * slot)
+        if not self.entry_count <= number < index_entry_count(self.path):
+            return False
+        (key_hash,) = struct.unpack_from(">i", data, INDEX_ENTRIES + 20 * number)
+        return bool(key_hash % SLOTS == slot)
+
+
+def index_entry_count(path: Path) -> int:
+    """As the header says; the first number in use is 1."""
+    (count,) = struct.unpack_from(">i", path.read_bytes(), 36)
+    return int(count)
 
 
 def _without_version(content: bytes) -> Any:

@@ -17,14 +17,12 @@ from twinlog.admin import promotion
 from twinlog.admin.brokers import update_broker_config
 from twinlog.admin.client import Admin
 from twinlog.admin.groups import set_offset
-from twinlog.admin.migration import Member, Move, ask_member
+from twinlog.admin.migration import FENCE_KEY, FENCED, Member, Move, ask_member
 from twinlog.admin.migration_check import Offsets, read_offsets
 from twinlog.client.errors import BrokerUnreachableError, ClientError
 from twinlog.client.queues import MessageQueue
 from twinlog.remoting.codes import RequestCode
 
-FENCE_KEY = "startAcceptSendRequestTimeStamp"
-FENCED = "4102444800000"  # The year 2100: a fenced master that is started again takes no sends.
 OPEN = "0"
 _POLL_SECONDS = 0.05
 Action = Callable[[Member], Awaitable[None]]

@@ -17,6 +17,8 @@ from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
 from twinlog.runtime.numbers import number_of
 
 # What a replica must have as its master has it: sizes of files, and what a message means.
+FENCE_KEY = "startAcceptSendRequestTimeStamp"
+FENCED = "4102444800000"  # The year 2100: a fenced master that is started again takes no sends.
 _EQUAL_KEYS = ("mappedFileSizeCommitLog", "messageDelayLevel")
 _SEGMENT_SIZE = 1 << 30  # RocketMQ's default.
 # What is carried into the file of a new replica, when the master says it.
@@ -104,6 +106,11 @@ def judge(source: Member, target: Member | None) -> tuple[tuple[str, ...], tuple
         obstacles.append(
             f"{source.name} has enableControllerMode=true: the group's controller decides who"
             " leads it"
+        )
+    if source.config.get(FENCE_KEY) == FENCED:
+        notes.append(
+            f"{source.name} takes no sends: a cutover was interrupted. Call it again to finish it,"
+            f" or `cutover --rehearse`, which opens the broker again, as {FENCE_KEY}=0 does"
         )
     if source.config.get("aclEnable", "false") == "true":
         notes.append("access rules are in force: the replica needs the same rules and an account")

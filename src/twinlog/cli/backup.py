@@ -182,7 +182,18 @@ def _writable(place: Path) -> Iterator[Path]:
         yield directory / "backup"
         packed = directory / place.name
         _run(["tar", "--zstd", "-cf", str(packed), "-C", str(directory / "backup"), "."])
+        with packed.open("rb") as file:
+            os.fsync(file.fileno())
         packed.rename(place)
+        _sync_directory(place.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 @contextlib.contextmanager

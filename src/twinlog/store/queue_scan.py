@@ -10,7 +10,6 @@ from typing import Final
 
 from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE
 from twinlog.message.record import properties_at
-from twinlog.runtime.disk import FileBytes
 from twinlog.store.filter import MessageFilter
 from twinlog.store.integrity.record_check import (
     QueuePlace,
@@ -31,21 +30,16 @@ ReadRecords = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 class _RecordWindow:
     """Records of one queue for a filter, which wants a few bytes of each.
 
-    In the mapped segment; where that cannot be, several are read by one call when they lie close
-    together.
+    Several are read by one call when they lie close together. Not in the mapped segment: a page
+    that the disk cannot read would end the process there.
     """
 
-    def __init__(self, log: CommitLog, entries: bytes) -> None:
-        self._log = log
+    def __init__(self, log: CommitLog, entries: bytes, *, is_checked: bool) -> None:
+        self._read = log.read_to_check if is_checked else log.read
         self._entries = entries
         self._last = len(entries) // ENTRY_SIZE - 1
 
-    def find(self, number: int, offset: int, size: int, count: int) -> tuple[FileBytes, int]:
-        """Bytes with the record of entry `number`, at least, and the offset of the first."""
-        mapped = self._log.map_at(offset)
-        return mapped if mapped is not None else (self._read(number, offset, size, count), offset)
-
-    def _read(self, number: int, offset: int, size: int, count: int) -> bytes:
+    def find(self, number: int, offset: int, size: int, count: int) -> bytes:
         """The record of entry `number`, and of the next `count` those that are near enough."""
         count = max(_WINDOW_RECORDS_MIN, count)
         while count > 1:
@@ -53,9 +47,9 @@ class _RecordWindow:
             last_offset, last_size, _ = ENTRY.unpack_from(self._entries, last * ENTRY_SIZE)
             span = last_offset + last_size - offset
             if size <= span <= min(_WINDOW_SIZE_MAX, count * _STRIDE_MAX):
-                return self._log.read(offset, span)
+                return self._read(offset, span)
             count //= 2
-        return self._log.read(offset, size)
+        return self._read(offset, size)
 
 
 class QueueScan:
@@ -143,8 +137,8 @@ class QueueScan:
         recent_from, found, total = self._recent_from, self.found, 0
         offset, number = self.last_offset, 0
         matches, place = message_filter.matches_properties, self._place
-        window = _RecordWindow(self._log, data)
-        records: FileBytes = b""
+        window = _RecordWindow(self._log, data, is_checked=place is not None)
+        records = b""
         first = end = 0  # Offsets of the begin and end of `records`.
         for offset, size, _ in ENTRY.iter_unpack(data):
             if found:
@@ -162,8 +156,8 @@ class QueueScan:
                 continue
             if offset < first or offset + size > end:
                 wanted = recent[1] - len(found)
-                records, first = window.find(number - 1, offset, size, wanted)
-                end = first + len(records)
+                records = window.find(number - 1, offset, size, wanted)
+                first, end = offset, offset + len(records)
             at = offset - first
             if place is not None:
                 entry_number = self._first_number + number - 1

@@ -223,7 +223,7 @@ class StoreReader:
         if not wanted:
             return []
         if len(wanted) == 1:
-            return [self._log.read(*wanted[0])]
+            return [self._read(*wanted[0])]
         first, total = wanted[0][0], sum(size for _, size in wanted)
         last_offset, last_size = wanted[-1]
         span = last_offset + last_size - first
@@ -232,11 +232,17 @@ class StoreReader:
             total <= span <= min(_SPAN_SIZE_MAX, total * _SPAN_WASTE)
             and first // segment_size == last_offset // segment_size
         ):
-            data = self._log.read(first, span)
+            data = self._read(first, span)
             if total == span:
                 return [data]
             return [data[start - first : start - first + size] for start, size in _runs(wanted)]
-        return [self._log.read(offset, size) for offset, size in _runs(wanted)]
+        return [self._read(offset, size) for offset, size in _runs(wanted)]
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """What is checked may be unreadable: the check says so."""
+        if self._config.twinlog_check_reads:
+            return self._log.read_to_check(offset, size)
+        return self._log.read(offset, size)
 
     # By physical offset
 
@@ -261,13 +267,13 @@ class StoreReader:
     def _bytes_at(self, physical_offset: int, size: int | None) -> bytes | None:
         try:
             if size is None:
-                head = self._log.read(physical_offset, _I32.size)
+                head = self._read(physical_offset, _I32.size)
                 if len(head) < _I32.size:
                     return None
                 (size,) = _I32.unpack(head)
                 if size <= 0:
                     return None
-            data = self._log.read(physical_offset, size)
+            data = self._read(physical_offset, size)
         except OffsetOutOfRangeError:
             return None
         return data if len(data) == size else None
@@ -275,7 +281,7 @@ class StoreReader:
     def store_time_at(self, physical_offset: int) -> int:
         """Store time of the record at `physical_offset`, -1 when there is none."""
         try:
-            head = self._log.read(physical_offset, _HEAD_SIZE)
+            head = self._log.read_to_check(physical_offset, _HEAD_SIZE)
         except OffsetOutOfRangeError:
             return -1
         if (

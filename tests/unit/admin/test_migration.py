@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from twinlog.admin.migration import Member, Move, choose, judge, replica_config
+from twinlog.admin.migration import FENCE_KEY, FENCED, Member, Move, choose, judge, replica_config
 from twinlog.admin.migration_check import Checked, Tables, committed_offsets, compare_tables
 from twinlog.admin.rules import rules_file
 from twinlog.remoting.bodies.offsets import ConsumerOffsets
@@ -43,6 +43,13 @@ def test_what_speaks_against_it(source: Member, target: Member | None, obstacle:
     found, _ = judge(source, target)
     assert bool(found) == bool(obstacle)
     assert all(obstacle in text for text in found)
+
+
+def test_an_interrupted_cutover_is_said() -> None:
+    fenced = replace(APACHE, config={**CONFIG, FENCE_KEY: FENCED})
+    obstacles, notes = judge(fenced, TWIN)
+    assert (obstacles, "a cutover was interrupted" in notes[0]) == ((), True)
+    assert judge(APACHE, TWIN) == ((), ())
 
 
 def test_the_replica_of_the_other_make_with_the_most_takes_over() -> None:

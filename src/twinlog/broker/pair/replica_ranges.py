@@ -1,4 +1,4 @@
-"""The other copies of this log, for who compares and heals: both ends of 10020 and 10021.
+"""The other copies of this log, for who compares and heals: both ends of 10006 and 10007.
 
 A copy is a broker of the same group whose store has the same id. Where they are is known from name
 servers, from the master's address and from those who asked us. All of it needs the account of an
@@ -37,6 +37,7 @@ _TIMEOUT_MS: Final = 5_000
 _LOOK_MS: Final = 5_000
 RANGES_MAX: Final = 16
 READ_SIZE_MAX: Final = RANGE_SIZE
+_PIECE_MIN: Final = 4096  # An answer with less of what was asked for is the end of that log.
 WAITING_MAX: Final = 4  # Requests of replicas that are being answered at a time.
 
 
@@ -58,8 +59,9 @@ class RemoteReplica:
         pieces = []
         while size > 0:
             code = RequestCode.TWINLOG_LOG_RANGE
-            data = await self._ask(code, offset, min(size, READ_SIZE_MAX))
-            if not data:
+            wanted = min(size, READ_SIZE_MAX)
+            data = await self._ask(code, offset, wanted)
+            if data is None or not min(wanted, _PIECE_MIN) <= len(data) <= wanted:
                 return None
             pieces.append(data)
             offset += len(data)
@@ -116,7 +118,7 @@ class ReplicaRanges:
                 self._scrubber.replicas_changed()
             await self._clock.sleep_ms(_LOOK_MS)
 
-    # 10020, 10021
+    # 10006, 10007
 
     def log_digests(self, connection: ServerConnection, request: Request) -> None:
         """TWINLOG_LOG_DIGESTS: of the ranges that lie in [offset, offset + size), one by one."""
@@ -171,7 +173,7 @@ class ReplicaRanges:
             offset += length
         return b"".join(found)
 
-    # 10022
+    # 10008
 
     def scrub(self, connection: ServerConnection, request: Request) -> None:
         """TWINLOG_SCRUB: how far the walk is; with `begin` it starts now, as fast as it may."""

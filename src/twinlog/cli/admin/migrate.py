@@ -132,10 +132,13 @@ async def _moves(admin: Admin, broker: str | None, wanted: str | None) -> list[M
     from twinlog.admin.migration import survey
 
     moves = await survey(admin, broker=broker, wanted=wanted)
-    if not moves and broker is not None:
-        raise not_found("broker", broker, list((await admin.cluster()).brokers))
+    groups = [] if moves else list((await admin.cluster()).brokers)
+    if not moves and broker is not None and broker not in groups:
+        raise not_found("broker", broker, groups)
     if not moves:
-        raise CommandError("no master answers: there is nothing to move", UNHEALTHY)
+        text = "no master answers: there is nothing to move. If a cutover was interrupted after it"
+        text += " had stopped the old master: `twinlog ha promote` makes the replica the master"
+        raise CommandError(text, UNHEALTHY)
     return moves
 
 

@@ -43,8 +43,8 @@ from twinlog.store.integrity.manifest import (
     read_manifest,
 )
 from twinlog.store.log.segment import segment_name
+from twinlog.store.recovery.missing_log import RESTORING
 
-RESTORING: Final = "restoring"  # What is not whole yet is below this name.
 # Of our own directory: what recovery, idempotent producers, metadata of the log and groups need.
 _OWN_FILES: Final = (
     "identity.json", "metadata.json", "log-start", "producers", "queues", "epochs",
@@ -93,9 +93,14 @@ class Backups:
         """Of the store below `root`, at this moment. Nothing of it is changed or locked."""
         directory = log_directory or posixpath.join(root, "commitlog")
         target = posixpath.join(self._directory, f"backup-{now_ms}")
+        gone = ""
         try:
             for _ in range(_ATTEMPTS):
-                manifest = self._create(root, now_ms, directory, target)
+                try:
+                    manifest = self._create(root, now_ms, directory, target)
+                except FileNotFoundError as error:
+                    gone = f" ({error})"
+                    continue
                 if manifest is not None:
                     self._write_manifest(target, manifest)
                     return manifest
@@ -103,10 +108,12 @@ class Backups:
             _remove_tree(self._disk, target)  # Segments in the pool stay: they are whole.
             raise
         _remove_tree(self._disk, target)
-        raise BackupError(f"{directory} changes faster than it is copied: make the backup again")
+        text = f"{directory} changes faster than it is copied: make the backup again{gone}"
+        raise BackupError(text)
 
     def _create(self, root: str, now_ms: int, directory: str, target: str) -> Manifest | None:
-        """None: segments expired meanwhile, or the log was cut back, which a slave's may be."""
+        """None: the log was cut back, which a slave's may be. Raises FileNotFoundError where a
+        segment or a queue expired meanwhile."""
         self._disk.make_directories(self._pool)
         for folder in FOLDERS:
             self._disk.make_directories(posixpath.join(target, "files", folder))
@@ -117,14 +124,9 @@ class Backups:
         log = find_log(self._disk, directory)
         _check_is_whole(log)
         log_start = log_start_of(self._disk, root, log)
-        try:
-            mark, newest_ms = self._find_end(log, log_start)
-            segments = self._copy_segments(root, log, mark)
-            tail = self._copy_tail(log, mark, target)
-        except FileNotFoundError:
-            if self._disk.exists(log.path(log.starts[0])):
-                raise
-            return None
+        mark, newest_ms = self._find_end(log, log_start)
+        segments = self._copy_segments(root, log, mark)
+        tail = self._copy_tail(log, mark, target)
         if _cuts(self._disk, root) != cuts:
             return None
         return Manifest(
@@ -312,9 +314,10 @@ class Backups:
         `keeps_identity` the store gets ids of its own at its first start: no replica of the old one
         takes it for a copy.
         """
-        if self._disk.list(root) == [RESTORING]:
+        if RESTORING in self._disk.list(root):
             raise BackupError(
-                f"{root} holds a restore that was interrupted: delete {RESTORING} there"
+                f"{root} holds a restore that was interrupted: delete everything there and call "
+                "it again"
             )
         if self._disk.list(root):
             raise BackupError(f"{root} is not empty: a restore never writes over a store")
@@ -329,6 +332,7 @@ class Backups:
             raise BackupError(f"not restored, {root} is empty again: {error}") from error
         # The log comes last: without it nobody takes the rest for a store.
         for name in sorted(self._disk.list(part), key="commitlog".__eq__):
+            self._disk.fsync_directory(root)
             self._disk.rename(posixpath.join(part, name), posixpath.join(root, name))
         self._disk.remove_directory(part)
         self._disk.fsync_directory(root)

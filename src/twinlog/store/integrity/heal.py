@@ -91,10 +91,13 @@ class Healer:
             if head is None or len(head) < _I32.size:
                 continue
             (size,) = _I32.unpack(head)
-            if not RECORD_SIZE_MIN <= size <= log.segment_size or offset + size > log.max_offset:
+            left = log.segment_size - offset % log.segment_size
+            if not RECORD_SIZE_MIN <= size <= left or offset + size > log.max_offset:
                 continue
             data = await replica.read(offset, size)
-            if data is None or structure_fault(data, 0, size, offset, place=place, number=number):
+            if data is None or len(data) != size:
+                continue
+            if structure_fault(data, 0, size, offset, place=place, number=number):
                 continue
             if not body_fault(data, 0, size):
                 return await self._replace(offset, data, replica.name, cut_count)
@@ -107,13 +110,21 @@ class Healer:
         if segment is None or log.cut_count != cut_count or offset + len(data) > log.max_offset:
             return False  # The log was cut, or the segment expired, while we asked.
         at = offset - segment.start
-        bad = segment.file.pread(len(data), at)
-        if bad == data:
-            return True
-        await self._disk.run(self._keep_aside, offset, bad)
-        if log.cut_count != cut_count or log.segments.find(offset) is not segment:
+        bad = log.read_to_check(offset, len(data))
+        try:
+            if bad == data and segment.file.size() >= at + len(data):
+                return True
+            await self._disk.run(self._keep_aside, offset, bad)
+            if log.cut_count != cut_count or log.segments.find(offset) is not segment:
+                return False
+            segment.file.pwritev((data,), at)
+        except OSError as error:
+            _LOG.error(
+                "log not healed, a good copy is there offset=%d size=%d path=%s error=%s; is there "
+                "room on the disk, and may the broker write there? tried again by the next pass",
+                offset, len(data), segment.path, error,
+            )  # fmt: skip
             return False
-        segment.file.pwritev((data,), at)
         await self._disk.run(segment.file.fdatasync)
         changed = sum(mine != its for mine, its in zip(bad, data, strict=True))
         self.healed_bytes += changed
@@ -195,7 +206,7 @@ class Healer:
             return True
         if size < RECORD_SIZE_MIN or offset < 0 or offset + size > log.max_offset:
             return False
-        data = log.read(offset, size)
+        data = log.read_to_check(offset, size)
         place = queue_place(queue.topic, queue.queue_id)
         return not structure_fault(data, 0, size, offset, place=place, number=number)
 
@@ -231,7 +242,7 @@ class Healer:
         offset, size, _ = entry
         if size == PRE_BLANK_SIZE or offset < self._store.commit_log.min_offset:
             return True
-        return not body_fault(self._store.commit_log.read(offset, size), 0, size)
+        return not body_fault(self._store.commit_log.read_to_check(offset, size), 0, size)
 
     async def _search_entry(self, queue: ConsumeQueue, number: int) -> None:
         """Look for the record between those of the neighbours, and mend what leads to it."""
@@ -245,7 +256,7 @@ class Healer:
             end = after[0]
         end = min(end, at + _SEARCH_SIZE_MAX)
         while at < end:
-            data = await self._disk.run(log.read, at, _SEARCH_STEP)
+            data = await self._disk.run(log.read_to_check, at, _SEARCH_STEP)
             found = walk(data, at, self._store.config.delay_levels)
             for run in found.runs:
                 if (run.topic, run.queue_id) == queue.key:

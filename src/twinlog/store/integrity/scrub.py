@@ -164,8 +164,7 @@ class Scrubber:
     async def run(self) -> None:
         """Until cancelled."""
         await self.check_digests()
-        for look in self.at_start:
-            await look()
+        await self._look_at(self.at_start)
         while True:
             await self._heal_urgent()
             if not self._store.config.twinlog_scrub_enable and not self.is_hurried:
@@ -175,6 +174,16 @@ class Scrubber:
             self._busy_ms = 0
             size = await self.step()
             await self._rest(_IDLE_MS if size == 0 else self._pause(size))
+
+    async def _look_at(self, others: list[Callable[[], Awaitable[None]]]) -> None:
+        """Index and tables. What cannot be read, or has no room, must not stop the walk."""
+        for look in others:
+            try:
+                await look()
+            except OSError as error:
+                _LOG.error(
+                    "index or tables not checked, tried again by the next pass error=%s", error
+                )
 
     async def _between(self, size: int, busy_ms: int) -> None:
         """Within the limits of rate and CPU; what readers have met comes first."""
@@ -303,8 +312,7 @@ class Scrubber:
         if state.started_ms:
             for damage in list(self._store.damage.places.values()):
                 await self._heal_one(damage)
-            for look in self.at_end:
-                await look()
+            await self._look_at(self.at_end)
             state.finished_ms, state.started_ms = now, 0
             state.passes += 1
             self.is_hurried = False
@@ -323,10 +331,10 @@ class Scrubber:
         if begin != self._range_begin:
             await self._begin_range(begin, size)
         limit = min(self._limit, log.segments.segments[-1].end)
-        data = await self._disk.run(log.read, at, min(_STEP, limit - at))
+        data = await self._disk.run(log.read_to_check, at, min(_STEP, limit - at))
         found = self._walk(data, at)
         if found.end == at and found.stop is ScanStop.INCOMPLETE and found.size > len(data):
-            data = await self._disk.run(log.read, at, min(found.size, limit - at))
+            data = await self._disk.run(log.read_to_check, at, min(found.size, limit - at))
             found = self._walk(data, at)
         self._mend_queues(found)
         next_at = found.end
@@ -385,15 +393,16 @@ class Scrubber:
         log = self._store.commit_log
         segment = log.segments.find(at)
         assert segment is not None
-        head = segment.file.pread(4, at - segment.start)
+        head = log.read_to_check(at, 4)
         size = int.from_bytes(head, "big", signed=True)
         if 0 < size <= segment.end - at:
-            data = segment.file.pread(size, at - segment.start)
+            data = log.read_to_check(at, size)
             if not structure_fault(data, 0, size, at):
                 return at + size  # Only its body is damaged.
         end = min(self._limit, segment.end)
         position = at + 1 - segment.start
-        found = await self._disk.run(find_record, segment, position, end - segment.start)
+        read = lambda size, at: log.read_to_check(segment.start + at, size)  # noqa: E731
+        found = await self._disk.run(find_record, segment, position, end - segment.start, read)
         return end if found is None else segment.start + found
 
     # Ranges
@@ -431,7 +440,7 @@ class Scrubber:
         await self._compare(begin, mine)
 
     async def _digest(self, begin: int, size: int) -> bytes:
-        data = await self._disk.run(self._store.commit_log.read, begin, size)
+        data = await self._disk.run(self._store.commit_log.read_to_check, begin, size)
         digest, took_ms = await self._disk.run(self._timed_digest, data)
         self._busy_ms += took_ms
         return digest

@@ -23,7 +23,7 @@ from twinlog.runtime.numbers import number_or_none
 from twinlog.runtime.watermark import Watermark
 from twinlog.store.errors import OffsetOutOfRangeError, StoreBrokenError, StoreError
 from twinlog.store.log.appender import LogEnd
-from twinlog.store.log.segment import Segment, data_ranges, segment_name, zero_data
+from twinlog.store.log.segment import Segment, data_ranges, read_pages, segment_name, zero_data
 from twinlog.store.log.segment_queue import SegmentQueue
 from twinlog.store.recovery.missing_log import check_log_is_there
 
@@ -80,6 +80,7 @@ class CommitLog:
         # What the last turn wrote, and where: replication sends it without reading it back.
         self._written = b""
         self._written_start = -1
+        self._unreadable: set[int] = set()  # Segments of which the log has said so.
 
     # Loading
 
@@ -397,6 +398,23 @@ class CommitLog:
                 return data
         segment, size = self._readable(offset, size_max)
         return segment.file.pread(size, offset - segment.start) if size > 0 else b""
+
+    def read_to_check(self, offset: int, size_max: int) -> bytes:
+        """`read` for who checks what he gets: zeros where the disk cannot read, or the file is
+        shorter than it was. Never for replication, which would pass them on."""
+        segment, size = self._readable(offset, size_max)
+        try:
+            data = self.read(offset, size)
+        except OSError as error:
+            self._tell_unreadable(segment, error)
+            data = read_pages(segment.file, size, offset - segment.start)
+        return data.ljust(size, b"\0")
+
+    def _tell_unreadable(self, segment: Segment, error: OSError) -> None:
+        """Once for a segment."""
+        if segment.start not in self._unreadable:
+            self._unreadable.add(segment.start)
+            _LOG.error("the disk cannot read all of path=%s error=%s", segment.path, error)
 
     def map_at(self, offset: int) -> tuple[FileBytes, int] | None:
         """The segment that holds `offset` and its first offset; None when it cannot be mapped.

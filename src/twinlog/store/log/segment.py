@@ -15,6 +15,7 @@ from twinlog.runtime.numbers import is_number
 
 NAME_LENGTH: Final = 20
 _ZERO_CHUNK: Final = bytes(1 << 20)
+_PAGE_SIZE: Final = 4096  # What a disk reads or does not, at the least.
 
 
 def segment_name(start: int) -> str:
@@ -83,6 +84,28 @@ def data_ranges(file: DiskFile, start: int, end: int) -> list[tuple[int, int]]:
                 ranges.append((position, position + used))
         position += len(chunk)
     return ranges
+
+
+def read_to_check(file: DiskFile, size: int, position: int) -> bytes:
+    """For who checks what he gets: zeros where the disk cannot read, or the file is shorter."""
+    try:
+        data = file.pread(size, position)
+    except OSError:
+        data = read_pages(file, size, position)
+    return data.ljust(size, b"\0")
+
+
+def read_pages(file: DiskFile, size: int, position: int) -> bytes:
+    """Bytes of a file page by page; zeros where the disk cannot read."""
+    pages = []
+    while size > 0:
+        length = min(size, _PAGE_SIZE - position % _PAGE_SIZE)
+        try:
+            pages.append(file.pread(length, position).ljust(length, b"\0"))
+        except OSError:
+            pages.append(bytes(length))
+        size, position = size - length, position + length
+    return b"".join(pages)
 
 
 def zero_range(file: DiskFile, start: int, end: int) -> None:

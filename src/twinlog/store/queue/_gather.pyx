@@ -34,7 +34,32 @@ from twinlog.message._layout cimport (
 )
 from twinlog.message._pairs cimport get2, get4, get8
 
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <stddef.h>
+    #include <sys/mman.h>
+    /* Whether a read of mapped pages would be answered with SIGBUS, which ends the process: the
+       disk cannot read them, or the file is shorter now. 22 is MADV_POPULATE_READ, of Linux 5.14;
+       an older kernel does not know it and is not asked. */
+    static int twinlog_is_unreadable(const char *from, size_t size) {
+    #ifdef __linux__
+        return madvise((void *) from, size, 22) != 0
+            && (errno == EFAULT || errno == EIO || errno == EHWPOISON);
+    #else
+        return 0;
+    #endif
+    }
+    """
+    bint twinlog_is_unreadable(const char* start, size_t size) noexcept
+
+cdef extern from "unistd.h":
+    int getpagesize() noexcept
+
+cdef size_t _page_mask = ~(<size_t> getpagesize() - 1)
+
 cdef enum:
+    WINDOW_SIZE = 65536      # Asked for at once: records of a busy queue are neighbours.
     COUNT_MAX = 1024
     PAIRS_SIZE = 4096
     COPIED_MAX = 4096        # Up to here a copy costs less than a view.
@@ -43,6 +68,26 @@ cdef enum:
     SOUND = 0
     DAMAGED = 1
     NOT_PLAIN = 2
+
+
+cdef struct Window:
+    size_t start              # Of the pages that are known to be readable in this pull.
+    size_t end
+
+
+cdef bint _is_readable(Window* known, const char* at, int64_t size, const char* limit) noexcept:
+    """Whether the `size` bytes from `at` on can be read; `limit` is the end of the map."""
+    cdef size_t start = <size_t> at & _page_mask
+    cdef size_t end = <size_t> at + <size_t> size
+    cdef size_t far = min(start + WINDOW_SIZE, <size_t> limit)
+    if start >= known.start and end <= known.end:
+        return True
+    if far > end and not twinlog_is_unreadable(<const char*> start, far - start):
+        end = far
+    elif twinlog_is_unreadable(<const char*> start, end - start):
+        return False
+    known.start, known.end = start, end
+    return True
 
 
 cdef int _structure(
@@ -158,6 +203,7 @@ def gather(
     cdef bytes topic = None
     cdef int64_t queue_id = 0, first_number = 0
     cdef int state
+    cdef Window known = Window(0, 0)
     if checked is not None:
         crc32, topic, queue_id, first_number = checked
     if isinstance(wanted, tuple):
@@ -195,6 +241,11 @@ def gather(
                 is_gone = is_gone or count == 0
                 continue
             if offset < base or offset + size > last or size <= HEAD_SIZE or count == COUNT_MAX:
+                return None
+            if not _is_readable(
+                &known, <const char*> view.buf + offset - base, size,
+                <const char*> view.buf + view.len,
+            ):
                 return None
             if crc32 is not None:
                 state = _structure(

@@ -23,7 +23,7 @@ from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE
 from twinlog.message.names import SCHEDULE_TOPIC
 from twinlog.runtime.disk import Disk
 from twinlog.store.log.file_pool import FilePool
-from twinlog.store.log.segment import segment_name, zero_data
+from twinlog.store.log.segment import read_to_check, segment_name, zero_data
 
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 # A number this far ahead of the queue is not a gap but damage: filling it would fill the disk.
@@ -164,7 +164,8 @@ class ConsumeQueue:
         if start < self.first_start:
             return b""
         end = min(end, start + self.file_size)
-        data = pool.get(self.path_of(start)).pread(min(end, self.written_end) - at, at - start)
+        file = pool.get(self.path_of(start))
+        data = read_to_check(file, min(end, self.written_end) - at, at - start)
         if end > self.written_end:
             data += self.tail[: end - self.written_end]
         return data
@@ -178,8 +179,7 @@ class ConsumeQueue:
             values: tuple[int, int, int] = ENTRY.unpack_from(self.tail, at - self.written_end)
             return values
         start = at - at % self.file_size
-        data = pool.get(self.path_of(start)).pread(ENTRY_SIZE, at - start)
-        return ENTRY.unpack(data)
+        return ENTRY.unpack(read_to_check(pool.get(self.path_of(start)), ENTRY_SIZE, at - start))
 
     @property
     def first_offset(self) -> int:

@@ -3,18 +3,20 @@
 Queues, index, checkpoint and tables follow from the log or belong to it. When they are there and
 the log is not, it was not deleted by anybody who knew what it is: most often its disk is not
 mounted. To go on with an empty log would remove the queues, forget every offset, and leave a store
-that fits neither the lost log nor the new one.
+that fits neither the lost log nor the new one. The same holds for a restore that was interrupted.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from typing import Final
 
 from twinlog.runtime.disk import Disk
 from twinlog.store.errors import StoreLayoutError
 
-_WITNESSES = ("consumequeue", "index", "checkpoint", "abort", "config")
+RESTORING: Final = "restoring"  # What a restore has not finished yet is below this name.
+_WITNESSES: Final = ("consumequeue", "index", "checkpoint", "abort", "config")
 
 
 def check_log_is_there(disk: Disk, root: str, log_directories: Sequence[str]) -> None:
@@ -24,6 +26,11 @@ def check_log_is_there(disk: Disk, root: str, log_directories: Sequence[str]) ->
     """
     if any(disk.is_directory(directory) for directory in log_directories):
         return
+    if disk.list(posixpath.join(root, RESTORING)):
+        raise StoreLayoutError(
+            f"{root} holds a restore that was interrupted, and no log: delete everything in it and "
+            "call `twinlog backup restore` again"
+        )
     paths = {name: posixpath.join(root, name) for name in _WITNESSES}
     found = [name for name, path in paths.items() if _is_used(disk, path)]
     if found:
