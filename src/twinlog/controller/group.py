@@ -367,7 +367,7 @@ class Group:
             self._keep_stored(newest)
         reason = "adoption"
         if newest is not None and newest.master_epoch == epoch:
-            ballot = elect(newest.sync_state_set, standings)
+            ballot = elect(newest.sync_state_set, self.record.same_stores(newest, standings))
         else:
             masters = {n for n, s in standings.items() if s.is_alive and self._beat(s).was_master}
             ballot, reason = elect_first(standings, masters)

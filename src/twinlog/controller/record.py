@@ -11,8 +11,11 @@ learner is a member; `version`, `master_epoch` and `sync_state_set_epoch` only g
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class Election(StrEnum):
@@ -94,6 +97,17 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         mine = self.replicas.get(broker_id)
         its = None if stored is None else stored.replicas.get(broker_id)
         return mine is not None and (its is None or not its.ha_address or bool(mine.ha_address))
+
+    def same_stores(self, other: GroupRecord, found: dict[int, T]) -> dict[int, T]:
+        """Those of `found` whose ids belong to the same stores in both records: a controller that
+        lost its state may have given some of them again."""
+        uids = {
+            n: (replica.uid, self.replicas[n].uid)
+            for n, replica in other.replicas.items()
+            if n in self.replicas
+        }
+        same = {n for n, (its, mine) in uids.items() if its == mine or not its or not mine}
+        return {n: value for n, value in found.items() if n in same}
 
     @property
     def voters(self) -> frozenset[int]:

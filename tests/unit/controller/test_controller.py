@@ -315,6 +315,19 @@ class TestAdoption:
         bench.beat(2, known_epoch=6, stored=known)
         assert bench.record.master_epoch == 7
 
+    def test_an_id_that_was_given_again_is_not_the_member_that_had_it(self) -> None:
+        """A controller that lost its state gave id 2 to a replica that has nothing."""
+        before = {n: Replica(broker_id=n, uid=f"u{n}") for n in (1, 2, 3)}
+        known = changed(group({1, 2}), replicas=before, master_epoch=6, sync_state_set_epoch=20)
+        now = {**before, 2: Replica(broker_id=2, uid="another")}
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, replicas=now))
+        bench.beat(3, known_epoch=6, stored=known)
+        bench.beat(2, known_epoch=0, last_epoch=0, end=0)
+        bench.ask(events.Adopt(GROUP, GROUP, "adopt"))
+        assert bench.record.master_epoch == 0, "the only living replica with a member's id is empty"
+        bench.beat(1, known_epoch=6, stored=known)
+        assert (bench.record.master_epoch, bench.record.master_broker_id) == (7, 1)
+
     def test_until_it_is_written_the_old_record_decides_nothing(self) -> None:
         bench = Bench(group({1, 2}))
         bench.beat(1, known_epoch=6, stored=self.newer(bench))

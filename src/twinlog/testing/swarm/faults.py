@@ -159,10 +159,14 @@ class SwarmFaults:
         """The only controller gets older records, while everybody is there to contradict it; an
         operator adopts the group when all replicas are here (R12)."""
         swarm, controller = self._swarm, self._swarm.controllers[0]
-        if swarm.etcd is not None or not controller.backups or not self._is_calm():
+        record = swarm.checks.record
+        if swarm.etcd is not None or record is None or not self._is_calm():
+            return
+        backups = controller.recent_backups(frozenset(record.replicas))
+        if not backups:
             return
         controller.kill()
-        controller.restore(self._rng.choice(controller.backups[-8:]))
+        controller.restore(self._rng.choice(backups))
         swarm.checks.restored()
         swarm.calm(3.0, lambda: False)
         controller.boot()
