@@ -28,6 +28,7 @@ from support.ha_load import send_command
 from support.local_brokers import Brokers, until
 from support.tiers import TIERS
 from twinlog.broker.server import Broker
+from twinlog.remoting import connection
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand
@@ -136,6 +137,12 @@ def bytecode_counted(counts: Counter[str]) -> Iterator[None]:
         yield
     finally:
         sys.settrace(None)
+
+
+@pytest.fixture(autouse=True)
+def whole_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting takes many times as long: a read would need several turns, and be counted so."""
+    monkeypatch.setattr(connection, "SHARE_MS", 600_000)
 
 
 @pytest.fixture(params=TIERS)

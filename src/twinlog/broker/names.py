@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import re
 
-from twinlog.message.names import GROUP_LENGTH_MAX, RETRY_PREFIX, has_legal_characters
+from twinlog.message.names import (
+    GROUP_LENGTH_MAX,
+    RETRY_PREFIX,
+    TRANSACTION_GROUP,
+    has_legal_characters,
+)
 from twinlog.runtime.limits import TOPIC_LENGTH_MAX
 
 _OFFSET_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len(RETRY_PREFIX)
@@ -34,6 +39,9 @@ def offset_fault(group: str, topic: str) -> str | None:
         return "The specified group or topic is blank."
     if has_control(group) or has_control(topic):
         return "The specified group or topic contains control characters."
+    if group == TRANSACTION_GROUP:
+        # How far transactions are decided; one from outside would hide those that are not.
+        return f"The offsets of {TRANSACTION_GROUP} are the broker's own."
     if len(group) > GROUP_LENGTH_MAX or len(topic) > _OFFSET_TOPIC_LENGTH_MAX:
         return "The specified group or topic is longer than a name may be."
     return None

@@ -4,7 +4,8 @@ Shell over FrameSplitter, the codec and PendingRequests. What one read brings is
 and everything said meanwhile leaves in one write. Replies made later (a watermark moved, a held
 pull woke) are collected too, and leave at the end of the turn (`runtime/turn.py`).
 
-Back-pressure: while the peer does not read (`is_congested`), or has too much unanswered, nothing
+One peer has its share of a turn (`runtime/loop_share.py`): what it sent beyond that waits for the
+next, behind the others. Back-pressure: while the peer does not read (`is_congested`), or has too much unanswered, nothing
 is read from it; frames that came in the same read wait. Whoever answers out of turn with large
 bodies asks `is_congested` first and uses `when_writable`: above `write_buffer_max` the peer is cut
 off.
@@ -36,6 +37,7 @@ from twinlog.remoting.limits import RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter, PendingRequests
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures, error_text
+from twinlog.runtime.loop_share import SHARE_MS
 from twinlog.runtime.turn import Phase, Turn
 
 _T = TypeVar("_T")
@@ -46,6 +48,7 @@ _TURN_BYTES_MAX = 256 * 1024  # Large bodies leave before the turn ends once the
 _HEADER_SHORT = 1024
 _LONG_HEADER_WEIGHT = 32
 _REMARK_MAX = 8192  # Of an answer; peers refuse headers that are too long.
+_LOOK_MASK = 3  # Every fourth request looks at the time; none takes longer than a share or two.
 _EXPIRE_MS_MIN = 20  # Time-outs are looked at no more often than this.
 
 
@@ -364,16 +367,26 @@ class Connection(asyncio.Protocol):
                 self.flush()
             else:
                 self._update_reading()
-        if self._splitter.error is not None and not self.is_closed:
-            self._broken(self._splitter.error)
+        self._end_if_broken()
         return bool(frames)
+
+    def _end_if_broken(self) -> None:
+        """A broken frame ends the connection once what came before it is handled."""
+        error = self._splitter.error
+        if error is not None and not (self._backlog or self._is_elsewhere or self.is_closed):
+            self._broken(error)
 
     def _handle(self, frames: list[Frame]) -> None:
         handler = self._handler
         decode = codec.decode_header
+        end_ms = self._clock.monotonic_ms() + SHARE_MS
         for index, (kind, header, body) in enumerate(frames):
             if self.is_congested or self.is_closed or self._is_elsewhere:
                 self._backlog.extend(frames[index:])
+                return
+            if index & _LOOK_MASK == _LOOK_MASK and self._clock.monotonic_ms() >= end_ms:
+                self._backlog.extend(frames[index:])
+                self._turn.next(self._go_on)
                 return
             try:
                 request = decode(kind, header, body)
@@ -423,14 +436,22 @@ class Connection(asyncio.Protocol):
         """Whether the body of a long frame is wanted, asked when its header is there."""
         return True
 
+    def _go_on(self) -> None:
+        try:
+            self._continue_backlog()
+        except Exception as error:
+            self.failed("reading", error)
+
     def _continue_backlog(self) -> None:
-        while self._backlog and not (self.is_congested or self.is_closed or self._is_elsewhere):
+        """Handle what waited; what does not fit into its share of this turn goes on waiting."""
+        if self._backlog and not (self.is_congested or self.is_closed or self._is_elsewhere):
             frames = list(self._backlog)
             self._backlog.clear()
             self._is_in_turn = True
             self._handle(frames)
             self._is_in_turn = False
             self.flush()
+        self._end_if_broken()
         self._update_reading()
 
     def _answered(self, response: Request) -> None:
@@ -476,7 +497,12 @@ class Connection(asyncio.Protocol):
         self.was_active = True
         if self.is_congested:
             self._check_write_buffer()
-        if self._requests_in_flight or self._is_reading_paused or self.is_congested:
+        if (
+            self._requests_in_flight
+            or self._backlog
+            or self._is_reading_paused
+            or self.is_congested
+        ):
             self._update_reading()
 
     def _flush_in_turn(self) -> None:

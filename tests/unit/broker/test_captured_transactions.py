@@ -86,7 +86,7 @@ async def test_check_asks_the_producer_as_apache_asks_it() -> None:
         peer = Peer(broker.server)
         info = ClientChannelInfo(peer.connection, "127.0.0.1@tx", "JAVA", 407)
         broker.producers.register("PID_tx", info, broker.clock.monotonic_ms())
-        broker.transactions.check()
+        await broker.transactions.check()
         broker.store.write_pending()
         asked = peer.pushed()[0]
         assert (asked.code, asked.is_oneway) == (expected.code, True)
@@ -201,7 +201,7 @@ async def test_late_end_finds_the_message_that_a_check_moved() -> None:
     """The producer answers the send after the check stored the half message again."""
     name = f"{END}.client-master.1"
     async with world(end=STORED_BY_END[name], tables=False, **FOREVER) as broker:
-        broker.transactions.check()
+        await broker.transactions.check()
         broker.store.write_pending()
         assert broker.transactions.pending_count == 1
         peer = Peer(broker.server)
@@ -229,7 +229,7 @@ async def test_undecided_message_is_given_up_after_the_last_check() -> None:
     async with world(end=247188, tables=False, **FOREVER) as broker:
         producer("PID_tx", "127.0.0.1@tx")(broker, Peer(broker.server))
         assert broker.transactions.pending_count == 1
-        broker.transactions.check()
+        await broker.transactions.check()
         broker.store.write_pending()
         assert broker.transactions.pending_count == 0
         assert_same_record(broker, 247188)

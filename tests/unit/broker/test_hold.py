@@ -239,3 +239,61 @@ def test_a_pull_that_cannot_be_answered_costs_no_other(world: World) -> None:
         assert world.answered == [held[0], held[2]]
         assert world.failed == [held[1]]
         assert not len(world.hold)
+
+
+MANY = 1_000
+
+
+def take_time(world: World) -> None:
+    """To look at a pull takes a millisecond."""
+
+    def match(held: HeldPull) -> bool:
+        world.clock.now += 1
+        return True
+
+    world.matching = match
+
+
+def test_very_many_of_one_queue_are_woken_in_several_turns(world: World) -> None:
+    take_time(world)
+    parked = [world.park() for _ in range(MANY)]
+    world.arrive()
+    assert 0 < len(world.answered) < 100, "others have their turn before the rest"
+    world.arrive()
+    world.arrive()
+    world.hold.check()
+    world.clock.advance(2 * MANY)
+    assert world.answered == parked, "each once, in their order"
+    assert len(world.hold) == 0
+
+
+def test_very_many_deadlines_pass_in_several_turns(world: World) -> None:
+    in_turns: list[int] = []
+
+    def answer(held: HeldPull) -> None:
+        world.clock.now += 1
+        world.answered.append(held)
+
+    def call_later_ms(delay_ms: float, callback: Callable[..., object], *_: Any) -> Timer:
+        in_turns.append(len(world.answered))
+        return plain(delay_ms, callback)
+
+    plain, world.clock.call_later_ms = world.clock.call_later_ms, call_later_ms  # type: ignore[method-assign]
+    world.hold._answer = answer
+    parked = [world.park(timeout=10) for _ in range(MANY)]
+    world.clock.advance(2 * MANY)
+    assert world.answered == parked
+    assert len(set(in_turns)) > MANY // 100
+
+
+def test_those_that_wait_for_a_turn_go_with_their_connection(world: World) -> None:
+    take_time(world)
+    connection = Connection()
+    for _ in range(MANY):
+        world.park(connection=connection)
+    world.arrive()
+    seen = len(world.answered)
+    world.hold.connection_closed(connection)
+    world.clock.advance(1000)
+    assert len(world.answered) == seen
+    assert len(world.hold) == 0

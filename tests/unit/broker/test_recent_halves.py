@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from support.captured import Peer, world
@@ -9,11 +11,12 @@ from twinlog.broker.server import Broker
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
 from twinlog.message import sysflag
 from twinlog.message.model import PutMessage, Record
-from twinlog.message.names import HALF_TOPIC
+from twinlog.message.names import HALF_TOPIC, TRANSACTION_GROUP
 from twinlog.message.record import decode_record
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.runtime import loop_share
 
 FOREVER = {"file_reserved_time": 1_000_000}  # A half message of 2023 is not too old.
 PROPERTIES = {
@@ -129,7 +132,7 @@ async def test_one_that_a_check_has_moved_is_committed_with_its_new_place() -> N
     async with world(end=0, tables=False, transaction_time_out=0, **FOREVER) as broker:
         peer = Peer(broker.server)
         half = await send(peer, 1, PROPERTIES["java"])
-        broker.transactions.check()
+        await broker.transactions.check()
         broker.store.write_pending()
         assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
         assert last_record(broker, 1).property_map["TRANSACTION_CHECK_TIMES"] == "1"
@@ -168,3 +171,59 @@ async def test_half_topic_is_listed_from_its_first_message_on_and_outlives_a_cle
         forget(broker)
         assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
         assert last_record(broker, 1).body == b"body 1"
+
+
+async def test_a_check_of_many_leaves_turns_to_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_share, "SHARE_MS", 0)
+    async with world(end=0, tables=False, transaction_time_out=0, **FOREVER) as broker:
+        peer = Peer(broker.server)
+        sent = [await send(peer, number, PROPERTIES["java"]) for number in range(20)]
+        check = asyncio.get_running_loop().create_task(broker.transactions.check())
+        while broker.store.max_offset_in_queue(HALF_TOPIC, 0) < 25:
+            assert not check.done()
+            await asyncio.sleep(0)
+        # One that the check has not come to is decided meanwhile, and not asked about.
+        assert (await peer.ask(end(sent[-1]))).code == ResponseCode.SUCCESS
+        await check
+        assert broker.transactions.pending_count == 19
+        lines = [r.getMessage() for r in caplog.records if "no producer to ask" in r.getMessage()]
+        assert len(lines) == 1
+        assert "group=tellers count=19 " in lines[0]
+
+
+def commit(code: RequestCode, offset: int) -> bytes:
+    ext = {
+        "consumerGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC, "queueId": "0",
+        "commitOffset": str(offset), "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "5",
+        "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    return encode_command(RemotingCommand.request(code, ext))
+
+
+async def test_no_client_moves_the_progress_of_transactions() -> None:
+    """An offset behind the undecided would hide them from the next start, for good."""
+    async with world(end=0, tables=False, **FOREVER) as broker:
+        peer = Peer(broker.server)
+        half = await send(peer, 1, PROPERTIES["java"])
+        answer = await peer.ask(commit(RequestCode.UPDATE_CONSUMER_OFFSET, 1 << 62))
+        assert "the broker's own" in (answer.remark or "")
+        await peer.ask(commit(RequestCode.PULL_MESSAGE, 1 << 62))
+        assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) < 1
+        broker.transactions.start(after_crash=False)
+        forget(broker)
+        assert broker.transactions.pending_count == 1
+        assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
+
+
+async def test_progress_behind_the_end_of_the_queue_hides_no_later_transaction() -> None:
+    """A file may say so: written by an earlier version, or of a log that was longer."""
+    async with world(end=0, tables=False, **FOREVER) as broker:
+        peer = Peer(broker.server)
+        await send(peer, 1, PROPERTIES["java"])
+        broker.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 1 << 62)
+        broker.transactions.start(after_crash=False)
+        half = await send(peer, 2, PROPERTIES["java"])
+        forget(broker)
+        assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS

@@ -628,10 +628,10 @@ async def _(stage: Stage) -> None:
     broker, client = await _half(
         stage, transaction_time_out=HOUR_MS, transaction_check_interval=HOUR_MS
     )
-    broker.transactions.check()
+    await broker.transactions.check()
     assert client.asked == []
     await stage.change(broker, transactionTimeOut=1)
-    broker.transactions.check()
+    await broker.transactions.check()
     await until(lambda: client.asked)
 
 

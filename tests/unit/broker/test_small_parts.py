@@ -16,6 +16,9 @@ from twinlog.broker.put.send_properties import scan_properties
 from twinlog.broker.stats.broker_stats import TOPIC_PUT_NUMS, BrokerStatsManager
 from twinlog.broker.stats.runtime_info import human_bytes
 from twinlog.broker.stats.store_stats import StoreStats
+from twinlog.broker.tables import consumer_offset, rebalance_lock
+from twinlog.broker.tables.config_file import ConfigFile
+from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.rebalance_lock import LOCK_LIVE_MS_MAX, RebalanceLockManager
 from twinlog.message import perm
 from twinlog.message.hashing import jhash
@@ -25,6 +28,7 @@ from twinlog.remoting.bodies.common import DataVersion, version_of
 from twinlog.runtime.config import BrokerConfig, ConfigError, NamesrvConfig, update_config
 from twinlog.runtime.config_format import parse_update
 from twinlog.runtime.config_key import live_keys
+from twinlog.testing.simdisk import SimDisk
 
 CLUSTER = "CLUSTER\x01c"
 
@@ -93,6 +97,35 @@ def test_expired_locks_are_forgotten_and_groups_do_not_share() -> None:
     assert locks.try_lock_batch("h", ["q"], client_id="b", now_ms=0) == ["q"]
     locks.forget_expired(LOCK_LIVE_MS_MAX + 1)
     assert locks.owner("g", "q", 0) is None
+
+
+def test_locks_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues that do not exist can be locked: names of them cost nothing to make up."""
+    monkeypatch.setattr(rebalance_lock, "LOCKS_MAX", 3)
+    locks: RebalanceLockManager[str] = RebalanceLockManager()
+    assert locks.try_lock_batch("g", ["q0", "q1"], client_id="a", now_ms=0) == ["q0", "q1"]
+    assert locks.try_lock_batch("h", ["q0", "q1"], client_id="a", now_ms=0) == ["q0"]
+    assert locks.try_lock_batch("g", ["q0", "q2"], client_id="a", now_ms=1) == ["q0"], "renewed"
+    locks.unlock_batch("g", ["q1"], client_id="a")
+    assert locks.try_lock_batch("h", ["q1"], client_id="a", now_ms=1) == ["q1"]
+    locks.forget_expired(LOCK_LIVE_MS_MAX + 2)
+    assert len(locks.try_lock_batch("i", ["q0", "q1", "q2"], client_id="b", now_ms=2)) == 3
+
+
+# Offsets
+
+
+def test_offsets_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_offset, "PLACES_MAX", 3)
+    offsets = ConsumerOffsetManager(ConfigFile(SimDisk(), "/config/offsets.json"))
+    assert all(offsets.commit("g", "t", queue_id, 1) for queue_id in range(3))
+    assert not offsets.commit("g", "t", 3, 1)
+    assert not offsets.commit("h", "t", 0, 1)
+    assert set(offsets.table) == {"t@g"}
+    assert offsets.commit("g", "t", 1, 9), "what is there goes on"
+    assert offsets.commit("CID_RMQ_SYS_TRANS", "half", 0, 1), "so does the broker itself"
+    offsets.replace({"offsetTable": {"t@g": {"0": 1}}})
+    assert offsets.commit("h", "t", 0, 1)
 
 
 # Properties of a send

@@ -1,5 +1,6 @@
 """The hash index: the specification's vectors, batches against one by one, recovery."""
 
+import errno
 import random
 from array import array
 
@@ -188,3 +189,29 @@ async def test_slots_read_ahead_do_not_replace_newer_ones():
     put(file, [5], [1000], [T0])
     file.offer_slots(stale)
     assert file.select(5, 10, 0, T0 * 2) == [1000]
+
+
+def test_a_query_on_a_full_disk_finds_what_was_not_written():
+    disk = SimDisk()
+    disk.make_directories("/index")
+    index = IndexService(disk, ManualClock(), "/index", slots_max=100, index_max=40)
+    index.add_many("t", [("a",)], [100], T0)
+    assert index.query("t", "a", 9, 0, T0 * 2)[0] == [100]
+    index.add_many("t", [("a",), ("b",), ("a",)], [200, 300, 400], T0 + 5)
+    for _ in range(20):
+        disk.fail("pwritev", number=errno.ENOSPC)
+    assert index.query("t", "a", 9, 0, T0 * 2)[0] == [400, 200, 100]
+    assert index.query("t", "a", 2, 0, T0 * 2)[0] == [400, 200]
+    assert index.query("t", "b", 9, 0, T0 - 1)[0] == []
+    assert len(index._hashes) == 3, "the disk was full"
+    disk._faults.clear()
+    assert index.query("t", "a", 9, 0, T0 * 2)[0] == [400, 200, 100], "each once, now written"
+
+
+def test_a_query_where_not_even_the_first_file_has_room():
+    disk = SimDisk()
+    disk.make_directories("/index")
+    index = IndexService(disk, ManualClock(), "/index", slots_max=100, index_max=40)
+    index.add_many("t", [("a",)], [100], T0)
+    disk.fail("open", number=errno.ENOSPC)
+    assert index.query("t", "a", 9, 0, T0 * 2) == ([100], 0, 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.stats.store_view import is_on_disk
-from twinlog.broker.tables.consumer_offset import is_offset
+from twinlog.broker.tables.consumer_offset import PLACES_MAX, is_offset
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
 from twinlog.remoting.codes import ResponseCode
@@ -88,7 +88,9 @@ class ConsumerManageProcessor:
         if not is_offset(header.commit_offset):
             remark = f"commitOffset={header.commit_offset} is not an offset"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-        self._offsets.commit(group, topic, queue_id, header.commit_offset)
+        if not self._offsets.commit(group, topic, queue_id, header.commit_offset):
+            remark = f"offsets of {PLACES_MAX} queues are stored: delete groups that are not used"
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, remark)
 
         def answer() -> None:
             connection.reply(request, header={})

@@ -3,22 +3,26 @@
 A held pull is woken by the progress of its queue, not by polling: the store's dispatcher says
 which queues moved. Deadlines are kept in a heap and served by one timer. As in Apache a check
 every 5 s answers a pull whose queue has moved although nothing matched its filter, so that the
-consumer's offset goes on.
+consumer's offset goes on. Where very many wait for one queue, some are looked at in each turn of
+the loop (`runtime/loop_share.py`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from twinlog.runtime.clock import Clock, TimerHandle
+from twinlog.runtime.loop_share import LoopShare
 
 QueueKey = tuple[str, int]
 CHECK_INTERVAL_MS = 5_000  # Apache's pause between two looks at all held pulls.
 HELD_PULLS_MAX = 200_000  # About 100 MB of held requests: beyond, a pull is answered at once.
 
 STALE_DEADLINES_MAX = 64
+_AT_ONCE = 64  # So many are looked at before the time is.
 
 
 class HeldPull:
@@ -28,6 +32,8 @@ class HeldPull:
         "connection",
         "deadline_ms",
         "is_done",
+        "is_due",
+        "is_over",
         "key",
         "offset",
         "pull",
@@ -46,6 +52,8 @@ class HeldPull:
         self.request = request
         self.pull = pull
         self.is_done = False
+        self.is_due = False  # Looked at in one of the next turns,
+        self.is_over = False  # and answered whatever there is.
 
 
 class PullRequestHold:
@@ -78,6 +86,8 @@ class PullRequestHold:
         self._count = 0
         self._timer: TimerHandle | None = None
         self._timer_at_ms = 0
+        self._due: deque[HeldPull] = deque()
+        self._due_timer: TimerHandle | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -102,14 +112,19 @@ class PullRequestHold:
         queues = self._queues
         for key in keys:
             waiting = queues.get(key)
-            if waiting is not None:
-                self._wake(key, waiting)
+            if waiting is None:
+                continue
+            if len(waiting) <= _AT_ONCE:
+                for held in list(waiting):
+                    self._wake(held)
+            else:
+                self._look_at(waiting)
 
     def check(self) -> None:
         """Answer those whose queue moved past them without a match."""
         for key, waiting in list(self._queues.items()):
             end = self._max_offset(*key)
-            self._settle([held for held in waiting if end > held.offset])
+            self._look_at([held for held in waiting if end > held.offset], is_over=True)
 
     def connection_closed(self, connection: Any) -> None:
         """Drop the pulls of a connection that is closed."""
@@ -119,34 +134,57 @@ class PullRequestHold:
     def release_all(self) -> None:
         """Answer everything: the broker stops."""
         for waiting in list(self._queues.values()):
-            self._settle(list(waiting))
+            for held in list(waiting):
+                self._settle(held)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._due_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._due_timer = None
+        self._due.clear()
 
-    def _wake(self, key: QueueKey, waiting: dict[HeldPull, None]) -> None:
-        end = self._max_offset(*key)
-        for held in list(waiting):
-            try:
-                is_over = held.connection.is_closed or (
-                    end > held.scan_offset and self._try_answer(held)
-                )
-            except Exception as error:
-                is_over = True
-                self._failed(held, error)
-            if is_over:
-                self._remove(held)
-
-    def _settle(self, chosen: list[HeldPull]) -> None:
+    def _look_at(self, chosen: Iterable[HeldPull], *, is_over: bool = False) -> None:
+        """Now, as far as this turn has time for them; behind those that wait for the next."""
         for held in chosen:
+            held.is_over |= is_over
+            if not held.is_due:
+                held.is_due = True
+                self._due.append(held)
+        if self._due_timer is None:
+            self._look_at_due()
+
+    def _look_at_due(self) -> None:
+        self._due_timer = None
+        due, share, count = self._due, LoopShare(self._clock), 0
+        while due:
+            held = due.popleft()
+            held.is_due = False
+            if not held.is_done:
+                self._settle(held) if held.is_over else self._wake(held)
+            count += 1
+            if not count % _AT_ONCE and share.is_used and due:
+                self._due_timer = self._clock.call_later_ms(0, self._look_at_due)
+                return
+
+    def _wake(self, held: HeldPull) -> None:
+        try:
+            is_over = held.connection.is_closed or (
+                self._max_offset(*held.key) > held.scan_offset and self._try_answer(held)
+            )
+        except Exception as error:
+            is_over = True
+            self._failed(held, error)
+        if is_over:
             self._remove(held)
-            if not held.connection.is_closed:
-                try:
-                    self._answer(held)
-                except Exception as error:
-                    self._failed(held, error)
+
+    def _settle(self, held: HeldPull) -> None:
+        self._remove(held)
+        if not held.connection.is_closed:
+            try:
+                self._answer(held)
+            except Exception as error:
+                self._failed(held, error)
 
     def _remove(self, held: HeldPull) -> None:
         if held.is_done:
@@ -179,10 +217,10 @@ class PullRequestHold:
     def _deadline_passed(self) -> None:
         self._timer = None
         now = self._clock.monotonic_ms()
+        passed = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            held = heapq.heappop(self._deadlines)[2]
-            if not held.is_done:
-                self._settle([held])
+            passed.append(heapq.heappop(self._deadlines)[2])
+        self._look_at(passed, is_over=True)
         self._arm()
 
 

@@ -14,7 +14,7 @@ from twinlog.broker.pair.metadata_log import OffsetJournal, OffsetsMoved, Offset
 from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.tables import offset_json
 from twinlog.broker.tables.config_file import ConfigFile
-from twinlog.message.names import is_system_topic
+from twinlog.message.names import TRANSACTION_GROUP, is_system_topic
 from twinlog.runtime.numbers import number_of
 from twinlog.runtime.saving import TableSaver
 
@@ -22,6 +22,7 @@ _LOG = logging.getLogger("twinlog.broker")
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
 _OFFSET_MAX = (1 << 63) - 1
+PLACES_MAX = 2_000_000  # Queues of all groups together, some hundred MB: names are made up easily.
 
 
 def offset_table(data: Any) -> OffsetTable:
@@ -56,6 +57,7 @@ class ConsumerOffsetManager:
         self.file = file
         self.saver = TableSaver("offsets", self._write)
         self.table: dict[str, dict[int, int]] = {}
+        self._places = 0  # Queues in the table; counted again with each save.
         # How far each queue was handed out since the start, for the metrics. In memory only.
         self.pulled: dict[str, dict[int, int]] = {}
         # Set on a master whose slave follows through the log: told of every commit.
@@ -77,13 +79,19 @@ class ConsumerOffsetManager:
                 self.table[str(key)] = _offsets(key, queues)
             except (ValueError, TypeError, AttributeError) as error:
                 _LOG.warning("offsets left out path=%s error=%s", self.file.path, error)
+        self._count_places()
+
+    def _count_places(self) -> None:
+        self._places = sum(map(len, self.table.values()))
 
     async def _write(self) -> None:
+        self._count_places()
         await self.file.save_parts(offset_json.pretty_parts(self.table))
 
     def replace(self, data: Any) -> None:
         """Take over a table as a file or a master has it."""
         self.table = offset_table(data)
+        self._count_places()
         self.saver.touched()
 
     def merge(self, change: OffsetsMoved) -> None:
@@ -129,12 +137,16 @@ class ConsumerOffsetManager:
                     was_cut = True
         return was_cut
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The last one wins. What is no offset moves nothing."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """The last one wins. What is no offset moves nothing. False: there is no room for it."""
         if not is_offset(offset):
-            return
+            return True
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
+        if queues is None or queue_id not in queues:
+            if self._places >= PLACES_MAX and group != TRANSACTION_GROUP:
+                return False
+            self._places += 1
         if self.guard is not None and self.guard.is_armed:
             committed = UNKNOWN_OFFSET if queues is None else queues.get(queue_id, UNKNOWN_OFFSET)
             offset = self.guard.commit(group, topic, queue_id, offset, committed)
@@ -144,6 +156,7 @@ class ConsumerOffsetManager:
             self.journal.committed(key, queue_id, offset, queues.get(queue_id, UNKNOWN_OFFSET))
         queues[queue_id] = offset
         self.saver.touched()
+        return True
 
     def handed_out(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """A pull was answered: the group asks for `next_offset` next."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 LOCK_LIVE_MS_MAX = 60_000  # rocketmq.broker.rebalance.lockMaxLiveTime of 4.9.
+LOCKS_MAX = 500_000  # Some 150 MB: queues and groups that do not exist can be locked, too.
 
 QueueT = TypeVar("QueueT")
 
@@ -23,6 +24,7 @@ class RebalanceLockManager(Generic[QueueT]):
     def __init__(self, live_ms_max: int = LOCK_LIVE_MS_MAX) -> None:
         self._live_ms_max = live_ms_max
         self._groups: dict[str, dict[QueueT, tuple[str, int]]] = {}
+        self._count = 0  # Of all locks; counted again with each sweep.
         # Told (group, client, queues) when queues get another owner; no client: they have none.
         # False: nobody else will know of it, so it must not be.
         self.on_moved: Callable[[str, str, list[QueueT]], bool] | None = None
@@ -43,14 +45,19 @@ class RebalanceLockManager(Generic[QueueT]):
         """
         held = self._groups.setdefault(group, {})
         kept, moved = [], []
+        room = LOCKS_MAX - self._count
         for queue in queues:
             owner = held.get(queue)
+            if owner is None and len(moved) >= room:
+                continue
             if owner is not None and owner[0] == client_id and is_sure:
                 kept.append(queue)
             elif owner is None or owner[0] == client_id or self._is_expired(owner, now_ms):
                 moved.append(queue)
         granted = kept + moved if self._tell(group, client_id, moved) else kept
+        before = len(held)
         held.update(dict.fromkeys(granted, (client_id, now_ms)))
+        self._count += len(held) - before
         return granted
 
     def _tell(self, group: str, client_id: str, queues: list[QueueT]) -> bool:
@@ -65,6 +72,7 @@ class RebalanceLockManager(Generic[QueueT]):
             if owner is not None and owner[0] == client_id:
                 del held[queue]
                 freed.append(queue)
+        self._count -= len(freed)
         self._tell(group, "", freed)
 
     def heard(self, group: str, queues: Iterable[QueueT], client_id: str, now_ms: int) -> None:
@@ -106,6 +114,7 @@ class RebalanceLockManager(Generic[QueueT]):
             self._tell(group, "", dead)
             if not held:
                 del self._groups[group]
+        self._count = sum(map(len, self._groups.values()))
 
     def _is_expired(self, entry: tuple[str, int], now_ms: int) -> bool:
         return now_ms - entry[1] > self._live_ms_max

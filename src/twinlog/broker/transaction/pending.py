@@ -26,6 +26,7 @@ class PendingHalves:
         self._places: dict[int, HalfPlace] = {}
         self._order: deque[int] = deque()
         self._moved: dict[int, int] = {}
+        self._before: dict[int, list[int]] = {}  # The places that lead to where one is now.
         self._done_early: set[int] = set()
         self._ops: deque[tuple[int, int]] = deque()
         self.next_offset = half_progress
@@ -77,17 +78,17 @@ class PendingHalves:
 
     def moved(self, half_offset: int, new_offset: int) -> None:
         """A check stored the message again at `new_offset`."""
-        for known, current in list(self._moved.items()):
-            if current == half_offset:
-                self._moved[known] = new_offset
-        self._moved[half_offset] = new_offset
+        before = [*self._before.pop(half_offset, ()), half_offset]
+        self._before[new_offset] = before
+        self._moved.update(dict.fromkeys(before, new_offset))
         self.done(half_offset)
 
     def forget_moves_of_done(self) -> None:
         """Drop what is no longer needed to find a moved message."""
-        for known, current in list(self._moved.items()):
+        for current in list(self._before):
             if current < self.next_offset and current not in self._places:
-                del self._moved[known]
+                for known in self._before.pop(current):
+                    del self._moved[known]
 
     def op_stored(self, op_offset: int, half_offset: int) -> None:
         self._ops.append((op_offset, half_offset))

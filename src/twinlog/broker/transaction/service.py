@@ -35,6 +35,7 @@ from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.runtime.clock import SteadyWall
+from twinlog.runtime.loop_share import LoopShare
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.errors import RecordDamagedError
 from twinlog.store.status import AppendResult, PutMessageStatus
@@ -48,6 +49,7 @@ _READ = 512  # Entries of a queue in one step.
 _LONG_MAX = (1 << 63) - 1
 _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
+_GROUPS_SAID = 16  # In one check; what is behind them is one line.
 _GROUP = PROPERTY_PRODUCER_GROUP.encode()
 
 
@@ -69,6 +71,8 @@ class TransactionalMessageService:
         self._pending = PendingHalves()
         self._recent = RecentHalves()
         self._is_running = False
+        self._given_up = (0, "")  # In the present check: how many, and the last.
+        self._unasked: dict[str, tuple[int, str]] = {}  # By group: how many, and one of them.
         self.commit_count = 0
         self.rollback_count = 0
 
@@ -99,7 +103,8 @@ class TransactionalMessageService:
 
     def _progress(self, topic: str) -> int:
         saved = self._offsets.query(TRANSACTION_GROUP, topic, 0)
-        return max(saved, self._store.min_offset_in_queue(topic, 0), 0)
+        end = self._store.max_offset_in_queue(topic, 0)
+        return min(max(saved, self._store.min_offset_in_queue(topic, 0), 0), end)
 
     def note_progress(self) -> None:
         """Put the progress of both queues among the consumer offsets, where RocketMQ has it."""
@@ -297,18 +302,35 @@ class TransactionalMessageService:
 
     # The check of the undecided
 
-    def check(self) -> None:
-        """One run: ask producers about those old enough, give up those asked too often."""
-        if not self._is_running:
-            return
+    async def check(self) -> None:
+        """One run: ask producers about those old enough, give up those asked too often.
+
+        There may be very many: others have as much of the loop as they.
+        """
+        share = LoopShare(self._clock)
         for offset in self._pending.snapshot():
-            if self._pending.find(offset) == offset:
+            if share.is_used:
+                await share.rest()
+            if self._is_running and self._pending.find(offset) == offset:
                 try:
                     self._check_one(offset)
                 except Exception as error:
                     # It stays undecided and is looked at again in the next round.
                     self._failures.note("transaction check", error, f"half message {offset}")
+        self._say_what_was_found()
         self.note_progress()
+
+    def _say_what_was_found(self) -> None:
+        """One line for each group, of a few: a peer makes as many as it likes."""
+        if self._given_up[0]:
+            _LOG.warning("transactions given up count=%d last=%s", *self._given_up)
+            self._given_up = (0, "")
+        unasked, self._unasked = self._unasked, {}
+        for group, (count, message_id) in unasked.items():
+            _LOG.warning(
+                "no producer to ask about transactions group=%s count=%d last=%s",
+                group, count, message_id,
+            )  # fmt: skip
 
     def _check_one(self, offset: int) -> None:
         record = self._read_pending(offset)
@@ -335,7 +357,7 @@ class TransactionalMessageService:
         self._topics.create_in_send_back(CHECK_MAX_TIME_TOPIC, queue_count=1)
         result = self._store.put(halves.given_up_message(record))
         if result.status is PutMessageStatus.PUT_OK:
-            _LOG.warning("transaction given up id=%s", record.message_id)
+            self._given_up = (self._given_up[0] + 1, record.message_id)
             self._pending.done(offset)
 
     def _ask(self, offset: int, record: Record, times: int) -> None:
@@ -348,9 +370,9 @@ class TransactionalMessageService:
         connection = self._producers.available_connection(group)
         target = halves.real_queue(record)
         if connection is None or target is None:
-            _LOG.warning(
-                "no producer to ask about a transaction group=%s id=%s", group, record.message_id
-            )
+            name = group if len(self._unasked) < _GROUPS_SAID else "(others)"
+            count, _ = self._unasked.get(name, (0, ""))
+            self._unasked[name] = (count + 1, record.message_id)
             return
         connection.oneway(self._check_request(record, message, result, target))
 

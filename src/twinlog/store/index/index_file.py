@@ -116,6 +116,7 @@ class IndexFile:
         if count <= 0:
             return 0
         slots = self._load_slots()
+        before = self._facts()
         first = self.index_count
         data = b""
         done = 0
@@ -128,9 +129,32 @@ class IndexFile:
             slots, hashes[done:count], offsets[done:count], timestamps[done:count]
         )
         self.end_offset, self.end_timestamp = offsets[count - 1], timestamps[count - 1]
-        self.file.pwritev((data,), self._entries_at + ENTRY.size * first)
-        self._write_header()
+        try:
+            self.file.pwritev((data,), self._entries_at + ENTRY.size * first)
+            self._write_header()
+        except OSError:
+            self._take_back(slots, data, before)
+            raise
         return count
+
+    def _facts(self) -> tuple[int, int, int, int, int, int]:
+        """The header's numbers, in its order."""
+        return (
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
+            self.slot_count, self.index_count,
+        )  # fmt: skip
+
+    def _take_back(self, slots: Slots, data: bytes, before: tuple[int, ...]) -> None:
+        """The disk had no room: as if nothing had been put, so that the next try finds it so.
+
+        Slots that led to entries which are not there would hide all older ones behind them.
+        """
+        for key_hash, _, _, previous in reversed(list(ENTRY.iter_unpack(data))):
+            slots[key_hash % self.slots_max] = previous
+        (
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
+            self.slot_count, self.index_count,
+        ) = before  # fmt: skip
 
     def _put_some(
         self, slots: Slots, hashes: array[int], offsets: array[int], timestamps: array[int]
@@ -144,11 +168,7 @@ class IndexFile:
         return data
 
     def _write_header(self) -> None:
-        header = HEADER.pack(
-            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
-            self.slot_count, self.index_count,
-        )  # fmt: skip
-        self.file.pwritev((header,), 0)
+        self.file.pwritev((HEADER.pack(*self._facts()),), 0)
         self.is_unsynced = True
 
     def write_slots(self) -> None:

@@ -283,18 +283,29 @@ class IndexService:
         self, topic: str, key: str, count_max: int, begin: int, end: int
     ) -> tuple[list[int], int, int]:
         """(physical offsets, newest first; end timestamp and end offset of the newest file)."""
-        self.drain()
-        found: list[int] = []
-        last = self.last_file
-        if last is None or len(topic) > _QUERIED_TOPIC_MAX:
-            return found, 0, 0
+        try:
+            self.drain()
+        except OSError as error:  # A full disk is no reason not to read; housekeeping says it.
+            _LOG.debug("keys not written before a query error=%s", error)
+        if len(topic) > _QUERIED_TOPIC_MAX:
+            return [], 0, 0
         key_hash = index_key_hash(topic, key)
+        found = self._unwritten(key_hash, begin, end)[:count_max]
+        last = self.last_file
+        if last is None:
+            return found, 0, 0
         for file in reversed(self.files):
             if file.is_time_matched(begin, end):
                 found += file.select(key_hash, count_max - len(found), begin, end)
             if file.begin_timestamp < begin or len(found) >= count_max:
                 break
         return found, last.end_timestamp, last.end_offset
+
+    def _unwritten(self, key_hash: int, begin: int, end: int) -> list[int]:
+        """What the disk had no room for, newest first."""
+        waiting = zip(self._hashes, self._offsets, self._timestamps, strict=True)
+        found = [offset for each, offset, at in waiting if each == key_hash and begin <= at <= end]
+        return found[::-1]
 
     def remove_expired(self, log_min_offset: int) -> int:
         """Delete from the oldest on, never the last, what points only below the log."""
