@@ -44,7 +44,8 @@ class RebalanceLockManager(Generic[QueueT]):
         that was replaced would renew forever what the next one gives to another client.
         """
         held = self._groups.setdefault(group, {})
-        kept, moved = [], []
+        kept: list[QueueT] = []
+        moved: list[QueueT] = []
         room = LOCKS_MAX - self._count
         for queue in queues:
             owner = held.get(queue)
