@@ -5,10 +5,10 @@ and everything said meanwhile leaves in one write. Replies made later (a waterma
 pull woke) are collected too, and leave at the end of the turn (`runtime/turn.py`).
 
 One peer has its share of a turn (`runtime/loop_share.py`): what it sent beyond that waits for the
-next, behind the others. Back-pressure: while the peer does not read (`is_congested`), or has too much unanswered, nothing
-is read from it; frames that came in the same read wait. Whoever answers out of turn with large
-bodies asks `is_congested` first and uses `when_writable`: above `write_buffer_max` the peer is cut
-off.
+next, behind the others. Back-pressure: while the peer does not read (`is_congested`), or has too
+much unanswered, nothing is read from it; frames that came in the same read wait. Whoever answers
+out of turn with large bodies asks `is_congested` first and uses `when_writable`: above
+`write_buffer_max` the peer is cut off.
 """
 
 from __future__ import annotations
