@@ -22,7 +22,7 @@ _LOG = logging.getLogger("twinlog.broker")
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
 _OFFSET_MAX = (1 << 63) - 1
-PLACES_MAX = 2_000_000  # Queues of all groups together, some hundred MB: names are made up easily.
+PLACES_MAX = 2_000_000  # Queues of all groups together, some hundred MB: names cost nothing.
 
 
 def offset_table(data: Any) -> OffsetTable:
