@@ -104,6 +104,9 @@ def test_apache_verbs_for_accounts(guarded: Guarded) -> None:
     entry = guarded.accounts()["RocketMQ9"]
     assert entry["topicPerms"] == ["orders=DENY", "refunds=PUB"]
     assert (entry["admin"], entry["defaultTopicPerm"]) == (True, "SUB")
+    guarded.mqadmin("updateAclConfig", *here, *account[:4], "-m", "true", "-u", "SUB").ok()
+    kept = guarded.accounts()["RocketMQ9"]
+    assert kept == {**entry, "defaultGroupPerm": "SUB"}, "what is not given stays"
     shown = guarded.mqadmin("getAclConfig", *here).ok()
     assert "secret-of-9" not in shown.out
     assert "  accessKey         : RocketMQ9\n  secretKey         : ******\n" in shown.out
@@ -136,9 +139,9 @@ def test_users_and_acls_of_5_3_change_the_same_file(guarded: Guarded) -> None:
     assert (entry["topicPerms"], entry["defaultGroupPerm"]) == (["orders=PUB|SUB"], "PUB|SUB")
     rows = guarded.mqadmin("getAcl", *here, "-s", "User:someone-5", "-o", "json").json["rows"]
     assert {row["Resource"]: row["Actions"] for row in rows} == {
-        "Topic:orders": "Pub,Sub",
-        "Group:*": "Pub,Sub",
-        "Topic:*": "All",
+        "Topic:orders": "[Pub, Sub]",
+        "Group:*": "[Pub, Sub]",
+        "Topic:*": "[All]",
     }
     guarded.mqadmin("deleteAcl", *here, "-s", "User:someone-5", "-r", "Topic:orders").ok()
     assert guarded.accounts()["someone-5"]["topicPerms"] == []

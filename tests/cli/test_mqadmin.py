@@ -49,6 +49,12 @@ def test_help_lists_every_verb_and_refuses_the_others_by_name() -> None:
     assert not set(VERBS) & set(REFUSED)
 
 
+def test_other_forms_than_json_are_refused_by_name() -> None:
+    found = mqadmin("topicList", "-n", "127.0.0.1:1", "-o", "xml")
+    assert (found.code, found.out) == (2, "")
+    assert "-o takes json and nothing else" in found.err
+
+
 def test_verbs_of_the_first_release_are_all_there() -> None:
     """Those marked P1 in the table that users were promised, without the controller's."""
     wanted = """updateTopic deleteTopic updateTopicPerm topicRoute topicStatus topicClusterList

@@ -17,6 +17,7 @@ from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import all_addresses, masters, one_of_places
 from twinlog.cli.mqadmin.rows import Form
 from twinlog.message.hashing import jhash
+from twinlog.remoting.headers.admin import CreateAccessConfigRequestHeader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,31 +27,22 @@ if TYPE_CHECKING:
 _HIDDEN = "******"
 
 
-def _pairs(text: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in text.split(",") if part.strip())
-    return {name.strip(): perm.strip() for name, _, perm in pairs}
-
-
 # 4.9
 
 
 async def update_acl_config(call: Call) -> None:
+    """What is not given stays as it is, but for -m: without it the account is no admin."""
     one_of_places(call)
     options = call.options
-    account = AclAccount(
-        options.text("a"),
-        options.flag("m"),
-        options.text("i", "DENY"),
-        options.text("u", "DENY"),
-        options.text("w"),
-        _pairs(options.text("t")),
-        _pairs(options.text("g")),
-    )
+    header = CreateAccessConfigRequestHeader(
+        options.text("a"), options.text("s"), options.get("w"), options.flag("m"),
+        options.get("i"), options.get("u"), options.get("t"), options.get("g"),
+    )  # fmt: skip
     for address in await all_addresses(call):
-        await acl.put_account(call.admin, address, account, options.text("s"))
+        await acl.change_account(call.admin, address, header)
         call.line(f"create or update plain access config to {address} success.")
     # Apache's class prints itself as Object does: a name and a number.
-    number = jhash(account.access_key) & 0xFFFFFFFF
+    number = jhash(header.access_key) & 0xFFFFFFFF
     call.line(f"org.apache.rocketmq.common.PlainAccessConfig@{number:x}")
 
 
@@ -176,6 +168,8 @@ async def _print_users(call: Call, wanted: str | None, *, is_exact: bool) -> Non
             if account.access_key in chosen:
                 kind = "Super" if account.is_admin else "Normal"
                 call.line(_USER(account.access_key, _HIDDEN, kind, "enable"))
+        if not is_exact and "c" in call.options:
+            call.line(f"get user from {address} success.")
 
 
 # 5.3: ACLs
@@ -281,9 +275,10 @@ def _entries(account: AclAccount) -> list[tuple[str, str]]:
 
 def _print_acl(call: Call, account: AclAccount, name: str, perm: str) -> None:
     is_denied = perm == "DENY"
-    actions = "All" if is_denied else ",".join(part.title() for part in perm.split("|"))
+    actions = "All" if is_denied else ", ".join(part.title() for part in perm.split("|"))
     policy = "Default" if name.endswith(":*") else "Custom"
-    call.line(_ACL(f"User:{account.access_key}", policy, name, actions, account.white_address,
+    source = f"[{account.white_address}]" if account.white_address else "null"
+    call.line(_ACL(f"User:{account.access_key}", policy, name, f"[{actions}]", source,
                    "Deny" if is_denied else "Allow"))  # fmt: skip
 
 

@@ -17,7 +17,10 @@ from twinlog.client.net.answers import body_as, json_object
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
 from twinlog.remoting.bodies.offsets import ConsumeStatsList
 from twinlog.remoting.codes import RequestCode
-from twinlog.remoting.headers.admin import GetConsumeStatsInBrokerHeader
+from twinlog.remoting.headers.admin import (
+    GetConsumeStatsInBrokerHeader,
+    ResetMasterFlushOffsetHeader,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -358,3 +361,13 @@ def _print_slave(call: Call, data: dict[str, Any]) -> None:
         f"\n#LastWriteTime\t{java.human_time(int(data.get('lastWriteTimestamp', 0)))}"
         f"\n#MasterFlushOffset\t{data.get('masterFlushOffset', 0)}"
     )
+
+
+async def reset_master_flush_offset(call: Call) -> None:
+    """For slaves of RocketMQ 5. Ours count what they flush themselves and refuse the request."""
+    offset = call.options.number("o", 0)
+    await call.admin.ask(
+        call.options.text("b"), RequestCode.RESET_MASTER_FLUSH_OFFSET,
+        ResetMasterFlushOffsetHeader(offset), action="reset of the master's flush offset",
+    )  # fmt: skip
+    call.line(f"reset master flush offset to {offset} success")

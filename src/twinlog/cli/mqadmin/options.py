@@ -80,7 +80,7 @@ def parse(verb: Verb, args: Sequence[str]) -> Values:
                 given = None
         else:
             raise CommandError(
-                f"mqadmin {verb.name}: {word!r} is no option", USAGE, hint=_see(verb)
+                f"mqadmin {verb.name}: {word!r} is not an option", USAGE, hint=_see(verb)
             )
         values[option.letter] = _value(verb, option, given, rest)
     for option in verb.options:
@@ -109,6 +109,8 @@ def _value(verb: Verb, option: Option, given: str | None, rest: list[str]) -> st
 
 
 def _unknown(verb: Verb, word: str, names: list[str]) -> CommandError:
+    if word.startswith("-o"):
+        return CommandError(f"mqadmin {verb.name}: {word} takes json and nothing else", USAGE)
     hint = nearest(word.lstrip("-"), names) or _see(verb)
     return CommandError(f"mqadmin {verb.name}: unknown option {word}", USAGE, hint=hint)
 

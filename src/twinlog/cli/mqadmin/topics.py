@@ -107,7 +107,7 @@ async def update_topic_perm(call: Call) -> None:
         return
     broker = next((b for b in route.brokers.values() if b.master_address == address), None)
     if broker is None:
-        raise CommandError(f"{address} is no master that has topic {name!r}", NOT_FOUND)
+        raise CommandError(f"{address} is not a master that has topic {name!r}", NOT_FOUND)
     old = next(data.perm for data in route.queue_data if data.broker_name == broker.broker_name)
     if old == perm:
         call.line("new perm equals to the old one!")

@@ -118,3 +118,9 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
 
     global_white_addrs: str
     acl_file_full_path: str | None = None
+
+
+class ResetMasterFlushOffsetHeader(Header):
+    """908, of RocketMQ 5."""
+
+    master_flush_offset: int
