@@ -249,11 +249,11 @@ def test_times_as_people_write_them() -> None:
     }.items():  # fmt: skip
         assert parse_time(text, now=now) == moment, text
     for text in ("soon", "", "25:00", "10 parsecs", "yesterday noonish", "2026-13-01", "ago"):
-        with pytest.raises(CommandError, match="is no time") as wrong:
+        with pytest.raises(CommandError, match="is not a time") as wrong:
             parse_time(text, now=now)
         assert "10m ago" in wrong.value.hint
     for text in ("-5s", "-1", "nan", "inf", "soon", "1h nonsense"):
-        with pytest.raises(CommandError, match="is no duration"):
+        with pytest.raises(CommandError, match="is not a duration"):
             parse_duration(text)
     assert parse_duration("1h30m") == 5400
     assert parse_duration("500ms") == 0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import sys
 from pathlib import Path
@@ -31,10 +33,14 @@ def one_line(result: Result, code: int, *parts: str) -> None:
         (["topic", "create"], ["missing argument 'NAME'", "see: twinlog topic create --help"]),
         (["topic", "list", "--outptu", "x"], ["no such option", "--output"]),
         (["topic", "list", "-o", "xml"], ["'xml' is not one of 'table', 'wide', 'json'"]),
-        (["topic", "list", "--timeout", "soon"], ["'soon' is no duration", "500ms"]),
+        (["topic", "list", "--timeout", "soon"], ["'soon' is not a duration", "500ms"]),
         (["topic", "list", "--access-key", "a"], ["--access-key and --secret-key go together"]),
-        (["group", "reset", "g", "--topic", "t", "--to", "sometime"], ["'sometime' is no time"]),
+        (["group", "reset", "g", "--topic", "t", "--to", "sometime"], ["'sometime' is not a time"]),
         (["topic", "list", "-n", "nowhere"], ["'nowhere' has no port"]),
+        (["group", "reset", "g", "--topic", "t", "--to", "9" * 20], ["9' is not a time"]),
+        (["topic", "produce", "t", "x", "--json"], ["give BODIES or --json, not both"]),
+        (["context", "add", "", "-n", "a:1"], ["'' is not a name: give one word"]),
+        (["context", "add", "\udcff", "-n", "a:1"], ["is not a name: give one word"]),
         (["topic", "list", "-n", "host:99999"], ["'99999' is not a port from 1 to 65535"]),
     ],
 )
@@ -69,8 +75,45 @@ def test_wrong_names_are_exit_code_3_with_the_nearest(cluster: LocalTwins) -> No
     one_line(cluster.twinlog("broker", "list", "--cluster", "Defaultcluster"), 3, "DefaultCluster")
     one_line(cluster.twinlog("dlq", "show", "billing"), 3, "has no dead letters")
     one_line(cluster.twinlog("message", "get", "F" * 32), 3, "names no broker of this cluster")
-    one_line(cluster.twinlog("message", "get", "xyz"), 2, "is no message id")
+    one_line(cluster.twinlog("message", "get", "xyz"), 2, "is not a message id")
     one_line(cluster.twinlog("topic", "create", "bad name"), 2, "only letters, digits")
+
+
+# Lines that are JSON, but not what `consume --json` prints.
+NO_MESSAGES = [
+    "5", "[1]", "{}", '{"body":"x","keys":5}', '{"body":"x","properties":[1]}',
+    '{"body":"x","properties":"abc"}', '{"body":"\\ud800"}',
+]  # fmt: skip
+
+
+def test_what_cannot_be_sent_is_exit_code_2(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "evil").ok()
+    for line in NO_MESSAGES:
+        found = cluster.twinlog("topic", "produce", "evil", "--json", stdin=line.encode())
+        one_line(found, 2, "line 1 is not a message", '{"body": "hi"')
+    for option in (("--tag", "\udcff"), ("-p", "a=\udcff"), ("--sharding-key", "\udcff")):
+        one_line(cluster.twinlog("topic", "produce", "evil", "x", *option), 2, "UTF-8")
+    # Any bytes are a body.
+    cluster.twinlog("topic", "produce", "evil", "\udcff").ok()
+    (row,) = map(json.loads, consumed(cluster, "--json"))
+    assert base64.b64decode(row["body_base64"]) == b"\xff"
+
+
+def consumed(cluster: LocalTwins, *options: str) -> list[str]:
+    words = ("topic", "consume", "evil", "-o", "start", "-e", *options)
+    return cluster.twinlog(*words).ok().out.splitlines()
+
+
+def test_formats_of_people(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "produce", "evil", "hello", "--create").ok()
+    assert "größe\thello\\" in consumed(cluster, "-f", "größe\\t{body}\\")
+    for wrong, why in (
+        ("{nope}", "no field 'nope'"),
+        ("{body", "expected '}'"),
+        ("{}", "--format"),
+    ):
+        words = ("topic", "consume", "evil", "-o", "start", "-e", "-f", wrong)
+        one_line(cluster.twinlog(*words), 2, why, "the fields are: body, ")
 
 
 def test_a_broker_or_its_ha_port_is_no_name_server(cluster: LocalTwins) -> None:

@@ -161,7 +161,7 @@ def test_a_switch_hands_over_and_back(pair: World) -> None:
         (["remove", "GROUP", "2"], USAGE, "add --yes"),
         (["remove", "GROUP", "2", "--yes"], FAILED, "living member of the sync-state set"),
         (["status", "--controller", "nowhere"], USAGE, "is not host:port"),
-        (["events", "--since", "some day"], USAGE, "is no time"),
+        (["events", "--since", "some day"], USAGE, "is not a time"),
         (["tail", "list"], USAGE, "add --store DIR"),
         (["tail", "list", "--store", "/nowhere"], NOT_FOUND, "no such directory"),
     ],

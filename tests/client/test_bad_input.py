@@ -238,6 +238,8 @@ def test_consumer_options_that_make_no_sense(options: dict[str, Any]) -> None:
         (Message("T", b"x", flag="x"), {}, "flag must be a number"),  # type: ignore[arg-type]
         (Message("T", b"x", flag=2**31), {}, "flag must be a number"),
         (Message("T", b"x", sharding_key=7), {}, "sharding_key must be text"),  # type: ignore[arg-type]
+        (Message("T", b"x", tags="\ud800"), {}, "tags: .* UTF-8"),
+        (Message("T", b"x", sharding_key="\ud800"), {}, "sharding_key: .* UTF-8"),
         (7, {"queue": MessageQueue("T", "b", 0)}, "a Message is expected, not int"),
     ],
 )

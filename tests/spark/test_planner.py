@@ -33,7 +33,7 @@ BASE = {"path": "/store", "subscribe": "orders"}
         ({"nameServer": "h:1"}, "not both"),
         ({"subscribePattern": ".*"}, "only one of"),
         ({"startingOffsets": "erliest"}, "earliest, latest or JSON"),
-        ({"startingOffsets": '{"orders":{"b":{"0":-3}}}'}, "is no offset"),
+        ({"startingOffsets": '{"orders":{"b":{"0":-3}}}'}, "is not an offset"),
         ({"startingOffsets": "{"}, "no JSON"),
         ({"startingTimestamp": "yesterday"}, "whole number"),
         ({"maxBytesPerTrigger": "lots"}, "a size such as"),
@@ -280,7 +280,7 @@ def test_start_and_end_by_time_offsets_and_group(files: StoreFiles) -> None:
 
 
 def test_no_store_and_no_topic_are_not_found(tmp_path: Path, files: StoreFiles) -> None:
-    with pytest.raises(NotFoundError, match="is no store"):
+    with pytest.raises(NotFoundError, match="is not a store"):
         read(tmp_path / "nothing", subscribe="orders")
     (tmp_path / "outer").mkdir()
     shutil.move(files.root, tmp_path / "outer" / "store")

@@ -87,8 +87,8 @@ async def next_offset(target: Admin, pair: QueuePair) -> int:
     offset = origin_of(last[0], pair) if last else None
     if offset is None:
         raise CopyError(
-            f"{pair.target} ends with a message that is no copy out of {pair.source}: its place is"
-            " not known any more"
+            f"{pair.target} ends with a message that is not a copy out of {pair.source}: its place"
+            " is not known any more"
         )
     return offset + 1
 
@@ -158,7 +158,7 @@ async def translate(target: Admin, pair: QueuePair, offset: int) -> int:
         found = await read_queue(target, pair.target, middle, max_count=1)
         origin = origin_of(found[0], pair) if found else None
         if origin is None:
-            raise CopyError(f"{pair.target} has a message at {middle} that is no copy")
+            raise CopyError(f"{pair.target} has a message at {middle} that is not a copy")
         if origin < offset:
             low = middle + 1
         else:

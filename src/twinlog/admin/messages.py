@@ -114,7 +114,7 @@ async def query_by_offset_id(admin: Admin, message_id: str) -> ReceivedMessage:
     try:
         place = parse_offset_message_id(message_id)
     except ValueError as error:
-        raise UsageError(f"{message_id!r} is no offset message id: {error}") from error
+        raise UsageError(f"{message_id!r} is not an offset message id: {error}") from error
     address = host_text(place.host)
     answer = await admin.ask(
         address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(place.physical_offset),
@@ -166,7 +166,7 @@ async def find(admin: Admin, message_id: str, topic: str | None = None) -> Recei
     try:
         address = host_text(parse_offset_message_id(message_id).host)
     except ValueError as error:
-        raise UsageError(f"{message_id!r} is no message id: {error}") from error
+        raise UsageError(f"{message_id!r} is not a message id: {error}") from error
     # The address in an id may be any: only brokers of this cluster are asked.
     if address not in (await admin.cluster()).addresses():
         where = "this cluster" if topic is None else f"topic {topic!r}"

@@ -210,7 +210,7 @@ def _readable(place: Path) -> Iterator[Path]:
             # Whoever made the archive must not choose what else is read, or wait for.
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 name = path.relative_to(target)
-                raise CommandError(f"{place} holds {name}, which is no plain file", FAILED)
+                raise CommandError(f"{place} holds {name}, which is not a plain file", FAILED)
         yield target
 
 

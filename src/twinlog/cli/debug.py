@@ -70,7 +70,7 @@ def bundle(session: Session, out: Path | None, directory: Path | None) -> int:
     try:
         collected.write(file)
     except OSError as error:
-        raise CommandError(f"{file} cannot be written: {error}", FAILED) from error
+        raise CommandError(f"{file} cannot be written: {error.strerror}", FAILED) from error
     click.echo(f"{file}: {len(collected.files)} files, {file.stat().st_size} bytes")
     for what, why in collected.problems.items():
         click.echo(f"twinlog: not in it: {what}: {why}", err=True)

@@ -34,7 +34,7 @@ def moment(text: str | None) -> int | None:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no time such as 2026-11-15T10:00:00") from error
+        raise click.BadParameter(f"{text!r} is not a time such as 2026-11-15T10:00:00") from error
     return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

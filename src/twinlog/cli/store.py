@@ -46,7 +46,7 @@ def verify(session: Session, place: str, deep: bool, online: bool, commit_log: s
         return _verify_online(session, place)
     root = Path(place)
     if not root.is_dir():
-        raise CommandError(f"{root} is no directory", NOT_FOUND)
+        raise CommandError(f"{root} is not a directory", NOT_FOUND)
     return _shown(session, _offline(root, deep, commit_log))
 
 

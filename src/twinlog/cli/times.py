@@ -57,7 +57,7 @@ def parse_duration(text: str) -> float:
         value = -1.0
     if not 0 <= value < float("inf"):
         raise CommandError(
-            f"{text!r} is no duration", USAGE, hint="write 500ms, 2s, 10m, 1h30m or 7d"
+            f"{text!r} is not a duration", USAGE, hint="write 500ms, 2s, 10m, 1h30m or 7d"
         )
     return value
 
@@ -71,12 +71,12 @@ def parse_time(text: str, *, now: int | None = None) -> int:
     seconds = _span(text)
     if seconds is not None:
         return max(0, current - round(seconds * 1000))
-    if re.fullmatch(r"\d{10,}", text):
+    if re.fullmatch(r"\d{10,18}", text):  # What a request can carry.
         return int(text)
     try:
         return _day_time(text.lower(), current) or _date(text)
     except (ValueError, OverflowError):
-        raise CommandError(f"{text!r} is no time", USAGE, hint=ACCEPTED_TIMES) from None
+        raise CommandError(f"{text!r} is not a time", USAGE, hint=ACCEPTED_TIMES) from None
 
 
 def _day_time(text: str, now: int) -> int | None:

@@ -323,8 +323,8 @@ def check_message(message: Message, size_max: int) -> bytes:
             _checked_topics[topic] = True
     if message.flag:
         check_flag(message.flag)
-    if message.sharding_key is not None and not isinstance(message.sharding_key, str):
-        raise InvalidMessageError(f"sharding_key must be text, not {message.sharding_key!r}")
+    if message.sharding_key is not None:
+        _plain("sharding_key", message.sharding_key)
     return check_body(message.body, size_max)
 
 
@@ -407,4 +407,8 @@ def _plain(what: str, text: object) -> str:
         raise InvalidMessageError(f"{what} must be text, not {type(text).__name__}")
     if any(separator in text for separator in _SEPARATORS):
         raise InvalidMessageError(f"{what}: the characters \\x01 and \\x02 cannot be carried")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"{what}: {text!r} is not text that UTF-8 can carry") from error
     return text

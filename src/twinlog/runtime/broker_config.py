@@ -584,7 +584,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
                 yield Finding("controllerAddr", reason)
         if not self.is_master:
             self.broker_role = BrokerRole.SYNC_MASTER
-            text = "SLAVE is no policy of a controlled group; it answers as SYNC_MASTER"
+            text = "SLAVE is not a policy of a controlled group; it answers as SYNC_MASTER"
             yield Finding("brokerRole", text, is_fault=False)
         if self.twinlog_ha_dialect is HADialect.CLASSIC:
             yield Finding("twinlogHADialect", "a controlled group replicates as twin only")

@@ -194,7 +194,7 @@ def _read_entries(path: str) -> list[Entry]:
         reason = f"cannot be read: {error.strerror}"
         raise ConfigError([Fault(path, "", None, reason)]) from error
     except ValueError as error:
-        reason = f"is no properties file: {error}"
+        reason = f"is not a properties file: {error}"
         raise ConfigError([Fault(path, "", None, reason)]) from error
 
 

@@ -206,7 +206,7 @@ def _read_file(path: str) -> dict[str, str]:
     except OSError as error:
         raise ConfigValueError(_FILE_KEY, f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigValueError(_FILE_KEY, f"{path} is no properties file: {error}") from error
+        raise ConfigValueError(_FILE_KEY, f"{path} is not a properties file: {error}") from error
 
 
 def _check_server(config: TlsConfig) -> Iterator[ConfigValueError]:

@@ -153,7 +153,7 @@ def parse_queue_table(name: str, text: str, *, least: int = -2) -> QueueTable:
             row = table.setdefault(topic, {}).setdefault(broker, {})
             for queue, number in queues.items():
                 if not is_number(queue) or type(number) is not int or number < least:
-                    raise bad(name, text, f"{topic}/{broker}/{queue}: {number!r} is no offset")
+                    raise bad(name, text, f"{topic}/{broker}/{queue}: {number!r} is not an offset")
                 row[int(queue)] = number
     return table
 
@@ -356,4 +356,4 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        raise bad("subscribePattern", pattern, f"it is no regular expression ({error})") from error
+        raise bad("subscribePattern", pattern, f"not a regular expression ({error})") from error

@@ -204,7 +204,7 @@ class AdminClientsProcessor:
         try:
             offset = parse_offset_message_id(header.msg_id or "").physical_offset
         except ValueError as error:
-            remark = f"the msgId {header.msg_id!r} is no offset message id: {error}"
+            remark = f"the msgId {header.msg_id!r} is not an offset message id: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
         try:
             record = self._store.message_by_offset(offset)

@@ -313,6 +313,6 @@ def _verdict(
         else:
             account.check_resources([resource])
     except AccessDenied as denied:
-        why = "it is no admin" if resource is None else str(denied)
+        why = "it is not an admin" if resource is None else str(denied)
         return {"asked": text, "allowed": False, "why": why}
     return {"asked": text, "allowed": True, "why": "by its permissions"}

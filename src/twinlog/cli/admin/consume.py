@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -102,8 +103,11 @@ def printer(output: str, template: str | None, body_only: bool) -> Callable[...,
     return lambda message: click.echo(message_line(message))
 
 
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
+
+
 def _template_printer(template: str) -> Callable[..., None]:
-    text = template.encode().decode("unicode_escape")
+    text = re.sub(r"\\[ntr0\\]", lambda match: _ESCAPES[match[0]], template)
 
     def write(message: ReceivedMessage) -> None:
         row = message_row(message)
@@ -114,7 +118,10 @@ def _template_printer(template: str) -> Callable[..., None]:
             click.echo(text.format(**row))
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             known = ", ".join(sorted(row))
-            raise CommandError(f"--format: no field {error}", USAGE, hint=f"there is: {known}")  # noqa: B904
+            why = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            raise CommandError(
+                f"--format {template!r}: {why}", USAGE, hint=f"the fields are: {known}"
+            ) from error
 
     return write
 

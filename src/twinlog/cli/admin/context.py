@@ -84,6 +84,7 @@ def show_command(name: str | None, output: str) -> None:
 def add(name: str, namesrv: str, access_key: str, secret_key: str, is_used: bool,
         **values: Any) -> None:  # fmt: skip
     """Add or replace a context. The current one stays the current one, unless --use is given."""
+    _check_name(name)
     tls = _checked(namesrv, take(values, None))
     if access_key and not secret_key:
         secret_key = click.prompt("secret key", hide_input=True)
@@ -97,6 +98,12 @@ def add(name: str, namesrv: str, access_key: str, secret_key: str, is_used: bool
     click.echo(f"context {name} saved in {contexts.path()}")
     if not is_used and known.current != name:
         click.echo(f"it is not the current one; make it so with: twinlog context use {name}")
+
+
+def _check_name(name: str) -> None:
+    """One word that can be typed, and kept in a file."""
+    if not name.isprintable() or len(name.split()) != 1 or name != name.strip():
+        raise CommandError(f"{name!r} is not a name: give one word", USAGE)
 
 
 def _checked(namesrv: str, tls: Tls | None) -> Tls | None:

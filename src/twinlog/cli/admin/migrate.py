@@ -77,9 +77,9 @@ _COLUMNS = [
 @target_option
 @cluster_options
 def plan(session: Session, target: str | None, broker: str | None, wanted: str | None) -> int:
-    """What is to be moved, what speaks against it, and the next step. Changes nothing.
+    """Show what would move, the obstacles, and the next step. Changes nothing.
 
-    Exit code 10: something must be mended first.
+    Exit code 10: there is an obstacle.
     """
     if target is not None:
         return migrate_cluster.plan(session, target)
@@ -95,7 +95,7 @@ def plan_report(moves: list[Move]) -> Report:
     obstacles = [{"obstacle": f"{m.group}: {text}"} for m in moves for text in m.obstacles]
     if obstacles:
         tables.append(Table([Column("obstacle")], obstacles, "obstacles"))
-    sentence = "nothing speaks against it" if not obstacles else "to be mended first"
+    sentence = "nothing stands in the way" if not obstacles else "fix the obstacles first"
     notes = [f"{move.group}: {text}" for move in moves for text in move.notes]
     notes += [
         f"{move.group}: an Apache master gives an empty replica its newest file only; the"
@@ -120,7 +120,7 @@ def _row(move: Move) -> dict[str, Any]:
 
 def _next_step(move: Move) -> str:
     if move.obstacles:
-        return "mend what is named below"
+        return "fix the obstacles below"
     if move.target is None:
         return f"twinlog migrate run --broker {move.group}"
     if (move.behind or 0) > _CAUGHT_UP_BYTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
@@ -53,6 +54,9 @@ _COLUMNS = [
 def produce(session: Session, topic: str, bodies: tuple[str, ...], **values: Any) -> int:
     """Send messages: BODIES, else each line of standard input or of a file."""
     values["properties"] = dict(_pair(text) for text in values["properties"])
+    for name, option in (("file", "--file"), ("is_json", "--json"), ("whole", "--whole")):
+        if bodies and values[name]:
+            raise CommandError(f"give BODIES or {option}, not both", USAGE)
     messages = _messages(topic, bodies, values)
     receipts = run_async(session, lambda: _send(session, topic, messages, values))
     rows = [_row(receipt) for receipt in receipts]
@@ -85,10 +89,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _messages(topic: str, bodies: tuple[str, ...], values: dict[str, Any]) -> Iterator[Message]:
     if bodies:
-        if values["file"]:
-            raise CommandError("give BODIES or --file, not both", USAGE)
         for body in bodies:
-            yield _message(topic, body.encode(), values)
+            yield _message(topic, os.fsencode(body), values)
         return
     with _input(values["file"]) as stream:
         if values["whole"]:
@@ -103,7 +105,7 @@ def _messages(topic: str, bodies: tuple[str, ...], values: dict[str, Any]) -> It
 def _input(path: str | None) -> IO[bytes]:
     if path is None:
         if sys.stdin.isatty():
-            click.echo("twinlog: one message a line, end with Ctrl-D", err=True)
+            click.echo("twinlog: one message per line; end with Ctrl-D", err=True)
         return sys.stdin.buffer
     try:
         return open(path, "rb")
@@ -115,11 +117,14 @@ def _from_line(topic: str, line: bytes, number: int, values: dict[str, Any]) -> 
     if not values["is_json"]:
         return _message(topic, line, values)
     try:
-        data = json.loads(line)
-        body = data["body"]
-    except (ValueError, KeyError, TypeError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise CommandError(f"line {number}: not an object with a body: {reason}", USAGE) from error
+        return _from_object(topic, json.loads(line), values)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        text = f"line {number} is not a message as `consume --json` prints it"
+        raise CommandError(text, USAGE, hint='for example {"body": "hi", "tags": "a"}') from error
+
+
+def _from_object(topic: str, data: dict[str, Any], values: dict[str, Any]) -> Message:
+    body = data["body"]
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
     given = {**values}
     given["tag"] = data.get("tags") or values["tag"]

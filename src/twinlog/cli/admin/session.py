@@ -295,7 +295,7 @@ def confirm(question: str, is_sure: bool) -> None:
     if is_sure:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise CommandError(f"{question.rstrip('?')}: not without being asked", USAGE,
+        raise CommandError(f"{question.rstrip('?')}: this needs a confirmation", USAGE,
                            hint="add --yes")  # fmt: skip
     if not click.confirm(question, default=False):
         raise CommandError("nothing was changed", FAILED)

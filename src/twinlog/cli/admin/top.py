@@ -45,7 +45,7 @@ def top(session: Session, once: bool, seconds: float) -> int:
     if once:
         return _print_once(session)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise CommandError("this is no terminal", USAGE, hint="add --once")
+        raise CommandError("this is not a terminal", USAGE, hint="add --once")
     return run_async(session, lambda: _live(session, seconds))
 
 

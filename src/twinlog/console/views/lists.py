@@ -32,7 +32,7 @@ def milliseconds(moment: str) -> int:
     try:
         time = datetime.fromisoformat(moment)
     except ValueError as error:
-        raise BadParameters(f"{moment!r} is no time: 2026-01-31T12:00 for example") from error
+        raise BadParameters(f"{moment!r} is not a time: 2026-01-31T12:00 for example") from error
     return max(0, round(1000 * (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()))
 
 

@@ -125,7 +125,7 @@ async def configuration(context: Context, params: ConfigParams) -> Configuration
 def _check_address(address: str, known: list[str]) -> None:
     """Only brokers of this cluster are asked, whatever somebody types."""
     if address not in known:
-        raise Refused(f"{address} is no broker of this cluster", 404)
+        raise Refused(f"{address} is not a broker of this cluster", 404)
 
 
 def config_row(key: str, value: str, origins: Mapping[str, str] | None = None) -> ConfigRow:

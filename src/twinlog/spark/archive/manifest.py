@@ -142,7 +142,7 @@ class Manifest:
     def require(self) -> Manifest:
         """Return itself, or raise NotFoundError when there is no archive."""
         if not self.exists():
-            raise NotFoundError("ARCHIVE_NOT_FOUND", f"{self.root} is no archive (no _manifest)")
+            raise NotFoundError("ARCHIVE_NOT_FOUND", f"no archive in {self.root} (no _manifest)")
         return self
 
     def _names(self) -> tuple[str | None, list[str]]:

@@ -329,7 +329,8 @@ class StoreView:
             inner = self.root / "store"
             hint = f"; {inner} has one" if (inner / "commitlog").is_dir() else ""
             raise NotFoundError(
-                "STORE_NOT_FOUND", f"{self.root} is no store: it has no directory commitlog{hint}"
+                "STORE_NOT_FOUND",
+                f"{self.root} is not a store: it has no commitlog{hint}",
             )
         try:
             self.log = LogView(self.root / "commitlog")
