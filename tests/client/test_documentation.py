@@ -18,8 +18,10 @@ import twinlog.client
 from twinlog.admin import Admin, topics
 from twinlog.client import MessageQueue, blocking, errors
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "CLIENT.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "CLIENT.md"
+PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PROGRAMS = PROGRAM.findall(PAGE.read_text())
 
 
 # What each program leaves in which topic, told by its first topic; and what it prints. None: it
@@ -154,17 +156,30 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
             assert f"| `{name}` | {found.outcome} | {retriable} | {first} |" in text
 
 
+# What the short pieces of docs/SPARK.md take for granted.
+SPARK_NAMES = """\
+from pyspark.sql import DataFrame, SparkSession
+frame: DataFrame
+stream: DataFrame
+spark: SparkSession
+"""
+
+
 def test_every_program_is_typed(tmp_path: Path) -> None:
-    """What a user copies passes the strictest check that users run."""
-    for number, program in enumerate(PROGRAMS):
-        (tmp_path / f"sample_{number}.py").write_text(program)
+    """What a user copies, from whichever page, passes the strictest check that users run."""
+    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    programs = [program for page in pages for program in PROGRAM.findall(page.read_text())]
+    assert len(programs) > len(PROGRAMS) + 5
+    for number, program in enumerate(programs):
+        names = "" if "SparkSession" in program else SPARK_NAMES
+        (tmp_path / f"sample_{number}.py").write_text(names + program)
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\nstrict = true\n")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir",
          str(tmp_path / "cache"), *map(str, sorted(tmp_path.glob("sample_*.py")))],
-        capture_output=True, text=True, timeout=300, cwd=PAGE.parents[1],
-        env={**os.environ, "MYPYPATH": str(PAGE.parents[1] / "src")},
+        capture_output=True, text=True, timeout=300, cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
 

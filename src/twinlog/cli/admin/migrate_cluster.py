@@ -66,7 +66,7 @@ async def _look(source: Admin, target: Admin, move: Relocation) -> Report:
     if move.obstacles:
         obstacles = [{"obstacle": text} for text in move.obstacles]
         table = Table([Column("obstacle")], obstacles, "obstacles")
-        return Report([table], sentence="to be mended first", is_healthy=False)
+        return Report([table], sentence="fix the obstacles first", is_healthy=False)
     found = await relocation.lags(source, target, move)
     rows = [
         {

@@ -192,7 +192,7 @@ class Healer:
         queue.forget_minimum()
         self.healed_entries += 1
         _LOG.warning(
-            "queue entry mended topic=%s queue=%d number=%d was=%s is=%s",
+            "queue entry repaired topic=%s queue=%d number=%d was=%s is=%s",
             queue.topic, queue.queue_id, number, now, wanted,
         )  # fmt: skip
         self.on_event("queue-healed", topic=queue.topic, queueId=queue.queue_id, number=number)
