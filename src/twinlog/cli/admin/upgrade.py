@@ -25,7 +25,7 @@ _STEP_SECONDS = 0.3
 @click.command("upgrade-check", epilog="Example: twinlog cluster upgrade-check")
 @cluster_options
 def upgrade_check(session: Session) -> int:
-    """Say whether an upgrade may begin, in which order, and what to fix first. Exit code 0 or 10."""
+    """Say whether an upgrade may begin, in which order, and what to fix first. Exit 0 or 10."""
     return run(session, check_report)
 
 
