@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from support.command_line import LocalTwins, process
+from support.ha_load import ha_status
 from support.processes import wait_until
 
 
@@ -56,6 +57,29 @@ def test_ha_status_shows_what_is_left(dead: LocalTwins) -> None:
     assert replica["master_seen_ms"] > 1_600_000_000_000
     assert "left alone, 0 bytes known missing" in replica["state"]
     assert data["findings"][0]["code"] == "no_master"
+
+
+def test_when_the_master_was_seen_stays_when_it_was(dead: LocalTwins) -> None:
+    """The slave dials again and again; that is not the master."""
+
+    def seen_ms() -> int:
+        (replica,) = dead.twinlog("ha", "status", "-o", "json").json["replicas"]
+        return int(replica["master_seen_ms"])
+
+    def tried_ms() -> int:
+        link = ha_status(dead.address("broker-a-1"))["haClientRuntimeInfo"]["twinlog"]
+        return int(link["lastDisconnectMs"])
+
+    first, tried = seen_ms(), tried_ms()
+    wait_until(lambda: tried_ms() != tried, "the slave has dialled once more")
+    assert seen_ms() == first
+
+
+def test_the_slave_says_of_itself_that_it_is_alone(dead: LocalTwins) -> None:
+    health = dead.own_health("broker-a-1")
+    assert (health["ready"], health["healthy"]) == (True, False), "it serves reads"
+    assert [finding["code"] for finding in health["findings"]] == ["slave_not_linked"]
+    assert "has no connection to its master" in health["findings"][0]["text"]
 
 
 @pytest.mark.parametrize(

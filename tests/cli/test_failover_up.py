@@ -46,8 +46,13 @@ def test_the_master_is_killed_and_the_group_heals_itself(pair: LocalTwins) -> No
     degraded = pair.twinlog("ha", "status")
     assert degraded.code == UNHEALTHY
     assert "is DEGRADED: 1 copy since" in degraded.out
+    own = pair.own_health("namesrv")  # The controller is inside.
+    assert (own["ready"], own["healthy"]) == (True, False)
+    assert [finding["code"] for finding in own["findings"]] == ["controller"]
+    assert own["findings"][0]["text"].startswith("DEGRADED: replica ")
     pair.start(old)
     wait_until(lambda: pair.twinlog("ha", "status").code == 0, "it has rejoined by itself")
+    assert pair.own_health("namesrv")["healthy"]
     assert master(pair) != old
     bodies = pair.twinlog("topic", "consume", "orders", "--body", "-e").ok().out
     assert "before" in bodies

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from support.command_line import process
 from support.console import bearer, running_console
 from support.failover_group import Group, running_group
 from support.processes import Process, free_port, wait_until
@@ -96,6 +97,9 @@ def test_a_silent_controller_is_said_and_takes_nothing_from_the_page(
         assert refused.status_code == 503, refused.text
         assert group.controller.address in refused.json()["error"]
         assert time.monotonic() - started < 30
+        doctor = process("doctor", "-n", group.namesrv.address)
+        assert f"controller {group.controller.address} does not answer" in doctor.out
+        assert "its clock differs" not in doctor.out, "waiting for one is not another's clock"
     wait_until(
         lambda: not http.get("/api/replication").json()["controller_error"], "it answers again",
         deadline_s=60,

@@ -109,6 +109,26 @@ def test_an_idle_pair_stays_in_sync(cluster: Cluster) -> None:
     assert cluster("ha", "status").code == 0
 
 
+def test_a_stopped_slave_of_an_idle_pair_is_not_in_sync(cluster: Cluster) -> None:
+    """Nothing waits for it, and it does not report as it should; its connection is open."""
+    master, slave = cluster.pair()
+    assert send_once(master.address, b"the last").code == SEND_OK
+    os.kill(slave.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: not replicas(master)[0]["inSync"], "its silence is noticed")
+        (replica,) = replicas(master)
+        assert replica["diff"] == 0
+        assert "has said nothing for" in replica["twinlog"]["reason"]
+        for command in (("ha", "status"), ("cluster", "health"), ("doctor",), ("top", "--once")):
+            found = cluster(*command)
+            assert found.code == 10, found.out
+            assert "has said nothing for" in found.out
+        assert cluster("check").code == 2
+    finally:
+        os.kill(slave.pid, signal.SIGCONT)
+    cluster("cluster", "health", "--wait", "60s", "--brokers", "2").ok()
+
+
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n"])
 def test_a_look_at_the_port_is_no_slave_that_left(cluster: Cluster, words: bytes) -> None:
     master = cluster.broker("master")

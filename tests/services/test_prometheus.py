@@ -112,7 +112,7 @@ def test_a_minute_of_scrapes_and_the_names_of_the_exporter(world: World) -> None
         (row,) = prometheus.query(name)
         assert row["metric"]["broker"] == "broker-a"
     rules = yaml.safe_load((world.directory / "prom" / "twinlog.rules.yml").read_text())
-    assert len(rules["groups"][0]["rules"]) == 12, "ten of a pair, two of a group's master"
+    assert len(rules["groups"][0]["rules"]) == 13, "ten of a pair, three of a group"
     assert prometheus.firing() == set()
     groups = json.loads(get(prometheus.address, "/api/v1/rules"))["data"]["groups"]
     problems = [rule["lastError"] for g in groups for rule in g["rules"] if rule.get("lastError")]

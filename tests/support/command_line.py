@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 TWINLOG = Path(sys.executable).parent / "twinlog"
@@ -138,6 +140,15 @@ class LocalTwins:
             return psutil.Process(self.pid(name)).status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
+
+    def own_health(self, name: str) -> dict[str, Any]:
+        """What a process says of itself at its HTTP port."""
+        (file,) = (self.directory / name).glob("*.conf")
+        found = re.search(r"metricsPromExporterPort=(\d+)", file.read_text())
+        assert found is not None
+        url = f"http://127.0.0.1:{found[1]}/health/ready"
+        health: dict[str, Any] = httpx.get(url, timeout=30).json()
+        return health
 
     def kill(self, name: str) -> None:
         os.kill(self.pid(name), signal.SIGKILL)

@@ -71,7 +71,9 @@ class RemainingReplica(Struct, frozen=True):
     """Where its master's log ended when it last heard of it."""
     master_seen_ms: int = 0
     state: str = ""
+    link_reason: str = ""
     damage: str = ""
+    is_controlled: bool = False
     error: str = ""
 
 
@@ -257,7 +259,8 @@ def _slave_facts(status: GroupHAStatus) -> GroupFacts:
     slaves = tuple(
         SlaveFacts(
             replica.address,
-            is_linked=replica.state == "TRANSFER",
+            is_linked=replica.state in ("TRANSFER", ""),  # Apache's slaves do not say.
+            link_reason=replica.link_reason,
             damage=replica.damage,
             metadata_problems=problems.get(replica.address, ()),
         )
@@ -266,7 +269,8 @@ def _slave_facts(status: GroupHAStatus) -> GroupFacts:
     )
     seen_ms = max((replica.master_seen_ms for replica in status.remaining), default=0)
     seen = time_text(seen_ms) if seen_ms and status.is_master_lost else ""
-    return replace(status.facts, slaves=slaves, last_seen=seen)
+    is_controlled = any(replica.is_controlled for replica in status.remaining)
+    return replace(status.facts, slaves=slaves, last_seen=seen, is_controlled=is_controlled)
 
 
 def parse_remaining(data: Mapping[str, Any], broker_id: int, address: str) -> RemainingReplica:
@@ -274,16 +278,18 @@ def parse_remaining(data: Mapping[str, Any], broker_id: int, address: str) -> Re
     own = data.get("twinlog") or {}
     client = data.get("haClientRuntimeInfo") or {}
     link = client.get("twinlog") or {}
-    times = (client.get("lastReadTimestamp"), link.get("lastDisconnectMs"))
     return RemainingReplica(
         broker_id=broker_id,
         address=address,
         max_offset=number_of(client.get("maxOffset", 0)),
         confirmed_offset=_known_offset(own.get("knownConfirmedOffset")),
         master_end=_known_offset(link.get("knownMasterEnd")),
-        master_seen_ms=max(number_of(time or 0) for time in times),
+        # Not when a connection ended: a stopped process accepts them and says nothing.
+        master_seen_ms=number_of(client.get("lastReadTimestamp") or 0),
         state=str(link.get("state", "")),
+        link_reason=str(link.get("lastDisconnectReason", "") or ""),
         damage=str(link.get("damage", "") or ""),
+        is_controlled=bool(own.get("isControlled")),
     )
 
 

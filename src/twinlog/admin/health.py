@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from twinlog.admin.brokers import BrokerSummary, list_brokers, name_server_config
 from twinlog.admin.client import Admin, Gathered
 from twinlog.admin.failover import Controllers, find_controllers, leader
-from twinlog.admin.failover_status import controlled_group
 from twinlog.admin.ha import GroupHAStatus, apache_server, ha_status, lost_group
 from twinlog.client.errors import ClientError
+from twinlog.controller.group_status import controlled_group
 from twinlog.observe.health import Facts, Health, ServerFacts, judge
 from twinlog.remoting.bodies.controller import GroupFacts
 

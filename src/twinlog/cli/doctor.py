@@ -195,7 +195,7 @@ async def check_broker(
             "clients on other machines cannot reach it: set bindAddress and brokerIP1",
         )  # fmt: skip
     check_server(findings, server)
-    check_clock(findings, name, entry.runtime)
+    await check_clock(findings, admin, name, entry.address)
     await check_ports(findings, admin, name, entry)
 
 
@@ -211,14 +211,26 @@ def check_server(findings: Findings, server: ServerFacts) -> None:
         findings.add(OK, "broker", f"{server.name} works; its fullest disk is used to {used:.0%}")
 
 
-def check_clock(findings: Findings, name: str, runtime: Any) -> None:
-    """A broker says when it started and how long it runs: together its own time, to a second."""
+async def check_clock(findings: Findings, admin: Admin, name: str, address: str) -> None:
+    """A broker says when it started and how long it runs: together its own time, to a second.
+
+    It is asked now: since the cluster was asked, some server may have been waited for.
+    """
+    from twinlog.admin.brokers import broker_runtime
+    from twinlog.client.errors import ClientError
+
+    asked_ms = now_ms()
+    try:
+        runtime = await broker_runtime(admin, address)
+    except ClientError:
+        return  # It answered a moment ago, and says nothing about its clock now.
+    here_ms = (asked_ms + now_ms()) // 2
     match = _RUNTIME.match(str(runtime.get("runtime", "")))
     if match is None or not runtime.get("bootTimestamp"):
         return
     days, hours, minutes, seconds = map(int, match.groups())
     uptime = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    difference = int(runtime["bootTimestamp"]) + uptime * 1000 - now_ms()
+    difference = int(runtime["bootTimestamp"]) + uptime * 1000 - here_ms
     text = f"{name}: its clock differs by {abs(difference) / 1000:.1f} s"
     if abs(difference) > CLOCK_DIFFERENCE_MS_MAX:
         findings.add(

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from twinlog.admin.failover_status import ControlledGroup
 from twinlog.admin.ha import ReplicaState
 from twinlog.admin.replicas import ReplicaFacts, slave_of
+from twinlog.controller.group_status import ControlledGroup
 from twinlog.remoting.bodies.controller import GroupFacts
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.runtime.event_journal import event_time

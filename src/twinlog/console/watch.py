@@ -13,7 +13,6 @@ from typing import Any
 from twinlog.admin import failover
 from twinlog.admin.client import ClusterInfo
 from twinlog.admin.events import cluster_events
-from twinlog.admin.failover_status import ControlledGroup, controlled_group
 from twinlog.admin.replicas import ReplicaFacts, all_replicas
 from twinlog.client.errors import ClientError
 from twinlog.console.directory import ANSWER_MS, ConsoleAdmin
@@ -30,6 +29,7 @@ from twinlog.console.replication import (
     with_controller,
 )
 from twinlog.console.versions import version_of
+from twinlog.controller.group_status import ControlledGroup, controlled_group
 from twinlog.remoting.bodies.controller import GroupFacts
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.tasks import TaskOwner

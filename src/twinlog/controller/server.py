@@ -24,12 +24,14 @@ from twinlog.controller import events
 from twinlog.controller.core import Controller, Event
 from twinlog.controller.etcd_store import EtcdRecordStore
 from twinlog.controller.events import Effect, Timing
+from twinlog.controller.facts import group_facts
 from twinlog.controller.file_store import FileRecordStore
+from twinlog.controller.group_status import problem_of
 from twinlog.controller.metrics import ControllerMetrics, FailoverCounts
 from twinlog.controller.processor import ControllerProcessor, connection_number
 from twinlog.controller.record import GroupRecord
 from twinlog.controller.store import Leader, RecordStore, RecordStoreError, StoreOutcome
-from twinlog.observe.health import Facts, ServerFacts
+from twinlog.observe.health import DecidedFacts, Facts, ServerFacts
 from twinlog.observe.observer import Observed
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl import RELOAD_INTERVAL_MS
@@ -222,13 +224,22 @@ class ControllerServer:
     def observed(self) -> Observed:
         """For whoever makes this controller visible."""
         return Observed(
-            facts=lambda: Facts(servers=(self._facts(),)),
+            facts=lambda: Facts(servers=(self._facts(),), decided=self.decided()),
             metrics=ControllerMetrics(self),
             labels=lambda: {"node_type": "controller", "node_id": self.known_address},
             connections=lambda: {
                 "service": 0 if self._remoting is None else len(self._remoting.connections)
             },
             refusal_labels=refusal_labels,
+        )
+
+    def decided(self) -> tuple[DecidedFacts, ...]:
+        """Its groups and what is wrong with them, while it is the one that decides."""
+        groups = () if self.core is None else self.core.groups.values()
+        now_ms = self.now_ms
+        return tuple(
+            DecidedFacts(group.record.group, problem_of(group_facts(group, now_ms)))
+            for group in groups
         )
 
     def _facts(self) -> ServerFacts:

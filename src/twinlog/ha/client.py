@@ -102,6 +102,7 @@ class HAClient:
         self._failure: BaseException | None = None
         self._since_ms = clock.now_ms()
         self._disconnect_ms = 0
+        self._heard_ms = 0
         self._disconnect_reason = ""
         self._is_stopping = False
         self.connect_count = 0
@@ -239,7 +240,7 @@ class HAClient:
             reported_offset=link.reported_offset if link else -1,
             bytes_per_second=link.flow.rate(now_ms) if link else 0,
             since_ms=link.since_ms if link else self._since_ms,
-            last_read_ms=link.last_read_ms if link else 0,
+            last_read_ms=max(self._heard_ms, link.last_read_ms if link else 0),
             last_write_ms=link.last_write_ms if link else 0,
             connect_count=self.connect_count,
             last_disconnect_reason=self._disconnect_reason,
@@ -258,6 +259,7 @@ class HAClient:
         _LOG.info("HA connected to master %s, log end %d", address, self._log.max_offset)
         await link.closed.wait()
         self._note_marks(link)
+        self._heard_ms = max(self._heard_ms, link.last_read_ms)
         self.link = None
         self._disconnected(address, link.core.reason)
         self._on_link()

@@ -70,8 +70,16 @@ def _replica(
     now_ms = clock.monotonic_ms()
     ack = ack_of(service, connection)
     lag_bytes = max(0, log.max_offset - core.ack_offset) if ack else log.max_offset
-    silent_ms = now_ms - ack.moved_ms if ack else 0
-    why = why_not_in_sync(lag_bytes, silent_ms, service.settings.sync_limits) if ack else ""
+    ack_age_ms = now_ms - ack.acked_ms if ack else 0
+    why = ""
+    if ack:
+        why = why_not_in_sync(
+            lag_bytes,
+            now_ms - ack.moved_ms,
+            service.settings.sync_limits,
+            unheard_ms=ack_age_ms,
+            report_ms=core.report_ms,
+        )
     return ReplicaStatus(
         address=connection.address,
         state=core.state.name,
@@ -84,7 +92,7 @@ def _replica(
         is_in_sync=ack is not None and not why,
         reason=core.reason or why,
         is_slave=ack is not None,
-        ack_age_ms=now_ms - ack.acked_ms if ack else 0,
+        ack_age_ms=ack_age_ms,
         dialect="twin" if connection.is_twin else "classic",
         received_offset=core.received_offset,
         durable_offset=core.durable_offset,

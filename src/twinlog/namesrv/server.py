@@ -152,7 +152,8 @@ class Namesrv:
         server = ServerFacts(
             kind="name server", name=self.address, address=self.address, unsaved=unsaved
         )
-        return Facts(servers=(server,))
+        decided = () if self.controller is None else self.controller.decided()
+        return Facts(servers=(server,), decided=decided)
 
     async def stop(self) -> None:
         if self.controller is not None:

@@ -14,6 +14,8 @@ from msgspec import Struct
 
 SILENT_MS_MAX = 1_500
 """A slave that acknowledges nothing for this time while bytes wait for it is not in sync."""
+UNHEARD_MS = 2_000
+"""Beyond two reports that a slave owes: by then a busy machine is no excuse."""
 LOOP_LAG_MS_MAX = 500
 
 
@@ -41,6 +43,7 @@ class Code(StrEnum):
     SLAVE_NOT_IN_SYNC = "slave_not_in_sync"
     SLAVE_REFUSED = "slave_refused"
     SLAVE_STOPPED = "slave_stopped"
+    SLAVE_NOT_LINKED = "slave_not_linked"
     NOT_REPLICATED = "not_replicated"
     METADATA_NOT_TAKEN = "metadata_not_taken"
     LOG_INCOMPLETE = "log_incomplete"
@@ -107,16 +110,21 @@ def sync_limits(fall_behind_max: int, not_catchup_ms: int) -> SyncLimits:
     return SyncLimits(fall_behind_max, min(SILENT_MS_MAX, not_catchup_ms))
 
 
-def why_not_in_sync(lag_bytes: int, silent_ms: int, limits: SyncLimits) -> str:
+def why_not_in_sync(
+    lag_bytes: int, silent_ms: int, limits: SyncLimits, *, unheard_ms: int = 0, report_ms: int = 0
+) -> str:
     """Empty when a connected slave is in sync.
 
     `silent_ms` is how long it has acknowledged nothing although there was something to acknowledge:
-    a connection that is open says nothing, a stopped process keeps its connections.
+    a connection that is open says nothing, a stopped process keeps its connections. A slave that
+    has everything still reports every `report_ms`; `unheard_ms` is how long it has not.
     """
     if lag_bytes > 0 and silent_ms >= limits.silent_ms_max:
         return f"has acknowledged nothing for {silent_ms} ms while {lag_bytes} bytes are waiting"
     if lag_bytes >= limits.lag_bytes_max:
         return f"is {lag_bytes} bytes behind, the limit is {limits.lag_bytes_max}"
+    if report_ms and unheard_ms >= 2 * report_ms + UNHEARD_MS:
+        return f"has said nothing for {unheard_ms} ms, although it reports every {report_ms} ms"
     return ""
 
 
@@ -136,6 +144,8 @@ class SlaveFacts(Struct, frozen=True):
 
     address: str
     is_linked: bool = True
+    link_reason: str = ""
+    """Why its last connection to the master ended, or was not made."""
     damage: str = ""
     """Why it does not go on although its master is there."""
     metadata_problems: tuple[str, ...] = ()
@@ -168,8 +178,17 @@ class GroupFacts(Struct, frozen=True, kw_only=True):
     incomplete: str = ""
     last_seen: str = ""
     """For people: when a lost master was last seen."""
+    is_controlled: bool = False
+    """Whether a controller says who its master is."""
     decided: str = ""
     """What is wrong with it for its controller; empty without one."""
+
+
+class DecidedFacts(Struct, frozen=True):
+    """A group as its controller sees it; `problem` is empty when nothing is wrong."""
+
+    name: str
+    problem: str
 
 
 class DiskFacts(Struct, frozen=True):
@@ -201,6 +220,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     servers: tuple[ServerFacts, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
+    decided: tuple[DecidedFacts, ...] = ()
+    """Of a controller that judges itself."""
     brokers_min: int = 0
 
 
@@ -216,6 +237,7 @@ def judge(facts: Facts) -> Health:
         found += _server(server)
     for group in facts.groups:
         found += _group(group)
+    found += [_decided(group.name, group.problem) for group in facts.decided if group.problem]
     found.sort(key=lambda finding: _ORDER[finding.level])
     return Health(tuple(found))
 
@@ -340,8 +362,12 @@ def _group(group: GroupFacts) -> Iterator[Finding]:
     else:
         yield from _replication(group)
     if group.decided:
-        yield Finding(Level.PROBLEM, Code.CONTROLLER, group.name, group.decided, _CONTROLLER_ACTS)
+        yield _decided(group.name, group.decided)
     yield from _slaves(group)
+
+
+def _decided(name: str, problem: str) -> Finding:
+    return Finding(Level.PROBLEM, Code.CONTROLLER, name, problem, _CONTROLLER_ACTS)
 
 
 def _rival(group: GroupFacts, facts: RivalFacts) -> Finding:
@@ -371,6 +397,8 @@ def _no_master(group: GroupFacts) -> Finding:
 def _after_master_loss(group: GroupFacts) -> str:
     if group.decided:
         return _CONTROLLER_ACTS
+    if group.is_controlled:
+        return "start the controller: it elects one of the replicas that are left"
     promote = f"twinlog ha promote {group.name} --dry-run"
     return f"start the master again; if it is lost for good: {promote}"
 
@@ -465,7 +493,23 @@ def _slaves(group: GroupFacts) -> Iterator[Finding]:
                 f"slave {slave.address} does not go on: {slave.damage}",
                 "see the log of the slave, and docs/PAIR.md",
             )
-        yield from _metadata(slave)
+        if group.master_address is None or group.master_error:
+            continue  # What else is wrong with a slave follows from that.
+        if slave.is_linked:
+            yield from _metadata(slave)
+        elif not slave.damage:
+            yield _not_linked(slave)
+
+
+def _not_linked(slave: SlaveFacts) -> Finding:
+    why = f": {slave.link_reason}" if slave.link_reason else ""
+    return Finding(
+        Level.PROBLEM,
+        Code.SLAVE_NOT_LINKED,
+        slave.address,
+        f"slave {slave.address} has no connection to its master{why}",
+        "look at the master, and at the slave's log",
+    )
 
 
 def _metadata(slave: SlaveFacts) -> Iterable[Finding]:

@@ -452,6 +452,22 @@ async def test_the_tables_of_a_twinlog_master_are_taken_again_now_and_then(tmp_p
     assert slave.master.asked.count(ORDER[1]) == 2
 
 
+async def test_a_problem_ends_with_the_next_round_also_of_the_same_process(tmp_path: Path) -> None:
+    """A master that hung for a while is the process it was, and nothing has changed meanwhile."""
+    slave = Slave(tmp_path, is_classic=False)
+    slave.is_twin = True
+    slave.master.answers[Code.TWINLOG_INFO] = facts()
+    assert await slave.sync.sync_all()
+    table = slave.master.answers[Code.GET_ALL_TOPIC_CONFIG]
+    for code in (Code.TWINLOG_INFO, Code.GET_ALL_TOPIC_CONFIG):
+        slave.master.answers[code] = RemotingError("no answer in time")
+    assert not await slave.sync.sync_all()
+    assert slave.sync.problems == {"topics": "no answer in time"}
+    slave.master.answers |= {Code.TWINLOG_INFO: facts(), Code.GET_ALL_TOPIC_CONFIG: table}
+    assert await slave.sync.sync_all()
+    assert slave.sync.problems == {}
+
+
 async def test_a_large_table_is_saved_beside_other_work(slave: Slave) -> None:
     """200,000 offsets: the loop turns between slices, and the disk is a thread's."""
     for n in range(50_000):

@@ -146,21 +146,27 @@ def every_finding() -> Iterator[Finding]:
     down = ServerFacts(kind="broker", name="a:1", address="h:2", error="no answer")
     slow = why_not_in_sync(10, 9_999, SyncLimits())
     far = why_not_in_sync(1 << 40, 0, SyncLimits())
+    unheard = why_not_in_sync(0, 0, SyncLimits(), unheard_ms=9_999, report_ms=400)
     slaves = (
+        ReplicaFacts("h:2", is_in_sync=False, reason=unheard),
         ReplicaFacts("h:3", is_in_sync=False, lag_bytes=10, reason=slow),
         ReplicaFacts("h:4", is_in_sync=False, lag_bytes=1 << 40, reason=far),
         ReplicaFacts("h:5", is_in_sync=False, lag_bytes=7),
         ReplicaFacts("h:6", is_slave=False, reason="diverged"),
     )
     ill = SlaveFacts("h:7", damage="a record is damaged", metadata_problems=("has old topics",))
+    old = SlaveFacts("h:7", metadata_problems=("has old topics",))
+    alone = SlaveFacts("h:7", is_linked=False)
+    refused = SlaveFacts("h:7", is_linked=False, link_reason="refused")
     groups = (
         GroupFacts(name="g", master_address="h:1", replicas=slaves, registered_slaves=5,
-                   slaves=(ill,), incomplete="ends at 7", rivals=(RivalFacts(0, "h:1", "h:8"),
-                                                                 RivalFacts(1, "h:3", "h:9"))),
+                   slaves=(ill, old, alone, refused), incomplete="ends at 7",
+                   rivals=(RivalFacts(0, "h:1", "h:8"), RivalFacts(1, "h:3", "h:9"))),
         GroupFacts(name="g", master_address="h:1", replicas=(ReplicaFacts("h:3"),),
                    registered_slaves=1, needed_slaves=2),
         GroupFacts(name="g", master_address="h:1", master_error="no answer"),
         GroupFacts(name="g", master_address=None),
+        GroupFacts(name="g", master_address=None, is_controlled=True),
         GroupFacts(name="g", master_address=None, registered_slaves=1, last_seen="at noon"),
         GroupFacts(name="g", master_address="h:1", departed_reason="connection lost"),
         GroupFacts(name="g", master_address="h:1", role="SYNC_MASTER"),

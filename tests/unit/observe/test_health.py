@@ -11,6 +11,7 @@ import pytest
 from twinlog.observe.health import (
     SILENT_MS_MAX,
     Code,
+    DecidedFacts,
     DiskFacts,
     Facts,
     GroupFacts,
@@ -89,6 +90,18 @@ GROUPS: list[tuple[GroupFacts, list[tuple[Level, Code]], str]] = [
      [(Level.PROBLEM, Code.SLAVE_STOPPED)], "slave h:2 does not go on: differs at 7"),
     (group(slaves=(SlaveFacts("h:2", metadata_problems=("does not take x",)),)),
      [(Level.PROBLEM, Code.METADATA_NOT_TAKEN)], "slave h:2 does not take x"),
+    (group(slaves=(SlaveFacts("h:2", is_linked=False, link_reason="refused"),)),
+     [(Level.PROBLEM, Code.SLAVE_NOT_LINKED)], "h:2 has no connection to its master: refused"),
+    (group(slaves=(SlaveFacts("h:2", is_linked=False, damage="differs at 7"),)),
+     [(Level.PROBLEM, Code.SLAVE_STOPPED)], ""),  # It does not dial any more.
+    (group(slaves=(SlaveFacts("h:2", is_linked=False, metadata_problems=("does not take x",)),)),
+     [(Level.PROBLEM, Code.SLAVE_NOT_LINKED)], ""),  # The tables come over the same way.
+    # Without a master nobody is linked and no table is taken: that is said once.
+    (group(master_address=None, replicas=(),
+           slaves=(SlaveFacts("h:2", is_linked=False, metadata_problems=("does not take x",)),)),
+     [(Level.PROBLEM, Code.NO_MASTER)], "1 slave(s) serve reads"),
+    (group(master_error="refused", replicas=(), slaves=(SlaveFacts("h:2", is_linked=False),)),
+     [(Level.PROBLEM, Code.MASTER_DOWN)], ""),
     (group(decided="DEGRADED: replica 3 is down"), [(Level.PROBLEM, Code.CONTROLLER)], "3 is down"),
 ]  # fmt: skip
 
@@ -151,6 +164,23 @@ def test_findings_of_parts_are_those_of_the_whole_and_the_worst_is_first() -> No
         assert health.level is (levels[0] if levels else Level.OK)
 
 
+def test_a_controller_says_what_is_wrong_with_its_groups() -> None:
+    decided = (DecidedFacts("a", ""), DecidedFacts("b", "DEGRADED: replica 3 is down"))
+    (finding,) = judge(Facts(decided=decided)).findings
+    assert (finding.code, finding.about) == (Code.CONTROLLER, "b")
+    assert finding.text == "DEGRADED: replica 3 is down"
+
+
+def test_what_to_do_without_a_master_depends_on_who_decides() -> None:
+    steps = {
+        judge_group(group(master_address=None, replicas=(), **changes)).findings[0].next_step
+        for changes in ({}, {"is_controlled": True}, {"is_controlled": True, "decided": "x"})
+    }
+    assert len(steps) == 3
+    assert sum("ha promote" in step for step in steps) == 1
+    assert sum(step.startswith("start the controller") for step in steps) == 1
+
+
 def test_too_few_brokers() -> None:
     facts = Facts(servers=(server(), ServerFacts(kind="name server", name="n")), brokers_min=2)
     health = judge(facts)
@@ -179,6 +209,18 @@ def test_warnings_are_no_problems() -> None:
 )
 def test_in_sync(lag: int, silent: int, expected: str) -> None:
     assert why_not_in_sync(lag, silent, SyncLimits(100)) == expected
+
+
+@pytest.mark.parametrize(
+    ("unheard", "report", "is_in_sync"),
+    [(10**9, 0, True), (5_999, 2_000, True), (6_000, 2_000, False), (2_800, 400, False)],
+)
+def test_one_that_has_everything_still_reports(unheard: int, report: int, is_in_sync: bool) -> None:
+    """A stopped slave of an idle pair: nothing is waiting for it, and it says nothing."""
+    why = why_not_in_sync(0, 0, SyncLimits(), unheard_ms=unheard, report_ms=report)
+    assert (why == "") is is_in_sync
+    if why:
+        assert why == f"has said nothing for {unheard} ms, although it reports every {report} ms"
 
 
 def test_the_shorter_time_counts() -> None:

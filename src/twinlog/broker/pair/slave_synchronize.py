@@ -113,7 +113,8 @@ class SlaveSynchronize:
         if master is None:
             return False
         run = await self._run_of(master) if self._is_twin() else None
-        if run is not None and run == self._base and self._spared < SPARED_MAX:
+        is_spared = run is not None and run == self._base and self._spared < SPARED_MAX
+        if is_spared and not self._problems:
             self._spared += 1
             self.last_success_ms = self._clock.now_ms()
             return True

@@ -35,6 +35,8 @@ class HAStatusProcessor:
         rivals: Callable[[], list[dict[str, object]]],
         store: MessageStore,
         server: Callable[[], ServerFacts],
+        *,
+        is_controlled: bool,
     ) -> None:
         self._ha = ha
         self._metadata = metadata
@@ -42,12 +44,14 @@ class HAStatusProcessor:
         self._rivals = rivals
         self._store = store
         self._server = server
+        self._is_controlled = is_controlled
 
     def status(self, connection: ServerConnection, request: Request) -> None:
         info = runtime_info(self._ha.status())
         info["twinlog"]["metadata"] = self._metadata()
         info["twinlog"]["failures"] = self._failures.status()
         info["twinlog"]["rivals"] = self._rivals()
+        info["twinlog"]["isControlled"] = self._is_controlled
         info["twinlog"]["marks"] = self._marks()
         info["twinlog"]["server"] = msgspec.to_builtins(self._server())
         connection.reply(request, body=fastjson.dumps(info))
@@ -72,6 +76,7 @@ def status_rows(broker: Broker) -> list[Row[Any]]:
         broker.registration.rivals,
         broker.store,
         broker.facts.server,
+        is_controlled=broker.config.enable_controller_mode,
     ).status
     code, events = RequestCode, broker.watch.answer
     return [

@@ -79,6 +79,7 @@ class BrokerFacts:
                 master_address=status.client.master_address if status.client else None,
                 replicas=(ReplicaFacts(self._broker.address),),
                 slaves=(self._slave(status),),
+                is_controlled=config.enable_controller_mode,
             )
         left = [departed.reason for departed in status.departed if departed.was_slave]
         return GroupFacts(
@@ -106,6 +107,7 @@ class BrokerFacts:
         return SlaveFacts(
             self._broker.address,
             is_linked=client is not None and client.state == "TRANSFER",
+            link_reason=client.last_disconnect_reason if client is not None else "",
             damage=client.damage if client is not None else "",
             metadata_problems=problems,
         )

@@ -65,7 +65,7 @@ def status(session: Session, controller: str | None) -> int:
 async def _status(admin: Admin, given: str | None) -> Report:
     from twinlog.admin import failover
     from twinlog.admin.client import gather
-    from twinlog.admin.failover_status import controlled_group
+    from twinlog.controller.group_status import controlled_group
 
     addresses = await failover.find_controllers(admin, given)
     if not addresses:

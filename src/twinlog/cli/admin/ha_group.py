@@ -15,7 +15,7 @@ from twinlog.cli.output import Column, Report, Table, show_bytes, show_seconds, 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
     from twinlog.admin.failover import Controllers, Master
-    from twinlog.admin.failover_status import ControlledGroup
+    from twinlog.controller.group_status import ControlledGroup
     from twinlog.remoting.bodies.controller import GroupFacts
 
 T = TypeVar("T")
@@ -50,8 +50,8 @@ async def controlled_report(
 ) -> tuple[Report | None, set[str]]:
     """The groups that a controller decides about, and their names; None without a controller."""
     from twinlog.admin import failover
-    from twinlog.admin.failover_status import controlled_group
     from twinlog.client.errors import ClientError
+    from twinlog.controller.group_status import controlled_group
 
     addresses = await failover.find_controllers(admin, given)
     if not addresses:
@@ -104,7 +104,7 @@ def _report(groups: list[ControlledGroup]) -> Report:
 
 def sentence_of(group: ControlledGroup) -> str:
     """`broker-a is DEGRADED: 1 copy since 12:01:07 (minInSyncReplicas 1); replica 1 is down`."""
-    from twinlog.admin.failover_status import GroupState
+    from twinlog.controller.group_status import GroupState
 
     copies = "1 copy" if group.copies == 1 else f"{group.copies} copies"
     if group.state is GroupState.HEALTHY:

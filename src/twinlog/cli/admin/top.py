@@ -155,7 +155,9 @@ def as_json(view: TopView) -> str:
 
 def screen(view: TopView, width: int, height: int, clock: str, *, color: bool = False) -> list[str]:
     """At most `height` lines of at most `width` columns."""
-    lines = [_paint(cut(f"twinlog top  {clock}  {len(view.brokers)} brokers  q quits", width),
+    count = len(view.brokers)
+    brokers = "1 broker" if count == 1 else f"{count} brokers"
+    lines = [_paint(cut(f"twinlog top  {clock}  {brokers}  q quits", width),
                     _BOLD, color)]  # fmt: skip
     lines.append(_paint(cut(view.health.sentence("the cluster"), width),
                         _GREEN if view.health.is_healthy else _RED, color))  # fmt: skip

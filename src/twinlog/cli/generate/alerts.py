@@ -1,4 +1,4 @@
-"""`twinlog generate alert-rules`: the ten ways in which a pair becomes unsafe, as alerts, and two
+"""`twinlog generate alert-rules`: the ten ways in which a pair becomes unsafe, as alerts, and three
 of groups with a controller.
 
 A counter that appears with its first event is 1 from the start, which `increase` does not see; so
@@ -87,6 +87,11 @@ ALERTS = (
         "TwinlogGroupWithoutMaster", "twinlog_group_has_master == 0", CRITICAL,
         "The controller hears no master of group {{ $labels.broker_name }}, and has elected none.",
         "twinlog ha status says what the election waits for; see docs/FAILOVER.md.",
+    ),
+    Alert(
+        "TwinlogGroupDegraded", 'twinlog_health_finding{code="controller"} == 1', WARNING,
+        f"The controller at {_PLACE} finds a group without all its replicas.",
+        "twinlog ha status names the replica and the reason; see docs/FAILOVER.md.",
     ),
     Alert(
         "TwinlogMasterChanged", "changes(twinlog_group_epoch[WINDOW]) > 0", WARNING,

@@ -50,7 +50,7 @@ class TwinIdentity:
             store_id=self.store_id,
             segment_size=segment_size,
             secret=self.secret,
-            heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
+            heartbeat_interval_ms=wire.twin_heartbeat_ms(settings.send_heartbeat_interval_ms),
             housekeeping_interval_ms=settings.housekeeping_interval_ms,
         )
         if group is None:
@@ -78,6 +78,7 @@ class TwinIdentity:
             wants_last_file_only=self.wants_last_file_only,
             confirmed=self.confirmed_in(log),
             is_in_doubt=self.mark.is_in_doubt,
+            report_ms=wire.twin_heartbeat_ms(settings.send_heartbeat_interval_ms),
         )
         if group is not None:
             hello = msgspec.structs.replace(
@@ -93,7 +94,7 @@ class TwinIdentity:
             hello=hello,
             secret=self.secret,
             reseed=self.reseed,
-            heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
+            heartbeat_interval_ms=hello.report_ms,
             housekeeping_interval_ms=settings.housekeeping_interval_ms,
         )
 

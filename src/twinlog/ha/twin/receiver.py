@@ -224,7 +224,7 @@ class TwinReceiver:
         """Other intervals, from now on."""
         self.facts = replace(
             self.facts,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            heartbeat_interval_ms=wire.twin_heartbeat_ms(settings.heartbeat_interval_ms),
             housekeeping_interval_ms=settings.housekeeping_interval_ms,
         )
 

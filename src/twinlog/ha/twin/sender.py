@@ -202,7 +202,7 @@ class TwinSender:
         """Other intervals, from now on."""
         self.facts = replace(
             self.facts,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            heartbeat_interval_ms=wire.twin_heartbeat_ms(settings.heartbeat_interval_ms),
             housekeeping_interval_ms=settings.housekeeping_interval_ms,
         )
 
@@ -391,6 +391,12 @@ class TwinSender:
     @property
     def is_durable(self) -> bool:
         return self.hello is not None and self.hello.is_durable
+
+    @property
+    def report_ms(self) -> int:
+        """How often the slave reports at least, as it said."""
+        said_ms = self.facts.heartbeat_interval_ms if self.hello is None else self.hello.report_ms
+        return min(said_ms, self.facts.housekeeping_interval_ms)
 
     @property
     def ack_offset(self) -> int:

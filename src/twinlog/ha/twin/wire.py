@@ -42,6 +42,7 @@ VERSION = 3
 VERSION_MIN = 1
 VERSION_FETCH = 2
 VERSION_GROUP = 3
+HEARTBEAT_MS_MAX = 2_000
 BODY_SIZE_MAX = 1024 * 1024  # One large read, one large write: `cp` speed with little memory.
 DATA_PREFIX = struct.Struct(">qqI")
 PAYLOAD_SIZE_MAX = BODY_SIZE_MAX + DATA_PREFIX.size
@@ -107,6 +108,11 @@ class EpochEntry(msgspec.Struct, frozen=True):
     is_clean: bool = True
 
 
+def twin_heartbeat_ms(configured_ms: int) -> int:
+    """Between two twinlogs at most two seconds: one that hangs is noticed although nobody sends."""
+    return min(configured_ms, HEARTBEAT_MS_MAX)
+
+
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """What a slave says first."""
 
@@ -130,6 +136,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0  # the newest that it knows; 0 in a fixed pair
     incarnation: str = ""  # drawn when its process started
     is_learner: bool = False
+    report_ms: int = 5_000  # how long it may say nothing; RocketMQ's, of one that does not say
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):

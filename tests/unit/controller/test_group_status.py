@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twinlog.admin.failover_status import GroupState, controlled_group
+from twinlog.controller.group_status import GroupState, controlled_group
 from twinlog.remoting.bodies.controller import GroupFacts, ReplicaFacts
 
 

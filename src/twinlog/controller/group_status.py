@@ -120,6 +120,11 @@ def controlled_group(
     )
 
 
+def problem_of(facts: GroupFacts) -> str:
+    """What is wrong with a group for its controller; empty when nothing is."""
+    return controlled_group(facts, ()).problem
+
+
 def _find(facts: GroupFacts, broker_id: int | None) -> ReplicaFacts | None:
     return next((r for r in facts.replicas if r.broker_id == broker_id), None)
 
