@@ -333,7 +333,11 @@ def test_a_phone_has_a_menu_and_no_sideways_scroll(
     pair: ConsolePair, visit: Visit, orders: str, axe: str
 ) -> None:
     page = visit(viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
-    for path, name in PAGES_SHOWN:
+    http, longest = pair.script(), "N" * 127
+    http.post("/api/topics", json={"topic": longest}).raise_for_status()
+    http.post("/api/groups", json={"group": longest[:120]}).raise_for_status()
+    long_names = ((f"/topics/{longest}", "long-topic"), (f"/groups/{longest[:120]}", "long-group"))
+    for path, name in (*PAGES_SHOWN, *long_names):
         page.goto(pair.url + path)
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{path} is {wide} pixels too wide"

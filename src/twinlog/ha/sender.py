@@ -173,11 +173,6 @@ class HASender:
         return -1
 
     @property
-    def report_ms(self) -> int:
-        """How often a slave reports at least, if it has the same interval."""
-        return self.settings.heartbeat_interval_ms
-
-    @property
     def is_durable(self) -> bool:
         return False
 

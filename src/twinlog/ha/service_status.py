@@ -78,7 +78,7 @@ def _replica(
             now_ms - ack.moved_ms,
             service.settings.sync_limits,
             unheard_ms=ack_age_ms,
-            report_ms=core.report_ms,
+            report_ms=_report_ms(service.settings, connection),
         )
     return ReplicaStatus(
         address=connection.address,
@@ -98,6 +98,13 @@ def _replica(
         durable_offset=core.durable_offset,
         wants_durable=core.is_durable,
     )
+
+
+def _report_ms(settings: HASettings, connection: HAConnection) -> int:
+    """How often a slave reports at least: as it said, else as this broker would."""
+    hello = connection.hello
+    said_ms = settings.send_heartbeat_interval_ms if hello is None else hello.report_ms
+    return min(said_ms, settings.housekeeping_interval_ms)
 
 
 def ack_of(service: Service, connection: HAConnection) -> ReplicaAck | None:

@@ -39,6 +39,11 @@ class TopicRow(Struct, frozen=True):
     perm: int | None
     brokers: int
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """All but the name: most topics have the same."""
+        return (self.kind, self.read_queues, self.write_queues, self.perm, self.brokers)
+
 
 class TopicList(Struct, frozen=True):
     topics: list[TopicRow]

@@ -393,12 +393,6 @@ class TwinSender:
         return self.hello is not None and self.hello.is_durable
 
     @property
-    def report_ms(self) -> int:
-        """How often the slave reports at least, as it said."""
-        said_ms = self.facts.heartbeat_interval_ms if self.hello is None else self.hello.report_ms
-        return min(said_ms, self.facts.housekeeping_interval_ms)
-
-    @property
     def ack_offset(self) -> int:
         """What counts as acknowledged: on the slave's disk when that is what it promises."""
         return self.durable_offset if self.is_durable else self.received_offset
