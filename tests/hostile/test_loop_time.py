@@ -27,6 +27,7 @@ from twinlog.remoting.codes import RequestCode
 
 LOOP_MS_MAX = 50.0
 TRIES = 3
+GROUPS_MAX = 256  # Of one client. A heartbeat may name 1,024: their tables are saved as one.
 FIELD_SIZE = 240_000  # A header has up to 256 KiB.
 MARKER = 9999
 TEXTS = ("x", "9", "a||", "k\x01v\x02", "'", "1=a;", "é", "\\u0041", " ", "[", "../", "1,", "a=1\n")
@@ -74,6 +75,18 @@ def _many_members(code: Code, size: int) -> Iterator[tuple[str, bytes]]:
         filled = json.dumps(_filled(code.body, place, size)).encode()
         if len(filled) > 1000:
             yield f"a {place} of many", filled
+    yield from _outer_lists(code.body, size)
+
+
+def _outer_lists(body: Any, size: int) -> Iterator[tuple[str, bytes]]:
+    """Each list of the body itself, of members that have no lists of their own: many groups."""
+    for name, members in body.items() if isinstance(body, dict) else ():
+        if isinstance(members, list) and isinstance(members[0], dict):
+            plain = {key: each for key, each in members[0].items() if not isinstance(each, list)}
+            text = json.dumps(plain)
+            count = min(size // (len(text) + 12) * 9 // 10, GROUPS_MAX)
+            many = [json.loads(text.replace("hostile", f"h{n}")) for n in range(count)]
+            yield f"{count} of {name}", json.dumps({**body, name: many}).encode()
 
 
 def _filled(value: Any, place: str, size: int) -> Any:

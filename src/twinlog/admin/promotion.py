@@ -28,6 +28,7 @@ from twinlog.remoting.headers.twinlog import (
     TwinlogPromoteRequestHeader,
     TwinlogReplicaRequestHeader,
 )
+from twinlog.runtime.numbers import number_of
 
 SLAVE = "SLAVE"
 MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
@@ -400,18 +401,18 @@ def _unreached(address: str, broker_id: int, error: ClientError) -> Replica:
 def _parse(data: Mapping[str, Any], address: str) -> Replica:
     return Replica(
         address=address,
-        broker_id=int(data["brokerId"]),
+        broker_id=number_of(data["brokerId"]),
         role=str(data["brokerRole"]),
         store_id=str(data["storeId"]),
-        promotion=int(data["promotion"]),
-        log_min=int(data["logMin"]),
-        log_end=int(data["logEnd"]),
-        confirmed=int(data["confirmed"]),
-        master_end=int(data["masterEnd"]),
+        promotion=number_of(data["promotion"]),
+        log_min=number_of(data["logMin"]),
+        log_end=number_of(data["logEnd"]),
+        confirmed=number_of(data["confirmed"]),
+        master_end=number_of(data["masterEnd"]),
         is_linked=bool(data["isLinked"]),
         is_controlled=bool(data.get("isControlled")),
-        replica_ids=tuple(int(number) for number in data["replicaIds"]),
-        in_sync_replicas=int(data["inSyncReplicas"]),
+        replica_ids=tuple(number_of(number) for number in data["replicaIds"]),
+        in_sync_replicas=number_of(data["inSyncReplicas"]),
         master_role=str(data["masterRole"]),
         master_address=str(data["masterAddress"]),
     )
@@ -440,7 +441,7 @@ async def _with_digests(admin: Admin, replicas: Sequence[Replica]) -> list[Repli
             answer = await admin.ask(
                 address, RequestCode.TWINLOG_REPLICA, header, action="comparison of logs"
             )
-            found.append(Digest(start, end, int(json_object(answer)["digest"])))
+            found.append(Digest(start, end, number_of(json_object(answer)["digest"])))
         return tuple(found)
 
     digests = await gather(wanted, ask)
@@ -458,7 +459,9 @@ async def _count(admin: Admin, replica: Replica, offset: int) -> int | None:
     except ClientError:
         return None
     data = json_object(answer)
-    return int(data["messageCount"]) if int(data["countEnd"]) >= replica.log_end else None
+    return (
+        number_of(data["messageCount"]) if number_of(data["countEnd"]) >= replica.log_end else None
+    )
 
 
 # Doing it

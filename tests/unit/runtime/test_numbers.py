@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import twinlog
 from twinlog.runtime.numbers import INT32_MAX, INT64_MAX, is_number, number_of, number_or_none
 
 NOT_NUMBERS = [
@@ -53,3 +57,36 @@ def test_json_values_that_are_no_number(value: object) -> None:
 @pytest.mark.parametrize(("value", "number"), [(5, 5), ("5", 5), (5.0, 5), ("-5", -5), (True, 1)])
 def test_json_values_that_are_one(value: object, number: int) -> None:
     assert number_of(value) == number
+
+
+def test_nothing_else_in_the_source_takes_text_for_digits() -> None:
+    """`isdigit`, `isdecimal` and `isnumeric` call things digits that are none to `int`."""
+    source = Path(twinlog.__file__).parent
+    asking = re.compile(r"\bis(digit|decimal|numeric)\(")
+    found = [str(path) for path in source.rglob("*.py*") if asking.search(text_of(path))]
+    assert found == []
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.suffix in (".py", ".pyx", ".pxd") else ""
+
+
+READERS = (
+    "broker", "client", "controller", "ha", "message", "namesrv", "remoting", "store",
+)  # fmt: skip
+# What a peer says comes as text or JSON, by name: none of these becomes a number by `int`.
+BARE = re.compile(
+    r"\bint\((?:\w+\.)*(?:ext|data|item|header|fields|answer)\b(?:\(\))?(?:\[|\.get\()"
+)
+
+
+def test_what_peers_say_becomes_a_number_in_one_place() -> None:
+    source = Path(twinlog.__file__).parent
+    found = [
+        f"{path.relative_to(source)}:{number}"
+        for package in READERS
+        for path in sorted((source / package).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if BARE.search(line) and "content-length" not in line
+    ]
+    assert found == []

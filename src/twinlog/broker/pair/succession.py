@@ -31,6 +31,7 @@ from twinlog.remoting.errors import RemotingError
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+from twinlog.runtime.numbers import number_of
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.errors import StoreError
 
@@ -323,10 +324,10 @@ class Succession:
                 "brokerRole": str(data["brokerRole"]),
                 "storeId": str(data["storeId"]),
                 "replicaUid": str(data.get("replicaUid", "")),
-                "promotion": int(data["promotion"]),
-                "logEnd": int(data["logEnd"]),
-                "inSyncReplicas": int(data["inSyncReplicas"]),
-                "replicaIds": [int(number) for number in data["replicaIds"]],
+                "promotion": number_of(data["promotion"]),
+                "logEnd": number_of(data["logEnd"]),
+                "inSyncReplicas": number_of(data["inSyncReplicas"]),
+                "replicaIds": [number_of(number) for number in data["replicaIds"]],
             }
         except (KeyError, TypeError, ValueError) as error:
             _LOG.warning("replica not understood address=%s reason=%r", address, error)
@@ -344,7 +345,7 @@ class Succession:
                 for number, address in addresses.items():
                     # The first that knows another broker than this one.
                     if str(address) != self._address:
-                        found.setdefault(int(number), str(address))
+                        found.setdefault(number_of(number), str(address))
             except (AttributeError, TypeError, ValueError) as error:
                 _LOG.warning("list of brokers not understood reason=%r", error)
         return found

@@ -18,6 +18,7 @@ from twinlog.client.queues import MessageQueue
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.numbers import number_of
 
 _LOG = logging.getLogger("twinlog.client")
 
@@ -105,7 +106,8 @@ class LocalOffsetStore:
         try:
             table = fastjson.loads(self._disk.read_bytes(self._path))["offsetTable"]
             self._stored = {
-                queue_from_answer(fastjson.loads(key)): int(value) for key, value in table.items()
+                queue_from_answer(fastjson.loads(key)): number_of(value)
+                for key, value in table.items()
             }
         except (ValueError, KeyError, TypeError) as error:
             raise ClientError(

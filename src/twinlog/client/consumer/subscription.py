@@ -16,6 +16,7 @@ from twinlog.remoting.bodies.subscription import (
     SubscriptionData,
     split_tags,
 )
+from twinlog.runtime.numbers import number_of
 
 
 def parse_subscription(
@@ -49,5 +50,5 @@ def subscription_from_wire(data: Mapping[str, Any]) -> SubscriptionData:
         sub_string=str(data.get("subString", SUB_ALL)),
         expression_type=str(data.get("expressionType") or TAG_TYPE),
         tags=tuple(data.get("tagsSet") or ()),
-        sub_version=int(data.get("subVersion") or 0),
+        sub_version=number_of(data.get("subVersion") or 0),
     )

@@ -11,6 +11,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import queue_from_answer
 from twinlog.remoting.bodies.offsets import by_queue
 from twinlog.remoting.command import Request
+from twinlog.runtime.numbers import number_of
 
 _T = TypeVar("_T")
 
@@ -47,5 +48,7 @@ def parse_offset_table(body: bytes) -> dict[MessageQueue, int]:
     """Both forms: a map with queues as keys (Java), or a list (C++)."""
     table = fastjson.loads(body).get("offsetTable") or {}
     if isinstance(table, list):
-        return {queue_from_answer(item): int(item["offset"]) for item in table}
-    return {queue_from_answer(fastjson.loads(key)): int(offset) for key, offset in table.items()}
+        return {queue_from_answer(item): number_of(item["offset"]) for item in table}
+    return {
+        queue_from_answer(fastjson.loads(key)): number_of(offset) for key, offset in table.items()
+    }

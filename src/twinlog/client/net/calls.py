@@ -49,6 +49,7 @@ from twinlog.remoting.headers.pull import (
     PullMessageResponseHeader,
 )
 from twinlog.remoting.headers.send import ConsumerSendMsgBackRequestHeader
+from twinlog.runtime.numbers import number_of
 
 OFFSET_TIMEOUT_MS = 5000
 LOCK_TIMEOUT_MS = 1000
@@ -114,7 +115,7 @@ async def _read(
 def offset_of(answer: Request) -> int:
     """The field `offset` of an answer."""
     try:
-        return int(answer.ext()["offset"])
+        return number_of(answer.ext()["offset"])
     except (KeyError, ValueError) as error:
         raise UnreadableAnswerError(f"an answer without a readable offset: {error!r}") from error
 

@@ -13,6 +13,7 @@ import msgspec
 from twinlog.client.queues import MessageQueue, java_order
 from twinlog.message.perm import PERM_INHERIT, PERM_READ, PERM_WRITE
 from twinlog.remoting.bodies.route import MASTER_ID, BrokerData, QueueData
+from twinlog.runtime.numbers import number_of
 
 
 class TopicRoute(msgspec.Struct, frozen=True):
@@ -70,7 +71,9 @@ class TopicRoute(msgspec.Struct, frozen=True):
 
 
 def parse_broker_data(data: Mapping[str, Any]) -> BrokerData:
-    addresses = {int(key): str(value) for key, value in (data.get("brokerAddrs") or {}).items()}
+    addresses = {
+        number_of(key): str(value) for key, value in (data.get("brokerAddrs") or {}).items()
+    }
     return BrokerData(
         cluster=str(data.get("cluster") or ""),
         broker_name=str(data["brokerName"]),
@@ -84,10 +87,10 @@ def parse_route(data: Mapping[str, Any]) -> TopicRoute:
     queue_data = tuple(
         QueueData(
             broker_name=str(item["brokerName"]),
-            read_queue_nums=int(item.get("readQueueNums", 0)),
-            write_queue_nums=int(item.get("writeQueueNums", 0)),
-            perm=int(item.get("perm", 0)),
-            topic_sys_flag=int(item.get("topicSysFlag", item.get("topicSynFlag", 0)) or 0),
+            read_queue_nums=number_of(item.get("readQueueNums", 0)),
+            write_queue_nums=number_of(item.get("writeQueueNums", 0)),
+            perm=number_of(item.get("perm", 0)),
+            topic_sys_flag=number_of(item.get("topicSysFlag", item.get("topicSynFlag", 0)) or 0),
         )
         for item in data.get("queueDatas") or ()
     )

@@ -23,6 +23,7 @@ from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime.compiled import load
+from twinlog.runtime.numbers import number_of
 
 _LENGTH = struct.Struct(">h")
 _LENGTHS = tuple(_LENGTH.pack(size) for size in range(1024))  # Of almost all property strings.
@@ -144,7 +145,7 @@ def read_receipts(
     assert queue is not None
     ext = answer.ext()
     try:
-        queue_id, queue_offset = int(ext["queueId"]), int(ext["queueOffset"])
+        queue_id, queue_offset = number_of(ext["queueId"]), number_of(ext["queueOffset"])
         offset_ids = ext["msgId"].split(",")
     except (KeyError, ValueError) as error:
         # The code alone says that the master has it.
@@ -160,7 +161,9 @@ def read_receipts(
     if len(offset_ids) != len(message_ids):
         offset_ids = [""] * len(message_ids)
     # A repeat of what was stored at different times says where each one is.
-    places: Sequence[int] = [int(text) for text in ext.get("queueOffsets", "").split(",") if text]
+    places: Sequence[int] = [
+        number_of(text) for text in ext.get("queueOffsets", "").split(",") if text
+    ]
     if len(places) != len(message_ids):
         places = range(queue_offset, queue_offset + len(message_ids))
     return receipts(status, queue, message_ids, places, offset_ids)

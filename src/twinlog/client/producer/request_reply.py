@@ -28,6 +28,7 @@ from twinlog.message.names import reply_topic
 from twinlog.remoting.addresses import split_address
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
+from twinlog.runtime.numbers import number_of
 
 
 class RequestReply:
@@ -113,13 +114,13 @@ def _record_of_push(request: Request) -> Record:
     properties = ext.get("properties", "").encode()
     return Record(
         total_size=0, magic=0, body_crc=0,
-        queue_id=int(ext.get("queueId", 0)), flag=int(ext.get("flag", 0)),
-        queue_offset=0, physical_offset=0, sys_flag=int(ext.get("sysFlag", 0)),
-        born_timestamp=int(ext.get("bornTimestamp", 0)),
+        queue_id=number_of(ext.get("queueId", 0)), flag=number_of(ext.get("flag", 0)),
+        queue_offset=0, physical_offset=0, sys_flag=number_of(ext.get("sysFlag", 0)),
+        born_timestamp=number_of(ext.get("bornTimestamp", 0)),
         born_host=_host(ext.get("bornHost", "")),
-        store_timestamp=int(ext.get("storeTimestamp", 0)),
+        store_timestamp=number_of(ext.get("storeTimestamp", 0)),
         store_host=_host(ext.get("storeHost", "")),
-        reconsume_times=int(ext.get("reconsumeTimes", 0)), prepared_transaction_offset=0,
+        reconsume_times=number_of(ext.get("reconsumeTimes", 0)), prepared_transaction_offset=0,
         body=request.body, topic=ext.get("topic", ""), properties=properties,
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ class MessageQueue(NamedTuple):
 
 def queue_from_answer(data: Mapping[str, Any]) -> MessageQueue:
     """A queue that a broker names: KeyError or ValueError when it is none."""
-    return MessageQueue(str(data["topic"]), str(data["brokerName"]), int(data["queueId"]))
+    return MessageQueue(str(data["topic"]), str(data["brokerName"]), number_of(data["queueId"]))
 
 
 def queue_from_request(data: Mapping[str, Any]) -> MessageQueue:
