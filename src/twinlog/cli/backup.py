@@ -35,7 +35,7 @@ _OUTPUT = click.option(
 _PLACE = click.argument("place", metavar="DIR|FILE.tar.zst", type=click.Path(path_type=Path))
 
 
-@click.group(cls=LazyGroup, short_help="Back a broker's store up, and restore it.")
+@click.group(cls=LazyGroup, short_help="Back up a broker's store, and restore it.")
 def backup() -> None:
     """Backups of a store, master's or slave's, while its broker serves."""
 
@@ -50,7 +50,7 @@ def backup() -> None:
               help="Where the log is, when not below the store.")  # fmt: skip
 @_OUTPUT
 def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
-    """Copy what the store holds at this moment.
+    """Copy the present contents of a store.
 
     In a directory full segments are shared by all backups, so that the next one copies what is new.
     A file is one whole backup, packed with Zstandard.
@@ -83,7 +83,7 @@ def list_command(place: Path, output: str) -> int:
 @click.option("--id", "name", help="Only this one; all of them unless given.")
 @_OUTPUT
 def verify(place: Path, name: str | None, output: str) -> int:
-    """Is every byte of a backup what was written? Nothing is restored."""
+    """Check every byte of a backup. Nothing is restored."""
     with _readable(place) as directory, _backups(directory) as backups:
         chosen, broken = ([backups.read(name)], {}) if name else backups.find()
         if not chosen and not broken:

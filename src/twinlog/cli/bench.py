@@ -138,7 +138,7 @@ def _load(command: Any) -> Any:
         click.option("--size", default=1024, show_default=True, type=click.IntRange(min=1),
                      help="Bytes of each body."),
         click.option("--json", "is_json", is_flag=True, help="One JSON object."),
-        click.option("--histogram", "with_bars", is_flag=True, help="Also how long, as bars."),
+        click.option("--histogram", "with_bars", is_flag=True, help="Also print a histogram."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -151,13 +151,13 @@ def _load(command: Any) -> Any:
               help="Sends that wait for an answer at the same time.")  # fmt: skip
 @click.option("--batch", is_flag=True, help="Gather messages into batch requests.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True),
-              help="An open loop: so many a second, however long answers take.")  # fmt: skip
+              help="Open loop: this many per second, however long answers take.")  # fmt: skip
 @connection_options
 def pub(
     session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool,
     in_flight: int, batch: bool, rate: float | None,
 ) -> int:  # fmt: skip
-    """Send as fast as answers come; the time from send to answer.
+    """Send as fast as answers arrive, and measure the time from send to answer.
 
     With --rate a send begins when it is due, also while others wait, and its time counts from
     then: a broker that stops for a second shows a second, and not one late answer.
@@ -287,14 +287,19 @@ async def _send_all(producer: Producer, load: Load, progress: Progress) -> tuple
 
 @bench.command(epilog="Example: twinlog bench sub orders --msgs 100000")
 @_load
-@click.option("--group", default=GROUP, show_default=True, help="Starts at the first message.")
+@click.option(
+    "--group",
+    default=GROUP,
+    show_default=True,
+    help="Consumer group; it starts at the first message.",
+)
 @click.option("--idle", default=10.0, show_default=True, help="Give up after this many seconds.")
 @connection_options
 def sub(
     session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool,
     group: str, idle: float,
 ) -> int:  # fmt: skip
-    """Consume messages that are there; how fast they come."""
+    """Consume the messages of a topic, and measure how fast they arrive."""
     result = run_async(session, lambda: _sub(session, topic, count, group, idle))
     return show(result, is_json, with_bars)
 
@@ -337,7 +342,7 @@ async def _sub(session: Session, topic: str, count: int, group: str, idle: float
 def latency(
     session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool, rate: float
 ) -> int:
-    """Send at a steady rate and consume; the time from when a send was due to its arrival.
+    """Send at a steady rate and measure the time from when a send was due to its arrival.
 
     An open loop: a send begins when it is due, also while answers are late, so a broker that stops
     for a second shows a second.

@@ -22,7 +22,7 @@ OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
 
 @click.command(
-    short_help="One line and an exit code, for Nagios and its kin.",
+    short_help="One line and an exit code, for Nagios and similar tools.",
     epilog="Example: twinlog check -n ns1:9876 --group billing --lag-warning 1000",
 )
 @click.option("--brokers", "brokers_min", default=1, show_default=True,
@@ -32,8 +32,12 @@ OK, WARNING, CRITICAL, UNKNOWN = range(4)
 @click.option("--replication-warning", default="10s", show_default=True, metavar="TIME",
               help="How far a slave may be behind.")  # fmt: skip
 @click.option("--group", "groups", multiple=True, help="Check this group too; may be repeated.")
-@click.option("--lag-warning", default=10_000, show_default=True, help="Messages that wait.")
-@click.option("--lag-critical", default=100_000, show_default=True, help="Messages that wait.")
+@click.option(
+    "--lag-warning", default=10_000, show_default=True, help="Number of waiting messages."
+)
+@click.option(
+    "--lag-critical", default=100_000, show_default=True, help="Number of waiting messages."
+)
 @connection_options
 def check(
     session: Session,

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 # inside has keys of its own, so a file of controller keys alone is a controller's.
 ROLES = ("broker", "controller", "namesrv")
 _OUTPUT = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table")
-_ROLE = click.option("--role", type=click.Choice(ROLES), help="Guessed from the keys otherwise.")
+_ROLE = click.option(
+    "--role", type=click.Choice(ROLES), help="The role; guessed from the keys if not given."
+)
 
 
 @click.group(cls=LazyGroup, short_help="Check, print and explain configuration files.")
@@ -83,7 +85,7 @@ def _read(path: str | None, role: str) -> LoadedConfig[Any]:
 @config.command(epilog="Example: twinlog config lint broker.conf --strict")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
 @_ROLE
-@click.option("--strict", is_flag=True, help="Warnings fail as well.")
+@click.option("--strict", is_flag=True, help="Treat warnings as failures.")
 @_OUTPUT
 def lint(paths: tuple[str, ...], role: str | None, strict: bool, output: str) -> int:
     """Errors, unknown keys and traps. Exit code 0, 1 (warnings with --strict) or 2 (unusable)."""
@@ -150,7 +152,7 @@ def _broker_advice(config: BrokerConfig) -> list[str]:
 @click.option("--changed", is_flag=True, help="Only what differs from the default.")
 @_OUTPUT
 def print_command(path: str | None, role: str | None, changed: bool, output: str) -> int:
-    """Every key with the value that counts; without FILE the defaults."""
+    """Print every key with its effective value; without FILE, the defaults."""
     chosen = role or (guess_role(path) if path else "broker")
     values = _values(load(path, chosen).config)
     defaults = _values(load(None, chosen).config)

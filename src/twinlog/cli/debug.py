@@ -45,9 +45,9 @@ _FRAME = re.compile(r'  File "([^"]+)", line \d+ in (\S+)')
 HIDDEN = "******"
 
 
-@click.group(cls=LazyGroup, short_help="Collect what somebody who helps needs to know.")
+@click.group(cls=LazyGroup, short_help="Collect what support needs: status, logs, metrics.")
 def debug() -> None:
-    """Collect what somebody who helps needs to know."""
+    """Collect what support needs: status, logs, metrics."""
 
 
 @debug.command(epilog="Example: twinlog debug bundle --out problem.tar.gz")

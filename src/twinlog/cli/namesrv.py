@@ -29,7 +29,13 @@ _LOG = logging.getLogger("twinlog.namesrv")
 @click.command(short_help="Run a name server in the foreground.")
 @click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
 @click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
-@click.option("-n", "--namesrvAddr", "ignored", hidden=True, help="Taken, unused: as by Apache's.")
+@click.option(
+    "-n",
+    "--namesrvAddr",
+    "ignored",
+    hidden=True,
+    help="Accepted and ignored, as by Apache's name server.",
+)
 def namesrv(path: str | None, is_print: bool, ignored: str | None) -> None:
     """Keep the routes of a cluster: which brokers live and which queues they have."""
     loaded = _load(path)

@@ -13,7 +13,7 @@ from twinlog.cli.spark import progress_of, run, taken, with_session_options, wit
 @click.argument("place")
 @click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
 @click.option("--to-topic", help="Topic to send to; else each message's own.")
-@click.option("--rate", type=int, help="Rows a second and task, at most.")
+@click.option("--rate", type=int, help="At most this many rows per second in each task.")
 @click.option("--dry-run", is_flag=True, help="Count, send nothing.")
 @click.option("--keep-queue", is_flag=True, help="Send to the queue that the message had.")
 @with_session_options
@@ -54,7 +54,7 @@ def export_command(
 @click.argument("source")
 @click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
 @click.option("--to-topic", help="Topic to send to; else each message's own.")
-@click.option("--rate", type=int, help="Rows a second and task, at most.")
+@click.option("--rate", type=int, help="At most this many rows per second in each task.")
 @click.option("--form", help="json or parquet; else by the names of the files.")
 @with_session_options
 def import_command(

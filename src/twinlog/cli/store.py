@@ -31,12 +31,14 @@ def store() -> None:
 )
 @click.argument("place", metavar="PATH|BROKER")
 @click.option("--deep", is_flag=True, help="Also every entry of queues and index.")
-@click.option("--online", is_flag=True, help="A running broker scrubs its store now, and says.")
+@click.option(
+    "--online", is_flag=True, help="Let a running broker check its store now, and report."
+)
 @click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
               help="Where the log is, when not below PATH.")  # fmt: skip
 @cluster_options
 def verify(session: Session, place: str, deep: bool, online: bool, commit_log: str | None) -> int:
-    """Is a store what was written to it? Exit code 0: yes, 1: no, and where.
+    """Check that a store is intact. Exit code 0: it is; 1: it is not, and where.
 
     Offline it reads the files below PATH and changes nothing; a broker may be serving from them.
     With --online a broker walks over its whole store, heals what it can from replicas, and says

@@ -118,7 +118,7 @@ def _account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--group", "groups", multiple=True, callback=_pairs, metavar="NAME=PERM",
                      help="One group; `NAME=` forgets it. May be given again."),
         click.option("--white-address", metavar="PATTERN",
-                     help="From there the account is not checked at all."),
+                     help="Requests from these addresses are not checked at all."),
     ]):  # fmt: skip
         command = option(command)
     return command
@@ -129,7 +129,7 @@ def _account_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_account_options
 @cluster_options
 def add(session: Session, account_name: str, secret: str | None, **values: Any) -> int:
-    """Add an account. Without --secret one is made up, and shown this one time."""
+    """Add an account. Without --secret, a secret is generated and shown once."""
     made = secret or secrets.token_urlsafe(_SECRET_BYTES)
 
     async def action(admin: Admin) -> Report:
@@ -245,7 +245,7 @@ def _unknown(access_key: str, found: Gathered[AclTable]) -> CommandError:
 @click.option("--sub", "subscribes", multiple=True, metavar="TOPIC", help="May it read there?")
 @click.option("--consume", "groups", multiple=True, metavar="GROUP", help="May it be a member?")
 @click.option("--admin", "is_admin", is_flag=True, help="May it administer?")
-@click.option("--from", "remote", default="", metavar="IP", help="For clients from there.")
+@click.option("--from", "remote", default="", metavar="IP", help="Assume a client at this address.")
 @cluster_options
 def test(session: Session, account_name: str, **values: Any) -> int:
     """What the rules say, without trying it. Exit code 0: allowed by every broker, else 1."""

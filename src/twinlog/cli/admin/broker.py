@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 @click.option("-n", "--namesrvAddr", "namesrv", help="Name servers, ADDR;ADDR.")
 @click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
 @click.option(
-    "-m", "--printImportantConfig", "is_important", is_flag=True, help="Print the chief keys."
+    "-m",
+    "--printImportantConfig",
+    "is_important",
+    is_flag=True,
+    help="Print the most important keys.",
 )
 @click.option(
     "--as-slave",
@@ -279,7 +283,7 @@ async def _permission(admin: Admin, broker_name: str, adds: bool) -> Report:
     return Report([Table(columns, rows)], missing=missing_of(found), notes=notes)
 
 
-_permission_command("drain", "Let no producer choose a broker: before it is stopped.", adds=False)
+_permission_command("drain", "Keep producers away from a broker before you stop it.", adds=False)
 _permission_command("undrain", "Let producers choose a broker again.", adds=True)
 
 

@@ -118,7 +118,7 @@ def _controller_rows(peers: dict[str, str], asked: Any) -> list[dict[str, Any]]:
 @controller_option
 @cluster_options
 def adopt(session: Session, name: str, typed: str, controller: str | None) -> int:
-    """Let the replicas that are here be all there are, and elect a master among them.
+    """Declare the replicas that are here to be all there are, and elect a master among them.
 
     For a controller that lost its state or has an old copy of it, while replicas are missing. What
     only a missing replica has is lost.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 100
 
 
-@click.group(cls=LazyGroup, short_help="Messages that a group gave up.")
+@click.group(cls=LazyGroup, short_help="Messages that a group gave up on.")
 def dlq() -> None:
     """Dead letters: messages whose handling failed too often, by group."""
 

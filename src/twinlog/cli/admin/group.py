@@ -73,7 +73,7 @@ async def check_group_exists(admin: Admin, name: str) -> dict[str, SubscriptionG
 
 
 @group.command("list", epilog="Example: twinlog group list -o json")
-@click.option("--all", "is_all", is_flag=True, help="Those of RocketMQ itself as well.")
+@click.option("--all", "is_all", is_flag=True, help="Include RocketMQ's own groups.")
 @cluster_options
 def list_command(session: Session, is_all: bool) -> int:
     """List groups with their members and lag."""
@@ -241,14 +241,14 @@ async def _progress(admin: Admin, name: str, topic: str | None, output: str) -> 
 def _settings(command: Any) -> Any:
     options = [
         click.option("--retry-max", "retry_max_times", type=click.IntRange(min=0),
-                     help="Then to the dead letters."),
+                     help="Retries before a message becomes a dead letter."),
         click.option("--retry-queues", "retry_queue_nums", type=click.IntRange(min=0)),
         click.option("--consume/--no-consume", "consume_enable", default=None,
-                     help="Whether anybody of the group gets messages."),
+                     help="Whether members of the group get messages."),
         click.option("--broadcast/--no-broadcast", "consume_broadcast_enable", default=None),
         click.option("--from-min/--no-from-min", "consume_from_min_enable", default=None),
         click.option("--slow-broker-id", "which_broker_when_consume_slowly", type=int,
-                     help="The slave for readers that are behind."),
+                     help="Id of the slave for readers that are behind."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -322,7 +322,9 @@ def update(session: Session, name: str, **values: Any) -> int:
 
 @group.command(epilog="Example: twinlog group delete billing --yes")
 @click.argument("name")
-@click.option("--keep-offsets", is_flag=True, help="The group may come back where it was.")
+@click.option(
+    "--keep-offsets", is_flag=True, help="Keep the offsets, so that the group can continue later."
+)
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @cluster_options
 def delete(session: Session, name: str, keep_offsets: bool, is_sure: bool) -> int:
@@ -347,7 +349,7 @@ def delete(session: Session, name: str, keep_offsets: bool, is_sure: bool) -> in
 @click.argument("name")
 @cluster_options
 def check(session: Session, name: str) -> int:
-    """Whether all members subscribe to the same: if not, messages are lost in silence."""
+    """Check that all members have the same subscriptions; if not, messages are lost silently."""
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import groups

@@ -33,10 +33,12 @@ _COLUMNS = [
 
 
 def _execution(command: Any) -> Any:
-    command = click.option("--live", is_flag=True, help="Also while members are connected.")(
+    command = click.option("--live", is_flag=True, help="Allow it while members are connected.")(
         command
     )
-    return click.option("--execute", is_flag=True, help="Do it; else it is only shown.")(command)
+    return click.option(
+        "--execute", is_flag=True, help="Do it; without this option it is only shown."
+    )(command)
 
 
 @click.command(epilog="Example: twinlog group reset billing --topic orders --to 2h --execute")
@@ -70,7 +72,7 @@ def reset(
 @_execution
 @cluster_options
 def skip(session: Session, name: str, topic: str, execute: bool, live: bool) -> int:
-    """Move a group to the end of a topic: what waits is given up."""
+    """Move a group to the end of a topic; it skips the messages that wait."""
     wish = _Wish(name, topic, ("end", None), None, None, execute, live)
     return show(session, call(session, lambda admin: _reset(admin, wish)))
 
@@ -205,7 +207,7 @@ async def _move_live(admin: Admin, wish: _Wish, members: GroupMembers) -> None:
 @click.argument("source")
 @click.argument("target")
 @click.option("--topic", help="Only this topic.")
-@click.option("--execute", is_flag=True, help="Do it; else it is only shown.")
+@click.option("--execute", is_flag=True, help="Do it; without this option it is only shown.")
 @cluster_options
 def clone(session: Session, source: str, target: str, topic: str | None, execute: bool) -> int:
     """Give the group TARGET the offsets of SOURCE. A dry run unless --execute is given."""

@@ -87,7 +87,11 @@ _METADATA_COLUMNS = [
 
 @ha.command("status", epilog="Example: twinlog ha status --watch 1s")
 @click.option("--cluster", help="Only this cluster.")
-@click.option("--controller", metavar="ADDR[;ADDR]", help="Unless a name server or broker says it.")
+@click.option(
+    "--controller",
+    metavar="ADDR[;ADDR]",
+    help="Address of the controller, if no name server or broker knows it.",
+)
 @cluster_options
 def status(session: Session, cluster: str | None, controller: str | None) -> int:
     """Healthy or not and why; then each replica. Exit code 0 or 10."""
@@ -249,7 +253,7 @@ _PROMOTE_COLUMNS = [
 @click.option("--to", "wanted", metavar="ID|ADDRESS",
               help="The slave to promote; the one with the most unless given.")  # fmt: skip
 @click.option("--role", type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
-              help="Of the new master; as the lost one's unless given.")  # fmt: skip
+              help="Role of the new master; that of the lost one unless given.")  # fmt: skip
 @click.option("--also", multiple=True, metavar="ADDRESS",
               help="Another replica to compare, one that no name server knows.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Compare and judge; change nothing.")

@@ -24,7 +24,9 @@ Command = Callable[..., Any]
 
 def controller_option(command: Command) -> Command:
     return click.option(
-        "--controller", metavar="ADDR[;ADDR]", help="Unless a name server or broker says it."
+        "--controller",
+        metavar="ADDR[;ADDR]",
+        help="Address of the controller, if no name server or broker knows it.",
     )(command)
 
 
@@ -246,7 +248,7 @@ def switch(session: Session, name: str, wanted: str | None, controller: str | No
 @click.argument("name", metavar="BROKER")
 @click.option("--unclean", metavar="BROKER",
               help="Take a replica that may lack messages: type the group's name.")  # fmt: skip
-@click.option("--to", "wanted", metavar="ID|ADDRESS", help="Which; with --unclean.")
+@click.option("--to", "wanted", metavar="ID|ADDRESS", help="The replica to take; with --unclean.")
 @controller_option
 @cluster_options
 def elect(
@@ -312,7 +314,7 @@ def drain(session: Session, name: str, replica: str, controller: str | None) -> 
 @click.argument("name", metavar="BROKER")
 @click.argument("replica", metavar="ID|ADDRESS")
 @click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=10.0, metavar="SECONDS",
-              show_default=True, help="Wait so long until it is in the set again.")  # fmt: skip
+              show_default=True, help="How long to wait until it is in the set.")  # fmt: skip
 @controller_option
 @cluster_options
 def undrain(

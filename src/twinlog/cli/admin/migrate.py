@@ -303,7 +303,7 @@ _CHECK_COLUMNS = [
 def verify(
     session: Session, deep: bool, target: str | None, broker: str | None, wanted: str | None
 ) -> int:
-    """Has the replica what its master has? Exit code 0: yes, 1: no, and what differs.
+    """Compare the replicas with their masters. Exit code 0: equal; 1: they differ, and where.
 
     Topics, groups and committed offsets, the ends of all queues, and messages byte for byte.
     """

@@ -36,7 +36,7 @@ _PROBLEMS_MAX = 3
                short_help="One screen of the cluster, live.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print one screen and end. Exit code 0 or 10.")
 @click.option("--every", "seconds", default=1.0, show_default=True,
-              type=click.FloatRange(0.1, 60), help="Seconds between two looks.")  # fmt: skip
+              type=click.FloatRange(0.1, 60), help="Seconds between two refreshes.")  # fmt: skip
 @cluster_options
 def top(session: Session, once: bool, seconds: float) -> int:
     """Health, brokers with role and lag, rates, the busiest topics and groups, disks, loop lag."""

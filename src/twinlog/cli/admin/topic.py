@@ -58,7 +58,9 @@ async def check_topic_exists(admin: Admin, name: str, *, also: str = "") -> None
 
 
 @topic.command("list", epilog="Example: twinlog topic list -o wide")
-@click.option("--all", "is_all", is_flag=True, help="Those of RocketMQ and of groups as well.")
+@click.option(
+    "--all", "is_all", is_flag=True, help="Include RocketMQ's own topics and those of groups."
+)
 @click.option("--cluster", help="Only topics of this cluster.")
 @cluster_options
 def list_command(session: Session, is_all: bool, cluster: str | None) -> int:
@@ -260,13 +262,13 @@ def _perm(text: str | None) -> int | None:
 @topic.command(epilog="Example: twinlog topic create orders -q 8")
 @click.argument("name")
 @click.option("-q", "--queues", default=8, show_default=True, help="Queues on each broker.")
-@click.option("--read-queues", type=int, help="If they are not as many as --queues.")
+@click.option("--read-queues", type=int, help="Read queues, if they differ from --queues.")
 @click.option("--write-queues", type=int)
 @click.option("--perm", default="rw", show_default=True, help="rw, r, w or none.")
-@click.option("--order", is_flag=True, help="Order is kept even while brokers come and go.")
+@click.option("--order", is_flag=True, help="Keep order even while brokers come and go.")
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("--broker", help="Only on this broker: its name, or its address.")
-@click.option("--if-not-exists", is_flag=True, help="Do nothing when it is there.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @cluster_options
 def create(session: Session, name: str, queues: int, if_not_exists: bool, **values: Any) -> int:
     """Create a topic on every master."""

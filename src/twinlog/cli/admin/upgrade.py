@@ -60,7 +60,7 @@ async def check_report(admin: Admin) -> Report:
 @click.option("--dry-run", is_flag=True, help="Only print the commands.")
 @cluster_options
 def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -> int:
-    """Restart every broker, slaves first, and wait for in sync before each next one.
+    """Restart all brokers, slaves first, and wait until all is in sync before the next one.
 
     The master of a group with a controller hands over first. Begins only on a healthy cluster and
     stops at the first broker that does not come back. Exit code 10: the cluster is not healthy, 1:

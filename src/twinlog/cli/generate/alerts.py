@@ -121,7 +121,7 @@ def rules(hold: str, window: str) -> dict[str, Any]:
 @click.option("--for", "hold", default="15s", show_default=True,
               help="How long a condition must last before it is an alert.")  # fmt: skip
 @click.option("--window", default="2m", show_default=True,
-              help="Over which counters are looked at; several scrapes long.")  # fmt: skip
+              help="Time range for counters; several scrapes long.")  # fmt: skip
 def alert_rules(hold: str, window: str) -> None:
     """Alert rules for Prometheus: the ten ways in which a pair becomes unsafe, and failovers."""
     click.echo(dump([rules(hold, window)]), nl=False)

@@ -36,7 +36,7 @@ def local_targets(directory: Path) -> list[str]:
     epilog="Example: twinlog generate prometheus --target broker-1:5557 > prometheus.yml"
 )
 @click.option("--target", "targets", multiple=True, metavar="HOST:PORT",
-              help="HTTP port of a server; again for each.")  # fmt: skip
+              help="HTTP address of a server; may be given several times.")  # fmt: skip
 @click.option("--dir", "directory", type=click.Path(path_type=Path), default=default_directory,
               help="Without --target: the cluster of `twinlog up` in this directory.")  # fmt: skip
 @click.option("--interval", default="15s", show_default=True, help="Between two scrapes.")

@@ -37,7 +37,6 @@ from twinlog.remoting.client import ClientConnection, RemotingClient
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.limits import CLIENT_LIMITS
-from twinlog.remoting.signing import AclSigner
 from twinlog.runtime.clock import Clock, SystemClock
 from twinlog.runtime.process import is_ip_address, local_address, process_id
 from twinlog.runtime.tasks import TaskOwner
@@ -152,6 +151,8 @@ class ClientInstance:
         settings = self.settings
         hooks = []
         if settings.access_key is not None and settings.secret_key is not None:
+            from twinlog.remoting.signing import AclSigner  # With OpenSSL's hashes: not for all.
+
             hooks.append(
                 AclSigner(settings.access_key, settings.secret_key, settings.security_token)
             )
