@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from storefiles import StoreFiles
 
+from support.processes import wait_until
 from twinlog.spark.archive.delta import Delta, table_schema
 from twinlog.spark.archive.iceberg import Iceberg
 from twinlog.spark.archive.lake import LakeWriter, Written, staging_of
@@ -64,7 +67,7 @@ def rows_of(place: Path, kind: str) -> Counter[Any]:
     if kind == "delta":
         found = DeltaTable(str(place)).to_pyarrow_table()
     else:
-        table = Iceberg(str(place), {}).table()
+        table = Iceberg(str(place), {}).seen
         assert table is not None
         found = table.scan().to_arrow()
     names = ("topic", "queue_id", "queue_offset", "body", "tags")
@@ -109,6 +112,49 @@ def test_batches_that_are_done_again_add_nothing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first_batch", [1, 2])
+def test_a_driver_that_outlives_another_commits_nothing_twice(
+    files: StoreFiles, tmp_path: Path, control: Path, kind: str, first_batch: int
+) -> None:
+    """Both have seen that the batch is not there; the table decides whose commit it is."""
+    job = Job(files, tmp_path / "table", kind)
+    number = 1
+    while number < first_batch:
+        end = job.planner.latest(job.offset, limited=True)
+        job.writer().commit(job.run(end, number), number)
+        job.offset, number = end, number + 1
+    end = job.planner.latest(job.offset, limited=True)
+    late, mine = job.run(end, number), job.run(end, number)
+    for suffix in (".go", ".pid"):
+        Path(f"{control}{suffix}").unlink(missing_ok=True)
+    control.write_text("before-rename wait")
+    with ThreadPoolExecutor() as pool:
+        old = pool.submit(job.writer().commit, late, number)
+        wait_until(Path(f"{control}.pid").exists, "the old driver is about to commit")
+        job.writer().commit(mine, number)
+        Path(f"{control}.go").touch()
+        old.result()
+    rows = rows_of(job.place, kind)
+    assert set(rows.values()) == {1}
+    assert rows.total() == job.table().rows() == sum(job.table().ends().values())
+    assert all((job.place / file.name).exists() for file in mine[0].files)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_a_commit_whose_outcome_is_unknown_are_kept(
+    files: StoreFiles, tmp_path: Path, kind: str
+) -> None:
+    job = Job(files, tmp_path / "table", kind)
+    end = job.planner.latest(job.offset, limited=True)
+    done, _ = job.run(end, 1)
+    # All tasks were done, so the commit was tried: it may be on its way.
+    job.writer().abort([done], 1)
+    assert all((job.place / file.name).exists() for file in done.files)
+    job.writer().abort([done, None], 1)
+    assert not any((job.place / file.name).exists() for file in done.files)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_engines_prune_by_day_and_topic(files: StoreFiles, tmp_path: Path, kind: str) -> None:
     files.now += 3 * 86_400_000
     files.fill(50)
@@ -125,7 +171,7 @@ def test_engines_prune_by_day_and_topic(files: StoreFiles, tmp_path: Path, kind:
         assert len(days) == 2
         assert len(table.file_uris([("topic", "=", "orders")])) < len(table.file_uris())
     else:
-        loaded = Iceberg(str(job.place), {}).table()
+        loaded = Iceberg(str(job.place), {}).seen
         assert loaded is not None
         chosen = loaded.scan(row_filter="topic = 'orders'")
         some = chosen.to_arrow()
@@ -193,6 +239,9 @@ def test_a_delta_archive_by_spark_goes_on_without_its_checkpoint(
     assert archive(out, options, form="delta", spark=spark).facts["rows"] == 250
     files.fill(30)
     elsewhere = tmp_path / "another-checkpoint"
-    more = archive(out, options, form="delta", checkpoint=elsewhere, spark=spark)
+    # In a thread that did not make the session, as programs with several jobs do it.
+    with ThreadPoolExecutor() as pool:
+        call = partial(archive, form="delta", checkpoint=elsewhere, spark=spark)
+        more = pool.submit(call, out, options).result()
     assert (more.facts["rows"], more.facts["rows_total"]) == (30, 280)
     assert rows_of(out, "delta") == wanted(files)

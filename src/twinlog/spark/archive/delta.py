@@ -7,6 +7,7 @@ import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -30,23 +31,24 @@ def table_schema() -> pa.Schema:
 
 
 class Delta:
-    """One table."""
+    """One table, as it was at the first question: a commit is refused when that has changed."""
 
     def __init__(self, place: str) -> None:
         self.uri = table_uri(place)
 
-    def _table(self) -> DeltaTable | None:
+    @cached_property
+    def seen(self) -> DeltaTable | None:
+        """The table; None where there is none yet."""
         return DeltaTable(self.uri) if DeltaTable.is_deltatable(self.uri) else None
 
     def last_batch(self, query: str) -> int:
         """Ask the table's log for the query's last transaction."""
-        table = self._table()
-        found = None if table is None else table.transaction_version(query)
+        found = None if self.seen is None else self.seen.transaction_version(query)
         return -1 if found is None else int(found)
 
     def ends(self) -> Offsets:
         """Return where the newest commit of ours says that each queue ends."""
-        table = self._table()
+        table = self.seen
         if table is None:
             return {}
         seen, step = 0, HISTORY_STEP
@@ -61,16 +63,47 @@ class Delta:
 
     def rows(self) -> int:
         """Count the rows by the table's log."""
-        table = self._table()
-        return 0 if table is None else int(table.count())
+        return 0 if self.seen is None else int(self.seen.count())
 
     def commit(self, commit: Commit) -> None:
         """Add a batch."""
-        append(
-            self.uri, table_schema(), [_action(file) for file in commit.files],
+        self.append(
+            table_schema(), [_action(file) for file in commit.files],
             transaction=(commit.query, commit.batch), partitions=PARTITIONS,
             facts={ENDS: json.dumps(to_json(commit.ends, {}))},
         )  # fmt: skip
+
+    def append(
+        self,
+        shape: pa.Schema,
+        actions: Sequence[AddAction],
+        *,
+        transaction: tuple[str, int],
+        partitions: Sequence[str] = (),
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add files in one commit; make the table, or columns that it has not, first.
+
+        Delta refuses the commit when the same transaction was committed after the table was seen.
+        """
+        properties = CommitProperties(
+            custom_metadata=dict(facts or {}), app_transactions=[Transaction(*transaction)]
+        )
+        schema = Schema.from_arrow(shape)
+        table = self.seen
+        if table is None:
+            create_table_with_add_actions(
+                self.uri, schema, list(actions), mode="error", partition_by=list(partitions),
+                commit_properties=properties,
+            )  # fmt: skip
+            return
+        known = {field.name for field in table.schema().fields}
+        missing = [field for field in schema.fields if field.name not in known]
+        if missing:
+            table.alter.add_columns(missing)  # the object goes on with the version that it made
+        table.create_write_transaction(
+            list(actions), "append", table.schema(), list(partitions), commit_properties=properties
+        )
 
     def compact(self, expire_days: float | None, grace_seconds: float) -> dict[str, Any]:
         """Delete old days, merge small files, vacuum: all by Delta itself."""
@@ -85,37 +118,6 @@ class Delta:
         hours = max(0, int(grace_seconds // 3600))
         removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
         return {**facts, "removed": len(removed)}
-
-
-def append(
-    uri: str,
-    shape: pa.Schema,
-    actions: Sequence[AddAction],
-    *,
-    transaction: tuple[str, int],
-    partitions: Sequence[str] = (),
-    facts: Mapping[str, str] | None = None,
-) -> None:
-    """Add files to a table in one commit; make the table, or columns that it has not, first."""
-    properties = CommitProperties(
-        custom_metadata=dict(facts or {}), app_transactions=[Transaction(*transaction)]
-    )
-    schema = Schema.from_arrow(shape)
-    if not DeltaTable.is_deltatable(uri):
-        create_table_with_add_actions(
-            uri, schema, list(actions), mode="error", partition_by=list(partitions),
-            commit_properties=properties,
-        )  # fmt: skip
-        return
-    table = DeltaTable(uri)
-    known = {field.name for field in table.schema().fields}
-    missing = [field for field in schema.fields if field.name not in known]
-    if missing:
-        table.alter.add_columns(missing)
-        table = DeltaTable(uri)
-    table.create_write_transaction(
-        list(actions), "append", table.schema(), list(partitions), commit_properties=properties
-    )
 
 
 def add_action(

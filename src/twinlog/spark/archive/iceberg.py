@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from twinlog.spark.archive.lake import Commit
@@ -26,7 +26,7 @@ DEFAULT_TABLE = "twinlog.messages"
 
 
 class Iceberg:
-    """One table of a catalog."""
+    """One table of a catalog, as it was at the first question: see `commit`."""
 
     def __init__(self, place: str, settings: Mapping[str, str]) -> None:
         self.place = table_uri(place)
@@ -44,8 +44,9 @@ class Iceberg:
     def _catalog(self) -> Catalog:
         return load_catalog("twinlog", **self.settings)
 
-    def table(self) -> Table | None:
-        """Load the table as it is now."""
+    @cached_property
+    def seen(self) -> Table | None:
+        """The table; None where there is none yet."""
         try:
             return self._catalog().load_table(self.name)
         except NoSuchTableError:
@@ -53,27 +54,34 @@ class Iceberg:
 
     def last_batch(self, query: str) -> int:
         """Return what the table's properties say about the query."""
-        table = self.table()
+        table = self.seen
         return -1 if table is None else int(table.properties.get(f"{BATCH}{query}", -1))
 
     def ends(self) -> Offsets:
         """Return where each queue ends."""
-        table = self.table()
+        table = self.seen
         if table is None or ENDS not in table.properties:
             return {}
         return from_json(json.loads(table.properties[ENDS]))[0]
 
     def rows(self) -> int:
         """Count the rows by the snapshot's summary."""
-        table = self.table()
+        table = self.seen
         snapshot = None if table is None else table.current_snapshot()
         if snapshot is None or snapshot.summary is None:
             return 0
         return int(snapshot.summary.additional_properties.get("total-records", 0))
 
     def commit(self, commit: Commit) -> None:
-        """Add a batch: files and properties in one transaction."""
-        table = self.table() or self._create()
+        """Add a batch: files and properties in one transaction.
+
+        It is refused when the table has changed since it was seen, for that may have been the same
+        batch by a driver that was thought dead. Left alone, pyiceberg would add the files again on
+        top of the change.
+        """
+        table = self.seen or self._create()
+        known = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": known})  # here only
         own = {"twinlog.query": commit.query, "twinlog.batch": str(commit.batch)}
         with table.transaction() as change:
             if set(arrow_schema().names) - {field.name for field in table.schema().fields}:
@@ -92,17 +100,16 @@ class Iceberg:
     def _create(self) -> Table:
         catalog = self._catalog()
         catalog.create_namespace_if_not_exists(self.name.rpartition(".")[0])
-        table = catalog.create_table(
-            self.name, arrow_schema(), location=self.uri, partition_spec=PartitionSpec()
-        )
-        with table.update_spec() as spec:
+        made = catalog.create_table_transaction(self.name, arrow_schema(), location=self.uri)
+        with made.update_spec() as spec:
             spec.add_field("topic", IdentityTransform(), "topic_name")
             spec.add_field("store_ts", DayTransform(), "store_day")
-        return table
+        made.commit_transaction()
+        return catalog.load_table(self.name)
 
     def compact(self, expire_days: float | None, grace_seconds: float) -> dict[str, Any]:
         """Delete old rows and expire old snapshots; merging files is an engine's work."""
-        table = self.table()
+        table = self.seen
         assert table is not None
         facts: dict[str, Any] = {"merged": 0}
         if expire_days is not None:

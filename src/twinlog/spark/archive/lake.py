@@ -13,16 +13,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from twinlog.spark.archive.manifest import ArchivedFile, check_next, merge_ranges
-from twinlog.spark.errors import ArchiveError, OptionError
+from twinlog.spark.errors import ArchiveError, OptionError, PipelineError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.places import is_local, open_place
 from twinlog.spark.plan.offsets import Offsets
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = ("delta", "iceberg")
+COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,11 @@ class Commit:
 
 
 class LakeTable(Protocol):
-    """A table of a lakehouse format."""
+    """A table of a lakehouse format, as it is when it is first asked.
+
+    A commit after `last_batch` is one step with it: the format refuses it when the same batch was
+    committed in between, by a driver that was thought dead.
+    """
 
     def last_batch(self, query: str) -> int:
         """Return the last batch of a query that is committed; -1 when there is none."""
@@ -144,14 +151,19 @@ class LakeWriter(DataSourceStreamArrowWriter):
         if not ranges:
             return
         query = done[0].query
-        table = open_table(self.kind, self.place, self.settings)
-        if table.last_batch(query) >= batchId:
+
+        def add(table: LakeTable) -> None:
+            ends = self._chained(table.ends(), ranges)
+            point("before-rename")
+            table.commit(Commit(query, batchId, files, ends))
+
+        if commit_once(self._open, lambda table: table.last_batch(query) >= batchId, add):
+            point("published")
+        else:
             remove(self.place, [file.name for file in files])
-            return
-        ends = self._chained(table.ends(), ranges)
-        point("before-rename")
-        table.commit(Commit(query, batchId, files, ends))
-        point("published")
+
+    def _open(self) -> LakeTable:
+        return open_table(self.kind, self.place, self.settings)
 
     def _chained(self, ends: Offsets, ranges: list[list[Any]]) -> Offsets:
         """Demand that the batch begins where the table ends; return where it ends then."""
@@ -167,13 +179,50 @@ class LakeWriter(DataSourceStreamArrowWriter):
         return after
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove files, unless the commit is there: this is also called after it."""
+        """Remove files, unless a commit may name them."""
         done = [message for message in messages if isinstance(message, Written)]
-        if not done:
+        if may_be_committed(messages) or not done:
             return
-        table = open_table(self.kind, self.place, self.settings)
-        if table.last_batch(done[0].query) < batchId:
+        if self._open().last_batch(done[0].query) < batchId:
             remove(self.place, [file.name for message in done for file in message.files])
+
+
+def commit_once(
+    look: Callable[[], T], is_there: Callable[[T], bool], add: Callable[[T], None]
+) -> bool:
+    """Commit a batch to a table unless it is there.
+
+    The format refuses a commit when the same batch was committed after the look, by a driver that
+    was thought dead. Whatever else fails (a change by somebody else, an object store that is away,
+    an answer that was lost) is found out by the next look.
+
+    Returns:
+        Whether a commit of ours was tried, so that files of ours may be named by it.
+    """
+    for attempt in range(COMMIT_TRIES):
+        table = look()
+        if is_there(table):
+            return attempt > 0
+        try:
+            add(table)
+        except PipelineError:
+            raise
+        except Exception:
+            if attempt + 1 == COMMIT_TRIES and not is_there(look()):
+                raise
+            time.sleep(COMMIT_PAUSE_S * (attempt + 1))
+        else:
+            break
+    return True
+
+
+def may_be_committed(messages: Sequence[WriterCommitMessage | None]) -> bool:
+    """Say whether a batch that is aborted was tried to commit: then all its tasks were done.
+
+    A commit that failed may still be on its way to an object store. Its files stay; where no commit
+    names them, the table's own cleaning removes them.
+    """
+    return None not in messages
 
 
 @contextlib.contextmanager

@@ -123,11 +123,11 @@ class _Lake:
             )
         self.place, self.form, self.settings = place, form, dict(settings)
         self.checkpoint = str(checkpoint)
-        self.table = open_table(form, place, settings)
-        self.before = self.table.rows()
+        table = open_table(form, place, settings)
+        self.before, self.known_ends = table.rows(), table.ends()
 
     def ends(self) -> Offsets:
-        return self.table.ends()
+        return self.known_ends
 
     def writer(self, session: SparkSession, source: dict[str, str]) -> Any:
         from twinlog.spark.archive.lake import LakeSink
@@ -138,7 +138,9 @@ class _Lake:
         return writer.option("source", json.dumps(source))
 
     def facts(self) -> dict[str, Any]:
-        total = self.table.rows()
+        from twinlog.spark.archive.lake import open_table
+
+        total = open_table(self.form, self.place, self.settings).rows()
         return {
             "archive": self.place, "format": self.form, "rows": total - self.before,
             "rows_total": total,

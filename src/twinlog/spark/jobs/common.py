@@ -99,6 +99,7 @@ def session_of(
     from pyspark.sql import SparkSession as Sessions
 
     if (running := spark or Sessions.getActiveSession()) is not None:
+        make_active(running)
         yield running
         return
     own = local_session(job, master=master)
@@ -106,6 +107,15 @@ def session_of(
         yield own
     finally:
         own.stop()
+
+
+def make_active(spark: SparkSession) -> None:
+    """Make a session that of this thread.
+
+    Spark looks for formats that are written in Python only there, and only the thread that made a
+    session has it. A frame of Python's own values is a public way.
+    """
+    spark.createDataFrame([], "nothing INT")
 
 
 def with_parallelism(source: Mapping[str, str], spark: SparkSession) -> dict[str, str]:

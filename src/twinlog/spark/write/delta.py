@@ -93,24 +93,33 @@ class DeltaWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a batch, once."""
-        from twinlog.spark.archive.delta import Delta, add_action, append
+        from twinlog.spark.archive.delta import Delta, add_action
+        from twinlog.spark.archive.lake import commit_once
 
         done = _written(messages)
         if not done:
             return
-        table = Delta(self.place)
-        if table.last_batch(done[0].query) >= batchId:
-            self._remove(done)
-            return
+        query = done[0].query
         actions = [add_action(part.name, part.size, {"numRecords": part.rows}) for part in done]
-        append(table.uri, self.shape, actions, transaction=(done[0].query, batchId))
+
+        def add(table: Delta) -> None:
+            table.append(self.shape, actions, transaction=(query, batchId))
+
+        def is_there(table: Delta) -> bool:
+            return table.last_batch(query) >= batchId
+
+        if not commit_once(lambda: Delta(self.place), is_there, add):
+            self._remove(done)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove files, unless the commit is there: this is also called after it."""
+        """Remove files, unless a commit may name them."""
         from twinlog.spark.archive.delta import Delta
+        from twinlog.spark.archive.lake import may_be_committed
 
         done = _written(messages)
-        if done and Delta(self.place).last_batch(done[0].query) < batchId:
+        if may_be_committed(messages) or not done:
+            return
+        if Delta(self.place).last_batch(done[0].query) < batchId:
             self._remove(done)
 
     def _remove(self, parts: list[Part]) -> None:
