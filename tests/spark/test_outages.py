@@ -128,7 +128,7 @@ def routes_are_empty(planner: StreamPlanner) -> bool:
 
 def test_offsets_stay_while_both_brokers_are_down(world: World) -> None:
     world.send()
-    planner = world.planner()
+    planner = world.planner(commitGroup="lag")
     start = planner.latest(planner.initial(), limited=True)
     end = read_all(planner, start, 2 * COUNT)
     world.kill_brokers()
@@ -243,9 +243,15 @@ def test_a_topic_that_is_deleted_is_a_loss_which_the_options_decide_about(world:
     planner = world.planner()
     end = read_all(planner, planner.latest(planner.initial(), limited=True), 2 * COUNT)
     world.delete("events")
+    for more in ({}, {"commitGroup": "lag"}):
+        with pytest.raises(DataLossError, match=r"QUEUE_VANISHED. events"):
+            world.planner(**more).latest(end, limited=True)
     with pytest.raises(DataLossError, match=r"QUEUE_VANISHED. events"):
         planner.latest(end, limited=True)
-    lenient = world.planner(failOnDataLoss="false")
+    lenient = world.planner(failOnDataLoss="false", commitGroup="lag")
     left = lenient.latest(end, limited=True)
     assert set(left["offsets"]) == {"orders"}
     assert {skip.topic for skip in lenient.policy.skipped} == {"events"}
+    lenient.latest(left, limited=True)
+    committed = lenient.transport.group_offsets("lag")
+    assert sum(n for (topic, _, _), n in committed.items() if topic == "orders") == COUNT

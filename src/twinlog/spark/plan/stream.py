@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from twinlog.spark.errors import DataLossError, UnreachableError
+from twinlog.spark.errors import DataLossError, NotFoundError, UnreachableError
 from twinlog.spark.options import LATEST, SourceOptions
 from twinlog.spark.plan.offsets import (
     Offsets,
@@ -181,7 +181,9 @@ class StreamPlanner:
         try:
             self.transport.commit_group(group, offsets)
             self.reported = offsets
-        except UnreachableError as error:  # lag tools see it later; the checkpoint has it
+        except (UnreachableError, NotFoundError) as error:
+            # Lag tools see it later; the checkpoint has it. A topic that is missing is gone or its
+            # brokers are away: the look at the queues finds out.
             log.warning("progress was not reported to group %s: %s", group, error)
 
     def _latest(self, start: Mapping[str, Any], *, limited: bool) -> dict[str, Any]:

@@ -207,13 +207,22 @@ class BrokerTransport:
         self._run(self._commit(group, offsets))
 
     async def _commit(self, group: str, offsets: Offsets) -> None:
-        await self._know({key[0] for key in offsets})
-        await asyncio.gather(
-            *(
-                calls.commit_offset(self.client, group, MessageQueue(*key), number, wait=True)
-                for key, number in offsets.items()
-            )
+        """Commit what can be; the first error is raised after that."""
+        errors: dict[str, ClientError] = {}
+        for topic in sorted({key[0] for key in offsets}):
+            try:
+                await self._know([topic])
+            except ClientError as error:
+                errors[topic] = error
+        work = (
+            calls.commit_offset(self.client, group, MessageQueue(*key), number, wait=True)
+            for key, number in offsets.items()
+            if key[0] not in errors
         )
+        done = await asyncio.gather(*work, return_exceptions=True)
+        for failed in (*errors.values(), *done):
+            if isinstance(failed, BaseException):
+                raise failed
 
     def limit_bytes(self, start: Offsets, end: Offsets, bytes_max: int) -> Offsets:
         """Limit by the mean size of records at the start: a pull has no sizes in advance."""
