@@ -19,7 +19,7 @@ from storefiles import StoreFiles
 from twinlog.message.compression import compress
 from twinlog.message.sysflag import CompressionType, with_compression_type
 from twinlog.spark.decode import avro, json_rows
-from twinlog.spark.decode.body import body_columns
+from twinlog.spark.decode.body import body_columns, parser
 from twinlog.spark.errors import OptionError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -193,6 +193,39 @@ def test_avro_frames_writer_schemas_and_bytes_left_over(tmp_path: Path) -> None:
     assert by_number(framed) == {"id": 5, "n": "none"}
     with pytest.raises(ValueError, match="schema 7 is not in"):
         by_number(b"\x00" + (7).to_bytes(4, "big") + body)
+
+
+def test_a_body_that_can_be_read_with_and_without_a_frame_is_an_error() -> None:
+    """Four numbers and a text: the schema's number in the frame gives the length of the text."""
+    fields = [{"name": name, "type": "int"} for name in "abcd"] + [{"name": "s", "type": "string"}]
+    schema = json.dumps({"type": "record", "name": "T", "fields": fields})
+    value = {"a": 1, "b": 2, "c": 3, "d": 4, "s": "x" * 16}
+    framed = b"\x00" + (42).to_bytes(4, "big") + encoded(schema, value)
+    with pytest.raises(ValueError, match="schema 42 of a registry: set schemaRegistry"):
+        avro.parser(schema, {})(framed)
+    plain = avro.parser(schema, {"schemaRegistry": "none"})
+    assert plain(framed)["a"] == 0
+    assert plain(encoded(schema, value)) == value
+
+
+def test_protobuf_frames_are_recognised() -> None:
+    parse = parser("protobuf", {"bodySchema": SCHEMAS["protobuf"]})
+    plain = protobuf_body(5)
+    number = (42).to_bytes(4, "big")
+    # The first type of the file, the same written out, and the second one in the first.
+    for place in (b"\x00", b"\x02\x00", b"\x04\x00\x02"):
+        assert json.loads(parse(b"\x00" + number + place + plain)) == json.loads(parse(plain))
+    for cut in (b"\x00" + number, b"\x00" + number + b"\x04\x00"):
+        with pytest.raises(IndexError):
+            parse(cut)
+
+
+def test_json_that_is_not_utf_8_is_a_bad_body() -> None:
+    kind = pa.struct([("id", pa.string())])
+    values, errors = json_rows.decode([b'{"id": "a"}', b'{"id": "\xff"}'], kind)
+    assert values.to_pylist() == [{"id": "a"}, None]
+    assert errors[0] is None
+    assert "utf-8" in str(errors[1])
 
 
 def test_json_values_are_those_of_a_reader_that_reads_one_by_one() -> None:

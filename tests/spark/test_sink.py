@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from storefiles import StoreFiles
 
@@ -169,6 +171,35 @@ def test_a_row_that_cannot_be_sent_is_named_and_those_before_it_are_kept(
     with pytest.raises(SinkError, match=rf"\[ROW_ILLEGAL\] {text}"):
         send_rows(options, iter([batch]), Task())
     assert [r["body"] for r in rows_of(namesrv, topic)] == [b"good"]
+
+
+@pytest.mark.parametrize("given", [{}, {"exactlyOnce": "true", "producerId": "dead"}])
+def test_rows_that_cannot_be_sent_go_to_the_dead_letters(
+    namesrv: str, tmp_path: Path, given: dict[str, str]
+) -> None:
+    topic = f"letters-{time.time_ns()}"
+    rows: list[dict[str, Any]] = [{"body": b"%d" % n, "queue_id": n % 4} for n in range(40)]
+    rows[7]["body"], rows[23]["queue_id"], rows[39]["body"] = None, 99, b"x" * 5_000_000
+    schema = pa.schema([("body", pa.binary()), ("queue_id", pa.int32())])
+    batches = [
+        pa.RecordBatch.from_pylist(rows[at : at + 20], schema=schema) for at in range(0, 40, 20)
+    ]
+    place = {"deadLetterPath": str(tmp_path / "dead")}
+    options = SinkOptions.parse({"nameServer": namesrv, "topic": topic, **place, **given})
+    for _ in range(2):  # done again: the letters are there once
+        assert send_rows(options, iter(batches), Task()) == 37
+    wanted = Counter(row["body"] for n, row in enumerate(rows) if n not in (7, 23, 39))
+    times = 1 if given else 2
+    found = Counter(row["body"] for row in rows_of(namesrv, topic))
+    assert found == Counter(dict.fromkeys(wanted, times))
+    letters = pq.read_table(tmp_path / "dead").sort_by("reason").to_pylist()
+    assert [(row["body"], row["queue_id"]) for row in letters] == [
+        (rows[n]["body"], rows[n]["queue_id"]) for n in (23, 39, 7)
+    ]
+    for letter, text in zip(letters, ("no queue 99", "row 39", "row 7 .*no body"), strict=True):
+        assert re.search(text, letter["reason"])
+    with pytest.raises(OptionError, match="BAD_PLACE"):
+        SinkOptions.parse({"nameServer": namesrv, "deadLetterPath": "ftp://x/y"})
 
 
 def test_a_topic_that_does_not_exist_is_named_with_its_row(tmp_path: Path) -> None:

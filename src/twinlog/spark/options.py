@@ -33,7 +33,7 @@ READ_OPTIONS = (
 WRITE_OPTIONS = (
     "nameServer", "topic", "group", "exactlyOnce", "producerId", "sendTimeoutMs", "sendRetries",
     "maxInFlight", "accessKey", "secretKey", "useTLS", "tlsCaFile", "checkpointLocation",
-    "ratePerSecond", "queryName",  # Spark's own pipelines give the last one
+    "ratePerSecond", "deadLetterPath", "queryName",  # Spark's own pipelines give the last one
 )  # fmt: skip
 READ_ALIASES = {"storepath": "path", "topic": "subscribe", "subexpression": "tags"}
 WORDS = {"earliest": -2, "latest": -1}

@@ -27,6 +27,7 @@ LOGICAL = {
     "uuid": "STRING",
 }  # fmt: skip
 FRAME_SIZE = 5
+NO_REGISTRY = "none"
 REGISTRY_SECONDS = 10
 
 
@@ -107,17 +108,39 @@ def parser(reader_text: str, raw: Mapping[str, str]) -> Callable[[bytes], Any]:
         return _plain(value)
 
     def parse(body: bytes) -> Any:
-        is_framed = len(body) >= FRAME_SIZE and body[0] == 0
-        if is_framed and writers.place is not None:
+        if not is_framed(body) or writers.place == NO_REGISTRY:
+            return read(body, 0, own)
+        if writers.place is not None:
             return read(body, FRAME_SIZE, writers.get(int.from_bytes(body[1:FRAME_SIZE], "big")))
         try:
-            return read(body, 0, own)
+            inner = read(body, FRAME_SIZE, own)
         except Exception:
-            if not is_framed:
-                raise
-            return read(body, FRAME_SIZE, own)
+            return read(body, 0, own)
+        return _unless_plain(inner, body, lambda: read(body, 0, own))
 
     return parse
+
+
+def is_framed(body: bytes) -> bool:
+    """Say whether a body may begin with a registry's frame."""
+    return len(body) >= FRAME_SIZE and body[0] == 0
+
+
+def _unless_plain(inner: Any, body: bytes, read: Callable[[], Any]) -> Any:
+    """Return what is in the frame, unless the whole can be read too: then nobody can tell.
+
+    Raises:
+        ValueError: it can be read in both ways.
+    """
+    try:
+        read()
+    except Exception:
+        return inner
+    number = int.from_bytes(body[1:FRAME_SIZE], "big")
+    raise ValueError(
+        f"it can be read as it is and as schema {number} of a registry: set schemaRegistry to the "
+        f"registry, or to {NO_REGISTRY!r} where there is none"
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -8,19 +8,18 @@ Parquet under `deadLetterPath`.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from twinlog.spark.dead_letters import bury
 from twinlog.spark.decode import avro, json_rows
 from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import OptionError, RecordCorruptError
-from twinlog.spark.places import is_local, open_place
+from twinlog.spark.places import is_local
 
 KINDS = ("none", "json", "avro", "protobuf")
 MODES = ("fail", "null", "deadletter")
@@ -96,7 +95,36 @@ def _protobuf_parser(name: str) -> Parse:
             "BAD_OPTION",
             f"bodySchema={name!r} must be module:Message of a generated class: {error}",
         ) from error
-    return lambda body: MessageToJson(kind.FromString(body), preserving_proto_field_name=True)
+
+    def parse(body: bytes) -> str:
+        message = kind.FromString(body[_protobuf_begin(body) :])
+        return str(MessageToJson(message, preserving_proto_field_name=True))
+
+    return parse
+
+
+def _protobuf_begin(body: bytes) -> int:
+    """Return where the message begins: after the frame of a schema registry's clients.
+
+    A zero byte begins no message. After the schema's number comes where in its file the message's
+    type is: how many numbers, and those; a single zero stands for the first type.
+    """
+    if not avro.is_framed(body):
+        return 0
+    count, at = _varint(body, avro.FRAME_SIZE)
+    for _ in range(count >> 1):  # zigzag, never negative
+        _, at = _varint(body, at)
+    return at
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = body[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
 
 
 def first_error(errors: Sequence[str | None]) -> int | None:
@@ -165,19 +193,11 @@ class BodyDecoder:
 
     def _bury(self, batch: pa.RecordBatch, errors: list[str | None]) -> None:
         """Write dead letters; the name follows from the rows, so a task done again overwrites."""
-        import pyarrow.parquet as pq
-
         keep = [row for row, error in enumerate(errors) if error is not None]
         names = [name for name in ALL_COLUMNS if name in batch.schema.names]
         rows = pa.Table.from_batches([batch.select(names).take(pa.array(keep))])
-        reasons = pa.array([errors[row] for row in keep], pa.string())
-        table = rows.cast(arrow_schema(names)).append_column("reason", reasons)
         place = (
             f"{batch.column('topic')[keep[0]]}-{batch.column('phys_offset')[keep[0]]}-{len(keep)}"
         )
-        name = hashlib.sha256(place.encode()).hexdigest()[:24]
-        system, root = open_place(self.dead_letters)
-        system.create_dir(root, recursive=True)
-        temporary = f"{root}/.{name}.{os.getpid()}"
-        pq.write_table(table, temporary, compression="zstd", filesystem=system)
-        system.move(temporary, f"{root}/{name}.parquet")
+        reasons = [str(errors[row]) for row in keep]
+        bury(self.dead_letters, rows.cast(arrow_schema(names)), reasons, place)

@@ -58,7 +58,9 @@ def _by_arrow(bodies: Sequence[bytes], kind: pa.DataType) -> pa.Array | None:
         table = arrow_json.read_json(io.BytesIO(data), block, options)
         if table.num_rows != len(bodies):
             return None
-        return table.cast(shape).to_struct_array().combine_chunks().cast(kind)
+        found = table.cast(shape).to_struct_array().combine_chunks().cast(kind)
+        found.validate(full=True)  # it takes strings that are not UTF-8
+        return found
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
         return None
 

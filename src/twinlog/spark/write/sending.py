@@ -32,6 +32,7 @@ from twinlog.client.errors import (
 from twinlog.client.message import RESERVED_PROPERTIES
 from twinlog.client.producer.column_producer import ColumnProducer
 from twinlog.message.properties import ORIGIN_PLACE
+from twinlog.spark.dead_letters import bury
 from twinlog.spark.errors import NotFoundError, PipelineError, UnreachableError
 from twinlog.spark.options import bad
 from twinlog.spark.run import faults
@@ -142,7 +143,7 @@ class RowSender:
 
     def __init__(self, options: SinkOptions, task: Task) -> None:
         self.options, self.task = options, task
-        self.rows = 0
+        self.rows = self.dead = 0
         self.queues: dict[str, dict[int, MessageQueue]] = {}
         # (first row, last row, how many, outcome) of what is not acknowledged yet.
         self.pending: deque[tuple[int, int, int, asyncio.Future[Any]]] = deque()
@@ -174,7 +175,7 @@ class RowSender:
             await self._drain()
         if self.rows:
             faults.point("rows-sent")
-        return self.rows
+        return self.rows - self.dead
 
     # By chunks
 
@@ -257,11 +258,23 @@ class RowSender:
     # By rows
 
     async def _by_rows(self, producer: ColumnProducer, batch: pa.RecordBatch) -> None:
-        for row in batch.to_pylist():
-            await self._one(producer, row)
+        first, dead = self.rows, dict[int, str]()
+        for number, row in enumerate(batch.to_pylist()):
+            try:
+                await self._one(producer, row)
+            except SinkError as error:
+                if error.condition != "ROW_ILLEGAL" or self.options.dead_letters is None:
+                    raise
+                dead[number] = error.message
+                self.rows += 1
             if self.rows == FAULT_ROW:
                 await self._drain()
                 faults.point("rows-sending")
+        if dead and self.options.dead_letters is not None:
+            rows = pa.Table.from_batches([batch]).take(pa.array(list(dead)))
+            identity = repr((self.options.producer_id, self.task, first, rows.to_pylist()))
+            bury(self.options.dead_letters, rows, list(dead.values()), identity)
+            self.dead += len(dead)
 
     async def _one(self, producer: ColumnProducer, row: Mapping[str, Any]) -> None:
         try:

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from twinlog.message.once import is_producer_id
 from twinlog.spark.errors import OptionError, nearest
 from twinlog.spark.options import WRITE_OPTIONS, bad, fold, parse_bool, parse_count
+from twinlog.spark.places import is_local
 from twinlog.spark.read.network import settings_of
 from twinlog.spark.write.sending import Task, send_rows
 
@@ -62,6 +63,7 @@ class SinkOptions:
     settings: Mapping[str, Any]
     is_once: bool = False
     producer_id: str | None = None
+    dead_letters: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -79,6 +81,8 @@ class SinkOptions:
             raise bad("producerId", producer_id, "it is for exactlyOnce=true")
         if producer_id is not None and not is_producer_id(f"{producer_id}:000000"):
             raise bad("producerId", producer_id, "up to 113 letters, digits and _ . : - are taken")
+        dead_letters = given.get("deadLetterPath")
+        is_local(dead_letters or "")
         rate = given.get("ratePerSecond")
         # Repeats do no harm where they are dropped: a failover is waited for.
         patience = ONCE_TIMEOUT_MS if once else TIMEOUT_MS
@@ -93,6 +97,7 @@ class SinkOptions:
             settings=settings_of(given),
             is_once=once,
             producer_id=producer_id,
+            dead_letters=dead_letters,
         )
 
 
