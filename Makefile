@@ -105,6 +105,7 @@ mutants: setup
 
 # Real processes under kill, stop, cut, slow links, full disks and damage.
 chaos: setup
+	bash tools/object_store.sh
 	$(BIN)/python -m pytest tests -m chaos $(ARGS)
 
 # The console in Debian's chromium, on a pair under load. Screenshots go to .cache/browser/screenshots.

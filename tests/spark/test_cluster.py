@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standalone import standalone
 from storefiles import StoreFiles
-
-from support.processes import Process, free_port, process_group
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sysconfig.get_paths()["purelib"]
@@ -136,66 +135,11 @@ def test_spark_connect(tmp_path: Path) -> None:
     check(found, files)
 
 
-# Spark's own files are seen elsewhere, the driver's environment and the checkout are hidden.
-ALONE = """
-mount --make-rprivate / 2>/dev/null || true
-mkdir -p "$1/spark"
-mount --bind "$2" "$1/spark"
-for hidden in $3; do mount -t tmpfs none "$hidden"; done
-export SPARK_HOME="$1/spark"
-shift 3
-exec "$SPARK_HOME/bin/spark-class" "$@"
-"""
-
-
-def hidden_places() -> list[str]:
-    """What a worker on another machine does not have: this environment and this checkout."""
-    import pyspark
-
-    site = Path(pyspark.__file__).parents[1]
-    return sorted({str(site), str(ROOT / "src"), sysconfig.get_paths()["purelib"]})
-
-
-def alone(tmp_path: Path, name: str, *arguments: str) -> Process:
-    """A process of Spark that sees nothing of the driver's environment."""
-    import pyspark
-
-    home = tmp_path / name
-    home.mkdir()
-    path = os.pathsep.join([f"{sys.base_prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
-    java = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
-    argv = [
-        "env", "-i", f"PATH={path}", f"HOME={home}", "SPARK_LOCAL_IP=127.0.0.1",
-        *(f"{key}={value}" for key, value in java.items()),
-        "unshare", "-rm", "sh", "-euc", ALONE, "sh", str(home), str(Path(pyspark.__file__).parent),
-        " ".join(hidden_places()), *arguments,
-    ]  # fmt: skip
-    return Process(name, argv, log=tmp_path / f"{name}.log", cwd=home)
-
-
 @pytest.mark.chaos
 def test_workers_that_have_nothing_but_python_and_spark(tmp_path: Path) -> None:
     """A standalone cluster whose workers lack the driver's environment: the job ships itself."""
     files = store_of(tmp_path)
-    port = free_port()
-    master = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    with process_group() as group:
-        started = alone(
-            tmp_path, "master", f"{deploy}.master.Master", "--host", "127.0.0.1", "--port",
-            str(port), "--webui-port", "0",
-        )  # fmt: skip
-        group.add(started)
-        started.wait_for_text("New state: ALIVE")
-        worker = alone(
-            tmp_path, "worker", f"{deploy}.worker.Worker", "--cores", "2", "--memory", "1g",
-            "--webui-port", "0", "--work-dir", str(tmp_path / "worker-dir"), master,
-        )  # fmt: skip
-        group.add(worker)
-        worker.wait_for_text("Successfully registered with master")
-        settings = [
-            "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
-            "spark.driver.bindAddress=127.0.0.1", f"spark.local.dir={tmp_path}",
-        ]  # fmt: skip
-        found = run([str(files.root), str(tmp_path), master, settings, []], {})
+    with standalone(tmp_path, workers=1, cores=2) as cluster:
+        settings = ["spark.executor.memory=512m", *cluster.settings]
+        found = run([str(files.root), str(tmp_path), cluster.address, settings, []], {})
     check(found, files)

@@ -1,0 +1,64 @@
+"""Chaos of the pipeline as a whole: each round kills a part at a seeded point and counts all rows.
+
+    TWINLOG_SPARK_ROUNDS=50 TWINLOG_SPARK_SEED=7 make chaos ARGS="-s tests/spark/test_chaos.py"
+
+The driver, its JVM alone, an executor, a worker's machine, both brokers, the name server or the
+object store (by tools/object_store.sh) is killed while a process stands at the point, or at
+any moment. Every row of the log must be in the Delta table and in the copy of the topic, once and
+in order. With the engine `small` the same parts of the pipeline run without the JVM, so that many
+rounds fit into minutes; with `spark` they run on a standalone cluster (`-k spark`, `-k small`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from chaos_world import World, running_world
+
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(4 * 3600)]
+ROUNDS = int(os.environ.get("TWINLOG_SPARK_ROUNDS", "14"))
+SEED = int(os.environ.get("TWINLOG_SPARK_SEED", "1"))
+VICTIMS = ("driver", "executor", "host", "brokers", "namesrv", "objects", "jvm")
+POINTS = (
+    "any moment", "latest", "planned", "staged", "before-rename", "published", "rows-sending",
+    "rows-sent",
+)  # fmt: skip
+ROWS_MAX = 120
+
+
+def play(world: World, victim: str) -> dict[str, object]:
+    """One round."""
+    numbers, begin, starts = world.numbers, time.monotonic(), world.driver.starts
+    point = numbers.choice(POINTS)
+    if point != "any moment":
+        world.stop_at(point)
+    world.send(numbers.randint(20, ROWS_MAX))
+    is_stopped = point != "any moment" and world.is_stopped()
+    if not is_stopped:
+        time.sleep(numbers.uniform(0, 3))
+    world.kill(victim)
+    if numbers.random() < 0.5:  # what waits goes on beside what takes its place, or long after
+        world.go_on()
+    world.send(numbers.randint(1, ROWS_MAX // 4))
+    world.go_on()
+    rows = world.check()
+    return {
+        "victim": victim, "point": point if is_stopped else "any moment", "rows": rows,
+        "driver_starts": world.driver.starts - starts, "seconds": round(time.monotonic() - begin),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["small", "spark"])
+def test_every_row_is_there_once_whatever_is_killed(tmp_path: Path, engine: str) -> None:
+    with running_world(tmp_path, SEED, is_spark=engine == "spark") as world:
+        world.send(50)
+        world.check()
+        victims = [VICTIMS[number % len(VICTIMS)] for number in range(ROUNDS)]
+        world.numbers.shuffle(victims)
+        for number, victim in enumerate(victims):
+            done = play(world, victim)
+            print(json.dumps({"round": number, "seed": SEED, **done}), flush=True)
