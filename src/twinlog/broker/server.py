@@ -26,6 +26,7 @@ from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
 from twinlog.broker.filter.sql92 import load_parser
 from twinlog.broker.group.relay import Relay
 from twinlog.broker.group.replicas import ReplicasManager
+from twinlog.broker.group.stored import lead_without_controller
 from twinlog.broker.handlers import request_table
 from twinlog.broker.pair.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
 from twinlog.broker.pair.identity import StoreIdentity
@@ -342,6 +343,8 @@ class Broker:
             await self.store.stop()  # As clean as it was found.
             self.succession.refused(error)
             raise
+        if self.role.is_master:
+            lead_without_controller(self.disk, self.config.store_path_root_dir)
         self.identity.settle(self.clock.now_ms())
 
     def _log_is_complete(self) -> None:

@@ -414,7 +414,12 @@ class Group:
     def _elect_now(self, now_ms: int, token: Token) -> list[Effect]:
         """Who leads, or is elected now; a master that is dead is not an answer."""
         effects = self.consider(now_ms)
-        if self._pending is not None or self.liveness.does_master_live(self.record, now_ms):
+        if self.liveness.does_master_live(self.record, now_ms):
+            return self._then_reply(effects, token)
+        return self._reply_if_elected(effects, token)
+
+    def _reply_if_elected(self, effects: list[Effect], token: Token) -> list[Effect]:
+        if self._pending is not None:
             return self._then_reply(effects, token)
         master = self.record.master_broker_id
         silent = "no replica sends heartbeats" if master is None else f"master {master} is silent"
@@ -634,7 +639,7 @@ class Group:
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
             return [self._refuse(token, LEASE_LEFT)]
         self._is_adopted = True
-        return self._then_reply(self._adopt_group(now_ms, self._standings(now_ms)), token)
+        return self._reply_if_elected(self._adopt_group(now_ms, self._standings(now_ms)), token)
 
     # Writing
 

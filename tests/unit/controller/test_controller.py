@@ -328,6 +328,16 @@ class TestAdoption:
         bench.beat(1, known_epoch=6, stored=known)
         assert (bench.record.master_epoch, bench.record.master_broker_id) == (7, 1)
 
+    def test_it_says_so_when_nobody_is_elected(self) -> None:
+        bench = Bench(group({1, 2}))
+        for n in (1, 2):
+            bench.beat(n, known_epoch=6, was_master=True)
+        for _ in range(2):
+            reply = bench.ask(events.Adopt(GROUP, GROUP, "adopt"))
+            assert reply.kind is RefusalKind.NOT_ELECTED
+            assert "2 replicas were the master before" in reply.error
+        assert bench.record.master_epoch == 4
+
     def test_until_it_is_written_the_old_record_decides_nothing(self) -> None:
         bench = Bench(group({1, 2}))
         bench.beat(1, known_epoch=6, stored=self.newer(bench))

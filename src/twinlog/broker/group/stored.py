@@ -4,6 +4,7 @@
 applied for, `store/brokerIdentity-temp` has it with the check code, so that a crash in between
 applies for the same id again. `store/twinlog/group.json` has the newest record of the group and the
 newest epoch that was heard of: both are there, durably, before anything is done by them (R4).
+A store of a controlled group that is led without a controller says so there, too.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ from dataclasses import dataclass
 import msgspec
 
 from twinlog.controller.record import GroupRecord
+from twinlog.ha.epoch_file import EpochFile
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 from twinlog.runtime.numbers import number_or_none
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
 _SEPARATOR = "#"
+_IDENTITY = "brokerIdentity"
+_END = 2**63 - 1
+# More elections than a controller holds meanwhile among replicas that know nothing of it.
+_FIXED_EPOCHS = 1_000
 
 
 class _Saved(msgspec.Struct, frozen=True, rename="camel"):
     known_epoch: int
     record: GroupRecord | None = None
+    is_fixed: bool = False
+    """Led by a fixed master since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +52,9 @@ class StoredGroup:
         self._root = root
         self._cluster = cluster
         self._name = name
-        self._path = posixpath.join(root, "twinlog", "group.json")
-        self._id_path = posixpath.join(root, "brokerIdentity")
-        self._temp_path = posixpath.join(root, "brokerIdentity-temp")
+        self._path = _record_path(root)
+        self._id_path = posixpath.join(root, _IDENTITY)
+        self._temp_path = posixpath.join(root, f"{_IDENTITY}-temp")
         self.broker_id: int | None = None
         self.application: Application | None = None
         self.record: GroupRecord | None = None
@@ -87,15 +95,9 @@ class StoredGroup:
         return number
 
     def _load_record(self) -> None:
-        if not self._disk.exists(self._path):
-            return
-        try:
-            saved = msgspec.json.decode(self._disk.read_bytes(self._path), type=_Saved)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # Of a fixed pair it has another form, and says nothing of epochs.
-            _LOG.warning("group not readable path=%s error=%s", self._path, error)
-            return
-        self.record, self.known_epoch = saved.record, saved.known_epoch
+        saved = _read_record(self._disk, self._path)
+        if saved is not None:
+            self.record, self.known_epoch = saved.record, saved.known_epoch
 
     # Identity
 
@@ -129,6 +131,41 @@ class StoredGroup:
     def _write(self, data: bytes) -> None:
         make_own_directory(self._disk, self._root)
         write_atomically(self._disk, self._path, data)
+
+
+def lead_without_controller(disk: Disk, root: str) -> None:
+    """A fixed master begins on a store of a controlled group; OSError.
+
+    No controller knows of what it takes from now on. It counts as a newer epoch: when the group is
+    controlled again, an older record of it does not decide (R12), and nothing is cut by it (R4).
+    """
+    if not disk.exists(posixpath.join(root, _IDENTITY)):
+        return
+    path = _record_path(root)
+    saved = _read_record(disk, path)
+    if saved is not None and saved.is_fixed:
+        return
+    epochs = EpochFile(disk, root)
+    epochs.load()
+    known = max((entry.epoch for entry in epochs.history(_END)), default=0)
+    known = max(known, 0 if saved is None else saved.known_epoch)
+    data = msgspec.json.encode(_Saved(known + _FIXED_EPOCHS, is_fixed=True))
+    write_atomically(disk, path, data)
+
+
+def _record_path(root: str) -> str:
+    return posixpath.join(root, "twinlog", "group.json")
+
+
+def _read_record(disk: Disk, path: str) -> _Saved | None:
+    if not disk.exists(path):
+        return None
+    try:
+        return msgspec.json.decode(disk.read_bytes(path), type=_Saved)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # Of a slave of a fixed pair it has another form, and says nothing of epochs.
+        _LOG.warning("group not readable path=%s error=%s", path, error)
+        return None
 
 
 def _joined(fields: tuple[object, ...]) -> bytes:
