@@ -64,7 +64,7 @@ async def test_the_end_of_a_transaction_counts_before_its_half_message_is_confir
             await until(lambda: first.transactions.pending_count == 1)
             await group.part(second)
             place = first.store.commit_log.max_offset
-            first.transactions.check()
+            await first.transactions.check()
             await until(lambda: first.store.commit_log.max_offset > place)
         answer = await end(group, first, place, int(is_checked), how)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
