@@ -297,6 +297,27 @@ def test_an_old_master_does_not_become_a_second_one(tmp_path: Path) -> None:
         assert facts(slave)["promotion"] >= 0
 
 
+def test_an_old_master_does_not_take_over_again_while_its_successor_is_away(
+    tmp_path: Path,
+) -> None:
+    """A slave that followed the successor is there, and knows: what the old one took from now on
+    would be lost when the successor is back."""
+    with running_trio(tmp_path) as trio:
+        send_many(trio.master, 5)
+        trio.master.kill()
+        left_by_master(trio)
+        wait_until(lambda: not facts(trio.second)["isLinked"], "so has the other one")
+        promote(trio, "--to", 1, "--yes").ok()
+        follows = trio.slave.address
+        wait_until(lambda: facts(trio.second)["masterAddress"] == follows, "the other one follows")
+        trio.slave.kill()
+        wait_until(lambda: 0 not in registered(trio), "the name server has lost the successor")
+        old = TwinlogBroker.start_as_it_is(trio.master, wait=False)
+        trio.group.add(old)
+        assert old.wait() == 1, old.tail()
+        assert f"{trio.second.address} has followed a master of broker-a that was" in old.output()
+
+
 def become_master(broker: TwinlogBroker) -> None:
     """What `twinlog ha promote` sends at its end."""
     end = facts(broker)["logEnd"]

@@ -131,8 +131,9 @@ class Succession:
         """Before this broker serves as the master: may it?
 
         Raises:
-            NotTheMasterError: another broker was promoted since; or this copy was made the master
-                by hand while its master lives, or while another copy has more.
+            NotTheMasterError: another broker was promoted since, as it or a copy that followed it
+                says; or this copy was made the master by hand while its master lives, or while
+                another copy has more.
         """
         if not self._role.is_master:
             return
@@ -141,9 +142,10 @@ class Succession:
         other = group.pop(0, None)
         if other is not None and other != self._address:
             self._check_other_master(other, await self._facts(other), group)
-        if self._identity.is_promotion:
-            for address in group.values():
-                self._check_other_copy(address, await self._facts(address))
+        for address in group.values():
+            facts = await self._facts(address)
+            if facts is not None and facts["storeId"] == self._identity.store_id:
+                self._check_other_copy(address, facts, group)
 
     def _check_other_master(
         self, address: str, facts: dict[str, Any] | None, slaves: Collection[int]
@@ -159,13 +161,23 @@ class Succession:
                 " take sends for two logs. Stop it first, or set brokerRole=SLAVE here again"
             )
 
-    def _check_other_copy(self, address: str, facts: dict[str, Any] | None) -> None:
-        if facts is None or facts["storeId"] != self._identity.store_id:
-            return
+    def _check_other_copy(
+        self, address: str, facts: dict[str, Any], slaves: Collection[int]
+    ) -> None:
+        is_led_by_other = facts["masterAddress"] not in ("", self._address)
+        if facts["promotion"] > self._identity.promotion and is_led_by_other:
+            # The successor is not there, but is not forgotten: two logs would go on.
+            raise ReplacedError(
+                f"the replica {address} has followed a master of {self._config.broker_name} that"
+                " was promoted since this broker was it: what that one acknowledged would be lost."
+                f" {self._step_back.advice}; then see `twinlog ha promote`",
+                slaves,
+            )
         missing = facts["logEnd"] - self._log_end()
         # A grant is for what was compared. It may be old: the master came back instead, and the
         # copies went on with it.
-        if missing > 0 and facts["logEnd"] > self._identity.granted_end:
+        is_longer = missing > 0 and facts["logEnd"] > self._identity.granted_end
+        if self._identity.is_promotion and is_longer:
             raise NotTheMasterError(
                 f"the replica {address} has {missing} bytes of log that this one has not: they"
                 " would be lost. Promote that one; or set brokerRole=SLAVE here again, start it,"
@@ -327,6 +339,7 @@ class Succession:
                 "promotion": number_of(data["promotion"]),
                 "logEnd": number_of(data["logEnd"]),
                 "inSyncReplicas": number_of(data["inSyncReplicas"]),
+                "masterAddress": str(data.get("masterAddress", "")),
                 "replicaIds": [number_of(number) for number in data["replicaIds"]],
             }
         except (KeyError, TypeError, ValueError) as error:
