@@ -89,6 +89,26 @@ def test_slave_follows_and_ends_up_identical(pair: Pair) -> None:
     assert slave.start == 0
 
 
+def test_a_master_that_is_stopped_under_load_has_left_everything_to_its_slave(pair: Pair) -> None:
+    """What an ASYNC_MASTER answers while it stops must not be on its own disk alone. The slave is
+    always a little behind: its link has a delay."""
+    pair.start_master(brokerRole="ASYNC_MASTER")
+    proxy = FaultProxy(pair.master.ha_port, delay_s=0.02)
+    pair.start_slave(f"127.0.0.1:{proxy.port}")
+    pair.wait_in_sync()
+    load = started_load(pair)
+    assert pair.master.stop() == 0, pair.master.tail()
+    load.finish()
+    assert pair.slave.stop() == 0, pair.slave.tail()
+    proxy.close()
+    master, slave = LogFiles(pair.master.store), LogFiles(pair.slave.store)
+    stored = {number for number, code in load.acked.items() if code == SEND_OK}
+    assert numbers_in(slave) >= stored, "SEND_OK of a clean stop and not on the slave"
+    assert slave.end == master.end
+    refused = {number for number, code in load.acked.items() if code == 14}
+    assert not numbers_in(master) & refused, "refused and stored"
+
+
 def test_slave_killed_under_load_and_back(pair: Pair) -> None:
     pair.start()
     load = started_load(pair)

@@ -397,6 +397,8 @@ class Broker:
         self.hold.release_all()
         self.pair.flush()
         self.store.write_pending()
+        # What is answered from now on no slave might have.
+        self.store.close_for_puts("the broker is stopping")
         await self.ha.drain()
         self.confirmed_file.close()
         self.replies.stop()

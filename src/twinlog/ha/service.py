@@ -22,6 +22,7 @@ from twinlog.ha.acks import AckTable
 from twinlog.ha.authority import Authority
 from twinlog.ha.client import AskDialect, HAClient
 from twinlog.ha.connection import HAConnection, crowded_out
+from twinlog.ha.drain import drain
 from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry
 from twinlog.ha.front import HAFront
@@ -63,8 +64,6 @@ _LOG = logging.getLogger("twinlog.ha")
 # Bursts are gathered so long: one frame a millisecond costs both ends a fraction of one for each
 # turn of the loop, and an asynchronous replica is behind by that much at most.
 _GATHER_MS = 1
-_DRAIN_MS_MAX = 1_000
-_DRAIN_CHECK_MS = 10
 # An idle slave would hear of what is confirmed with the next heartbeat, seconds later.
 _TELL_MS = 10
 
@@ -311,13 +310,8 @@ class HAService:
             self.client.dialect_heard(is_other=is_other)
 
     async def drain(self) -> None:
-        """Before a clean stop: let the replicas have the end of the log, for a second at most."""
-        deadline_ms = self._clock.monotonic_ms() + _DRAIN_MS_MAX
-        while self._clock.monotonic_ms() < deadline_ms:
-            end = self._log.max_offset
-            if all(replica.ack_offset >= end for replica in self.acks.replicas):
-                return
-            await self._clock.sleep_ms(_DRAIN_CHECK_MS)
+        """Before a clean stop: let the replicas have the end of the log."""
+        await drain(self.acks, self._log.max_offset, self._clock)
 
     def damage_found(self, offset: int, reason: str) -> None:
         """The dispatcher found a record that is not one. Only a slave can ask for it again."""

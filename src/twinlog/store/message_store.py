@@ -151,7 +151,7 @@ class MessageStore:
         self.is_master = config.is_master and not config.enable_controller_mode
         self.was_clean = True
         self._hold_reason = ""
-        self.closed_reason = ""  # Why a controlled group's master takes no messages.
+        self.closed_reason = ""  # Why a master takes no messages: its group, or its own end.
         self._state = "new"
         self._refusal: AppendResult | None = None
         self._update_refusal()

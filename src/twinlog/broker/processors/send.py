@@ -533,7 +533,7 @@ class SendMessageProcessor:
                 return self._illegal()
             case PutMessageStatus.SERVICE_NOT_AVAILABLE:
                 if result.reason and result.reason == self._store.closed_reason:
-                    # Of a controlled group: nothing that Apache guesses at.
+                    # Of a controlled group, or of a stop: nothing that Apache guesses at.
                     text = f"service not available now: {result.reason}"
                     return BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
                 error = self._unavailable()
