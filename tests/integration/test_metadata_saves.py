@@ -14,7 +14,7 @@ import pytest
 from support.local_brokers import SUBSCRIPTION, Brokers, pull, until
 from support.raw_peer import request
 from twinlog.broker.server import Broker
-from twinlog.remoting import codec, fastjson
+from twinlog.remoting import codec, connection, fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.runtime.disk import write_atomically
@@ -83,6 +83,13 @@ def creating_pull(number: int) -> bytes:
         "subscription": "*", "subVersion": 0,
     }  # fmt: skip
     return request(RequestCode.PULL_MESSAGE, header, opaque=number)
+
+
+@pytest.fixture(autouse=True)
+def whole_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk in memory is done in every turn of the loop. How many turns a packet takes depends on
+    the machine; what is told apart here is one write for a turn, and one for each change."""
+    monkeypatch.setattr(connection, "SHARE_MS", 600_000)
 
 
 async def test_a_thousand_new_topics_cost_a_handful_of_saves(brokers: Brokers) -> None:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from twinlog.remoting import codec
 from twinlog.remoting.addresses import join_address, pack_host, peer_address
-from twinlog.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from twinlog.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from twinlog.remoting.command import Header, RemotingCommand, Request
 from twinlog.remoting.errors import (
     CommandError,
@@ -48,7 +48,10 @@ _TURN_BYTES_MAX = 256 * 1024  # Large bodies leave before the turn ends once the
 _HEADER_SHORT = 1024
 _LONG_HEADER_WEIGHT = 32
 _REMARK_MAX = 8192  # Of an answer; peers refuse headers that are too long.
-_LOOK_MASK = 3  # Every fourth request looks at the time; none takes longer than a share or two.
+_SENDS = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
+_LOOK_MASK = 3  # Behind a send the time is looked at only so often: they cost the same and little.
 _EXPIRE_MS_MIN = 20  # Time-outs are looked at no more often than this.
 
 
@@ -380,11 +383,13 @@ class Connection(asyncio.Protocol):
         handler = self._handler
         decode = codec.decode_header
         end_ms = self._clock.monotonic_ms() + SHARE_MS
+        is_dear = False
         for index, (kind, header, body) in enumerate(frames):
             if self.is_congested or self.is_closed or self._is_elsewhere:
                 self._backlog.extend(frames[index:])
                 return
-            if index & _LOOK_MASK == _LOOK_MASK and self._clock.monotonic_ms() >= end_ms:
+            is_looked = is_dear or index & _LOOK_MASK == _LOOK_MASK
+            if is_looked and self._clock.monotonic_ms() >= end_ms:
                 self._backlog.extend(frames[index:])
                 self._turn.next(self._go_on)
                 return
@@ -398,6 +403,7 @@ class Connection(asyncio.Protocol):
                 self._answered(request)
                 continue
             self.request_count += 1
+            is_dear = request.code not in _SENDS
             if not flag & FLAG_ONEWAY:
                 self._requests_in_flight += 1
                 size = len(header)
