@@ -63,4 +63,4 @@ def test_a_failover_and_a_group_that_cannot_have_one(tmp_path: Path) -> None:
         group.restart(last)
         prometheus.wait_resolved("TwinlogGroupWithoutMaster")
         group.restart(dead)
-        prometheus.wait_quiet()
+        prometheus.wait_resolved("TwinlogGroupDegraded")

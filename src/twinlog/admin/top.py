@@ -147,7 +147,7 @@ def _broker_line(found: ClusterHealth, entry: BrokerSummary, rates: _Rates) -> B
 
 
 def _state(entry: BrokerSummary, server: ServerFacts | None) -> str:
-    if server is not None and server.refusal:
+    if server is not None and server.refusal and not server.is_slave:
         return "refuses"
     return "drained" if entry.is_drained else "up"
 

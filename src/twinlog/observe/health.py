@@ -210,6 +210,8 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
     """Why it did not answer; nothing else is known of it then."""
     refusal: str = ""
     """Why it takes no sends although it should."""
+    is_slave: bool = False
+    """It takes none anyway: `refusal` says why it could not as a master."""
     disks: tuple[DiskFacts, ...] = ()
     unsaved: tuple[str, ...] = ()
     loop_lag_ms: int = 0
@@ -283,7 +285,7 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
             Level.PROBLEM,
             Code.SENDS_REFUSED,
             server.name,
-            f"{server.kind} {server.name} refuses messages: {server.refusal}",
+            f"{server.kind} {server.name} {_refuses(server)}: {server.refusal}",
             _after_refusal(server),
         )
     yield from (_disk(server, disk) for disk in server.disks if _is_disk_notable(server, disk))
@@ -318,6 +320,11 @@ def _down(server: ServerFacts) -> Finding:
         f"{server.kind} {server.name}{where} does not answer",
         "start it; if it runs, check that its address can be reached from here",
     )
+
+
+def _refuses(server: ServerFacts) -> str:
+    """A slave takes what its master sends for as long as there is room at all."""
+    return "could take no messages as the master" if server.is_slave else "refuses messages"
 
 
 def _after_refusal(server: ServerFacts) -> str:

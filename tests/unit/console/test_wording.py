@@ -173,9 +173,10 @@ def every_finding() -> Iterator[Finding]:
         GroupFacts(name="g", master_address="h:1"),
         GroupFacts(name="g", master_address="h:1", decided="DEGRADED: replica 3 is down"),
     )  # fmt: skip
+    full = ServerFacts(kind="broker", name="a:2", refusal="its disk is full", is_slave=True)
     names = ServerFacts(kind="name server", name="n", error="no answer")
     controller = ServerFacts(kind="controller", name="c", error="no answer")
-    servers = (server, down, names, controller)
+    servers = (server, down, full, names, controller)
     yield from judge(Facts(servers=servers, groups=groups, brokers_min=9)).findings
 
 

@@ -115,6 +115,8 @@ SERVERS: list[tuple[ServerFacts, list[tuple[Level, Code]], str]] = [
      [(Level.PROBLEM, Code.CONTROLLER_DOWN)], "controller h:9 does not answer"),
     (server(refusal="disk full", disks=(FULL,)),
      [(Level.PROBLEM, Code.SENDS_REFUSED)], "refuses messages: disk full"),
+    (server(refusal="disk full", disks=(FULL,), is_slave=True),
+     [(Level.PROBLEM, Code.SENDS_REFUSED)], "could take no messages as the master: disk full"),
     (server(refusal="the log is broken"), [(Level.PROBLEM, Code.SENDS_REFUSED)], "broken"),
     # Above the limit and not refusing: the store decides that, a ratio does not.
     (server(disks=(FULL,)), [(Level.WARNING, Code.DISK_NEARLY_FULL)], "93 % full"),

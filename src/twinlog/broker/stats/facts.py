@@ -45,6 +45,7 @@ class BrokerFacts:
             name=f"{config.broker_name}:{self._broker.role.broker_id}",
             address=broker.address,
             refusal=self._refusal(),
+            is_slave=not broker.role.is_master,
             disks=self.disks(),
             unsaved=tuple(f"{name}: {why}" for name, why in broker.saves.problems.items()),
             loop_lag_ms=self._loop_lag_ms(),
