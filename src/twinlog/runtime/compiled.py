@@ -38,9 +38,13 @@ def is_pure_asked() -> bool:
     return os.environ.get("TWINLOG_PURE", "0") not in ("", "0")
 
 
+_refused: set[str] = set()
+"""Parts that were built and could not be imported."""
+
+
 def missing_parts() -> list[str]:
-    """The parts that this process would do without, by name."""
-    return [name for name in PARTS if _origin(name) is None]
+    """The parts that this process does without, by name."""
+    return [name for name in PARTS if name in _refused or not _is_usable(name)]
 
 
 def code_tier() -> str:
@@ -63,6 +67,7 @@ def load(name: str) -> Any | None:
         return importlib.import_module(name)
     except (ImportError, ValueError) as error:
         # Of another Python or machine; or built against another form of a part that it uses.
+        _refused.add(name)
         _LOG.warning("%s is not used: %s", origin, error)
         return None
 
@@ -73,6 +78,11 @@ def _origin(name: str) -> Path | None:
         return None
     spec = importlib.util.find_spec(name)
     return None if spec is None or spec.origin is None else Path(spec.origin)
+
+
+def _is_usable(name: str) -> bool:
+    origin = _origin(name)
+    return origin is not None and not _is_stale(origin, name)
 
 
 def _is_stale(built: Path, name: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from twinlog.runtime import compiled
 from twinlog.runtime.compiled import PARTS, code_tier, load, missing_parts
 
 MODULE = "twinlog.message._hashing"
@@ -41,10 +42,25 @@ def test_older_than_its_source_is_not_used(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("TWINLOG_PURE", "0")
     os.utime(source, (1_000, 1_000))
+    monkeypatch.setattr(compiled, "PARTS", ("_twin",))
     assert load("_twin") is not None
+    assert code_tier() == "compiled"
     os.utime(source, (module.stat().st_mtime + 5,) * 2)
     assert load("_twin") is None
     assert "make setup" in caplog.text
+    assert code_tier() == "pure"
+
+
+def test_what_cannot_be_imported_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "_broken_part.py").write_text("raise ImportError('of another layout')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TWINLOG_PURE", "0")
+    monkeypatch.setattr(compiled, "PARTS", ("_broken_part",))
+    monkeypatch.setattr(compiled, "_refused", set())
+    assert load("_broken_part") is None
+    assert missing_parts() == ["_broken_part"]
 
 
 def test_every_compiled_part_is_declared() -> None:
