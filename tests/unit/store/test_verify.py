@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from support.command_line import twinlog
 from support.damage import flip_bit
 from support.stores import SEGMENT_SIZE, message, running_store, small_config
 from twinlog.runtime.disk import PosixDisk
+from twinlog.store.integrity import files
 from twinlog.store.integrity.digests import RangeDigests, digest_of
 from twinlog.store.integrity.verify import Verifier
 
@@ -62,6 +64,30 @@ async def test_a_segment_that_is_prepared_for_the_next_records_is_no_damage(tmp_
     spare = segments[-1].with_name(f"{int(segments[-1].name) + size:020d}")
     spare.write_bytes(bytes(size))
     assert twinlog("store", "verify", "--deep", str(root_of(tmp_path))).ok()
+
+
+async def test_records_that_a_broker_writes_meanwhile_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the log was read before they came, and what follows after."""
+    (last,) = await make_store(tmp_path)
+    root = root_of(tmp_path)
+    path = sorted((root / "commitlog").iterdir())[-1]
+    whole, end, before = path.read_bytes(), last - int(path.name), 0
+    while (size := int.from_bytes(whole[before : before + 4], "big")) + before < end:
+        before += size
+    path.write_bytes(whole[:before].ljust(len(whole), b"\0"))  # Without the last two.
+    real = files.find_record
+
+    def find_record(*arguments: Any) -> int | None:
+        path.write_bytes(whole)
+        return real(*arguments)
+
+    monkeypatch.setattr(files, "find_record", find_record)
+    disk = PosixDisk()
+    result = Verifier(disk, str(root), is_deep=False, progress=lambda *work: None).run()
+    disk.close()
+    assert (result.findings, result.record_count) == ([], 201)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -110,6 +110,7 @@ def _walk_segment(
     while at < segment.end:
         data = segment.file.pread(min(size, segment.end - at), at - segment.start)
         found = walk(data, at, {})
+        seen = data[found.end - at :][: max(found.size, BLANK_SIZE_MIN)]
         if found.end > at:
             yield at, found
             at, size = found.end, STEP
@@ -126,6 +127,8 @@ def _walk_segment(
             return
         if found.stop is ScanStop.END and at >= segment.end - 8:
             return
+        if segment.file.pread(len(seen), at - segment.start) != seen:
+            continue  # A broker has written there since.
         reason = found.reason or "zeros where a record must begin"
         faults.append(Fault(at, reason, segment.end if next_at is None else next_at))
         if next_at is None:

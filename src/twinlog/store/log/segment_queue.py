@@ -40,12 +40,18 @@ def list_segments(disk: Disk, directory: str, size: int, *, key: str) -> list[in
         if actual != size:
             raise StoreLayoutError(
                 f"{path} has {actual} bytes, but {key} is {size}: set {key} to the size with which "
-                "the store was written, or move the file away"
+                f"the store was written. If the other files have {size} bytes, {_remedy(key)}"
             )
         if start % size:
             raise StoreLayoutError(f"{path}: the name is not a multiple of {key} {size}")
         starts.append(start)
     return starts
+
+
+def _remedy(key: str) -> str:
+    if key == "mappedFileSizeCommitLog":
+        return "copy this one from a replica, where it is the same, or from a backup"
+    return "move this one away: it is made again from the log"
 
 
 class SegmentQueue:
@@ -74,7 +80,8 @@ class SegmentQueue:
             if after - before != self._size:
                 raise StoreLayoutError(
                     f"the log has a hole: {found[after]} does not follow {found[before]}; "
-                    "restore the missing file, or move the older files away"
+                    "copy the missing file from a replica, where it is the same, or from a backup, "
+                    "or move the older files away"
                 )
         self.segments = [
             Segment(found[start], start, self._size, self._disk.open(found[start]))
