@@ -305,7 +305,7 @@ async def test_an_archive_from_elsewhere_holds_plain_files_only(
         file.write_bytes(file.read_bytes()[:-300])
     refused = await command("backup", "restore", file, tmp_path / "back")
     assert refused.code == 1
-    assert ("tar failed" if kind == "cut" else "no plain file") in refused.err
+    assert ("tar failed" if kind == "cut" else "not a plain file") in refused.err
     assert not (tmp_path / "back").exists()
     assert not list(tmp_path.glob(".backup-*"))
 
