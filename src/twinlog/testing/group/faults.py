@@ -85,7 +85,7 @@ class Faults:
     async def _pause(self, node: GroupNode) -> None:
         if not node.host.is_alive or node.host.is_paused:
             return
-        self._sim.loop.pause(node.host)
+        node.pause()
         await asyncio.sleep(self._rng.choice((0.2, 1.0, 5.0)))
         node.resume_if_paused()
 

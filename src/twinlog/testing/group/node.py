@@ -41,6 +41,7 @@ class GroupNode:
         self.is_stopping = False
         self.lost_s = -1.0
         """When the disk last lost something."""
+        self._paused_at_s: float | None = None
         self.broker: Broker
 
     @property
@@ -178,9 +179,20 @@ class GroupNode:
             self.kill()
             self.sim.loop.call_later(0.1, self.boot_if_down)
 
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._paused_at_s = self.sim.loop.now_s
+        self.sim.loop.pause(self.host)
+
     def resume_if_paused(self) -> None:
         if self.host.is_alive and self.host.is_paused:
             self.sim.loop.resume(self.host)
+            self._note_pause()
+
+    def _note_pause(self) -> None:
+        if self.is_master and self._paused_at_s is not None:
+            self.sim.master_paused_s.append((self._paused_at_s, self.sim.loop.now_s))
+        self._paused_at_s = None
 
     def kill(self) -> None:
         """SIGKILL: what was written stays."""
@@ -205,6 +217,7 @@ class GroupNode:
 
     def _note_down(self) -> None:
         self.is_up = False
+        self._note_pause()
         if self.is_master:
             self.sim.master_down_s.append(self.sim.loop.now_s)
 

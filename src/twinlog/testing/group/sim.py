@@ -94,6 +94,7 @@ class GroupSimulation(SeedRun):
         self.one_at_a_time = asyncio.Lock()
         self._switched_s = -1.0
         self.master_down_s: list[float] = []
+        self.master_paused_s: list[tuple[float, float]] = []
         self.promoted: list[tuple[int, int]] = []
         """Where the log of each promoted copy began and ended then."""
         self._background: list[asyncio.Task[Any]] = []
@@ -187,7 +188,11 @@ class GroupSimulation(SeedRun):
         """Whether a group that first committed then must be known still: no other broker took
         over since, and the one it told had the time to save it."""
         down_s = next((s for s in self.master_down_s if s >= first_s), first_s + OFFSET_SAVE_S)
-        return first_s > self._switched_s and down_s - first_s >= OFFSET_SAVE_S
+        stood_s = sum(
+            max(0.0, min(end_s, down_s) - max(begin_s, first_s))
+            for begin_s, end_s in self.master_paused_s
+        )
+        return first_s > self._switched_s and down_s - first_s - stood_s >= OFFSET_SAVE_S
 
     def copies_are_whole(self) -> bool:
         """Without the master nothing promised would be lost."""
