@@ -195,8 +195,10 @@ def test_doctor_says_what_to_change(tmp_path: Path) -> None:
     doctor.check_file(findings, config)
     assert findings.problems[0]["change"] == f"edit {config}"
     findings = doctor.Findings()
-    doctor.check_clock(findings, "a:0", {"bootTimestamp": "1000", "runtime":
-                       "[ 0 days, 0 hours, 0 minutes, 5 seconds ]"})  # fmt: skip
+    runtime = {"bootTimestamp": "1000", "runtime": "[ 0 days, 0 hours, 0 minutes, 5 seconds ]"}
+    doctor.judge_clock(findings, "a:0", runtime, 6_500)
+    assert findings.problems == []
+    doctor.judge_clock(findings, "a:0", runtime, 1_700_000_000_000)
     assert "chrony" in findings.problems[0]["change"]
     findings = doctor.Findings()
     doctor.check_directory(findings, tmp_path / "deep" / "store", 1 << 60)

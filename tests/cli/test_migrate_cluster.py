@@ -217,7 +217,7 @@ async def test_copies_are_compared_and_a_foreign_message_among_them_is_found(
             options = ("--rules", old.rules) if verb == "run" else ()
             more = ("--rehearse",) if verb == "cutover" else ()
             refused = await migrate(verb, *options, *more)
-            assert (refused.code, "no copy" in refused.err) == (1, True)
+            assert (refused.code, "not a copy" in refused.err) == (1, True)
         renamed = new.start("old-a")
         clash = await migrate("plan")
         assert (clash.code, "in both clusters" in clash.out) == (10, True)

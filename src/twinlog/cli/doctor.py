@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,10 +213,7 @@ def check_server(findings: Findings, server: ServerFacts) -> None:
 
 
 async def check_clock(findings: Findings, admin: Admin, name: str, address: str) -> None:
-    """A broker says when it started and how long it runs: together its own time, to a second.
-
-    It is asked now: since the cluster was asked, some server may have been waited for.
-    """
+    """A broker is asked now: since the cluster was asked, some server may have been waited for."""
     from twinlog.admin.brokers import broker_runtime
     from twinlog.client.errors import ClientError
 
@@ -224,7 +222,11 @@ async def check_clock(findings: Findings, admin: Admin, name: str, address: str)
         runtime = await broker_runtime(admin, address)
     except ClientError:
         return  # It answered a moment ago, and says nothing about its clock now.
-    here_ms = (asked_ms + now_ms()) // 2
+    judge_clock(findings, name, runtime, (asked_ms + now_ms()) // 2)
+
+
+def judge_clock(findings: Findings, name: str, runtime: Mapping[str, str], here_ms: int) -> None:
+    """A broker says when it started and how long it runs: together its own time, to a second."""
     match = _RUNTIME.match(str(runtime.get("runtime", "")))
     if match is None or not runtime.get("bootTimestamp"):
         return
