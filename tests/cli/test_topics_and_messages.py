@@ -121,7 +121,7 @@ def test_consume_from_places_and_with_filters(cluster: LocalTwins, orders: str) 
     assert bodies("-c", "1") in (["hi"], ["two"])
     shown = cluster.twinlog("topic", "consume", orders, "-e", "-f", "{tags}:{body}").ok().out
     assert sorted(shown.split()) == ["TagA:hi", "TagB:two"]
-    assert "there is: " in cluster.twinlog("topic", "consume", orders, "-e", "-f", "{x}").err
+    assert "the fields are: " in cluster.twinlog("topic", "consume", orders, "-e", "-f", "{x}").err
 
 
 def test_message_by_id_key_place_and_time(cluster: LocalTwins, orders: str) -> None:

@@ -13,7 +13,6 @@ from twinlog.client.errors import ClientError
 from twinlog.client.net.answers import body_as, json_object
 from twinlog.message.perm import PERM_WRITE
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.clients import ProducerTableInfo
 from twinlog.remoting.bodies.common import KVTable
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
@@ -122,6 +121,8 @@ async def broker_runtime(
 
 async def producers(admin: Admin, address: str) -> list[ProducerInfo]:
     """Every producer that one broker knows (request 328)."""
+    from twinlog.remoting.bodies.clients import ProducerTableInfo  # `ha status` does without.
+
     answer = await admin.ask(address, RequestCode.GET_ALL_PRODUCER_INFO, action="producers")
     return [
         ProducerInfo(
