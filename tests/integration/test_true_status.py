@@ -50,8 +50,8 @@ class Cluster:
         self.group.add(broker)
         return broker
 
-    def pair(self) -> tuple[TwinlogBroker, TwinlogBroker]:
-        master = self.broker("master", brokerRole="SYNC_MASTER")
+    def pair(self, **of_master: object) -> tuple[TwinlogBroker, TwinlogBroker]:
+        master = self.broker("master", brokerRole="SYNC_MASTER", **of_master)
         slave = self.broker(
             "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{master.ha_port}"
         )
@@ -111,7 +111,7 @@ def test_an_idle_pair_stays_in_sync(cluster: Cluster) -> None:
 
 def test_a_stopped_slave_of_an_idle_pair_is_not_in_sync(cluster: Cluster) -> None:
     """Nothing waits for it, and it does not report as it should; its connection is open."""
-    master, slave = cluster.pair()
+    master, slave = cluster.pair(haHousekeepingInterval=120_000)
     assert send_once(master.address, b"the last").code == SEND_OK
     os.kill(slave.pid, signal.SIGSTOP)
     try:
@@ -120,10 +120,10 @@ def test_a_stopped_slave_of_an_idle_pair_is_not_in_sync(cluster: Cluster) -> Non
         assert replica["diff"] == 0
         assert "has said nothing for" in replica["twinlog"]["reason"]
         for command in (("ha", "status"), ("cluster", "health"), ("doctor",), ("top", "--once")):
-            found = cluster(*command)
+            found = cluster(*command, "--timeout", "1s")
             assert found.code == 10, found.out
             assert "has said nothing for" in found.out
-        assert cluster("check").code == 2
+        assert cluster("check", "--timeout", "1s").code == 2
     finally:
         os.kill(slave.pid, signal.SIGCONT)
     cluster("cluster", "health", "--wait", "60s", "--brokers", "2").ok()
