@@ -115,7 +115,7 @@ async def test_messages_are_found(cluster: Any, unique: Unique) -> None:
             await messages.query_by_unique_id(admin, topic, "F" * 32)
         two = await messages.query_by_offset_id(admin, receipts[2].offset_message_id)
         assert (two.body, two.queue.broker_name) == (b"2", "broker-a")
-        with pytest.raises(UsageError, match="no offset message id"):
+        with pytest.raises(UsageError, match="is not an offset message id"):
             await messages.query_by_offset_id(admin, "nonsense")
         queue = receipts[0].queue
         assert (await messages.query_by_offset(admin, queue, 4)).body == b"4"
