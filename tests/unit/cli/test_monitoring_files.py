@@ -87,7 +87,7 @@ def test_the_first_row_is_replication_and_nothing_overlaps() -> None:
 
 def test_every_alert_has_a_next_step() -> None:
     """Ten ways in which a pair becomes unsafe, and two of groups with a controller."""
-    assert len(alerts.ALERTS) == 12
+    assert len(alerts.ALERTS) == 13
     rules = yaml.safe_load(twinlog("generate", "alert-rules", "--for", "1s").ok().out)
     for rule in rules["groups"][0]["rules"]:
         assert rule["for"] == "1s"

@@ -204,7 +204,7 @@ def test_a_controlled_broker_answers_as_sync_master_unless_told_otherwise(tmp_pa
     assert _load(tmp_path, group + "brokerRole=ASYNC_MASTER\n").config.broker_role == "ASYNC_MASTER"
     slave = _load(tmp_path, group + "brokerRole=SLAVE\nbrokerId=2\n")
     assert slave.config.broker_role == "SYNC_MASTER"
-    assert "no policy" in slave.warnings[0]
+    assert "not a policy" in slave.warnings[0]
 
 
 def test_fewer_acknowledgements_than_the_whole_set_are_refused(tmp_path):
@@ -313,7 +313,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_broker_config(str(tmp_path))
     (tmp_path / "b.conf").write_bytes(b"brokerName=\\u12\n")
-    with pytest.raises(ConfigError, match="no properties file"):
+    with pytest.raises(ConfigError, match="not a properties file"):
         load_broker_config(str(tmp_path / "b.conf"))
 
 
