@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twinlog.broker.pair.metadata_log import decode_change, split_change
 from twinlog.broker.pair.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, Armed, SkipGuard
@@ -109,6 +111,39 @@ def test_a_second_switch_sends_back_who_has_not_come_since_the_first() -> None:
     assert second.commit("late too", "t", 0, 9, committed=4) == 5
     third = copied(second.armed)
     assert asks(third, 9, group="late", committed=5) == 5
+
+
+def test_each_of_several_ends_counts_for_those_who_were_beyond_it() -> None:
+    """Three power losses: who came back after the first was in the tail that the second took."""
+    guard, _, _ = armed()  # Ends at 5.
+    for end in (10, 20):
+        guard.log_is_shorter({"t": {0: end}})
+    assert asks(guard, 15, committed=7) == 7
+    assert asks(guard, 15, group="came", committed=11) is None
+    assert asks(guard, 9, group="shared", committed=7) is None
+    assert asks(copied(guard.armed), 15, committed=7) == 7
+
+
+@given(
+    ends=st.lists(st.integers(0, 12), min_size=1, max_size=8),
+    committed=st.integers(0, 12),
+    ahead=st.integers(0, 12),
+    is_copied=st.booleans(),
+)
+def test_nobody_goes_on_beyond_an_end_that_it_has_not_come_back_from(
+    ends: list[int], committed: int, ahead: int, is_copied: bool
+) -> None:
+    guard, _, _ = armed()
+    for end in ends:
+        guard.log_is_shorter({"t": {0: end}})
+    known = [5, *ends]
+    if is_copied:
+        guard, known = copied(guard.armed), [*known, 15]
+    offset = committed + ahead
+    was_lost = offset > known[-1] or any(committed <= end < offset for end in known[:-1])
+    goal = asks(guard, offset, committed=committed)
+    assert (goal is not None) == was_lost
+    assert goal is None or goal <= committed
 
 
 def test_it_ends_after_an_hour() -> None:

@@ -151,11 +151,11 @@ def _offset_halves(change: OffsetsMoved) -> list[MetadataChange]:
 
 
 def _guard_halves(change: Armed) -> list[MetadataChange]:
-    halves = zip(_split_map(change.ends), _split_map(change.earlier), strict=True)
+    tables: list[Mapping[str, Any]] = [change.ends, change.earlier, change.between]
     return [
-        Armed(change.time_ms, ends, earlier, change.is_rest_empty)
-        for ends, earlier in halves
-        if ends or earlier
+        Armed(change.time_ms, ends, earlier, between, change.is_rest_empty)
+        for ends, earlier, between in zip(*map(_split_map, tables), strict=True)
+        if ends or earlier or between
     ]
 
 

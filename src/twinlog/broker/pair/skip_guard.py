@@ -20,7 +20,7 @@ the shared part in a way that lets a Java client keep what it has fetched.
 
 The ends are in `store/twinlog/promotion.json`, so that a master that is killed right after its
 promotion knows them still. They are in the log, too: a copy that takes over later within the hour
-must send back those who have not come since. Such an earlier end counts for groups that have
+must send back those who have not come since. Each such earlier end counts for groups that have
 committed nothing beyond it.
 """
 
@@ -46,7 +46,10 @@ TRIES_MAX = 3
 _SEEN_KEY = "twinlog.broker.pair.skip_guard"
 _ASKED_KEY = "twinlog.broker.pair.skip_guard.asked"
 
+EARLIER_MAX = 32  # Of one queue, within an hour; the highest are kept.
+
 QueueEnds = dict[str, dict[int, int]]
+EndLists = dict[str, dict[int, list[int]]]
 _Reader = tuple[str, str, int]  # Group, topic, queue.
 
 
@@ -56,7 +59,9 @@ class Armed(msgspec.Struct, tag="guard", tag_field="kind", omit_defaults=True):
     time_ms: int
     ends: QueueEnds
     earlier: QueueEnds = {}
-    """Where they ended the times before within the hour, if that is lower."""
+    """Where they ended the times before within the hour: the lowest."""
+    between: EndLists = {}
+    """The others, of queues that ended at different places."""
     is_rest_empty: bool = False
     """Queues that are not named had nothing: a copy may not have heard of a topic."""
 
@@ -69,6 +74,31 @@ def lower_ends(ends: QueueEnds, others: QueueEnds) -> QueueEnds:
         for queue_id, end in queues.items():
             mine[queue_id] = min(end, mine.get(queue_id, end))
     return lower
+
+
+def joined_lists(lists: EndLists, others: EndLists) -> EndLists:
+    """All ends of either, in order."""
+    joined = {topic: dict(queues) for topic, queues in lists.items()}
+    for topic, queues in others.items():
+        mine = joined.setdefault(topic, {})
+        for queue_id, ends in queues.items():
+            mine[queue_id] = sorted({*ends, *mine.get(queue_id, ())})[-EARLIER_MAX:]
+    return joined
+
+
+def ends_between(was: Armed, lowest: QueueEnds) -> EndLists:
+    """Where queues ended at that time and before, besides the lowest."""
+    lists = was.between
+    for ends in (was.ends, was.earlier):
+        singles = {topic: {n: [end] for n, end in queues.items()} for topic, queues in ends.items()}
+        lists = joined_lists(lists, singles)
+    found: EndLists = {}
+    for topic, queues in lists.items():
+        for queue_id, all_ends in queues.items():
+            rest = [end for end in all_ends if end != lowest.get(topic, {}).get(queue_id)]
+            if rest:
+                found.setdefault(topic, {})[queue_id] = rest
+    return found
 
 
 class SkipGuard:
@@ -98,15 +128,16 @@ class SkipGuard:
         self._arm(ends, is_rest_empty=True)
 
     def _arm(self, ends: QueueEnds, *, is_rest_empty: bool) -> None:
-        """Of an earlier time within the hour the lower ends count on, for those who have not come
+        """Of earlier times within the hour the lower ends count on, for those who have not come
         back since."""
-        was, earlier = self._saved, {}
+        was, earlier, between = self._saved, {}, {}
         if was.time_ms and self._age_ms() < LIFE_MS:
             earlier = lower_ends(was.ends, was.earlier)
+            between = ends_between(was, earlier)
             is_rest_empty |= was.is_rest_empty
         self._passed.clear()
         self._tries.clear()
-        self._saved = Armed(self._clock.now_ms(), ends, earlier, is_rest_empty)
+        self._saved = Armed(self._clock.now_ms(), ends, earlier, between, is_rest_empty)
         self._promoted_ms = self._clock.monotonic_ms()
         self.is_armed = bool(ends) or is_rest_empty
         self._save()
@@ -137,6 +168,7 @@ class SkipGuard:
                 was.time_ms,
                 lower_ends(was.ends, armed.ends),
                 lower_ends(was.earlier, armed.earlier),
+                joined_lists(was.between, armed.between),
                 was.is_rest_empty or armed.is_rest_empty,
             )
         self._take(armed)
@@ -185,7 +217,8 @@ class SkipGuard:
             is_empty = self._saved.is_rest_empty and not is_system_topic(topic)
             return 0 if is_empty and committed <= 0 else None
         earlier = self._saved.earlier.get(topic, {}).get(queue_id, end)
-        return min(end, earlier) if committed <= earlier else end
+        between = self._saved.between.get(topic, {}).get(queue_id, [])
+        return min([end, *(one for one in (earlier, *between) if committed <= one)])
 
     # What it decides; called only while it is armed
 
