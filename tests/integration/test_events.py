@@ -153,3 +153,25 @@ def test_a_damaged_journal_is_no_reason_not_to_start(tmp_path: Path, damage: byt
         assert broker.stop() == 0
         last = file.read_bytes().splitlines()[-1]
         assert json.loads(last)["event"] == "broker-stopping"
+
+
+def test_a_slow_stop_ends_with_its_own_event(tmp_path: Path) -> None:
+    """The looks go on while it waits for its slave, and what they see then is no news."""
+    with process_group() as group:
+        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+        group.add(namesrv)
+        common = {"namesrv": namesrv.address}
+        master = start_twinlog_broker(tmp_path / "m", brokerRole="ASYNC_MASTER", **common)  # type: ignore[arg-type]
+        group.add(master)
+        slave = start_twinlog_broker(
+            tmp_path / "s", brokerRole="SLAVE", brokerId=1,
+            haMasterAddress=f"127.0.0.1:{master.ha_port}", **common,
+        )  # type: ignore[arg-type] # fmt: skip
+        group.add(slave)
+        Journal(namesrv.address).wait("replica-joined")
+        slave.suspend()
+        assert send_once(master.address, b"waited for").code == 0
+        assert master.stop() == 0
+        slave.resume()
+        last = (tmp_path / "m" / "store" / "twinlog" / "events").read_bytes().splitlines()[-1]
+        assert json.loads(last)["event"] == "broker-stopping"

@@ -97,6 +97,8 @@ class NamesrvWatch:
         self.tick()
 
     def tick(self) -> None:
+        if self.events.is_closed:
+            return
         before, self._last = self._last, self._snapshot()
         for kind, details in route_changes(before, self._last, self._why):
             self._write(kind, **details)

@@ -116,6 +116,7 @@ class RecentEvents:
         self._journal = journal
         self._recent: deque[tuple[int, dict[str, Any]]] = deque()
         self._bytes = 0
+        self.is_closed = False
 
     def load(self) -> None:
         """Read what earlier processes wrote; a journal that cannot be read is told and left."""
@@ -148,4 +149,6 @@ class RecentEvents:
         return select((event for _, event in self._recent), group, since_ms, limit)
 
     def close(self) -> None:
+        """The server has said its last word: what it looks at from now on only ends."""
+        self.is_closed = True
         self._journal.close()

@@ -72,6 +72,8 @@ class BrokerWatch:
         loop.call_soon(failures.contain, "events", self.tick)
 
     def tick(self) -> None:
+        if self.events.is_closed:
+            return
         before, self._last = self._last, self._snapshot()
         for kind, details in changes(before, self._last):
             self._write(kind, **details)
