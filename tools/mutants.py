@@ -2,8 +2,8 @@
 
 Each mutant is applied to a copy of the source; seeds of its world run on it until one fails that
 holds on the code as it is. A mutant that survives all seeds means that the simulation is not good
-enough. Which seed noticed which broken rule of a controlled group is kept in `swarm_noticed.json`:
-`--recorded` runs only those, and a search adds what it finds.
+enough. Which seed noticed which mutant is kept in `noticed.json`: `--recorded` runs only those, and
+a search adds what it finds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 from anchors import with_fault
 from mutant_list import GROUP_MUTANTS, PAIR_MUTANTS, Mutant
 from swarm_mutants import SWARM_MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTICED = Path(__file__).with_name("swarm_noticed.json")
+_WRITING = Lock()
+NOTICED = Path(__file__).with_name("noticed.json")
 
 _RUN = """
 import sys
@@ -105,7 +107,7 @@ def report(mutant: Mutant, source: Path, seeds: range, without: list[str]) -> bo
     """Run one, say what became of it; whether it was caught."""
     started = time.monotonic()
     seed, text = run_mutant(mutant, source, seeds, without)
-    if seed is not None and mutant.world == "swarm":
+    if seed is not None:
         note(mutant, seed)
     kind = f"{mutant.world} {mutant.dialect}"
     if seed is None:
@@ -117,13 +119,14 @@ def report(mutant: Mutant, source: Path, seeds: range, without: list[str]) -> bo
 
 
 def noticed() -> dict[str, int]:
-    """The seed that was seen to notice each mutant of the swarm."""
+    """The seed that was seen to notice each mutant."""
     found: dict[str, int] = json.loads(NOTICED.read_text())
     return found
 
 
 def note(mutant: Mutant, seed: int) -> None:
-    NOTICED.write_text(json.dumps({**noticed(), mutant.name: seed}, indent=2) + "\n")
+    with _WRITING:
+        NOTICED.write_text(json.dumps({**noticed(), mutant.name: seed}, indent=2) + "\n")
 
 
 def run_recorded(mutants: list[Mutant], run: Callable[..., bool]) -> Iterator[bool]:
@@ -145,7 +148,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--world", choices=("pair", "group", "swarm", "all"), default="all")
     parser.add_argument("--name", default="", help="only those whose name contains this")
-    parser.add_argument("--recorded", action="store_true", help="swarm: only the recorded seeds")
+    parser.add_argument("--recorded", action="store_true", help="only the recorded seeds")
     parser.add_argument("--without", nargs="*", default=[], help="faults to leave out")
     options = parser.parse_args()
     mutants = [
@@ -159,7 +162,6 @@ def main() -> int:
         seeds = range(options.first, options.first + options.seeds)
         run = partial(report, source=source, without=options.without)
         if options.recorded:
-            mutants = [mutant for mutant in mutants if mutant.world == "swarm"]
             caught = sum(run_recorded(mutants, run))
         else:
             caught = sum(pool.map(partial(run, seeds=seeds), mutants))
