@@ -25,8 +25,8 @@ READ_OPTIONS = (
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxPartitions", "maxRecordsPerPartition", "maxBytesPerPartition",
     "batchRows", "batchBytes", "failOnDataLoss", "isolation", "tags", "sql", "decodeBody",
-    "bodySchema", "bodySchemaPath", "writerSchema", "schemaRegistry", "decodeMode",
-    "deadLetterPath", "decompress", "verifyCrc",
+    "bodySchema", "bodySchemaPath", "bodyDescriptors", "writerSchema", "schemaRegistry",
+    "decodeMode", "deadLetterPath", "decompress", "verifyCrc",
     "archive", "accessKey", "secretKey", "useTLS", "tlsCaFile", "filterPushdown",
     "pollTimeoutMs", "fetchRetries", "fetchRetryMs", "outageTimeout", "keepOrder",
 )  # fmt: skip

@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from twinlog.spark.decode.body import BodyDecoder, body_columns
+from twinlog.spark.decode.body import BodyDecoder, body_columns, with_schema
 from twinlog.spark.decode.columns import ALL_COLUMNS, COLUMNS, check_columns, exact_ddl, shaped
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import SourceOptions
@@ -64,7 +64,7 @@ class TwinlogDataSource(DataSource):
     def schema(self) -> str:
         """Return all columns."""
         options = SourceOptions.parse(self.options)
-        extra = body_columns(options.raw)
+        extra = body_columns(with_schema(options.raw))
         if not extra:
             return exact_ddl()
         plain = exact_ddl(name for name in ALL_COLUMNS if name != "body")
@@ -72,7 +72,7 @@ class TwinlogDataSource(DataSource):
 
     def _shape(self, schema: StructType, options: SourceOptions) -> pa.Schema:
         """Return the Arrow schema of the rows: only the driver can parse a Spark type's text."""
-        extra = body_columns(options.raw)
+        extra = body_columns(with_schema(options.raw))
         check_columns([field.name for field in schema.fields], extra)
         if not extra:
             _check_types(schema)
@@ -85,7 +85,7 @@ class TwinlogDataSource(DataSource):
             _check_pushdown()
         shape = self._shape(schema, options)
         kind = PushdownReader if options.filter_pushdown else BatchReader
-        return kind(dict(self.options), shape)
+        return kind(with_schema(options.raw), shape)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make a stream reader."""
@@ -94,7 +94,7 @@ class TwinlogDataSource(DataSource):
             raise OptionError(
                 "BAD_OPTION", "a stream has no end: endingOffsets and the like are for batches"
             )
-        return StreamReader(dict(self.options), self._shape(schema, options))
+        return StreamReader(with_schema(options.raw), self._shape(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Make a batch writer; the client is imported only for writes."""

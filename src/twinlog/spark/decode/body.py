@@ -8,6 +8,7 @@ Parquet under `deadLetterPath`.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from twinlog.spark.dead_letters import bury
-from twinlog.spark.decode import avro, json_rows
+from twinlog.spark.decode import avro, json_rows, protobuf
 from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
 from twinlog.spark.errors import OptionError, RecordCorruptError
 from twinlog.spark.places import is_local
@@ -26,16 +27,33 @@ MODES = ("fail", "null", "deadletter")
 Parse = Callable[[bytes], Any]
 
 
+_DESCRIPTORS = "bodyDescriptors"
+"""The descriptor set of `bodySchemaPath` in base64: workers get it among the options."""
+
+
+def with_schema(raw: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with what `bodySchemaPath` holds: workers may not have the file."""
+    options = dict(raw)
+    path = options.pop("bodySchemaPath", None)
+    if path is None:
+        return options
+    try:
+        data = Path(path).read_bytes()
+        if _kind(raw) == "protobuf":
+            options[_DESCRIPTORS] = base64.b64encode(data).decode()
+        else:
+            options.setdefault("bodySchema", data.decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError("BAD_OPTION", f"option bodySchemaPath: {error}") from error
+    return options
+
+
 def _schema_text(raw: Mapping[str, str]) -> str:
     if "bodySchema" in raw:
         return raw["bodySchema"]
-    path = raw.get("bodySchemaPath")
-    if path is None:
-        raise OptionError("BAD_OPTION", "decodeBody needs bodySchema or bodySchemaPath")
-    try:
-        return Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError("BAD_OPTION", f"option bodySchemaPath: {error}") from error
+    if _DESCRIPTORS in raw:
+        raise OptionError("BAD_OPTION", "decodeBody=protobuf needs the message's name: bodySchema")
+    raise OptionError("BAD_OPTION", "decodeBody needs bodySchema or bodySchemaPath")
 
 
 def _kind(raw: Mapping[str, str]) -> str:
@@ -65,8 +83,8 @@ def _spark_type(kind: str, raw: Mapping[str, str]) -> str:
         return text if text.upper().startswith("STRUCT<") else f"STRUCT<{text}>"
     if kind == "avro":
         return avro.spark_type(avro.schema_of(text))
-    # Without a compiler the fields of a descriptor are not known; its JSON form is text.
-    return "STRING"
+    message = protobuf.message_class(text, raw.get(_DESCRIPTORS, ""))
+    return protobuf.spark_type(message.DESCRIPTOR)
 
 
 def parser(kind: str, raw: Mapping[str, str]) -> Parse:
@@ -76,55 +94,7 @@ def parser(kind: str, raw: Mapping[str, str]) -> Parse:
     text = _schema_text(raw)
     if kind == "avro":
         return avro.parser(text, raw)
-    return _protobuf_parser(text)
-
-
-def _protobuf_parser(name: str) -> Parse:
-    """`bodySchema` is module:Message, a generated class that the workers can import."""
-    try:
-        import importlib
-
-        from google.protobuf.json_format import MessageToJson
-    except ImportError as error:
-        raise OptionError("BAD_OPTION", "decodeBody=protobuf needs the package protobuf") from error
-    module, _, message = name.strip().partition(":")
-    try:
-        kind = getattr(importlib.import_module(module), message)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(
-            "BAD_OPTION",
-            f"bodySchema={name!r} must be module:Message of a generated class: {error}",
-        ) from error
-
-    def parse(body: bytes) -> str:
-        message = kind.FromString(body[_protobuf_begin(body) :])
-        return str(MessageToJson(message, preserving_proto_field_name=True))
-
-    return parse
-
-
-def _protobuf_begin(body: bytes) -> int:
-    """Return where the message begins: after the frame of a schema registry's clients.
-
-    A zero byte begins no message. After the schema's number comes where in its file the message's
-    type is: how many numbers, and those; a single zero stands for the first type.
-    """
-    if not avro.is_framed(body):
-        return 0
-    count, at = _varint(body, avro.FRAME_SIZE)
-    for _ in range(count >> 1):  # zigzag, never negative
-        _, at = _varint(body, at)
-    return at
-
-
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = body[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
+    return protobuf.parser(text, raw.get(_DESCRIPTORS, ""))
 
 
 def first_error(errors: Sequence[str | None]) -> int | None:
