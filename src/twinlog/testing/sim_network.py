@@ -245,7 +245,7 @@ class SimTransport(asyncio.Transport):
         if self._is_lost or self._is_closing:
             return
         self._is_closing = True
-        self._outgoing.clear()
+        del self._outgoing[WINDOW:]  # The kernel has taken the rest, and sends it.
         self._eof_after_pending = True
         self._soon(self._lost, None)
         self.pump()
