@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.client_support import eventually_async
 from support.processes import ProcessGroup, process_group, wait_until
 from support.twinlog_servers import (
     TwinlogBroker,
@@ -25,9 +26,11 @@ from twinlog.spark.errors import DataLossError, UnreachableError
 from twinlog.spark.jobs.mirror_queues import source_queues
 from twinlog.spark.jobs.sql import topics_of
 from twinlog.spark.options import SourceOptions
+from twinlog.spark.plan.offsets import QueueKey
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
 from twinlog.spark.read.rows import open_transport, plan_batch, read_window
+from twinlog.spark.read.survey import Survey
 
 pytestmark = pytest.mark.timeout(240)
 COUNT = 400
@@ -61,9 +64,9 @@ class World:
         for broker in self.brokers.values():
             broker.kill()
 
-    def start_brokers(self) -> None:
-        for name, broker in self.brokers.items():
-            self.brokers[name] = broker.restart()
+    def start_brokers(self, *names: str) -> None:
+        for name in names or tuple(self.brokers):
+            self.brokers[name] = self.brokers[name].restart()
             self.group.add(self.brokers[name])
 
     def delete(self, topic: str) -> None:
@@ -207,6 +210,33 @@ def test_a_batch_is_never_fewer_rows_because_brokers_are_away(world: World) -> N
         return True
 
     wait_until(is_back, "a batch has all rows again", deadline_s=90)
+
+
+def test_a_broker_that_returns_between_two_questions_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.send()
+    wait_until(lambda: batch_rows(world) == 2 * COUNT, "all rows are there", deadline_s=90)
+    world.brokers["broker-b"].kill()
+    with pytest.raises(UnreachableError, match=r"broker broker-b is away"):
+        batch_rows(world)
+    ask, asked = Survey.queues, []
+
+    async def ask_and_return(survey: Survey) -> list[QueueKey]:
+        found = await ask(survey)
+        if not asked:
+            world.start_brokers("broker-b")
+
+            async def is_back() -> bool:
+                return "broker-b" in await survey.client.cluster_brokers()
+
+            await eventually_async(is_back, "broker-b is in the route")
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr(Survey, "queues", ask_and_return)
+    assert batch_rows(world) == 2 * COUNT
+    assert asked[0] < asked[1]
 
 
 def test_one_broker_that_is_down_does_not_stop_the_other(world: World) -> None:

@@ -48,6 +48,7 @@ NAME_SERVER = "name server"
 ROUTE_EVENTS = ("broker-registered", "broker-moved", "master-changed", "broker-left")
 ROUTES_SECONDS = 2.0
 ROUTES_AT_ONCE = 64
+LOOKS_MAX = 20
 Pull = Callable[[MessageQueue, int, int], Awaitable[Any]]
 Bounds = dict[QueueKey, tuple[int, int]]
 
@@ -83,8 +84,7 @@ class Survey:
             NoBrokerError: there is no broker, or one that was in the route has left it; with
                 failOnDataLoss=false the latter is only told.
         """
-        found = await self.queues()
-        living = await self.client.cluster_brokers()
+        found, living = await self._queues_and_brokers()
         if not living:
             raise NoBrokerError("the name server knows no broker")
         away = away_brokers(await self._events(), living, self.options.outage_ms)
@@ -96,6 +96,16 @@ class Survey:
                 )
             log.warning("read without its messages: %s", text)
         return found
+
+    async def _queues_and_brokers(self) -> tuple[list[QueueKey], set[str]]:
+        """Return both as of one moment: a broker may come back between two questions."""
+        living = set(await self.client.cluster_brokers())
+        for _ in range(LOOKS_MAX):
+            found = await self.queues()
+            before, living = living, set(await self.client.cluster_brokers())
+            if living == before:
+                return found, living
+        raise NoBrokerError("brokers come and go while the name server is asked for their queues")
 
     async def _events(self) -> list[dict[str, Any]]:
         """Ask who came into the route and who left it; Apache's name servers do not know."""
