@@ -144,6 +144,10 @@ class Disk(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
+    def inode(self, path: str) -> object:
+        """Which file this is: equal for two names of one file."""
+        ...
+
     def rename(self, source: str, target: str) -> None: ...
 
     def unlink(self, path: str) -> None: ...
@@ -453,6 +457,10 @@ class PosixDisk:
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def inode(self, path: str) -> tuple[int, int]:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)

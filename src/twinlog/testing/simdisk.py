@@ -247,6 +247,9 @@ class SimDisk:
         name = self._begin("modified_ms", path)
         return self._file(name, path).modified_ms
 
+    def inode(self, path: str) -> int:
+        return id(self._file(self._begin("inode", path), path))
+
     def rename(self, source: str, target: str) -> None:
         name = self._begin("rename", source)
         new_name = self._name(target)

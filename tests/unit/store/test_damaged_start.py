@@ -64,6 +64,30 @@ async def test_a_file_that_is_alone_and_round_is_another_configuration(tmp_path:
             pass
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+async def test_two_segments_that_are_one_file_are_refused(tmp_path: Path, link: Any) -> None:
+    """Healed by a replica, the bytes of one of them would take those of the other away."""
+    await fill(tmp_path)
+    files = segments(tmp_path)
+    files[0].unlink()
+    link(files[1], files[0])
+    before = files[1].read_bytes()
+    with pytest.raises(StoreLayoutError, match=f"{files[1]} and {files[0]} are one file"):
+        async with running_store(small_config(tmp_path)):
+            pass
+    assert files[1].read_bytes() == before
+
+
+async def test_a_segment_that_was_moved_to_another_disk_is_followed(tmp_path: Path) -> None:
+    await fill(tmp_path / "store")
+    first = segments(tmp_path / "store")[0]
+    (tmp_path / "large").mkdir()
+    first.rename(tmp_path / "large" / first.name)
+    first.symlink_to(tmp_path / "large" / first.name)
+    async with running_store(small_config(tmp_path / "store")) as store:
+        assert len((await read_all(store))[0]) == COUNT
+
+
 async def test_queues_are_made_again_past_a_damaged_body(tmp_path: Path) -> None:
     results = await fill(tmp_path)
     rng = random.Random(3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from twinlog.runtime.disk import Disk
 from twinlog.store.errors import StoreLayoutError
@@ -75,6 +75,7 @@ class SegmentQueue:
                 if start in found:
                     raise StoreLayoutError(f"{path} and {found[start]} are the same segment")
                 found[start] = path
+        self._check_are_files_of_their_own(found)
         starts = sorted(found)
         for before, after in itertools.pairwise(starts):
             if after - before != self._size:
@@ -87,6 +88,19 @@ class SegmentQueue:
             Segment(found[start], start, self._size, self._disk.open(found[start]))
             for start in starts
         ]
+
+    def _check_are_files_of_their_own(self, found: Mapping[int, str]) -> None:
+        """A link between two segments: what is written to one, by whoever heals it, is lost to the
+        other. A link to another disk is not ours to judge."""
+        owners: dict[object, str] = {}
+        for start in sorted(found):
+            path = found[start]
+            owner = owners.setdefault(self._disk.inode(path), path)
+            if owner != path:
+                raise StoreLayoutError(
+                    f"{path} and {owner} are one file, by a link: remove the link and copy the "
+                    "missing file from a replica, where it is the same, or from a backup"
+                )
 
     def _extend_last(self, directory: str) -> None:
         """A last file that is too short (a copy that left zeros out, a reservation that was cut
