@@ -93,8 +93,9 @@ def healthy(twins: LocalTwins) -> None:
     process(*words, "-n", twins.namesrv).ok()
 
 
-def rolling_restart(twins: LocalTwins, command: str) -> Result:
-    return process("cluster", "rolling-restart", "--command", command, "-n", twins.namesrv)
+def rolling_restart(twins: LocalTwins, command: str, *more: str) -> Result:
+    words = ("cluster", "rolling-restart", "--command", command, "-n", twins.namesrv, *more)
+    return process(*words)
 
 
 def test_every_node_is_restarted_and_nothing_acknowledged_is_lost(twins: LocalTwins) -> None:
@@ -113,6 +114,10 @@ def test_every_node_is_restarted_and_nothing_acknowledged_is_lost(twins: LocalTw
     # The first command that fails ends it: the others are not touched.
     pids = {name: twins.pid(name) for name in before}
     assert rolling_restart(twins, "exit 4").code == 1
+    # So does one that restarts nothing, or has not yet.
+    idle = rolling_restart(twins, "true", "--wait", "2s")
+    assert (idle.code, idle.out.count("true")) == (10, 1)
+    assert "broker-a:1 is not back after 2 s: the command has not restarted it" in idle.err
     assert pids == {name: twins.pid(name) for name in before}
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from support.command_line import LocalTwins, process
+from support.command_line import TWINLOG, LocalTwins, process
 from support.ha_load import ha_status
 from support.processes import wait_until
 
@@ -126,3 +128,32 @@ def test_up_starts_what_is_dead_and_restart_restarts(dead: LocalTwins) -> None:
     assert "runs again" in again.out
     assert process("restart", "nobody", "--dir", dead.directory).code == 3
     assert dead.twinlog("broker", "list").code == 0
+
+
+def test_a_restart_that_is_interrupted_says_how_to_end_it(filled: LocalTwins) -> None:
+    """A broker that cannot stop is the moment between its stop and its start."""
+    filled.up().ok()
+    stuck = filled.pid("broker-a-1")
+    os.kill(stuck, signal.SIGSTOP)
+    words = [str(TWINLOG), "restart", "broker-a-1", "--dir", str(filled.directory)]
+    command = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: is_asked_to_end(stuck), "the broker is asked to stop")
+        command.send_signal(signal.SIGINT)
+        said = command.communicate(timeout=60)[1]
+    finally:
+        os.kill(stuck, signal.SIGCONT)
+    assert command.returncode == 130
+    told, advice = said.strip().split("; start it again with: ")
+    assert told == "twinlog: interrupted: broker-a-1 was told to stop"
+    assert advice == f"twinlog restart broker-a-1 --dir {filled.directory}"
+    wait_until(lambda: not filled.is_alive("broker-a-1"), "the broker has stopped")
+    process(*advice.split()[1:]).ok()
+    assert filled.twinlog("ha", "status").code == 0
+
+
+def is_asked_to_end(pid: int) -> bool:
+    """SIGTERM waits for it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = int(next(line for line in status.splitlines() if "ShdPnd" in line).split()[1], 16)
+    return bool(pending & 1 << signal.SIGTERM - 1)

@@ -28,6 +28,11 @@ from twinlog.remoting.headers.namesrv import (
 from twinlog.runtime.numbers import number_of
 
 
+def booted_of(runtime: Mapping[str, str]) -> str:
+    """When the process of these runtime statistics began, in ms; empty where it does not say."""
+    return runtime.get("bootTimestamp", "")
+
+
 class BrokerSummary(msgspec.Struct, frozen=True):
     """One line of the list of brokers."""
 
@@ -42,6 +47,10 @@ class BrokerSummary(msgspec.Struct, frozen=True):
     @property
     def version(self) -> str:
         return self.runtime.get("brokerVersionDesc", "")
+
+    @property
+    def booted(self) -> str:
+        return booted_of(self.runtime)
 
     @property
     def put_tps(self) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from twinlog.admin.brokers import booted_of, broker_runtime
 from twinlog.admin.client import Admin
 from twinlog.admin.failover import Controllers, choose_target, find_controllers, leader, metadata
 from twinlog.admin.health import cluster_health
@@ -26,6 +27,8 @@ class RestartStep:
     address: str
     version: str = ""
     has_slave: bool = False
+    booted: str = ""
+    """When its process began, as it says."""
 
     @property
     def role(self) -> str:
@@ -67,6 +70,7 @@ async def upgrade_check(admin: Admin, *, cluster: str | None = None) -> UpgradeC
     obstacles = list(found.health.problems)
     notes = []
     versions = {entry.address: entry.version for entry in found.brokers}
+    booted = {entry.address: entry.booted for entry in found.brokers}
     obstacles += [
         f"{entry.name}:{entry.broker_id} uses {entry.disk_ratio:.0%} of its disk"
         for entry in found.brokers
@@ -81,10 +85,19 @@ async def upgrade_check(admin: Admin, *, cluster: str | None = None) -> UpgradeC
             f"brokers of several versions run: {', '.join(sorted(set(versions.values())))}"
         )
     steps = tuple(
-        RestartStep(s.broker_name, s.broker_id, s.address, versions.get(s.address, ""), s.has_slave)
+        replace(s, version=versions.get(s.address, ""), booted=booted.get(s.address, ""))
         for s in order
     )
     return UpgradeCheck(steps, tuple(obstacles), tuple(notes))
+
+
+async def is_restarted(admin: Admin, step: RestartStep) -> bool:
+    """Whether the process that was there has gone. Nobody answers: it may come back elsewhere."""
+    try:
+        runtime = await broker_runtime(admin, step.address)
+    except ClientError:
+        return True
+    return not step.booted or booted_of(runtime) != step.booted
 
 
 async def hand_over(admin: Admin, step: RestartStep) -> int | None:

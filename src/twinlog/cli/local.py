@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from twinlog.cli import local_cluster
+from twinlog.cli.exit_codes import INTERRUPTED
 from twinlog.cli.local_cluster import ClusterError, ClusterPlan, LocalCluster, Node
 from twinlog.cli.modes import MODES
 from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, show_bytes, terminal_width
@@ -162,12 +163,19 @@ def restart(name: str, directory: Path) -> None:
         _fail(str(error), EXIT_NOT_FOUND)
         return
     was_running = node.process() is not None
-    if local_cluster.stop_process(node):
-        click.echo(f"twinlog: {name} had to be killed", err=True)
+    was_pid = node.pid
     try:
+        if local_cluster.stop_process(node):
+            click.echo(f"twinlog: {name} had to be killed", err=True)
         cluster.start_node(node)
     except ClusterError as error:
         _fail(str(error), EXIT_FAILED)
+        return
+    except KeyboardInterrupt:
+        text = f"was told to stop; start it again with: twinlog restart {name}"
+        if node.pid != was_pid:
+            text = "is starting; see: twinlog ps"
+        _fail(f"interrupted: {name} {text}{_where(directory)}", INTERRUPTED)
         return
     click.echo(f"{name} {'was stopped and' if was_running else 'was down and'} runs again")
     if problem := _wait_healthy(cluster):
@@ -306,8 +314,12 @@ def _node_row(node: Node) -> dict[str, Any]:
     }
 
 
+def _where(directory: Path) -> str:
+    """What a command about this cluster needs besides."""
+    return "" if directory == default_directory() else f" --dir {directory}"
+
+
 def _print_hints(cluster: LocalCluster, directory: Path) -> None:
-    where = "" if directory == default_directory() else f" --dir {directory}"
     for node in cluster.nodes:
         if node.kind == "console" and node.process() is not None:
             click.echo(f"\nconsole       {_console_url(node)}", nl=False)
@@ -316,7 +328,7 @@ def _print_hints(cluster: LocalCluster, directory: Path) -> None:
     click.echo(
         f"\nconnect with  NAMESRV_ADDR={cluster.name_server.address}{controller}"
         f"\ndata and logs {directory}"
-        f"\nstop with     twinlog down{where}   (and its files: --purge)"
+        f"\nstop with     twinlog down{_where(directory)}   (and its files: --purge)"
     )
 
 

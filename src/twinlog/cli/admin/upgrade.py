@@ -63,8 +63,8 @@ def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -
     """Restart all brokers, slaves first, and wait until all is in sync before the next one.
 
     The master of a group with a controller hands over first. Begins only on a healthy cluster and
-    stops at the first broker that does not come back. Exit code 10: the cluster is not healthy, 1:
-    a command failed.
+    stops at the first broker that does not come back, or that the command has not restarted. Exit
+    code 10: the cluster is not healthy, 1: a command failed.
     """
     from twinlog.admin.upgrade import hand_over
     from twinlog.admin.upgrade import upgrade_check as check
@@ -91,7 +91,8 @@ def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -
 
 
 def _wait_in_sync(session: Session, step: RestartStep, count: int, seconds: float) -> None:
-    """Until all brokers are there and every slave is in sync, twice in a row."""
+    """Until it was restarted, all brokers are there and every slave is in sync, twice in a row."""
+    from twinlog.admin.upgrade import is_restarted
     from twinlog.cli.admin.cluster import health_report
 
     deadline = time.monotonic() + seconds
@@ -110,3 +111,6 @@ def _wait_in_sync(session: Session, step: RestartStep, count: int, seconds: floa
         else:
             in_a_row = in_a_row + 1 if report.is_healthy else 0
             problem = report.sentence
+            # A command may return before the broker has even begun to stop.
+            if report.is_healthy and not call(session, functools.partial(is_restarted, step=step)):
+                in_a_row, problem = 0, "the command has not restarted it"
