@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from support.local_brokers import Brokers, pull, until
 from twinlog.broker.server import Broker
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
+from twinlog.runtime.disk import Disk
 from twinlog.store.integrity.damage import place_of
 
 pytestmark = pytest.mark.timeout(240)
@@ -211,3 +214,57 @@ async def test_a_file_that_expires_while_it_is_digested_ends_nothing(
     await scrubber._seal()
     assert log.min_offset == 4096
     assert await scrubber._heal(damage), "what is gone is not damaged any more"
+
+
+class Gate:
+    """Stops whoever comes through once, until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self._open = asyncio.Event(), asyncio.Event()
+
+    async def pass_through(self) -> None:
+        self.reached.set()
+        await self._open.wait()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+class GatedDisk:
+    """A disk that lets the walk behind some offset wait at a gate."""
+
+    def __init__(self, disk: Disk, gate: Gate, behind: int) -> None:
+        self._disk, self._gate, self._behind = disk, gate, behind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if function.__name__ == "read_to_check" and arguments[0] > self._behind:
+            await self._gate.pass_through()
+        return await self._disk.run(function, *arguments)
+
+
+@pytest.mark.parametrize("moment", ["in the middle", "at the end"])
+async def test_a_scrub_that_is_asked_for_during_another_looks_at_everything(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Who asks wants to know how the store is now, not how it was when the other one was there."""
+    master, slave = await running_pair(brokers)
+    await fill(brokers, master, slave, random.Random(5))
+    await scrubbed(master, slave)
+    scrubber, gate = master.scrubber, Gate()
+    if moment == "at the end":
+        scrubber.at_end.append(gate.pass_through)
+    else:
+        second = master.store.commit_log.segment_size
+        monkeypatch.setattr(scrubber, "_disk", GatedDisk(scrubber._disk, gate, second))
+    scrubber.hurry()
+    await asyncio.wait_for(gate.reached.wait(), 60)
+    first = Path(master.store.commit_log.segments.segments[0].path)
+    flip = flip_bit(first, 5000, random.Random(6))
+    passes = scrubber.state.passes
+    scrubber.hurry()
+    gate.open()
+    await until(lambda: scrubber.state.passes > passes, 120)
+    assert flip.is_healed

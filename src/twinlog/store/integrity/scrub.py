@@ -75,6 +75,7 @@ class Scrubber:
         )
         self.state = ScrubState()
         self.is_hurried = False  # Somebody waits for the end of this pass.
+        self._must_begin = False  # He has just asked: what was seen before he did does not count.
         self.differing_ranges = 0
         self._range_begin = -1
         self._is_range_sound = False
@@ -225,12 +226,16 @@ class Scrubber:
             self._pace.paused(pause_ms, self._clock.monotonic_ms() - asked)
 
     def hurry(self) -> None:
-        """Begin a pass now, from the start, as fast as the limits allow."""
+        """Begin a pass now, from the start, as fast as the limits allow. What is being looked at
+        ends first: it would go on from where it is."""
+        self._must_begin = self.is_hurried = True
+        self._wake.set()
+
+    def _begin(self) -> None:
+        self._must_begin = False
         self.state.position = self._store.commit_log.min_offset
         self.state.started_ms = self._clock.now_ms()
         self._range_begin = -1
-        self.is_hurried = True
-        self._wake.set()
 
     # What readers met
 
@@ -292,6 +297,8 @@ class Scrubber:
     async def step(self) -> int:
         """Look at the next piece; its size, 0 when the pass is over."""
         log, state = self._store.commit_log, self.state
+        if self._must_begin:
+            self._begin()
         if state.position < log.min_offset:
             state.position, self._range_begin = log.min_offset, -1
         if state.position >= self._limit:
@@ -313,6 +320,8 @@ class Scrubber:
             for damage in list(self._store.damage.places.values()):
                 await self._heal_one(damage)
             await self._look_at(self.at_end)
+            if self._must_begin:
+                return 1
             state.finished_ms, state.started_ms = now, 0
             state.passes += 1
             self.is_hurried = False
@@ -320,8 +329,7 @@ class Scrubber:
             _LOG.info("scrub finished pass=%d end=%d", state.passes, state.position)
         interval = self._store.config.twinlog_scrub_interval_hours * _HOUR_MS
         if now - state.finished_ms >= interval:
-            state.position, state.started_ms = self._store.commit_log.min_offset, now
-            self._range_begin = -1
+            self._begin()
             return 1
         return 0
 
