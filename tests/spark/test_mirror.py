@@ -75,3 +75,40 @@ def test_queues_order_and_groups_are_as_they_were(spark: Any, namesrv: str, tmp_
     assert spread.findings == []
     kinds = {finding["kind"] for finding in check_order(copies(spark, namesrv, other))}
     assert "QUEUE_SPREAD" in kinds
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_two_topics_in_one_keep_their_order_and_places(
+    spark: Any, namesrv: str, tmp_path: Path
+) -> None:
+    files = StoreFiles(tmp_path / "s")
+    first, second = (f"{name}-{time.time_ns()}" for name in ("first", "second"))
+    for number in range(90):
+        for topic in (first, second)[: 1 + (number % 3 == 0)]:
+            key = f"{len(files.rows):032X}"
+            files.put(topic, 0, f"{topic} {number}".encode(), {"UNIQ_KEY": key})
+    counts = {first: 90, second: 30}
+    done = {first: 60, second: 12}
+    table = {f"{topic}@readers": {"0": at} for topic, at in done.items()}
+    (files.root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    source = {"path": str(files.root), "subscribe": f"{first},{second}"}
+    summary = mirror(
+        source, namesrv, tmp_path / "check", to_topic=f"{first}-both", verify=True,
+        groups=["readers"], spark=spark,
+    )  # fmt: skip
+    assert summary.findings == []
+    rows = sorted(rows_of(namesrv, f"{first}-both"), key=lambda row: row["queue_offset"])
+    assert len(rows) == sum(counts.values())
+    seen = dict.fromkeys(counts, 0)
+    unread = []
+    for row in rows:
+        topic = row["body"].decode().split()[0]
+        if seen[topic] >= done[topic]:
+            unread.append(row["queue_offset"])
+        seen[topic] += 1
+    options = SourceOptions.parse({"nameServer": namesrv, "subscribe": f"{first}-both"})
+    target = open_transport(options)
+    offsets = {key[2]: number for key, number in target.group_offsets("readers").items()}
+    target.close()
+    assert {queue: n for queue, n in offsets.items() if n} == {0: unread[0]}

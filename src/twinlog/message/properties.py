@@ -53,6 +53,7 @@ PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
 ORIGIN_PLACE = "ORIGIN_PLACE"  # Of a copy: broker,queue,offset of the message that was copied.
+ORIGIN_TOPIC = "ORIGIN_TOPIC"  # Of a copy in another topic: that of the message that was copied.
 
 # One call for the three that the dispatcher needs. Empty values do not match; the last wins.
 _DISPATCHED = re.compile(rb"(?:\A|\x02)(TAGS|KEYS|UNIQ_KEY)\x01([^\x02]+)").findall

@@ -26,7 +26,7 @@ from twinlog.spark.jobs.common import (
     with_parallelism,
 )
 from twinlog.spark.jobs.mirror_queues import (
-    PLACE,
+    ORIGIN,
     check_order,
     copies,
     prepare_topics,
@@ -92,7 +92,7 @@ def mirror(
     if keep_queue:
         source["keepOrder"] = "true"
         prepare_topics(source_queues(source), name_server, to_topic)
-    columns = [*SENT_COLUMNS, *(["queue_id"] if keep_queue else []), PLACE]
+    columns = [*SENT_COLUMNS, *(["queue_id"] if keep_queue else []), *ORIGIN]
     with session_of(spark, "mirror", master=spark_master) as session:
         source = with_parallelism(source, session)
         rows = session.readStream.format("twinlog").options(**source).load()
@@ -114,7 +114,7 @@ def mirror(
         if groups:
             topics = to_topic or ",".join(sorted(source_queues(source)))
             places = copies(session, name_server, topics)
-            facts["groups"] = translate(places, source, name_server, groups, to_topic)
+            facts["groups"] = translate(places, source, name_server, groups)
     show.end()
     return Summary("mirror", facts, findings, seconds=time.monotonic() - begin)
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from twinlog.admin.client import Admin
 from twinlog.admin.topics import create_topic
 from twinlog.client.errors import TopicNotFoundError
-from twinlog.message.properties import ORIGIN_PLACE
+from twinlog.message.properties import ORIGIN_PLACE, ORIGIN_TOPIC
 from twinlog.spark.errors import OptionError, UnreachableError
 from twinlog.spark.options import SourceOptions
-from twinlog.spark.plan.offsets import Offsets, QueueKey
+from twinlog.spark.plan.offsets import Offsets
 from twinlog.spark.read.rows import open_transport
 from twinlog.spark.read.transport import select_queues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PLACE = "concat_ws(',', broker, queue_id, queue_offset) AS origin"
+ORIGIN = ("concat_ws(',', broker, queue_id, queue_offset) AS origin", "topic AS origin_topic")
 FINDINGS_MAX = 100
 
 
@@ -85,7 +85,9 @@ def copies(session: SparkSession, name_server: str, topics: str) -> DataFrame:
         rows.load()
         .where(f"properties['{ORIGIN_PLACE}'] IS NOT NULL")
         .selectExpr(
-            "topic", "broker", "queue_id", "queue_offset", f"{place}[0] AS from_broker",
+            "topic", "broker", "queue_id", "queue_offset",
+            f"coalesce(properties['{ORIGIN_TOPIC}'], topic) AS from_topic",
+            f"{place}[0] AS from_broker",
             f"CAST({place}[1] AS INT) AS from_queue", f"CAST({place}[2] AS BIGINT) AS from_offset",
         )
     )  # fmt: skip
@@ -96,14 +98,15 @@ def check_order(places: DataFrame) -> list[dict[str, Any]]:
     places.createOrReplaceTempView("twinlog_copies")
     session = places.sparkSession
     order = session.sql(
-        "SELECT topic, from_broker, from_queue, from_offset, queue_id, queue_offset FROM "
-        "(SELECT *, max(from_offset) OVER (PARTITION BY topic, broker, queue_id, from_broker, "
-        "from_queue ORDER BY queue_offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS "
-        "before FROM twinlog_copies) WHERE before > from_offset"
+        "SELECT topic, from_topic, from_broker, from_queue, from_offset, queue_id, queue_offset "
+        "FROM (SELECT *, max(from_offset) OVER (PARTITION BY topic, broker, queue_id, from_topic, "
+        "from_broker, from_queue ORDER BY queue_offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 "
+        "PRECEDING) AS before FROM twinlog_copies) WHERE before > from_offset"
     )
     split = session.sql(
-        "SELECT topic, from_broker, from_queue, count(DISTINCT broker, queue_id) AS queues FROM "
-        "twinlog_copies GROUP BY topic, from_broker, from_queue HAVING queues > 1"
+        "SELECT topic, from_topic, from_broker, from_queue, count(DISTINCT broker, queue_id) AS "
+        "queues FROM twinlog_copies GROUP BY topic, from_topic, from_broker, from_queue "
+        "HAVING queues > 1"
     )
     found = [("OUT_OF_ORDER", row) for row in order.limit(FINDINGS_MAX).collect()]
     found += [("QUEUE_SPREAD", row) for row in split.limit(FINDINGS_MAX).collect()]
@@ -112,11 +115,7 @@ def check_order(places: DataFrame) -> list[dict[str, Any]]:
 
 
 def translate(
-    places: DataFrame,
-    source: Mapping[str, str],
-    name_server: str,
-    groups: Sequence[str],
-    to_topic: str | None,
+    places: DataFrame, source: Mapping[str, str], name_server: str, groups: Sequence[str]
 ) -> dict[str, int]:
     """Commit in the target, for each group, the first message that it has not consumed.
 
@@ -128,14 +127,7 @@ def translate(
         committed = {group: transport.group_offsets(group) for group in groups}
     finally:
         transport.close()
-    keys = sorted({key for offsets in committed.values() for key in offsets})
-    found: dict[str, Offsets] = {group: {} for group in groups}
-    rows = places.cache()
-    for group, offsets in committed.items():
-        for key in keys:
-            if key in offsets:
-                _merge(found[group], _target_of(rows, key, offsets[key], to_topic))
-    rows.unpersist()
+    found = _targets(places, committed)
     target = open_transport(
         SourceOptions.parse({"nameServer": name_server, "subscribePattern": ".*"})
     )
@@ -148,23 +140,28 @@ def translate(
     return {group: len(offsets) for group, offsets in found.items()}
 
 
-def _merge(known: Offsets, more: Offsets) -> None:
-    for key, number in more.items():
-        known[key] = min(number, known.get(key, number))
+def _targets(places: DataFrame, committed: Mapping[str, Offsets]) -> dict[str, Offsets]:
+    """Look all places of all groups up at once: the copies are read a single time."""
+    found: dict[str, Offsets] = {group: {} for group in committed}
+    wanted = [(g, *key, at) for g, offsets in committed.items() for key, at in offsets.items()]
+    if not wanted:
+        return found
+    from pyspark.sql.functions import broadcast, expr
 
-
-def _target_of(rows: DataFrame, key: QueueKey, offset: int, to_topic: str | None) -> Offsets:
-    from pyspark.sql.functions import col, expr
-
-    topic, broker, queue = key
-    own = rows.where(
-        (col("topic") == (to_topic or topic))
-        & (col("from_broker") == broker)
-        & (col("from_queue") == queue)
-    )
+    keys = ["from_topic", "from_broker", "from_queue"]
+    kinds = "group STRING, from_topic STRING, from_broker STRING, from_queue INT, at BIGINT"
+    offsets_of = places.sparkSession.createDataFrame(wanted, kinds)
     place = (
-        f"coalesce(min(CASE WHEN from_offset >= {int(offset)} THEN queue_offset END), "
+        "coalesce(min(CASE WHEN from_offset >= at THEN queue_offset END), "
         "max(queue_offset) + 1) AS place"
     )
-    found = own.groupBy("topic", "broker", "queue_id").agg(expr(place)).collect()
-    return {(r["topic"], r["broker"], r["queue_id"]): int(r["place"]) for r in found}
+    rows = (
+        places.join(broadcast(offsets_of), keys)
+        .groupBy("group", *keys, "topic", "broker", "queue_id")
+        .agg(expr(place))
+        .collect()
+    )
+    for row in rows:
+        known, key = found[row["group"]], (row["topic"], row["broker"], row["queue_id"])
+        known[key] = min(int(row["place"]), known.get(key, int(row["place"])))
+    return found

@@ -25,12 +25,17 @@ from twinlog.message.ids import ID_COUNTERS, UniqueIdGenerator
 from twinlog.message.layout import MEMBER_HEAD_SIZE, MEMBER_SIZE_MIN, PROPERTIES_LENGTH_SIZE
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.once import ONCE_NAME
-from twinlog.message.properties import ORIGIN_PLACE
+from twinlog.message.properties import ORIGIN_PLACE, ORIGIN_TOPIC
 from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
 
 ORIGIN_BORN_TIME: Final = "ORIGIN_BORN_TIME"  # ms; the broker's own field is the time of this send
 ORIGIN_UNIQ_KEY: Final = "ORIGIN_UNIQ_KEY"
-ORIGINS = (("born_ts", ORIGIN_BORN_TIME), ("msg_id", ORIGIN_UNIQ_KEY), ("origin", ORIGIN_PLACE))
+ORIGINS = (
+    ("born_ts", ORIGIN_BORN_TIME),
+    ("msg_id", ORIGIN_UNIQ_KEY),
+    ("origin", ORIGIN_PLACE),
+    ("origin_topic", ORIGIN_TOPIC),
+)
 BODY_SIZE_MAX: Final = 4096  # From here on the client compresses.
 _MARK_SIZE_MAX: Final = 400
 _NOTHING: Final = pa.scalar(b"", pa.binary())
@@ -207,6 +212,7 @@ def _properties(columns: dict[str, pa.Array]) -> list[pa.Array]:
         pieces.append(_piece(ORIGIN_BORN_TIME, pc.if_else(born.is_valid(), text, None)))
     pieces.append(_piece(ORIGIN_UNIQ_KEY, columns.get("msg_id")))
     pieces.append(_piece(ORIGIN_PLACE, columns.get("origin")))
+    pieces.append(_piece(ORIGIN_TOPIC, columns.get("origin_topic")))
     if columns.get("properties") is not None:
         pieces.append(_own_properties(columns["properties"], columns))
     return [piece for piece in pieces if piece is not None]

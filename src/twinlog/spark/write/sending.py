@@ -31,7 +31,7 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import RESERVED_PROPERTIES
 from twinlog.client.producer.column_producer import ColumnProducer
-from twinlog.message.properties import ORIGIN_PLACE
+from twinlog.message.properties import ORIGIN_PLACE, ORIGIN_TOPIC
 from twinlog.spark.dead_letters import bury
 from twinlog.spark.errors import NotFoundError, PipelineError, UnreachableError
 from twinlog.spark.options import bad
@@ -87,6 +87,8 @@ def message_of(row: Mapping[str, Any], options: SinkOptions) -> Message:
         kept[ORIGIN_UNIQ_KEY] = row["msg_id"]
     if row.get("origin") is not None:
         kept[ORIGIN_PLACE] = row["origin"]
+    if row.get("origin_topic") is not None:
+        kept[ORIGIN_TOPIC] = row["origin_topic"]
     keys = row.get("keys") or ()
     return Message(
         topic,

@@ -44,6 +44,7 @@ COLUMNS = {
     "born_ts": ("timestamp",),
     "msg_id": ("string",),
     "origin": ("string",),
+    "origin_topic": ("string",),
 }
 
 TIMEOUT_MS, ONCE_TIMEOUT_MS = "3000", "120000"
