@@ -186,7 +186,7 @@ RESPONSE_TEXTS = {
     ),
     "CONTROLLER_ELECT_MASTER_FAILED": (
         "No replica may become the master.",
-        "The remark names the reason for each replica; see [FAILOVER](FAILOVER.md).",
+        "The remark names the reason for each replica; see [GROUPS](GROUPS.md).",
     ),
     "CONTROLLER_BROKER_ID_INVALID": (
         "The replica's id belongs to another store.",

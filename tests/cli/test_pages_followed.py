@@ -11,7 +11,7 @@ from support.page_reader import Reader
 
 DOCS = Path(__file__).parents[2] / "docs"
 EFFECTS = {
-    "FAILOVER": ["is healthy: 2 copies", "is the master of broker-a now", "elected"],
+    "GROUPS": ["is healthy: 2 copies", "is the master of broker-a now", "elected"],
     "MONITORING": ["is healthy", "scrape_configs", "TwinlogNoMaster", "broker-started"],
     "DEPLOYMENT": ["NoNewPrivileges", "brokerIP1=192.0.2.10", "kind: StatefulSet"],
 }

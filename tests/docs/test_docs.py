@@ -95,7 +95,7 @@ RUN_BY = {
     "docs/OPERATIONS.md": ("console", "tests/cli/test_operations_page.py"),
     "docs/CLIENT.md": ("python", "tests/client/test_documentation.py"),
     **{f"docs/{name}.md": ("console", "tests/cli/test_pages_followed.py")
-       for name in ("FAILOVER", "MONITORING", "DEPLOYMENT")},
+       for name in ("GROUPS", "MONITORING", "DEPLOYMENT")},
     **{page_id(page): ("console python properties yaml", "tests/packaging/test_guides.py")
        for page in PAGES if page.parent.name in ("guides", "zh")},
     "README.md": ("console python", "tests/docs/test_readme_followed.py"),

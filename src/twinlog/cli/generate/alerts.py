@@ -86,12 +86,12 @@ ALERTS = (
     Alert(
         "TwinlogGroupWithoutMaster", "twinlog_group_has_master == 0", CRITICAL,
         "The controller hears no master of group {{ $labels.broker_name }}, and has elected none.",
-        "twinlog ha status says what the election waits for; see docs/FAILOVER.md.",
+        "twinlog ha status says what the election waits for; see docs/GROUPS.md.",
     ),
     Alert(
         "TwinlogGroupDegraded", 'twinlog_health_finding{code="controller"} == 1', WARNING,
         f"The controller at {_PLACE} finds a group without all its replicas.",
-        "twinlog ha status names the replica and the reason; see docs/FAILOVER.md.",
+        "twinlog ha status names the replica and the reason; see docs/GROUPS.md.",
     ),
     Alert(
         "TwinlogMasterChanged", "changes(twinlog_group_epoch[WINDOW]) > 0", WARNING,
