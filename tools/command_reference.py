@@ -1,19 +1,18 @@
-"""Writes docs/COMMANDS.md from the commands themselves; a test compares the two.
+"""The page COMMANDS of the documentation site, from the commands themselves.
 
-python tools/command_reference.py
+`make docs` calls it; `python tools/command_reference.py` prints the page.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from twinlog.cli.main import cli
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "COMMANDS.md"
 HEAD = """\
 # Commands
 
@@ -24,39 +23,70 @@ described in [OPERATIONS](OPERATIONS.md).
 `mqadmin`, `mqnamesrv`, `mqbroker` and `mqcontroller` are also installed. They accept the options of
 Apache's programs with the same names; `mqadmin help` lists the verbs.
 
-This page is written by `python tools/command_reference.py`.
+## Common options
+
+These options have the same meaning in every command that has them. Every command also has `--help`.
+
 """
-# Options that every command of a group shares; the page lists them once.
-SHARED = {"--help"}
+COMMON_FROM = 12
+"""An option that at least so many commands have in the same form is listed once."""
 
 
 def page() -> str:
-    return HEAD + "\n" + "\n".join(_sections(cli, ["twinlog"]))
+    commands = list(_commands(cli, ["twinlog"]))
+    counts = Counter(row for _, command in commands for row in _rows(command))
+    common = [row for row, count in counts.items() if count >= COMMON_FROM]
+    sections = (part for words, command in commands for part in _section(words, command, common))
+    return HEAD + _table(common) + "\n" + "\n".join(sections)
 
 
-def _sections(group: click.Group, path: list[str]) -> Iterator[str]:
+def _commands(group: click.Group, path: list[str]) -> Iterator[tuple[list[str], click.Command]]:
     context = click.Context(group, info_name=path[-1])
     for name in sorted(group.list_commands(context)):
         command = group.get_command(context, name)
         if command is None or command.hidden:
             continue
-        words = [*path, name]
-        if len(path) == 1:
-            yield f"## {' '.join(words)}\n"
-        else:
-            yield f"### {' '.join(words)}\n"
-        yield from _command(command, words)
+        yield [*path, name], command
         if isinstance(command, click.Group):
-            yield from _sections(command, words)
+            yield from _commands(command, [*path, name])
 
 
-def _command(command: click.Command, words: list[str]) -> Iterator[str]:
+def _section(words: list[str], command: click.Command, common: list[str]) -> Iterator[str]:
+    yield f"{'##' if len(words) == 2 else '###'} {' '.join(words)}\n"
     usage = " ".join(piece for piece in command.collect_usage_pieces(click.Context(command)))
     yield f"```\n{' '.join(words)} {usage}\n```\n"
     yield _text(command.help or command.short_help or "") + "\n"
-    rows = [row for each in command.params if (row := _row(command, each))]
-    if rows:
-        yield "| option | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+    rows = _rows(command)
+    own = [row for row in rows if row not in common]
+    if own:
+        yield _table(own)
+    if _has_source_options(command):
+        yield "Every [option of Spark's format](SPARK.md#options) is an option here too.\n"
+    shared = [f"`{_first_name(row)}`" for row in rows if row in common]
+    if shared:
+        yield f"[Common options](#common-options): {', '.join(shared)}.\n"
+
+
+def _has_source_options(command: click.Command) -> bool:
+    return any(_is_source_option(each) for each in command.params)
+
+
+def _is_source_option(parameter: click.Parameter) -> bool:
+    """One that Spark's format has: SPARK describes it, and many jobs take it."""
+    return parameter.name is not None and parameter.name.startswith("opt_")
+
+
+def _first_name(row: str) -> str:
+    """`-n` of the row of `-n, --namesrv ADDR`."""
+    return row.removeprefix("| `").partition("`")[0].split()[0].strip(",")
+
+
+def _table(rows: list[str]) -> str:
+    return "| option | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _rows(command: click.Command) -> list[str]:
+    return [row for each in command.params if (row := _row(command, each))]
 
 
 def _text(text: str) -> str:
@@ -67,14 +97,14 @@ def _text(text: str) -> str:
 
 
 def _row(command: click.Command, parameter: click.Parameter) -> str:
-    if not isinstance(parameter, click.Option) or parameter.hidden:
+    if not isinstance(parameter, click.Option) or parameter.hidden or _is_source_option(parameter):
         return ""
     record = parameter.get_help_record(click.Context(command))
-    if record is None or SHARED & set(parameter.opts):
+    if record is None or "--help" in parameter.opts:
         return ""
     names, text = (" ".join(part.split()) for part in record)
     return f"| `{names.replace('|', chr(92) + '|')}` | {text.replace('|', chr(92) + '|')} |"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page())

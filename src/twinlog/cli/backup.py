@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 ARCHIVE = ".tar.zst"
 _OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(OUTPUTS), default="table", help="How to print it."
+    "-o", "--output", type=click.Choice(OUTPUTS), default="table", help="Form of the output."
 )
 _PLACE = click.argument("place", metavar="DIR|FILE.tar.zst", type=click.Path(path_type=Path))
 
 
 @click.group(cls=LazyGroup, short_help="Back up a broker's store, and restore it.")
 def backup() -> None:
-    """Backups of a store, master's or slave's, while its broker serves."""
+    """Backups of a store, of a master or a slave, while its broker runs."""
 
 
 @backup.command(
@@ -47,7 +47,7 @@ def backup() -> None:
 @click.option("--store", "root", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="The broker's storePathRootDir.")  # fmt: skip
 @click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
-              help="Where the log is, when not below the store.")  # fmt: skip
+              help="Directory of the log, if it is not below the store.")  # fmt: skip
 @_OUTPUT
 def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
     """Copy the present contents of a store.
@@ -69,7 +69,7 @@ def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
 @_PLACE
 @_OUTPUT
 def list_command(place: Path, output: str) -> int:
-    """The backups in a directory, oldest first. Exit code 1: some cannot be read, and why."""
+    """List the backups in a directory, oldest first. Exit code 1: some cannot be read."""
     with _readable(place) as directory, _backups(directory) as backups:
         found, broken = backups.find()
     for fault in broken.values():
@@ -80,7 +80,7 @@ def list_command(place: Path, output: str) -> int:
 
 @backup.command(epilog="Example: twinlog backup verify /backups/broker-a")
 @_PLACE
-@click.option("--id", "name", help="Only this one; all of them unless given.")
+@click.option("--id", "name", help="Only this backup; by default all of them.")
 @_OUTPUT
 def verify(place: Path, name: str | None, output: str) -> int:
     """Check every byte of a backup. Nothing is restored."""
@@ -107,15 +107,17 @@ def verify(place: Path, name: str | None, output: str) -> int:
 )
 @_PLACE
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--id", "name", help="Which backup; the newest unless given.")
-@click.option("--to", "until", metavar="TIME", help="Only messages that were stored until then.")
+@click.option("--id", "name", help="Which backup; by default the newest.")
+@click.option(
+    "--to", "until", metavar="TIME", help="Only messages that were stored before this time."
+)
 @click.option("--keep-identity", is_flag=True,
-              help="Be the old store again. Only when no broker has it any more.")  # fmt: skip
+              help="Keep the old ids; only when no other broker has them.")  # fmt: skip
 @_OUTPUT
 def restore(
     place: Path, target: Path, name: str | None, until: str | None, keep_identity: bool, output: str
 ) -> int:
-    """Make a store in TARGET, an empty directory; start a broker on it then.
+    """Make a store in TARGET, an empty directory. Then start a broker on it.
 
     It has ids of its own unless --keep-identity is given: slaves of the old broker do not take it
     for theirs. Queues and index are made from the log at the first start.

@@ -39,7 +39,7 @@ OPEN_BREATH = 16
 
 @click.group(cls=LazyGroup, short_help="Measure sending and consuming.")
 def bench() -> None:
-    """Measure sending, consuming and the time from one to the other."""
+    """Measure sending, consuming, and the time between the two."""
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -134,10 +134,10 @@ def _load(command: Any) -> Any:
     options = [
         click.argument("topic"),
         click.option("--msgs", "count", default=10_000, show_default=True,
-                     type=click.IntRange(min=1), help="How many messages."),
+                     type=click.IntRange(min=1), help="Number of messages."),
         click.option("--size", default=1024, show_default=True, type=click.IntRange(min=1),
-                     help="Bytes of each body."),
-        click.option("--json", "is_json", is_flag=True, help="One JSON object."),
+                     help="Size of each body in bytes."),
+        click.option("--json", "is_json", is_flag=True, help="Print one JSON object."),
         click.option("--histogram", "with_bars", is_flag=True, help="Also print a histogram."),
     ]  # fmt: skip
     for option in reversed(options):

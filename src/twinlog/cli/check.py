@@ -22,11 +22,11 @@ OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
 
 @click.command(
-    short_help="One line and an exit code, for Nagios and similar tools.",
+    short_help="Print one line and an exit code, for Nagios and similar tools.",
     epilog="Example: twinlog check -n ns1:9876 --group billing --lag-warning 1000",
 )
 @click.option("--brokers", "brokers_min", default=1, show_default=True,
-              help="With fewer brokers it is critical.")  # fmt: skip
+              help="The result is critical with fewer brokers than this.")  # fmt: skip
 @click.option("--disk-warning", default=75.0, show_default=True, help="Percent used.")
 @click.option("--disk-critical", default=85.0, show_default=True, help="Percent used.")
 @click.option("--replication-warning", default="10s", show_default=True, metavar="TIME",

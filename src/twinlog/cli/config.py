@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 # Of several that know as many keys of a file, the first is meant: a name server with a controller
 # inside has keys of its own, so a file of controller keys alone is a controller's.
 ROLES = ("broker", "controller", "namesrv")
-_OUTPUT = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table")
+_OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(OUTPUTS), default="table", help="Form of the output."
+)
 _ROLE = click.option(
     "--role", type=click.Choice(ROLES), help="The role; guessed from the keys if not given."
 )
@@ -88,7 +90,7 @@ def _read(path: str | None, role: str) -> LoadedConfig[Any]:
 @click.option("--strict", is_flag=True, help="Treat warnings as failures.")
 @_OUTPUT
 def lint(paths: tuple[str, ...], role: str | None, strict: bool, output: str) -> int:
-    """Errors, unknown keys and traps. Exit code 0, 1 (warnings with --strict) or 2 (unusable)."""
+    """Find errors, unknown keys and traps. Exit code 1: warnings, with --strict; 2: unusable."""
     rows: list[dict[str, Any]] = []
     for path in paths:
         rows += lint_file(path, role or guess_role(path))
@@ -177,7 +179,7 @@ def _values(config: AnyConfig) -> dict[str, str]:
 @_ROLE
 @_OUTPUT
 def diff(first: str, second: str, role: str | None, output: str) -> int:
-    """Keys whose values differ between two files, defaults included. Exit code 1 if any."""
+    """List the keys that differ between two files, defaults included. Exit code 1 if any do."""
     chosen = role or guess_role(first)
     one, two = _values(load(first, chosen).config), _values(load(second, chosen).config)
     rows: list[dict[str, Any]] = [
@@ -198,7 +200,7 @@ def diff(first: str, second: str, role: str | None, output: str) -> int:
 @_ROLE
 @_OUTPUT
 def explain(key: str, role: str | None, output: str) -> int:
-    """What a key means, its values, its default, and what it does here."""
+    """Explain a key: its meaning, its values, its default, and what it does here."""
     for candidate in [role] if role else ["broker", "namesrv", "controller"]:
         found = explanation(candidate, key)
         if found is not None:

@@ -36,23 +36,33 @@ class Tokens(msgspec.Struct):
     short_help="Run the web console in the foreground.",
     epilog="Example: twinlog console -n 127.0.0.1:9876 --port 8082",
 )
-@click.option("--port", default=8082, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--port",
+    default=8082,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--allow-host", "host_names", multiple=True, metavar="NAME",
               help="A name under which browsers reach it; addresses need none.")  # fmt: skip
 @click.option("--acl-file", type=click.Path(dir_okay=False), metavar="FILE",
-              help="plain_acl.yml: its accounts may log in; admin ones may change.")  # fmt: skip
+              help="plain_acl.yml: who may log in; admins may make changes.")  # fmt: skip
 @click.option("--no-auth", "is_open", is_flag=True, help="No login; only on loopback.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Tokens are kept in this file instead of made again.")  # fmt: skip
-@click.option("--tls-cert", type=click.Path(dir_okay=False), help="Serve https with this.")
-@click.option("--tls-key", type=click.Path(dir_okay=False))
+              help="File that keeps tokens, so that they survive a restart.")  # fmt: skip
+@click.option(
+    "--tls-cert",
+    type=click.Path(dir_okay=False),
+    help="Certificate; the console is then served with https.",
+)
+@click.option("--tls-key", type=click.Path(dir_okay=False), help="Private key of the certificate.")
 @click.option("--audit", type=click.Path(dir_okay=False), metavar="FILE",
-              help="Log of changes; ~/.twinlog/console/audit.log by default.")  # fmt: skip
+              help="Log of all changes; ~/.twinlog/console/audit.log by default.")  # fmt: skip
 @click.option("--cluster-dir", type=click.Path(file_okay=False, path_type=Path), hidden=True)
 @connection_options
 def console(session: Session, **values: Any) -> None:
-    """Pages about replication, topics, groups and messages, for a browser.
+    """Serve the web console: replication, topics, groups and messages in a browser.
 
     Prints the address to open, with a token in it.
     """

@@ -52,14 +52,14 @@ def debug() -> None:
 
 @debug.command(epilog="Example: twinlog debug bundle --out problem.tar.gz")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Where it goes (twinlog-debug-TIME.tar.gz).")  # fmt: skip
+              help="The file to write (twinlog-debug-TIME.tar.gz).")  # fmt: skip
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
               help="The local cluster whose logs and stacks are taken.")  # fmt: skip
 @connection_options
 def bundle(session: Session, out: Path | None, directory: Path | None) -> int:
-    """Status, settings without secrets, metrics, logs, stacks and a short profile, as one archive.
+    """Write status, settings without secrets, metrics, logs, stacks and a profile to one archive.
 
-    What cannot be had is named in its `manifest.json`; the rest is there nevertheless.
+    If something cannot be collected, `manifest.json` in the archive says so.
     """
     file = out or Path(f"twinlog-debug-{datetime.now():%Y%m%d-%H%M%S}.tar.gz")
     collected = Bundle()

@@ -71,8 +71,8 @@ def _found(directory: Path) -> LocalCluster:
               help="A controller in the name server elects the masters; SYNC_MASTER.")  # fmt: skip
 @click.option("--mode", type=click.Choice(tuple(MODES)),
               help="A deployment mode by name, instead of the options above.")  # fmt: skip
-@click.option("--free-ports", is_flag=True, help="Any free ports instead of 9876, 10911, ...")
-@click.option("--no-console", is_flag=True, help="Without the web console on port 8082.")
+@click.option("--free-ports", is_flag=True, help="Use free ports instead of 9876, 10911, ...")
+@click.option("--no-console", is_flag=True, help="Do not start the web console (port 8082).")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier cluster left in the directory.")
 @_DIRECTORY
 def up(
@@ -152,7 +152,7 @@ def _complete(cluster: LocalCluster, directory: Path) -> None:
 @click.argument("name", metavar="NODE")
 @_DIRECTORY
 def restart(name: str, directory: Path) -> None:
-    """Stop NODE (see `twinlog ps`) cleanly, or find it dead, and start it again.
+    """Stop NODE (see `twinlog ps`) cleanly if it runs, and start it again.
 
     Returns when the cluster is healthy.
     """
@@ -211,10 +211,10 @@ def _wait_healthy(cluster: LocalCluster) -> str:
 
 
 @click.command(short_help="Stop the local cluster.")
-@click.option("--purge", is_flag=True, help="Remove its stores, logs and configuration too.")
+@click.option("--purge", is_flag=True, help="Also remove its stores, logs and configuration.")
 @_DIRECTORY
 def down(purge: bool, directory: Path) -> None:
-    """Stop every process of the cluster: SIGTERM, a clean stop, SIGKILL only after 15 s."""
+    """Stop every process of the cluster cleanly, with SIGTERM; after 15 s with SIGKILL."""
     cluster = _found(directory)
     count = len(cluster.running())
     killed = cluster.stop()
@@ -240,7 +240,7 @@ def _purge(cluster: LocalCluster) -> None:
 
 @click.command(short_help="Show the processes of the local cluster.")
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table",
-              help="How to print it.")  # fmt: skip
+              help="Form of the output.")  # fmt: skip
 @_DIRECTORY
 def ps(directory: Path, output: str) -> None:
     """List the processes, their addresses, memory and state. Exit code 10 when one is down."""
@@ -253,7 +253,7 @@ def ps(directory: Path, output: str) -> None:
 @click.command(short_help="Print or follow the logs of the local cluster.")
 @click.argument("names", nargs=-1)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
-@click.option("-n", "--lines", default=20, show_default=True, help="Last lines of each.")
+@click.option("-n", "--lines", default=20, show_default=True, help="Number of lines of each log.")
 @_DIRECTORY
 def logs(names: tuple[str, ...], follow: bool, lines: int, directory: Path) -> None:
     """Print the last lines of each log, or of NAMES (see `twinlog ps`)."""

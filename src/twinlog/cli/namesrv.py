@@ -37,7 +37,7 @@ _LOG = logging.getLogger("twinlog.namesrv")
     help="Accepted and ignored, as by Apache's name server.",
 )
 def namesrv(path: str | None, is_print: bool, ignored: str | None) -> None:
-    """Keep the routes of a cluster: which brokers live and which queues they have."""
+    """Run a name server: it knows which brokers are alive and which queues they have."""
     loaded = _load(path)
     if is_print:
         click.echo(loaded.config.to_properties(), nl=False)

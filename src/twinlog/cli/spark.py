@@ -54,7 +54,9 @@ class JobGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         if any(parameter.metavar == "VALUE" for parameter in command.params):
-            command.epilog = "Flags with VALUE are the options of the format: docs/SPARK.md."
+            command.epilog = (
+                "Options with VALUE are those of Spark's format; docs/SPARK.md describes them."
+            )
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -104,14 +106,14 @@ def _use(**given: tuple[str, ...]) -> None:
 
 def with_session_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the flags about Spark itself and the output."""
-    command = click.option("--quiet", is_flag=True, help="No progress.")(command)
+    command = click.option("--quiet", is_flag=True, help="Print no progress.")(command)
     command = click.option(
         "--conf", multiple=True, expose_value=False, callback=_use_conf, metavar="KEY=VALUE",
-        help="A setting of Spark; may be given again.",
+        help="A setting of Spark. Repeatable.",
     )(command)  # fmt: skip
     command = click.option(
         "--py-files", multiple=True, expose_value=False, callback=_use_py_files, metavar="FILE",
-        help="A wheel or zip that workers elsewhere get, such as twinlog's; may be given again.",
+        help="A wheel or zip for workers on other machines, such as twinlog's. Repeatable.",
     )(command)  # fmt: skip
     return click.option(
         "--master",
@@ -167,19 +169,24 @@ def fail(condition: str, message: str, code: int) -> Any:
 
 @click.command("archive")
 @click.argument("store", required=False)
-@click.option("--out", required=True, help="Archive directory; of a table also a URI.")
+@click.option("--out", required=True, help="Directory of the archive; for a table also a URI.")
 @click.option(
     "--format",
     "form",
     default="parquet",
     show_default=True,
     type=click.Choice(["parquet", "delta", "iceberg"]),
+    help="Form of the archive.",
 )
 @click.option("--catalog", multiple=True, metavar="KEY=VALUE", help="Iceberg catalog; `table` too.")
-@click.option("--checkpoint", help="Directory that remembers how far it is; default in --out.")
-@click.option("--once/--continuous", default=True, help="End when all is archived, or go on.")
+@click.option("--checkpoint", help="Directory that stores the progress; by default in --out.")
+@click.option(
+    "--once/--continuous", default=True, help="Stop when everything is archived, or go on."
+)
 @click.option("--trigger", default="10 seconds", show_default=True, help="Pause between batches.")
-@click.option("--compression", default="zstd", show_default=True)
+@click.option(
+    "--compression", default="zstd", show_default=True, help="Compression of the Parquet files."
+)
 @with_session_options
 @with_source_options
 def archive_command(
@@ -204,7 +211,9 @@ def archive_command(
 @click.command("audit")
 @click.argument("master_store")
 @click.argument("slave_store")
-@click.option("--settle", default=10.0, show_default=True, help="Seconds a slave may catch up.")
+@click.option(
+    "--settle", default=10.0, show_default=True, help="Seconds that a slave has to catch up."
+)
 @with_session_options
 def audit_command(
     master_store: str, slave_store: str, settle: float, master: str, quiet: bool

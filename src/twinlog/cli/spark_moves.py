@@ -12,9 +12,9 @@ from twinlog.cli.spark import progress_of, run, taken, with_session_options, wit
 @click.command("replay")
 @click.argument("place")
 @click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
-@click.option("--to-topic", help="Topic to send to; else each message's own.")
+@click.option("--to-topic", help="Topic to send to; by default each message's own.")
 @click.option("--rate", type=int, help="At most this many rows per second in each task.")
-@click.option("--dry-run", is_flag=True, help="Count, send nothing.")
+@click.option("--dry-run", is_flag=True, help="Count the messages, but send none.")
 @click.option("--keep-queue", is_flag=True, help="Send to the queue that the message had.")
 @with_session_options
 @with_source_options
@@ -53,9 +53,9 @@ def export_command(
 @click.command("import")
 @click.argument("source")
 @click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
-@click.option("--to-topic", help="Topic to send to; else each message's own.")
+@click.option("--to-topic", help="Topic to send to; by default each message's own.")
 @click.option("--rate", type=int, help="At most this many rows per second in each task.")
-@click.option("--form", help="json or parquet; else by the names of the files.")
+@click.option("--form", help="json or parquet; by default according to the names of the files.")
 @with_session_options
 def import_command(
     source: str, target: str, to_topic: str | None, rate: int | None, form: str | None,
@@ -73,7 +73,7 @@ def import_command(
 
 @click.command("decode")
 @click.argument("place")
-@click.option("--out", required=True, help="Directory to write: rows and dead in it.")
+@click.option("--out", required=True, help="Directory to write; it gets the folders rows and dead.")
 @with_session_options
 @with_source_options
 def decode_command(place: str, out: str, master: str, quiet: bool, **values: Any) -> None:
@@ -87,14 +87,16 @@ def decode_command(place: str, out: str, master: str, quiet: bool, **values: Any
 @click.command("mirror")
 @click.argument("store", required=False)
 @click.option("--to", "target", required=True, help="Name server of the cluster to send to.")
-@click.option("--to-topic", help="Topic to send to; else each message's own.")
-@click.option("--checkpoint", required=True, help="Directory that remembers how far it is.")
-@click.option("--once/--continuous", default=True, help="End when all is copied, or go on.")
-@click.option("--trigger", default="5 seconds", show_default=True)
+@click.option("--to-topic", help="Topic to send to; by default each message's own.")
+@click.option("--checkpoint", required=True, help="Directory that stores the progress.")
+@click.option("--once/--continuous", default=True, help="Stop when everything is copied, or go on.")
+@click.option("--trigger", default="5 seconds", show_default=True, help="Pause between batches.")
 @click.option("--exactly-once", is_flag=True, help="The target drops repeats (twinlog only).")
-@click.option("--verify", is_flag=True, help="Compare both sides afterwards, order too.")
-@click.option("--keep-queue/--spread", default=True, help="Each message to the queue it had.")
-@click.option("--group", "groups", multiple=True, help="Group whose offsets are carried over.")
+@click.option("--verify", is_flag=True, help="Compare both sides afterwards, including the order.")
+@click.option(
+    "--keep-queue/--spread", default=True, help="Send each message to the queue that it had."
+)
+@click.option("--group", "groups", multiple=True, help="Group whose offsets are copied too.")
 @with_session_options
 @with_source_options
 def mirror_command(
@@ -119,16 +121,20 @@ def mirror_command(
 
 @click.command("compact")
 @click.argument("archive")
-@click.option("--target-bytes", default=256 << 20, show_default=True)
-@click.option("--grace-seconds", default=3600.0, show_default=True)
-@click.option("--expire-days", type=float, help="Forget rows stored longer ago.")
+@click.option(
+    "--target-bytes", default=256 << 20, show_default=True, help="Size of the merged files."
+)
+@click.option(
+    "--grace-seconds", default=3600.0, show_default=True, help="Keep replaced files for this time."
+)
+@click.option("--expire-days", type=float, help="Remove rows that are older than this.")
 @click.option("--catalog", multiple=True, metavar="KEY=VALUE", help="Iceberg catalog; `table` too.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
 def compact_command(
     archive: str, target_bytes: int, grace_seconds: float, expire_days: float | None,
     catalog: tuple[str, ...], quiet: bool,
 ) -> None:  # fmt: skip
-    """Merge small files of ARCHIVE, forget old ones, remove what no manifest names."""
+    """Merge small files of ARCHIVE, and remove files that no manifest names."""
     from twinlog.spark.jobs.compact import compact
 
     show = progress_of(quiet)
@@ -144,7 +150,7 @@ def compact_command(
 @click.command("pack")
 @click.option("--out", default=".", show_default=True, help="Directory to write to.")
 def pack_command(out: str) -> None:
-    """Write the archive that gives workers all they need, for spark-submit --archives."""
+    """Write an archive with all that workers need, for spark-submit --archives."""
     from pathlib import Path
 
     from twinlog.spark.jobs.common import Summary

@@ -41,7 +41,7 @@ def moment(text: str | None) -> int | None:
 @click.command("lag")
 @click.argument("store")
 @click.option("--group", help="Only this consumer group.")
-@click.option("--include-system-topics", is_flag=True)
+@click.option("--include-system-topics", is_flag=True, help="Include RocketMQ's own topics.")
 def lag_command(store: str, group: str | None, include_system_topics: bool) -> None:
     """Compare the consumer groups of STORE with the ends of their queues."""
     from twinlog.spark.jobs.analyse import lag
@@ -54,7 +54,7 @@ def lag_command(store: str, group: str | None, include_system_topics: bool) -> N
 
 @click.command("latency")
 @click.argument("place")
-@click.option("--with-archive", help="Also how long rows waited for this archive.")
+@click.option("--with-archive", help="Also measure how long rows waited for this archive.")
 @with_session_options
 @with_source_options
 def latency_command(
@@ -81,7 +81,7 @@ def stats_command(place: str, master: str, quiet: bool, **values: Any) -> None:
 
 @click.command("find")
 @click.argument("places", nargs=-1, required=True)
-@click.option("--topic")
+@click.option("--topic", help="Only this topic.")
 @click.option("--key", help="A key or unique id; answered by the index.")
 @click.option("--id", "message_id", help="A message id, of either kind.")
 @click.option("--offset", type=int, help="A physical offset.")
@@ -89,7 +89,7 @@ def stats_command(place: str, master: str, quiet: bool, **values: Any) -> None:
 @click.option("--since", help="Stored at or after this time.")
 @click.option("--until", help="Stored before this time.")
 @click.option("--json", "json_path", help="A value inside the body: '$.order.id=17'.")
-@click.option("--limit", default=32, show_default=True)
+@click.option("--limit", default=32, show_default=True, help="Print at most this many messages.")
 @with_session_options
 def find_command(
     places: tuple[str, ...], since: str | None, until: str | None, master: str, quiet: bool,
@@ -109,7 +109,7 @@ def find_command(
 @click.command("report")
 @click.argument("place")
 @click.argument("replica", required=False)
-@click.option("--out", default="report.html", show_default=True)
+@click.option("--out", default="report.html", show_default=True, help="The HTML page to write.")
 @with_session_options
 @with_source_options
 def report_command(

@@ -15,7 +15,12 @@ from twinlog.cli.spark import progress_of, run, taken, with_session_options, wit
 @click.argument("place", required=False)
 @click.option("-e", "--execute", "script", help="Statements, separated by semicolons.")
 @click.option("-f", "--file", "file", type=click.File(), help="A file of statements.")
-@click.option("--rows-max", default=1000, show_default=True, help="Rows shown of each statement.")
+@click.option(
+    "--rows-max",
+    default=1000,
+    show_default=True,
+    help="Show at most this many rows of each statement.",
+)
 @with_session_options
 @with_source_options
 def sql_command(
@@ -24,8 +29,8 @@ def sql_command(
 ) -> None:  # fmt: skip
     """Run SQL over the topics of PLACE (a store or an archive) or of --name-server.
 
-    Each topic is a view of its name, `messages` is all of them. Statements come from -e, from -f or
-    from standard input; rows go to standard output as JSON, one per line.
+    Each topic is a view with its name; `messages` has all of them. Statements come from -e, from -f
+    or from standard input; rows go to standard output as JSON, one per line.
     """
     from twinlog.spark.jobs.common import kind_of
     from twinlog.spark.jobs.sql import sql

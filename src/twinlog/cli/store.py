@@ -30,12 +30,12 @@ def store() -> None:
     epilog="Examples: twinlog store verify --deep ~/store; twinlog store verify --online broker-a"
 )
 @click.argument("place", metavar="PATH|BROKER")
-@click.option("--deep", is_flag=True, help="Also every entry of queues and index.")
+@click.option("--deep", is_flag=True, help="Also check every entry of the queues and of the index.")
 @click.option(
     "--online", is_flag=True, help="Let a running broker check its store now, and report."
 )
 @click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
-              help="Where the log is, when not below PATH.")  # fmt: skip
+              help="Directory of the log, if it is not below PATH.")  # fmt: skip
 @cluster_options
 def verify(session: Session, place: str, deep: bool, online: bool, commit_log: str | None) -> int:
     """Check that a store is intact. Exit code 0: it is; 1: it is not, and where.

@@ -16,10 +16,18 @@ _LIBRARIES = ("uvloop", "msgspec", "isal", "pyspark", "pyarrow", "lz4", "zstanda
 
 
 @click.command(epilog="Example: twinlog version --all")
-@click.option("--all", "is_all", is_flag=True, help="Python, libraries and the compiled parts too.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table")
+@click.option(
+    "--all", "is_all", is_flag=True, help="Also print Python, libraries and the compiled parts."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json")),
+    default="table",
+    help="Form of the output.",
+)
 def version(is_all: bool, output: str) -> None:
-    """The version of twinlog, and with --all what it runs with."""
+    """Print the version; with --all also Python, libraries and the compiled parts."""
     found = {"twinlog": __version__} | (surroundings() if is_all else {})
     if output == "json":
         click.echo(json.dumps(found, indent=2))

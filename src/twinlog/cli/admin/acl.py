@@ -33,7 +33,7 @@ _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
 _SECRET_BYTES = 24
 
 
-@click.group(cls=LazyGroup, short_help="Accounts: who may use which topics and groups.")
+@click.group(cls=LazyGroup, short_help="Manage accounts and their permissions.")
 def acl() -> None:
     """Accounts of brokers with aclEnable=true. A change goes to every broker of the cluster.
 
@@ -70,7 +70,7 @@ def _row(account: AclAccount, brokers: int) -> dict[str, Any]:
 @acl.command("list", epilog="Example: twinlog acl list -o json")
 @cluster_options
 def list_command(session: Session) -> int:
-    """All accounts, without their secrets, and on how many brokers each is the same."""
+    """List all accounts, without their secrets, and on how many brokers each is the same."""
     return run(session, _list)
 
 
@@ -108,15 +108,15 @@ def _account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     perm = click.Choice(_PERMISSIONS, case_sensitive=False)
     for option in reversed([
         click.argument("account_name", metavar="ACCOUNT"),
-        click.option("--secret", metavar="KEY", help="Longer than 6 characters."),
+        click.option("--secret", metavar="KEY", help="The secret key, longer than 6 characters."),
         click.option("--admin/--no-admin", "is_admin", default=None,
-                     help="May administer, and use everything."),
-        click.option("--default-topic", type=perm, help="For topics that are not named."),
-        click.option("--default-group", type=perm, help="For groups that are not named."),
+                     help="Whether it may administer the cluster and use everything."),
+        click.option("--default-topic", type=perm, help="Permission for other topics."),
+        click.option("--default-group", type=perm, help="Permission for other groups."),
         click.option("--topic", "topics", multiple=True, callback=_pairs, metavar="NAME=PERM",
-                     help="One topic; `NAME=` forgets it. May be given again."),
+                     help="Permission for one topic; `NAME=` removes it. Repeatable."),
         click.option("--group", "groups", multiple=True, callback=_pairs, metavar="NAME=PERM",
-                     help="One group; `NAME=` forgets it. May be given again."),
+                     help="Permission for one group; `NAME=` removes it. Repeatable."),
         click.option("--white-address", metavar="PATTERN",
                      help="Requests from these addresses are not checked at all."),
     ]):  # fmt: skip
@@ -152,7 +152,7 @@ def add(session: Session, account_name: str, secret: str | None, **values: Any) 
 @_account_options
 @cluster_options
 def update(session: Session, account_name: str, secret: str | None, **values: Any) -> int:
-    """Change an account: only what is given."""
+    """Change an account. What is not given stays as it is."""
     if secret is None and not any(value not in (None, {}) for value in values.values()):
         raise CommandError("nothing to change was given", USAGE, hint="see: twinlog acl update -h")
 
@@ -209,7 +209,7 @@ async def _put(admin: Admin, accounts: dict[str, AclAccount], secret: str | None
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @cluster_options
 def remove(session: Session, account_name: str, is_sure: bool) -> int:
-    """Remove an account: whoever uses it is refused at once."""
+    """Remove an account. Clients that use it are refused at once."""
     confirm(f"remove account {account_name}?", is_sure)
 
     async def action(admin: Admin) -> Report:
@@ -241,14 +241,34 @@ def _unknown(access_key: str, found: Gathered[AclTable]) -> CommandError:
 
 @acl.command("test", epilog="Example: twinlog acl test billing-app --pub orders --consume billing")
 @click.argument("account_name", metavar="ACCOUNT")
-@click.option("--pub", "publishes", multiple=True, metavar="TOPIC", help="May it send there?")
-@click.option("--sub", "subscribes", multiple=True, metavar="TOPIC", help="May it read there?")
-@click.option("--consume", "groups", multiple=True, metavar="GROUP", help="May it be a member?")
-@click.option("--admin", "is_admin", is_flag=True, help="May it administer?")
+@click.option(
+    "--pub",
+    "publishes",
+    multiple=True,
+    metavar="TOPIC",
+    help="Ask whether it may send to this topic.",
+)
+@click.option(
+    "--sub",
+    "subscribes",
+    multiple=True,
+    metavar="TOPIC",
+    help="Ask whether it may read this topic.",
+)
+@click.option(
+    "--consume",
+    "groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Ask whether it may be a member of this group.",
+)
+@click.option(
+    "--admin", "is_admin", is_flag=True, help="Ask whether it may administer the cluster."
+)
 @click.option("--from", "remote", default="", metavar="IP", help="Assume a client at this address.")
 @cluster_options
 def test(session: Session, account_name: str, **values: Any) -> int:
-    """What the rules say, without trying it. Exit code 0: allowed by every broker, else 1."""
+    """Say what the rules allow, without trying it. Exit code 0: every broker allows it; else 1."""
     if not any(values[name] for name in ("publishes", "subscribes", "groups", "is_admin")):
         raise CommandError("nothing to test was given", USAGE, hint="add --pub, --sub or --consume")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
-    short_help="Run a broker; or look after running ones.",
+    short_help="Run a broker, or manage running ones.",
     epilog="Examples: twinlog broker -c broker.conf; twinlog broker list; "
     "twinlog broker config get broker-a brokerRole",
 )
@@ -49,9 +49,9 @@ def broker(
     is_important: bool,
     as_slave: bool,
 ) -> None:
-    """Run a broker in the foreground: store and serve messages, replicate them.
+    """Run a broker in the foreground: it stores, serves and replicates messages.
 
-    With a command: look after the brokers of a cluster instead.
+    With a command, it looks after the brokers of a cluster instead.
     """
     if context.invoked_subcommand is not None:
         if namesrv is not None:
@@ -103,7 +103,7 @@ def broker_row(entry: Any) -> dict[str, Any]:
 @click.option("--cluster", help="Only this cluster.")
 @cluster_options
 def list_command(session: Session, cluster: str | None) -> int:
-    """All brokers: role, rates, end of the log, disk."""
+    """List all brokers with role, rates, end of the log and disk."""
     return run(session, lambda admin: broker_report(admin, cluster))
 
 
@@ -145,7 +145,7 @@ async def addresses_of(admin: Admin, name: str) -> list[str]:
 @click.argument("name")
 @cluster_options
 def show_command(session: Session, name: str) -> int:
-    """Everything that a broker says about its state. NAME: broker-a, broker-a:1 or an address."""
+    """Show everything that a broker says about its state. NAME: broker-a, broker-a:1, HOST:PORT."""
     return run(session, lambda admin: _show(admin, name))
 
 
@@ -290,7 +290,7 @@ _permission_command("undrain", "Let producers choose a broker again.", adds=True
 @broker.command(epilog="Example: twinlog broker disk")
 @cluster_options
 def disk(session: Session) -> int:
-    """How full the disks of the brokers are."""
+    """Show how full the disks of the brokers are."""
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import brokers

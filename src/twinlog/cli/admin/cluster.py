@@ -40,14 +40,14 @@ def cluster() -> None:
 @cluster.command("show", epilog="Example: twinlog cluster show -o json")
 @cluster_options
 def show_command(session: Session) -> int:
-    """Every broker with its role, rates and state."""
+    """Show every broker with its role, rates and state."""
     return run(session, lambda admin: broker_report(admin, None))
 
 
 @cluster.command("list", epilog="Example: twinlog cluster list")
 @cluster_options
 def list_command(session: Session) -> int:
-    """Names of clusters and of the brokers in them."""
+    """List clusters and their brokers."""
 
     async def action(admin: Admin) -> Report:
         info = await admin.cluster()
@@ -64,9 +64,9 @@ def list_command(session: Session) -> int:
 
 @cluster.command(epilog="Example: twinlog cluster health --wait 30s")
 @click.option("--wait", "wait", is_flag=False, flag_value="30s", metavar="[TIME]",
-              help="Ask again until it is healthy, at most for this time (30s).")  # fmt: skip
+              help="Ask again until it is healthy, for at most this time (30s).")  # fmt: skip
 @click.option("--brokers", "brokers_min", default=1, show_default=True,
-              help="With fewer brokers it is not healthy.")  # fmt: skip
+              help="The cluster is unhealthy with fewer brokers than this.")  # fmt: skip
 @cluster_options
 def health(session: Session, wait: str | None, brokers_min: int) -> int:
     """Healthy or not, and why. Exit code 0 or 10."""
@@ -133,7 +133,7 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 @cluster.command(epilog="Example: twinlog cluster clients")
 @cluster_options
 def clients(session: Session) -> int:
-    """Producers and consumers that are connected now."""
+    """List the producers and consumers that are connected."""
     return run(session, _clients)
 
 

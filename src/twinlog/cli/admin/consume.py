@@ -157,7 +157,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 def consume(
     session: Session, topic: str, offsets: tuple[str, ...], group: str | None, **values: Any
 ) -> int:
-    """Print messages of a topic, from the start on unless --offset says otherwise."""
+    """Print the messages of a topic, from the start unless --offset is given."""
     output, start = "json" if values["is_json"] else "table", "start"
     for text in offsets:
         if text in OUTPUTS:
@@ -179,7 +179,13 @@ def consume(
 
 @click.command(epilog="Example: twinlog topic tail orders -l 10")
 @_shared
-@click.option("-l", "--last", default=10, show_default=True, help="First N messages of each queue.")
+@click.option(
+    "-l",
+    "--last",
+    default=10,
+    show_default=True,
+    help="Begin with the last N messages of each queue.",
+)
 @connection_options
 def tail(session: Session, topic: str, last: int, **values: Any) -> int:
     """Print the last messages of a topic, then each one that comes, until interrupted."""

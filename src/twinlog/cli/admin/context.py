@@ -19,10 +19,12 @@ _COLUMNS = [
     Column("tls_ca", is_wide=True), Column("tls_client_cert", is_wide=True),
     Column("tls_server_name", is_wide=True),
 ]  # fmt: skip
-_OUTPUT = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table")
+_OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(OUTPUTS), default="table", help="Form of the output."
+)
 
 
-@click.group(cls=LazyGroup, short_help="Clusters by name, with credentials.")
+@click.group(cls=LazyGroup, short_help="Name clusters, with their credentials.")
 def context() -> None:
     """Clusters by name: name servers, credentials, TLS.
 
@@ -54,7 +56,7 @@ def _print(rows: list[dict[str, Any]], output: str) -> None:
 @context.command("list", epilog="Example: twinlog context list")
 @_OUTPUT
 def list_command(output: str) -> None:
-    """All contexts."""
+    """List all contexts."""
     known = contexts.load()
     current = contexts.chosen(known)
     _print([_row(n, entry, current) for n, entry in sorted(known.contexts.items())], output)
@@ -64,7 +66,7 @@ def list_command(output: str) -> None:
 @click.argument("name", required=False)
 @_OUTPUT
 def show_command(name: str | None, output: str) -> None:
-    """One context, the current one unless NAME is given."""
+    """Show one context; by default the current one."""
     known = contexts.load()
     current = contexts.chosen(known)
     wanted = name or current
@@ -75,15 +77,17 @@ def show_command(name: str | None, output: str) -> None:
 
 @context.command(epilog="Example: twinlog context add prod --namesrv 'ns1:9876;ns2:9876' --use")
 @click.argument("name")
-@click.option("-n", "--namesrv", required=True, metavar="ADDR[;ADDR]")
+@click.option(
+    "-n", "--namesrv", required=True, metavar="ADDR[;ADDR]", help="Name servers of the cluster."
+)
 @click.option("--access-key", default="", metavar="KEY", help="Account.")
 @click.option("--secret-key", default="", metavar="KEY",
               help="Asked for when --access-key is given without it.")  # fmt: skip
 @tls_options
-@click.option("--use", "is_used", is_flag=True, help="Make it the current one.")
+@click.option("--use", "is_used", is_flag=True, help="Make it the current context.")
 def add(name: str, namesrv: str, access_key: str, secret_key: str, is_used: bool,
         **values: Any) -> None:  # fmt: skip
-    """Add or replace a context. The current one stays the current one, unless --use is given."""
+    """Add or replace a context. Which context is current changes only with --use."""
     _check_name(name)
     tls = _checked(namesrv, take(values, None))
     if access_key and not secret_key:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 @click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
 @click.pass_context
 def controller(context: click.Context, path: str | None, is_print: bool) -> None:
-    """Run a controller in the foreground: decide who is the master of each group.
+    """Run a controller in the foreground: it decides which replica is the master of each group.
 
-    With a command: look after the controllers of a cluster instead.
+    With a command, it looks after the controllers of a cluster instead.
     """
     if context.invoked_subcommand is not None:
         return
@@ -58,7 +58,7 @@ _GROUP_COLUMNS = [
 @controller_option
 @cluster_options
 def status(session: Session, controller: str | None) -> int:
-    """Which controllers there are, which one leads, and the groups it decides about."""
+    """Show the controllers, which one leads, and the groups that it decides about."""
     return run(session, lambda admin: _status(admin, controller))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 100
 
 
-@click.group(cls=LazyGroup, short_help="Messages that a group gave up on.")
+@click.group(cls=LazyGroup, short_help="Look at and resend dead letters.")
 def dlq() -> None:
     """Dead letters: messages whose handling failed too often, by group."""
 
@@ -31,7 +31,7 @@ def dlq() -> None:
 @dlq.command("list", epilog="Example: twinlog dlq list")
 @cluster_options
 def list_command(session: Session) -> int:
-    """Groups that have dead letters."""
+    """List the groups that have dead letters."""
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import dead_letters
@@ -64,10 +64,16 @@ async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
 
 @dlq.command("show", epilog="Example: twinlog dlq show billing -o json")
 @click.argument("group")
-@click.option("--limit", default=SHOWN_MAX, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--limit",
+    default=SHOWN_MAX,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Show at most this many dead letters.",
+)
 @cluster_options
 def show_command(session: Session, group: str, limit: int) -> int:
-    """The dead letters of a group."""
+    """List the dead letters of a group."""
 
     async def action(admin: Admin) -> Report:
         rows: list[dict[str, Any]] = []

@@ -35,18 +35,22 @@ _SEEN_MAX = 5_000
 
 
 @click.command("events", epilog="Example: twinlog events --since 1h --follow",
-               short_help="What changed in the cluster, and why.")  # fmt: skip
+               short_help="Show what changed in the cluster, and why.")  # fmt: skip
 @click.argument("name", metavar="[BROKER]", required=False)
-@click.option("--since", metavar="TIME", help="Only later ones: 1h, 2026-11-17 12:00:00, ...")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only events after this time: 1h (ago), 2026-11-17 12:00:00, ...",
+)
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000),
               help="Show only the last N events.")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
-@click.option("--ha", "is_ha", is_flag=True, help="Only replication and its masters.")
+@click.option("--ha", "is_ha", is_flag=True, help="Only events of replication and elections.")
 @cluster_options
 def events(
     session: Session, name: str | None, since: str | None, limit: int, follow: bool, is_ha: bool
 ) -> int:
-    """Roles, replicas, lag, disks, refusals, errors, recoveries, cuts and settings: what changed.
+    """Show what changed: roles, replicas, lag, disks, refusals, errors, recoveries, settings.
 
     Merged by time from the journals of all servers that answer. A broker that is down keeps its
     journal in store/twinlog/events and tells it when it is back.

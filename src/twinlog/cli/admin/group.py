@@ -40,7 +40,7 @@ _TABLE = {
 
 @click.group(cls=LazyGroup, table=_TABLE, short_help="Consumer groups: progress, members, resets.")
 def group() -> None:
-    """Consumer groups: settings, members, how far they are, moving them."""
+    """Consumer groups: settings, members, progress and offset resets."""
 
 
 async def all_groups(
@@ -124,7 +124,7 @@ def _topics(progress: GroupProgress) -> list[str]:
 @click.argument("name")
 @cluster_options
 def show_command(session: Session, name: str) -> int:
-    """Settings, members, subscriptions and lag of a group."""
+    """Show the settings, members, subscriptions and lag of a group."""
     return run(session, lambda admin: _show(admin, name))
 
 
@@ -177,7 +177,7 @@ def _member_table(members: GroupMembers | None) -> Table:
 @click.argument("name")
 @cluster_options
 def clients(session: Session, name: str) -> int:
-    """Who is connected."""
+    """List the connected members of a group."""
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import groups
@@ -206,7 +206,7 @@ _PROGRESS_COLUMNS = [
 @click.option("--topic", help="Only this topic.")
 @cluster_options
 def progress(session: Session, name: str, topic: str | None) -> int:
-    """How far a group is in each queue, and its lag."""
+    """Show how far a group is in each queue, and its lag."""
     return run(session, lambda admin: _progress(admin, name, topic, session.output))
 
 
@@ -242,11 +242,14 @@ def _settings(command: Any) -> Any:
     options = [
         click.option("--retry-max", "retry_max_times", type=click.IntRange(min=0),
                      help="Retries before a message becomes a dead letter."),
-        click.option("--retry-queues", "retry_queue_nums", type=click.IntRange(min=0)),
+        click.option("--retry-queues", "retry_queue_nums", type=click.IntRange(min=0),
+                     help="Queues of the group's retry topic."),
         click.option("--consume/--no-consume", "consume_enable", default=None,
                      help="Whether members of the group get messages."),
-        click.option("--broadcast/--no-broadcast", "consume_broadcast_enable", default=None),
-        click.option("--from-min/--no-from-min", "consume_from_min_enable", default=None),
+        click.option("--broadcast/--no-broadcast", "consume_broadcast_enable", default=None,
+                     help="Whether its members may consume as broadcast."),
+        click.option("--from-min/--no-from-min", "consume_from_min_enable", default=None,
+                     help="consumeFromMinEnable; kept for Apache's tools."),
         click.option("--slow-broker-id", "which_broker_when_consume_slowly", type=int,
                      help="Id of the slave for readers that are behind."),
     ]  # fmt: skip
@@ -302,7 +305,7 @@ def _config_row(address: str, config: SubscriptionGroupConfig) -> dict[str, Any]
 @_settings
 @cluster_options
 def update(session: Session, name: str, **values: Any) -> int:
-    """Change what is given; the rest stays, on each broker as it is there."""
+    """Change the settings that are given; each broker keeps its other ones."""
     given = {key: value for key, value in values.items() if value is not None}
     if not given:
         raise CommandError("nothing to change", USAGE, hint="see: twinlog group update --help")

@@ -43,7 +43,7 @@ def _execution(command: Any) -> Any:
 
 @click.command(epilog="Example: twinlog group reset billing --topic orders --to 2h --execute")
 @click.argument("name")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="The topic whose offsets are moved.")
 @click.option("--to", "target", metavar="WHERE", help="start, end, 2h (ago), a date, milliseconds.")
 @click.option("--offset", type=click.IntRange(min=0), help="The same offset in every queue.")
 @click.option("--queue", metavar="BROKER/QUEUE", help="Only one queue.")
@@ -68,7 +68,7 @@ def reset(
 
 @click.command(epilog="Example: twinlog group skip billing --topic orders --execute")
 @click.argument("name")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="The topic whose offsets are moved.")
 @_execution
 @cluster_options
 def skip(session: Session, name: str, topic: str, execute: bool, live: bool) -> int:

@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 @click.group(
-    cls=LazyGroup, table=COMMANDS, short_help="Replication: is it healthy, and if not, why."
+    cls=LazyGroup, table=COMMANDS, short_help="Replication: its health, switches and elections."
 )
 def ha() -> None:
     """Replication between master and slaves."""
@@ -94,7 +94,7 @@ _METADATA_COLUMNS = [
 )
 @cluster_options
 def status(session: Session, cluster: str | None, controller: str | None) -> int:
-    """Healthy or not and why; then each replica. Exit code 0 or 10."""
+    """Say whether replication is healthy or why not, and show each replica. Exit code 0 or 10."""
     return run(session, lambda admin: ha_report(admin, cluster, controller))
 
 
@@ -251,14 +251,14 @@ _PROMOTE_COLUMNS = [
 @ha.command("promote", epilog="Example: twinlog ha promote broker-a --dry-run")
 @click.argument("name", metavar="BROKER")
 @click.option("--to", "wanted", metavar="ID|ADDRESS",
-              help="The slave to promote; the one with the most unless given.")  # fmt: skip
+              help="The slave to promote; by default the one with the longest log.")  # fmt: skip
 @click.option("--role", type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
-              help="Role of the new master; that of the lost one unless given.")  # fmt: skip
+              help="Role of the new master; by default that of the lost one.")  # fmt: skip
 @click.option("--also", multiple=True, metavar="ADDRESS",
-              help="Another replica to compare, one that no name server knows.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Compare and judge; change nothing.")
+              help="Also compare this replica, which no name server knows.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Compare, and say what would happen; change nothing.")
 @click.option("--force", metavar="BROKER",
-              help="Do it though messages are lost: type the name of the group.")  # fmt: skip
+              help="Promote although messages are lost: type the name of the group.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_options
 def promote(

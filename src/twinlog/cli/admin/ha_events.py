@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @click.command("events", epilog="Example: twinlog ha events broker-a --since 1h --follow")
 @click.argument("name", metavar="[BROKER]", required=False)
-@click.option("--since", metavar="TIME", help="Only later ones: 1h, 2026-11-17 12:00:00, ...")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only events after this time: 1h (ago), 2026-11-17 12:00:00, ...",
+)
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000),
               help="Show only the last N events.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on printing until interrupted.")
@@ -31,7 +35,7 @@ def events(
     follow: bool,
     controller: str | None,
 ) -> int:
-    """Elections, admissions, removals, switches: when and why, from controllers and brokers."""
+    """Show elections, admissions, removals and switches: when and why."""
 
     async def read(admin: Admin, since_ms: int | None, count: int | None) -> list[dict[str, Any]]:
         return await read_events(admin, controller, name, since_ms, count)

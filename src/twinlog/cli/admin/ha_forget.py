@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("-c", "--configFile", "path", required=True,
               help="The properties file of the stopped broker.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be given up; change nothing.")
-@click.option("--force", metavar="BROKER", help="Do it: type the name of the group.")
+@click.option("--force", metavar="BROKER", help="Really do it: type the name of the group.")
 @cluster_options
 def forget(session: Session, path: str, dry_run: bool, force: str | None) -> int:
     """Let a stopped broker take sends again, though slaves that it counted never return.

@@ -223,7 +223,7 @@ def _done(session: Session, name: str, master: Master, how: str) -> int:
 @click.command("switch", epilog="Example: twinlog ha switch broker-a --to 2")
 @click.argument("name", metavar="BROKER")
 @click.option("--to", "wanted", metavar="ID|ADDRESS",
-              help="The new master; the member with the most unless given.")  # fmt: skip
+              help="The new master; by default the member with the longest log.")  # fmt: skip
 @controller_option
 @cluster_options
 def switch(session: Session, name: str, wanted: str | None, controller: str | None) -> int:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @click.group(cls=LazyGroup, short_help="What was cut from a log when it rejoined.")
 def tail() -> None:
-    """What was cut from a log when a broker rejoined its group, or recovered."""
+    """Messages that were cut from a log when a broker rejoined its group or recovered."""
 
 
 _STORE = click.option(
     "--store", "stores", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
-    help="storePathRootDir of a broker; those of `twinlog up` unless given.",
+    help="storePathRootDir of a broker; by default those of `twinlog up`.",
 )  # fmt: skip
 _COLUMNS = [
     Column("tail"),
@@ -90,7 +90,7 @@ def _messages(found: Tail) -> list[ReceivedMessage]:
 @_STORE
 @cluster_options
 def list_command(session: Session, stores: tuple[Path, ...]) -> int:
-    """The cuts of a store, with what is in them."""
+    """List the cuts of a store, with their contents."""
     rows = []
     for store, found in _tails(stores):
         parts = list(found.parts())
@@ -112,11 +112,17 @@ def list_command(session: Session, stores: tuple[Path, ...]) -> int:
 
 @tail.command("show", epilog="Example: twinlog ha tail show cut-00000000000000081204-1763373667412")
 @click.argument("name", metavar="TAIL")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--limit",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Print at most this many messages.",
+)
 @_STORE
 @cluster_options
 def show_command(session: Session, name: str, limit: int, stores: tuple[Path, ...]) -> int:
-    """The messages of one cut, in the order of the log."""
+    """Print the messages of one cut, in the order of the log."""
     messages = _messages(_tail(stores, name))
     rows = [message_row(message) for message in messages[:limit]]
     notes = [f"{limit} of {len(messages)} are shown: raise --limit."] if messages[limit:] else []
@@ -127,7 +133,9 @@ def show_command(session: Session, name: str, limit: int, stores: tuple[Path, ..
 
 @tail.command("resend", epilog="Example: twinlog ha tail resend cut-00000000000000081204-176 --yes")
 @click.argument("name", metavar="TAIL")
-@click.option("--all", "is_all", is_flag=True, help="Also those whose id the cluster has already.")
+@click.option(
+    "--all", "is_all", is_flag=True, help="Also send messages whose id the cluster already has."
+)
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @_STORE
 @cluster_options

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=LazyGroup, short_help="Find messages; send them again.")
 def message() -> None:
-    """Single messages: by id, key, place or time."""
+    """Find and resend single messages."""
 
 
 def _short_body(row_body: Any) -> str:
@@ -68,7 +68,7 @@ async def find(admin: Admin, message_id: str, topic: str | None) -> ReceivedMess
 @click.option("--topic", help="Needed for the id of a receipt; not for an offset message id.")
 @cluster_options
 def get(session: Session, message_id: str, topic: str | None) -> int:
-    """One message by its id, with properties and body."""
+    """Print one message, found by its id, with its properties and body."""
     return run(session, lambda admin: _get(admin, message_id, topic, session.output))
 
 
@@ -99,10 +99,16 @@ async def _get(admin: Admin, message_id: str, topic: str | None, output: str) ->
 @click.option("--offset", type=click.IntRange(min=0), help="The message at this offset of --queue.")
 @click.option("--since", metavar="TIME", help="10m (ago), a date, milliseconds.")
 @click.option("--until", metavar="TIME", help="As --since; now unless given.")
-@click.option("--limit", default=64, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--limit",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Print at most this many messages.",
+)
 @cluster_options
 def query(session: Session, topic: str, **values: Any) -> int:
-    """Messages of a topic by key, id, place or time."""
+    """Find messages of a topic by key, id, offset or time."""
     modes = [name for name in ("key", "message_id", "offset") if values[name] is not None]
     if len(modes) > 1 or (not modes and values["since"] is None):
         raise CommandError("what to look for? give one of --key, --id, --offset, --since", USAGE)
@@ -160,10 +166,10 @@ async def _by_time(
 
 @message.command(epilog="Example: twinlog message track 7F00...01 --topic orders")
 @click.argument("message_id")
-@click.option("--topic")
+@click.option("--topic", help="Needed for the id of a receipt; not for an offset message id.")
 @cluster_options
 def track(session: Session, message_id: str, topic: str | None) -> int:
-    """What each group did with a message."""
+    """Show what each group did with a message."""
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import messages
@@ -181,10 +187,10 @@ def track(session: Session, message_id: str, topic: str | None) -> int:
 
 @message.command(epilog="Example: twinlog message resend 7F00...01 --topic orders --yes")
 @click.argument("message_id")
-@click.option("--topic")
-@click.option("--to", "target", help="Another topic; else where it came from.")
-@click.option("--group", help="Only for this group: to a member that is online, at once.")
-@click.option("--client-id", help="With --group: this member.")
+@click.option("--topic", help="Needed for the id of a receipt; not for an offset message id.")
+@click.option("--to", "target", help="Topic to send to; otherwise the message's own.")
+@click.option("--group", help="Deliver it only to this group, to a connected member.")
+@click.option("--client-id", help="With --group: the member to deliver it to.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @cluster_options
 def resend(session: Session, message_id: str, is_sure: bool, **values: Any) -> int:

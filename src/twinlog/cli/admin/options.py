@@ -39,9 +39,9 @@ def _with_options(command: Command, *, prints_reports: bool) -> Command:
         click.option("-n", "--namesrv", metavar="ADDR[;ADDR]",
                      help="Name servers. Also: NAMESRV_ADDR, a context, the cluster of `up`."),
         click.option("--context", "context_name", metavar="NAME",
-                     help="See: twinlog context. Also TWINLOG_CONTEXT."),
+                     help="A cluster by its name; see twinlog context. Also TWINLOG_CONTEXT."),
         click.option("--access-key", metavar="KEY", help="Account. Also TWINLOG_ACCESS_KEY."),
-        click.option("--secret-key", metavar="KEY", help="Also TWINLOG_SECRET_KEY."),
+        click.option("--secret-key", metavar="KEY", help="Secret key. Also TWINLOG_SECRET_KEY."),
         tls_options,
         click.option("--timeout", metavar="TIME", default="5s", show_default=True,
                      help="How long to wait for one answer."),
@@ -49,10 +49,10 @@ def _with_options(command: Command, *, prints_reports: bool) -> Command:
     if prints_reports:
         options += [
             click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table",
-                         help="How to print it."),
+                         help="Form of the output."),
             click.option("--watch", is_flag=False, flag_value=WATCH_DEFAULT, metavar="[TIME]",
                          help="Repeat the output at this interval (2s)."),
-            click.option("--no-color", is_flag=True, help="Also: NO_COLOR."),
+            click.option("--no-color", is_flag=True, help="Print without colours. Also NO_COLOR."),
         ]  # fmt: skip
     for option in reversed(options):
         wrapped = option(wrapped)

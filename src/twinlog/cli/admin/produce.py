@@ -51,15 +51,22 @@ _COLUMNS = [
 )
 @click.option("--tag", help="One tag.")
 @click.option("--key", "keys", multiple=True, help="May be given several times.")
-@click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE")
+@click.option(
+    "-p",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A property of the messages. Repeatable.",
+)
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1s 5s 10s 30s 1m ...")
-@click.option("--sharding-key", help="Messages with the same one stay in order.")
+@click.option("--sharding-key", help="Messages with the same sharding key stay in order.")
 @click.option("--queue", metavar="BROKER/QUEUE", help="Send to exactly this queue.")
 @click.option("--create", is_flag=True, help="Let the broker create the topic if it is missing.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @cluster_options
 def produce(session: Session, topic: str, bodies: tuple[str, ...], **values: Any) -> int:
-    """Send messages: BODIES, else each line of standard input or of a file."""
+    """Send BODIES, or each line of standard input or of a file, as a message."""
     values["properties"] = dict(_pair(text) for text in values["properties"])
     for name, option in (("file", "--file"), ("is_json", "--json"), ("whole", "--whole")):
         if bodies and values[name]:

@@ -47,9 +47,12 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "tls": ("", "Encrypt, and check the server's certificate."),
     "tls-ca": ("FILE", "Certificates to trust instead of the system's."),
     "tls-client-cert": ("FILE", "The client's certificate."),
-    "tls-client-key": ("FILE", "Its private key. Password: TWINLOG_TLS_CLIENT_KEY_PASSWORD."),
+    "tls-client-key": (
+        "FILE",
+        "The client's private key. Password: TWINLOG_TLS_CLIENT_KEY_PASSWORD.",
+    ),
     "tls-server-name": ("NAME", "The name that the certificate must have."),
-    "tls-insecure": ("", "Encrypt without checking whom we talk to. For tests only."),
+    "tls-insecure": ("", "Encrypt, but do not check the server's certificate. For tests only."),
 }
 
 

@@ -33,13 +33,13 @@ _PROBLEMS_MAX = 3
 
 
 @click.command("top", epilog="Example: twinlog top --once",
-               short_help="One screen of the cluster, live.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Print one screen and end. Exit code 0 or 10.")
+               short_help="Show the cluster on one screen, live.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print one screen and exit with 0 or 10.")
 @click.option("--every", "seconds", default=1.0, show_default=True,
               type=click.FloatRange(0.1, 60), help="Seconds between two refreshes.")  # fmt: skip
 @cluster_options
 def top(session: Session, once: bool, seconds: float) -> int:
-    """Health, brokers with role and lag, rates, the busiest topics and groups, disks, loop lag."""
+    """Show health, brokers, lag, rates, the busiest topics and groups, disks; updated live."""
     if session.output not in ("table", "json") or (session.output == "json" and not once):
         raise CommandError("top prints a table, or JSON together with --once", USAGE)
     if once:

@@ -37,7 +37,7 @@ _TABLE = {
 
 @click.group(cls=LazyGroup, table=_TABLE, short_help="List, create, change, read, write topics.")
 def topic() -> None:
-    """Topics: list, create, change, look into, write and read them."""
+    """Topics: list, create and change them, write to them and read them."""
 
 
 def perm_name(perm: int) -> str:
@@ -143,7 +143,7 @@ _QUEUE_COLUMNS = [
 @click.argument("name")
 @cluster_options
 def stats_command(session: Session, name: str) -> int:
-    """Offsets of the queues of a topic: the same as show."""
+    """Show the offsets of a topic's queues; the same as show."""
     return run(session, lambda admin: _show(admin, name))
 
 
@@ -151,7 +151,7 @@ def stats_command(session: Session, name: str) -> int:
 @click.argument("name")
 @cluster_options
 def show_command(session: Session, name: str) -> int:
-    """Settings, queues and groups of a topic."""
+    """Show the settings, queues and groups of a topic."""
     return run(session, lambda admin: _show(admin, name))
 
 
@@ -200,7 +200,7 @@ async def _show(admin: Admin, name: str) -> Report:
 @click.argument("name")
 @cluster_options
 def route(session: Session, name: str) -> int:
-    """Which brokers have a topic, as clients see it."""
+    """Show which brokers have a topic, as clients see it."""
     return run(session, lambda admin: _route(admin, name))
 
 
@@ -234,7 +234,7 @@ async def _route(admin: Admin, name: str) -> Report:
 @click.argument("name")
 @cluster_options
 def groups(session: Session, name: str) -> int:
-    """Groups that consume a topic or have an offset in it."""
+    """List the groups that consume a topic or have an offset in it."""
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import topics
@@ -263,7 +263,7 @@ def _perm(text: str | None) -> int | None:
 @click.argument("name")
 @click.option("-q", "--queues", default=8, show_default=True, help="Queues on each broker.")
 @click.option("--read-queues", type=int, help="Read queues, if they differ from --queues.")
-@click.option("--write-queues", type=int)
+@click.option("--write-queues", type=int, help="Write queues, if they differ from --queues.")
 @click.option("--perm", default="rw", show_default=True, help="rw, r, w or none.")
 @click.option("--order", is_flag=True, help="Keep order even while brokers come and go.")
 @click.option("--cluster", help="Only on the brokers of this cluster.")
@@ -331,13 +331,13 @@ async def master_of(admin: Admin, broker: str) -> str:
 @topic.command(epilog="Example: twinlog topic update orders --queues 16")
 @click.argument("name")
 @click.option("-q", "--queues", type=int, help="Read and write queues on each broker.")
-@click.option("--read-queues", type=int)
-@click.option("--write-queues", type=int)
+@click.option("--read-queues", type=int, help="Read queues, if they differ from --queues.")
+@click.option("--write-queues", type=int, help="Write queues, if they differ from --queues.")
 @click.option("--perm", help="rw, r, w or none.")
-@click.option("--order/--no-order", default=None)
+@click.option("--order/--no-order", default=None, help="Keep order even while brokers come and go.")
 @cluster_options
 def update(session: Session, name: str, queues: int | None, **values: Any) -> int:
-    """Change what is given; the rest stays, on each broker as it is there."""
+    """Change the settings that are given; each broker keeps its other ones."""
     values["read_queues"] = values["read_queues"] or queues
     values["write_queues"] = values["write_queues"] or queues
     if all(value is None for value in values.values()):

@@ -24,22 +24,22 @@ REPORT_NAME = "twinlog-demo.html"
 
 @click.command(epilog="Example: twinlog demo --seconds 5 --report report.html")
 @click.option("--seconds", default=8.0, show_default=True, type=click.FloatRange(2, 600),
-              help="Traffic before the kill, and again after the return.")  # fmt: skip
+              help="Seconds of traffic before the kill, and again after the return.")  # fmt: skip
 @click.option("--rate", default=0, show_default="as fast as it goes", type=click.IntRange(0),
               help="Sends per second.")  # fmt: skip
 @click.option("--size", default=256, show_default=True, type=click.IntRange(16, 1 << 20),
-              help="Bytes of a message.")  # fmt: skip
+              help="Size of a message in bytes.")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path),
-              show_default=REPORT_NAME, help="The page to write.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, nothing else.")
-@click.option("--keep", is_flag=True, help="Leave stores, logs and archive where they are.")
+              show_default=REPORT_NAME, help="The HTML page to write.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print only the verdict, as JSON.")
+@click.option("--keep", is_flag=True, help="Keep stores, logs and the archive.")
 @click.option("--sabotage", type=click.Choice(KINDS),
-              help="Damage the slave on purpose (with --fixed): found, and exit 1.")  # fmt: skip
+              help="Damage the slave on purpose, with --fixed; exit code 1.")  # fmt: skip
 @click.option("--apache-client", is_flag=True,
-              help="RocketMQ's Java client writes and reads; needs mvn and a JDK.")  # fmt: skip
+              help="Use RocketMQ's Java client; needs mvn and a JDK.")  # fmt: skip
 @click.option("--fixed", is_flag=True,
-              help="Fixed roles: no slave takes over, writes wait for the master.")  # fmt: skip
-@click.option("--no-spark", is_flag=True, help="Leave out archive and audit.")
+              help="Fixed roles: no slave takes over, and writes wait for the master.")  # fmt: skip
+@click.option("--no-spark", is_flag=True, help="Leave out the archive and the audit.")
 def demo(
     seconds: float, rate: int, size: int, report: Path | None, as_json: bool, keep: bool,
     sabotage: str | None, apache_client: bool, fixed: bool, no_spark: bool,

@@ -25,4 +25,4 @@ _TABLE = {
 
 @click.group(cls=LazyGroup, table=_TABLE, short_help="Files for other tools.")
 def generate() -> None:
-    """Files for systemd, containers, Kubernetes, Prometheus, Grafana, shells; printed."""
+    """Print files for systemd, containers, Kubernetes, Prometheus, Grafana and shells."""

@@ -123,5 +123,5 @@ def rules(hold: str, window: str) -> dict[str, Any]:
 @click.option("--window", default="2m", show_default=True,
               help="Time range for counters; several scrapes long.")  # fmt: skip
 def alert_rules(hold: str, window: str) -> None:
-    """Alert rules for Prometheus: the ten ways in which a pair becomes unsafe, and failovers."""
+    """Print alert rules for Prometheus: the ways in which a pair becomes unsafe, and failovers."""
     click.echo(dump([rules(hold, window)]), nl=False)

@@ -16,9 +16,9 @@ _WHERE = {
 @click.command(epilog=f"Example: {_WHERE['bash']}")
 @click.argument("shell", type=click.Choice(tuple(_WHERE)))
 def completion(shell: str) -> None:
-    """Completion of commands, options and names for a shell.
+    """Print a script that completes commands, options and names in a shell.
 
-    Topics, groups, brokers and clusters are asked from the cluster that the command line is about,
+    The names of topics, groups, brokers and clusters come from the cluster of the command line,
     for one second at most; contexts come from their file.
     """
     from click.shell_completion import BashComplete, get_completion_class

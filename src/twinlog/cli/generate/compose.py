@@ -62,15 +62,23 @@ class Replica:
 @click.option("--host", default="127.0.0.1", show_default=True,
               help="Address under which clients reach this machine.")  # fmt: skip
 @click.option("--image", default="twinlog", show_default=True, help="Built from Containerfile.")
-@click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26))
+@click.option(
+    "--groups", default=1, show_default=True, type=click.IntRange(1, 26), help="Broker groups."
+)
 @click.option("--brokers", "replicas", default=2, show_default=True, type=click.IntRange(1, 5),
               help="Replicas of each group.")  # fmt: skip
-@click.option("--name-servers", default=1, show_default=True, type=click.IntRange(1, 5))
+@click.option(
+    "--name-servers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 5),
+    help="Number of name servers.",
+)
 @click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
 @click.option("--failover", "is_failover", is_flag=True,
               help="A controller in the first name server elects masters.")  # fmt: skip
 def compose(**options: Any) -> None:
-    """Name servers and broker groups as containers, with volumes and health checks."""
+    """Print a compose file: name servers and broker groups, with volumes and health checks."""
     plan = Plan(secret=secrets.token_hex(16), **options)
     click.echo(dump([compose_document(plan)]), nl=False)
 

@@ -177,5 +177,5 @@ def _cluster() -> dict[str, Any]:
     "grafana-dashboard", epilog="Example: twinlog generate grafana-dashboard > twinlog.json"
 )
 def grafana_dashboard() -> None:
-    """A dashboard for Grafana: replication first, then traffic, latency, disks."""
+    """Print a dashboard for Grafana: replication first, then traffic, latency, disks."""
     click.echo(json.dumps(dashboard(), indent=2))

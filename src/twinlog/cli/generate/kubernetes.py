@@ -46,15 +46,17 @@ class Plan:
 
 
 @click.command(epilog="Example: twinlog generate kubernetes --groups 2 | kubectl apply -f -")
-@click.option("--namespace", default="default", show_default=True)
+@click.option("--namespace", default="default", show_default=True, help="Namespace of all objects.")
 @click.option("--image", default="twinlog", show_default=True, help="Built from Containerfile.")
-@click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26))
+@click.option(
+    "--groups", default=1, show_default=True, type=click.IntRange(1, 26), help="Broker groups."
+)
 @click.option("--brokers", "replicas", default=3, show_default=True, type=click.IntRange(2, 5),
               help="Replicas of each group.")  # fmt: skip
-@click.option("--storage", default="20Gi", show_default=True, help="Disk of each broker.")
+@click.option("--storage", default="20Gi", show_default=True, help="Size of each broker's disk.")
 @click.option("--storage-class", help="The class of the volumes; otherwise the cluster's default.")
 def kubernetes(**options: Any) -> None:
-    """StatefulSets with automatic failover, services, probes and a disruption budget."""
+    """Print manifests: StatefulSets with failover, services, probes, a disruption budget."""
     click.echo(dump(kubernetes_documents(Plan(**options))), nl=False)
 
 

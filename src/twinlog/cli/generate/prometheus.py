@@ -39,12 +39,12 @@ def local_targets(directory: Path) -> list[str]:
               help="HTTP address of a server; may be given several times.")  # fmt: skip
 @click.option("--dir", "directory", type=click.Path(path_type=Path), default=default_directory,
               help="Without --target: the cluster of `twinlog up` in this directory.")  # fmt: skip
-@click.option("--interval", default="15s", show_default=True, help="Between two scrapes.")
+@click.option("--interval", default="15s", show_default=True, help="Time between two scrapes.")
 @click.option("--rules", "rule_files", multiple=True, default=RULE_FILES, show_default=True,
               help="Rule files, next to the configuration.")  # fmt: skip
 def prometheus(
     targets: tuple[str, ...], directory: Path, interval: str, rule_files: tuple[str, ...]
 ) -> None:
-    """A configuration for Prometheus that scrapes brokers, name servers and controllers."""
+    """Print a configuration for Prometheus: scrapes brokers, name servers and controllers."""
     found = list(targets) or local_targets(directory) or [DEFAULT_TARGET]
     click.echo(dump([configuration(found, interval, list(rule_files))]), nl=False)

@@ -82,5 +82,5 @@ def rules() -> dict[str, Any]:
     "recording-rules", epilog="Example: twinlog generate recording-rules > exporter.rules.yml"
 )
 def recording_rules() -> None:
-    """Recording rules that give the names of rocketmq-exporter (RocketMQ 4.x)."""
+    """Print recording rules with the metric names of rocketmq-exporter (RocketMQ 4.x)."""
     click.echo(dump([rules()]), nl=False)

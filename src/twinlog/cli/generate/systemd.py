@@ -63,13 +63,19 @@ WantedBy=multi-user.target
 
 
 @click.command(epilog="Example: twinlog generate systemd --role broker -c /etc/twinlog/a.conf")
-@click.option("--role", type=click.Choice(ROLES), default="broker", show_default=True)
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default="broker",
+    show_default=True,
+    help="The server that the unit runs.",
+)
 @click.option("-c", "--configFile", "path", help="The properties file; made absolute.")
 @click.option("--user", help="Run as this user; otherwise systemd makes one for the unit.")
 @click.option("--store", "stores", multiple=True,
               help="A directory that the server writes to besides /var/lib/twinlog.")  # fmt: skip
 def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ...]) -> None:
-    """A unit: ready when the server says so, stopped cleanly, started again when it fails."""
+    """Print a systemd unit that knows when the server is ready and restarts it when it fails."""
     command = f"{_program()} {role}" + (f" -c {Path(path).absolute()}" if path else "")
     writable = "".join(f"ReadWritePaths={Path(store).absolute()}\n" for store in stores)
     text = _UNIT.format(
