@@ -91,7 +91,7 @@ ROWS = [
         [
             Metric("rate", "matching msg/s", "higher"),
             Metric("cpu", "us of master a matching message", "lower"),
-            Metric("p99", "ms a pull", "lower"),
+            Metric("p99", "ms per pull", "lower"),
         ],
         {make: _filtered_pull(make) for make in MAKES},
     ),

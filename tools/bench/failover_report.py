@@ -24,31 +24,35 @@ OF: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
 }
 TEXT = """\
-Controlled groups as processes on loopback (for the network cut: in network namespaces on a
-bridge), each make with its own name server and controller, the same files, requests and signals:
-`make bench-failover`. The measuring client sends 400 messages per second in an open loop, looks for
-a new route after an error or after half a second without an answer, and repeats what was not
-acknowledged; our client and the client programs send through their libraries, the programs one
-message after the other. A gap is the longest time without an acknowledgement. "In sync" counts from
-the start of the process that was killed until the controller lists every replica again. After each
-group of faults every acknowledged message is looked for in the log of the last master: what is not
-there is lost. Runs from before a mend of what they measure are not among the lines. All runs count
-for faults and losses. Times are those of runs on a machine without other work (load average of at
-most 3 when the run began); where there are none, of runs with a larger share of it (`SHARE`); where
-there are none of these either, of all. Apache runs with `allAckInSyncStateSet=true`, which twinlog
-always does.
+`make bench-failover` runs controlled groups as processes on loopback (for the network cut, in
+network namespaces on a bridge). Each broker has its own kind of name server and controller, and
+both sides get the same files, requests and signals. The measuring client sends 400 messages per
+second in an open loop, looks for a new route after an error or after half a second without an
+answer, and repeats what was not acknowledged. Our client and the client programs send through their
+libraries; the programs send one message after the other.
+
+A gap is the longest time without an acknowledgement. "In sync" counts from the start of the process
+that was killed until the controller lists every replica again. After each group of faults every
+acknowledged message is looked for in the log of the last master; one that is not there is lost.
+
+Runs of older code are left out if what they measure was mended since. All other runs count for
+faults and losses. Times are those of runs on a machine without other work (load average of at most
+3 when the run began). If there are none, they are those of runs with a larger share of the machine
+(`SHARE`), and otherwise those of all runs. Apache runs with `allAckInSyncStateSet=true`, because
+twinlog always waits for the whole set.
 """
 
 # Measured by hand before there were rows for it, and shown until these have lines.
 STEADY = """\
-Being controlled costs no CPU for each message that can be seen. A fixed SYNC pair and a controlled
-one were sent to in turns of 4 s: 1 KiB, 16 connections of 16, ten turns each, on 2026-11-17 at a
+A controller adds no measurable CPU time per message. A fixed SYNC pair and a controlled one
+received messages in turns of 4 s: 1 KiB, 16 connections of 16, ten turns each, on 2026-11-17 at a
 load average of 49. The master took 13.8 and 13.7 µs of CPU per message (medians), the slave 7.9
 and 7.9, and the controlled pair took 1.03 times the messages per second (median of neighbouring
 turns). At rest the heartbeats of the controlled pair cost its master 6.5 ms of CPU per second.
-What is sent becomes visible when it is confirmed: one round trip to the slowest member later than
-in a fixed pair. No timer is in between; on virtual time it is read at the moment of SEND_OK. Half
-an hour of sends as fast as answers came (3,498,000, load average 24 to 60) brought no election.
+A message becomes visible when it is confirmed, which is one round trip to the slowest member later
+than in a fixed pair. There is no timer in between: on virtual time it is read at the moment of
+SEND_OK. Half an hour of sends as fast as answers came (3,498,000, load average 24 to 60) caused no
+election.
 """
 STEADY_ROWS = {"cost", "full-load"}
 

@@ -329,7 +329,7 @@ def _stop_proxy(context: Context) -> None:
 _COPY_METRICS = [
     Metric("first_byte", "s from the slave's start", "lower"),
     Metric("rate", "MB/s of commit log", "higher"),
-    Metric("master_cpu", "ms of master a MB", "lower"),
+    Metric("master_cpu", "ms of master per MB", "lower"),
     Metric("dispatch_rate", "messages/s into consume queues", "higher"),
     Metric("dispatch_after", "s from the last byte to the last entry", "lower"),
 ]

@@ -183,8 +183,8 @@ def _pull_row(name: str, title: str, source: str) -> Row:
         [
             Metric("rate", "msg/s", "higher"),
             Metric("bytes", "MB/s", "higher"),
-            Metric("cpu", f"us of {source} a message", "lower"),
-            Metric("p99", "ms a pull", "lower"),
+            Metric("cpu", f"us of {source} per message", "lower"),
+            Metric("p99", "ms per pull", "lower"),
         ],
         {make: _pull(make, source) for make in MAKES},
     )

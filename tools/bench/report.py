@@ -27,28 +27,31 @@ FAILOVER = "## Failover\n"
 METHOD = """\
 ## Method
 
-Every row is one question. Its subjects answer it in turn, round by round, on the same machine in
-the same run: a machine that gets slower meets all of them. A cell is the median of the rounds with
-the lowest and the highest; the ratio is that of the medians, with the lowest and highest of a
-round, and above 1 when twinlog is better, whichever direction is better for the metric.
+Each row is one measurement. The brokers take turns, round by round, on the same machine in the
+same run, so that a machine that gets slower affects all of them. A cell shows the median of the
+rounds, with the lowest and the highest round in brackets. The ratio is that of the medians, again
+with the lowest and the highest. It is above 1 when twinlog is better, also where a lower figure is
+better.
 
 Both sides run as their users would run them: a name server, a master and a slave on loopback, log
-files of 1 GiB, four queues per topic. Apache RocketMQ has a heap of 2 GB and the collector flags of
-its own start script, defaults otherwise, and 20 s under load before its first sample. Kafka runs as
-two brokers that are controllers too (KRaft) with the heap and the collector flags of its own start
-script, topics with two replicas, `acks=all`, its own producer with batches of 64 KiB, 20 s under
-load before its first sample. twinlog has its defaults.
+files of 1 GiB, four queues per topic. Apache RocketMQ has a heap of 2 GB and the garbage collector
+flags of its own start script, its defaults otherwise, and runs under load for 20 s before its first
+sample. Kafka runs as two brokers that are also controllers (KRaft), with the heap and the garbage
+collector flags of its own start script, topics with two replicas, `acks=all`, and its own producer
+with batches of 64 KiB. It also runs under load for 20 s first. twinlog has its defaults.
 
-The load generator is `tools/load` (Go, standard library); what it reaches against a server that
-only answers is the row `load-ceiling`. It shares the machine's cores with the brokers: rates are
-those of the whole machine, the CPU time per message is the broker's alone. CPU is user and system
-time of the process, memory its anonymous resident memory, disk what it had the kernel write, all
-from `/proc`. `16 x 16` is 16 connections with 16 requests in flight on each. In an open loop
-requests leave by the clock and a latency counts from when its request was due, so that a server
-that stalls cannot hide the requests it held back (coordinated omission).
+The load generator is `tools/load` (Go, standard library). The row `load-ceiling` shows its rate
+against a server that only answers. It shares the cores of the machine with the brokers, so the
+rates are those of the whole machine. The CPU time per message is that of the broker alone. CPU is
+the user and system time of the process, memory is its anonymous resident memory, and disk is what
+the kernel wrote for it, all from `/proc`. `16 x 16` means 16 connections with 16 requests in flight
+on each. In an open loop, requests are sent at fixed times, and a latency counts from the time at
+which the request was due. A server that stalls therefore cannot hide the requests that it held back
+(coordinated omission).
 
-`make bench` measures all of it, `make bench ONLY=send,pull` a part, `make bench QUICK=1` a few rows
-in under three minutes; `make bench-scale` is how the cost of a message grows with the work.
+`make bench` measures everything, `make bench ONLY=send,pull` a part, and `make bench QUICK=1` a few
+rows in under three minutes. `make bench-scale` measures how the cost of a message grows with the
+work.
 """
 # (row, metric) of the README's table; those that were not measured are left out.
 README_ROWS = (

@@ -228,7 +228,7 @@ CURVES = [
         "connections", [_CPU, _P99, _MEMORY], _connections,
     ),
     Curve(
-        "consumers", f"consumers that all read one topic, {RATE:,} deliveries a second together",
+        "consumers", f"consumers that all read one topic, {RATE:,} deliveries per second in all",
         "consumers", [_DELIVERED, _P99, _MEMORY], _consumers,
     ),
     Curve(

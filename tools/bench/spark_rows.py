@@ -219,7 +219,7 @@ ROWS = [
     Row(
         "spark-audit",
         "Audit master against slave (both logs read, 2 cores)",
-        [Metric("mb", "MB/s, both logs", "higher"), Metric("core", "MB/s a core", "higher")],
+        [Metric("mb", "MB/s, both logs", "higher"), Metric("core", "MB/s per core", "higher")],
         {"twinlog": _audit},
     ),
     Row(
