@@ -283,14 +283,14 @@ def test_an_old_master_does_not_become_a_second_one(tmp_path: Path) -> None:
         old = TwinlogBroker.start_as_it_is(pair.master, wait=False)
         pair.group.add(old)
         assert old.wait() == 1, old.tail()
-        assert f"{pair.slave.address} was made the master of broker-a" in old.output()
+        assert f"{pair.slave.address} became the master of broker-a" in old.output()
         assert registered(pair)[0] == pair.slave.address
         # Without a name server it cannot know at its start: it is told.
         blind = TwinlogBroker(pair.master.directory, {**old.config, "namesrvAddr": ""})
         pair.group.add(blind)
         assert blind.wait() == 1, blind.tail()
         assert "twinlog broker ready" in blind.output()
-        assert f"{pair.slave.address} was made the master of broker-a" in blind.output()
+        assert f"{pair.slave.address} became the master of broker-a" in blind.output()
         # As a slave it follows, and has what the new master has.
         slave = pair.restart(pair.master, brokerRole="SLAVE", brokerId=1)
         wait_until(lambda: replica_count(pair.slave) == 1, "the old master follows")

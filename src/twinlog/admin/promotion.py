@@ -193,7 +193,7 @@ def _judge_master(found: _Findings, replicas: Sequence[Replica], target: Replica
     for replica in replicas:
         if replica.is_master:
             found.refusals.append(
-                f"the master {replica.name} lives: a second one would take sends for another log"
+                f"the master {replica.name} lives: a second one would accept sends into another log"
             )
         elif replica.is_linked:
             found.refusals.append(
@@ -212,7 +212,7 @@ def _judge_master(found: _Findings, replicas: Sequence[Replica], target: Replica
         }.get(target.master_role, "a master of a role that is not known")
         found.warnings.append(
             f"the lost master was {role}: what it acknowledged and had not replicated yet is not"
-            " on any slave, and how much that is nobody here can know"
+            " on any slave, and nothing here knows how much that is"
         )
 
 

@@ -110,7 +110,7 @@ class TopicChange(Struct, frozen=True):
         if any(count is not None and count < 1 for count in (self.read_queues, self.write_queues)):
             raise UsageError("a topic has at least one queue")
         if self.perm not in (None, 0, 2, 4, 6):
-            raise UsageError(f"perm {self.perm}: 2 (write), 4 (read) or 6 (both) are known")
+            raise UsageError(f"perm {self.perm}: use 2 (write), 4 (read) or 6 (both)")
 
     def of(self, name: str, old: TopicConfig | None) -> TopicConfig:
         """The settings afterwards."""

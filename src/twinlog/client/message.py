@@ -387,7 +387,7 @@ def message_properties(message: Message, unique_id: str) -> dict[str, str]:
         result[names.PROPERTY_TAGS] = _plain("tags", message.tags)
     if message.delay_level:
         if not isinstance(message.delay_level, int) or message.delay_level < 0:
-            raise InvalidMessageError(f"delay_level {message.delay_level!r}: 0 to 18 are known")
+            raise InvalidMessageError(f"delay_level {message.delay_level!r}: it must be 0 to 18")
         result[names.PROPERTY_DELAY_TIME_LEVEL] = str(message.delay_level)
     return result
 

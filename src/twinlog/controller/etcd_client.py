@@ -63,7 +63,7 @@ def entries_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     """Keys and values of a range."""
     entries = answer.get("kvs") or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise EtcdError("an answer of etcd whose keys are none")
+        raise EtcdError("an answer of etcd whose keys cannot be read")
     return entries
 
 
@@ -147,7 +147,7 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncGenerator[bytes, None]:
         name, _, value = line.decode("latin-1").partition(":")
         fields[name.strip().lower()] = value.strip()
     if not status.startswith(b"HTTP/1."):
-        raise ValueError(f"not an answer of HTTP: {status[:40]!r}")
+        raise ValueError(f"not an HTTP answer: {status[:40]!r}")
     if fields.get("transfer-encoding", "").lower() == "chunked":
         async for line in _chunked(reader):
             yield line
@@ -180,7 +180,7 @@ def _answer(line: bytes) -> dict[str, Any]:
     try:
         data = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise EtcdError(f"an answer that is no JSON object: {error}") from error
+        raise EtcdError(f"an answer that is not a JSON object: {error}") from error
     if "error" in data:
         told = data["error"]
         text = told.get("message") if isinstance(told, dict) else told

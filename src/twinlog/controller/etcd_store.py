@@ -160,7 +160,7 @@ class EtcdRecordStore:
     def _say(self, problem: str) -> None:
         """Once for each change."""
         if problem and not self.problem:
-            _LOG.warning("no word from etcd, nothing can be decided: %s", problem)
+            _LOG.warning("etcd does not answer, so this controller can decide nothing: %s", problem)
         elif self.problem and not problem:
             _LOG.info("etcd answers again")
         self.problem = problem

@@ -95,8 +95,8 @@ class FileRecordStore:
         """
         if self._records and not self._disk.exists(self._path):
             raise RecordStoreError(
-                f"{self._path} is gone: nothing is decided until it is back; otherwise restart the"
-                " controller, and let the groups be adopted again"
+                f"{self._path} is gone: nothing is decided until it is back. If it is lost, restart"
+                " the controller and let the groups be adopted again"
             )
         self._records = {record.group: record for record in self._read()}
         return self._records.get(group)

@@ -48,8 +48,8 @@ TWIN: Final = Verdict(Dialect.TWIN)
 CLASSIC: Final = Verdict(Dialect.CLASSIC)
 _SETTINGS: Final = {"twin": Heard.TWIN, "classic": Heard.NOT_TWINLOG}
 _NOT_HEARD: Final = (
-    "nobody there has said yet whether it is twinlog; it is asked again. For an Apache master whose"
-    " service port cannot be guessed set twinlogHADialect=classic"
+    "the master has not said yet whether it is twinlog; it is asked again. If it is an Apache"
+    " master whose service port cannot be guessed, set twinlogHADialect=classic"
 )
 _IS_COPY: Final = (
     "the master does not speak the twin dialect, and this log is a copy of a twinlog's: in the"

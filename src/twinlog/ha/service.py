@@ -396,7 +396,7 @@ class HAService:
         """The first byte was TLS: with what to answer, or None when it is not offered."""
         if self.settings.tls is not None and not self.settings.is_slave:
             return self.settings.tls
-        connection.close_reason = "a TLS connection, and twinlogHATLS is not on here"
+        connection.close_reason = "this is a TLS connection, but twinlogHATLS is off here"
         if self.settings.is_slave:
             connection.close_reason = "this broker is a slave: replicate from its master"
         return None

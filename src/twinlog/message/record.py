@@ -198,7 +198,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, check_crc: boo
     view = memoryview(buffer)
     available = len(view) - offset
     if available < RECORD_SIZE_MIN:
-        raise RecordError(f"{available} bytes are no record, it has at least {RECORD_SIZE_MIN}")
+        raise RecordError(f"{available} bytes are not a record, it has at least {RECORD_SIZE_MIN}")
     total_size, magic = SIZE_MAGIC.unpack_from(view, offset)
     if magic not in MESSAGE_MAGICS:
         raise RecordError(f"magic {magic:#010x} is not that of a message")

@@ -319,7 +319,7 @@ class _References:
         if is_copy:
             self._left -= 1
             if self._left < 0:
-                raise FastjsonError("references that make more of the text than it is")
+                raise FastjsonError("references that expand the text beyond its own size")
         if isinstance(value, dict):
             if len(value) == 1 and isinstance(value.get("$ref"), str):
                 return self.resolved(_at_path(self._root, value["$ref"]), depth + 1, is_copy=True)

@@ -165,7 +165,7 @@ class ServerConnection(Connection):
                 return False
             self._channel = TlsChannel(tls.context)
         elif tls.mode is TlsMode.ENFORCING:
-            self._refuse("plain text where TLS is demanded")
+            self._refuse("plain text where TLS is required")
             return False
         else:
             self._lane = self._server.lane

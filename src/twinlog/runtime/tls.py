@@ -58,7 +58,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
     test_mode_enable: Annotated[
         bool,
         used(
-            "Make a certificate at the start that nobody can check, for tests.",
+            "Create a certificate at start-up that cannot be verified; for tests.",
             spelling="tls.test.mode.enable",
         ),
     ] = False
@@ -220,7 +220,7 @@ def _check_server(config: TlsConfig) -> Iterator[ConfigValueError]:
     if config.server_need_client_auth is not ClientAuth.NONE and not config.server_trust_cert_path:
         yield ConfigValueError(
             "tls.server.need.client.auth",
-            "needs tls.server.trustCertPath: a certificate that nobody checks proves nothing",
+            "needs tls.server.trustCertPath: a certificate that is not checked proves nothing",
         )
     if config.server_auth_client and config.server_need_client_auth is ClientAuth.NONE:
         yield ConfigValueError(

@@ -122,7 +122,7 @@ class Cleaner:
             self._held_path = ""
             reason = "expired" if is_expired else "disk space" if is_forced else "bytes"
             level = logging.WARNING if is_lacked else logging.INFO
-            lost = ", which a slave has not got" if is_lacked else ""
+            lost = ", which a slave does not have yet" if is_lacked else ""
             _LOG.log(level, "segment deleted path=%s reason=%s%s", segment.path, reason, lost)
             if is_forced:
                 is_forced = self.check_disk()

@@ -121,7 +121,7 @@ class QueueScan:
                 continue
             if is_checked and offset < end:
                 # Records of a queue follow each other; which of the two is wrong is seen below.
-                self._faulty("its queue entry goes back", offset, size)
+                self._faulty("its queue entry points backwards", offset, size)
                 number -= 1
                 break
             found.append((offset, size))

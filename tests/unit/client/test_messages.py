@@ -86,8 +86,8 @@ BAD_PROPERTIES: list[tuple[dict[str, Any], str]] = [
     ({"tags": "a\x01b"}, "tags: the characters"),
     ({"tags": 7}, "tags must be text"),
     ({"keys": [1]}, "a key must be text"),
-    ({"delay_level": -1}, "0 to 18 are known"),
-    ({"delay_level": "3"}, "0 to 18 are known"),
+    ({"delay_level": -1}, "it must be 0 to 18"),
+    ({"delay_level": "3"}, "it must be 0 to 18"),
 ]
 
 

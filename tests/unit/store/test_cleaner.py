@@ -187,7 +187,7 @@ async def test_what_a_slave_has_not_got_stays_until_the_disk_is_too_full(caplog)
         caplog.clear()
         assert await store.cleaner.clean() > 0
         assert log.min_offset > slave_at
-        assert "reason=disk space, which a slave has not got" in caplog.text
+        assert "reason=disk space, which a slave does not have yet" in caplog.text
 
 
 async def test_nothing_goes_while_what_follows_from_it_cannot_be_saved(monkeypatch):

@@ -217,7 +217,7 @@ async def test_records_are_found_by_their_physical_offset_only():
         assert store.message_by_offset(results[-1].end_offset) is None
         assert store.message_by_offset(1 << 40) is None
         assert store.message_by_offset(-5) is None
-        with pytest.raises(RecordDamagedError, match="10 bytes are no record"):
+        with pytest.raises(RecordDamagedError, match="10 bytes are not a record"):
             store.message_by_offset(results[1].physical_offset, 10)
 
 

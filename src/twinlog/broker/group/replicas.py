@@ -550,8 +550,8 @@ class ReplicasManager:
         end = self._broker.store.commit_log.max_offset
         if not self._suspect and not has_lease and waited_ms >= _SUSPECT_MS:
             self._suspect = (
-                f"no word from the controller, and nothing confirmed for {waited_ms} ms: this"
-                " broker may not be the master any more"
+                f"no word from the controller, and nothing confirmed for {waited_ms} ms:"
+                " this broker may no longer be the master"
             )
             _LOG.error("suspect: %s", self._suspect)
             self._broker.registration.pause()

@@ -158,7 +158,7 @@ class Succession:
         if self._identity.is_promotion:
             raise NotTheMasterError(
                 f"the master of {self._config.broker_name} lives at {address}: two masters would"
-                " take sends for two logs. Stop it first, or set brokerRole=SLAVE here again"
+                " accept sends into two logs. Stop it first, or set brokerRole=SLAVE here again"
             )
 
     def _check_other_copy(
@@ -169,7 +169,7 @@ class Succession:
             # The successor is not there, but is not forgotten: two logs would go on.
             raise ReplacedError(
                 f"the replica {address} has followed a master of {self._config.broker_name} that"
-                " was promoted since this broker was it: what that one acknowledged would be lost."
+                " was promoted after this broker: what that master acknowledged would be lost."
                 f" {self._step_back.advice}; then see `twinlog ha promote`",
                 slaves,
             )
@@ -179,15 +179,15 @@ class Succession:
         is_longer = missing > 0 and facts["logEnd"] > self._identity.granted_end
         if self._identity.is_promotion and is_longer:
             raise NotTheMasterError(
-                f"the replica {address} has {missing} bytes of log that this one has not: they"
-                " would be lost. Promote that one; or set brokerRole=SLAVE here again, start it,"
-                " and see `twinlog ha promote`, which says how many messages they are"
+                f"the replica {address} has {missing} bytes of log that this one does not have:"
+                " they would be lost. Promote that one; or set brokerRole=SLAVE here again, start"
+                " it, and see `twinlog ha promote`, which says how many messages would be lost"
             )
 
     def _superseded_text(self, address: str) -> str:
         return (
-            f"{address} was made the master of {self._config.broker_name} since this broker was"
-            f" it, and serves: this one would be a second. {self._step_back.advice}"
+            f"{address} became the master of {self._config.broker_name} after this broker, and is"
+            f" running: this one would be a second master. {self._step_back.advice}"
         )
 
     def refused(self, error: NotTheMasterError) -> None:

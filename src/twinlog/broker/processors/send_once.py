@@ -25,11 +25,11 @@ _REMARKS = {
     Verdict.STALE: "is of an epoch that has ended: another instance of this producer took over",
     Verdict.EXPIRED: (
         "is not the first of this producer, of which nothing is known here (idle for 7 days, or "
-        "its messages were lost): what was stored cannot be told, use a new producer id"
+        "its messages were lost): it is not known what was stored; use a new producer id"
     ),
     Verdict.OTHER: (
         "is stored already with another body: the producer does not send in the same order as "
-        "before, so nothing of it can be taken for a repeat"
+        "before, so none of its messages can be treated as a repeat"
     ),
     Verdict.FULL: "is of a new producer, and too many are active: try again later",
 }

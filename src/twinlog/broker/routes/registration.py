@@ -351,7 +351,9 @@ class Registration:
         try:
             header = answer.header(RegisterBrokerResponseHeader)
         except CommandError as error:
-            _LOG.warning("name server answers oddly address=%s reason=%s", view.address, error)
+            _LOG.warning(
+                "unexpected answer of name server address=%s reason=%s", view.address, error
+            )
             return
         view.is_twinlog = header.twinlog is not None
         view.master = (header.ha_server_addr, header.master_addr)

@@ -72,8 +72,8 @@ class ConfigFile:
                 self._digest = digest_of(data)
                 self._note_source(path)
                 return value
-            fault = f"{path} holds no JSON object"
-            self._note_fault(path, "holds no JSON object")
+            fault = f"{path} does not contain a JSON object"
+            self._note_fault(path, "does not contain a JSON object")
             _LOG.warning("config file not readable path=%s error=%s", path, "no JSON object")
         if fault is not None:
             raise ConfigFileError(f"{fault}; repair or remove it and its backup")

@@ -47,7 +47,7 @@ class CreationQuota:
             self._buckets[host] = (left, now_ms)
             remark = (
                 f"[REJECTREQUEST]system busy, {host} creates more than {self._per_second} topics "
-                "and groups a second (twinlogCreationsPerAddress)"
+                "and groups per second (twinlogCreationsPerAddress)"
             )
             self._refused(self.client, 0, remark)
             raise BrokerError(ResponseCode.SYSTEM_BUSY, remark)

@@ -75,7 +75,7 @@ class PullResult(NamedTuple):
 def readable(instance: ClientInstance, broker_name: str, suggested_id: int) -> ReadAddress:
     target = instance.read_address(broker_name, suggested_id)
     if target is None:
-        raise BrokerUnreachableError(f"no address is known of broker {broker_name!r}")
+        raise BrokerUnreachableError(f"no address is known for broker {broker_name!r}")
     return target
 
 

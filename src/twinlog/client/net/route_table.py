@@ -152,7 +152,7 @@ class RouteTable:
             return NotANameServerError(f"the answer about topic {topic!r} is unreadable: {error!r}")
         except Exception as error:
             self._host.tasks.failures.note("route", error, topic)
-            return ClientError(f"the route of topic {topic!r} cannot be had: {error!r}")
+            return ClientError(f"the route of topic {topic!r} is not available: {error!r}")
         # Without its master a route is about to change: producers wait for the next one.
         has_masters = all(b.master_address is not None for b in route.brokers.values())
         self._remember(topic, route, is_provisional=not has_masters)

@@ -30,7 +30,7 @@ class Bodies:
         serializer: Serializer | None,
     ) -> None:
         if compression not in _COMPRESSION:
-            raise UsageError(f"compression {compression!r}: zlib, lz4, zstd or None are known")
+            raise UsageError(f"compression {compression!r}: use zlib, lz4, zstd or None")
         self._compression = _COMPRESSION[compression]
         self._compress_over = compress_over if self._compression is not None else None
         self._serializer = serializer

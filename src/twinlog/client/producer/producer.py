@@ -115,7 +115,7 @@ class Producer(Lifetime):
         if send_timeout_ms <= 0 or retry_count < 0:
             raise UsageError("send_timeout_ms must be above 0 and retry_count not negative")
         if batch_size_max > message_size_max:
-            raise UsageError(f"batch_size_max is above what a broker takes, {message_size_max}")
+            raise UsageError(f"batch_size_max is above the limit of a broker, {message_size_max}")
         self._instance = ClientInstance(name_server, resolve(**settings), name=group)
         self._send_timeout_ms = send_timeout_ms
         self._buffer_size_max = buffer_size_max

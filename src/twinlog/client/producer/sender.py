@@ -379,7 +379,7 @@ class Sender:
 
 def _too_late(request: SendRequest) -> ClientError:
     return NoWritableQueueError(
-        f"the time of a send to topic {request.topic!r} was up before it could be sent"
+        f"the time of a send to topic {request.topic!r} was over before it could be sent"
     )
 
 

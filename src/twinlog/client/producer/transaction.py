@@ -229,7 +229,7 @@ class Transaction:
         if self._receipt.status is not SendStatus.SEND_OK:
             await self._producer.end(self._receipt, TransactionState.ROLLBACK)
             raise TransactionError(
-                f"the message was not stored as demanded ({self._receipt.status.name}): rolled back"
+                f"the message was not stored as required ({self._receipt.status.name}): rolled back"
             )
         return self
 

@@ -105,7 +105,7 @@ class MasterCatchUp:
         hello = core.hello
         assert hello is not None
         if self._source is not None:
-            text = f"the tail of {self._source.address} is being copied: come again"
+            text = f"the tail of {self._source.address} is being copied: connect again later"
             core.refuse(ErrorCode.STOPPING, text)
             return
         # Nothing may be put between the look at the own end and what is done about it.

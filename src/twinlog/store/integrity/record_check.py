@@ -69,7 +69,7 @@ def structure_fault(
     Empty when nothing is. The body is not looked at.
     """
     if size < RECORD_SIZE_MIN:
-        return f"{size} bytes are no record"
+        return f"{size} bytes are not a record"
     if len(data) - start < size:
         return f"{len(data) - start} bytes are there, not the {size} of the record"
     own_size, magic, queue_id, queue_offset, own_offset, flags, body_size = _HEAD.unpack_from(

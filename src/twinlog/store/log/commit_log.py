@@ -270,7 +270,7 @@ class CommitLog:
             if last is not None:
                 zero_data(last.file, end - last.start, last.size)
         except OSError as error:
-            self.break_down(f"{reason}; making the bytes zero failed, too: {error}")
+            self.break_down(f"{reason}; writing zeros over them failed too: {error}")
         self.end.segment_end = self._last.end if self._last else 0
         self.end.tail = self._pieces_start = end
         self.check()

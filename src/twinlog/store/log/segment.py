@@ -37,7 +37,7 @@ class Segment:
     __slots__ = ("end", "file", "path", "size", "start")
 
     def __init__(self, path: str, start: int, size: int, file: DiskFile) -> None:
-        assert start % size == 0, f"{path}: start {start} is no multiple of {size}"
+        assert start % size == 0, f"{path}: start {start} is not a multiple of {size}"
         self.path = path
         self.start = start
         self.size = size
