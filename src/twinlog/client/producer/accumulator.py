@@ -54,7 +54,9 @@ class Accumulator:
 
     def __init__(self, *, linger_ms: float, size_max: int, count_max: int) -> None:
         if size_max <= 0 or count_max <= 0 or linger_ms < 0:
-            raise ValueError("linger_ms must be at least 0, size_max and count_max above 0")
+            raise ValueError(
+                "linger_ms must not be negative; size_max and count_max must be above 0"
+            )
         self.linger_ms = linger_ms
         self.size_max = size_max
         self.count_max = count_max
