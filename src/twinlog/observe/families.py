@@ -93,12 +93,12 @@ INFLIGHT_MESSAGES = _family(
     *_CONSUMED, is_conditional=True,
 )  # fmt: skip
 READY_MESSAGES = _family(
-    "rocketmq_consumer_ready_messages", _G, "Messages that no member of a group has got yet.",
+    "rocketmq_consumer_ready_messages", _G, "Messages that no member of a group has received yet.",
     *_CONSUMED, is_conditional=True,
 )  # fmt: skip
 QUEUEING_LATENCY = _family(
     "rocketmq_consumer_queueing_latency", _G,
-    "Age of the oldest message that no member of a group has got yet, in ms; 0 without one.",
+    "Age of the oldest message that no member of a group has received yet, in ms; 0 without one.",
     *_CONSUMED, is_conditional=True,
 )  # fmt: skip
 SEND_TO_DLQ = _family(
@@ -268,7 +268,7 @@ SERIES_LEFT_OUT = _family(
     "metric", servers=ALL, is_conditional=True,
 )  # fmt: skip
 SCRAPE_SECONDS = _family(
-    "twinlog_scrape_seconds", _G, "How long the last scrape took; the loop goes on meanwhile.",
+    "twinlog_scrape_seconds", _G, "How long the last scrape took; the event loop goes on in the meantime.",
     servers=ALL,
 )  # fmt: skip
 
