@@ -268,7 +268,7 @@ SERIES_LEFT_OUT = _family(
     "metric", servers=ALL, is_conditional=True,
 )  # fmt: skip
 SCRAPE_SECONDS = _family(
-    "twinlog_scrape_seconds", _G, "How long the last scrape took; the event loop goes on in the meantime.",
+    "twinlog_scrape_seconds", _G, "How long the last scrape took; the event loop goes on.",
     servers=ALL,
 )  # fmt: skip
 
