@@ -19,7 +19,8 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 OPEN = "## Unreleased"
 NEXT = """\
-release {version} is ready in dist/. To publish it:
+release {version} is ready in dist/. Its metadata names no address of the project; if there is a
+public one, add [project.urls] to pyproject.toml and run `make dist` again. To publish it:
   git commit -am "Release {version}" && git tag -a v{version} -m "twinlog {version}"
   git push --follow-tags
   python -m twine upload dist/*
