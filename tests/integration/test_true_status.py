@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from support.command_line import Result, process
@@ -21,6 +22,7 @@ from support.processes import ProcessGroup, process_group, wait_until
 from support.twinlog_servers import (
     TwinlogBroker,
     TwinlogNamesrv,
+    http_address,
     start_twinlog_broker,
     start_twinlog_namesrv,
 )
@@ -70,6 +72,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def replicas(broker: TwinlogBroker) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ha_status(broker.address)["haConnectionInfo"]
+    return found
+
+
+def own_health(broker: TwinlogBroker) -> dict[str, Any]:
+    """What a broker says of itself at its HTTP port."""
+    url = f"http://{http_address(broker)}/health/ready"
+    found: dict[str, Any] = httpx.get(url, timeout=30).json()
     return found
 
 
@@ -129,6 +138,33 @@ def test_a_stopped_slave_of_an_idle_pair_is_not_in_sync(cluster: Cluster) -> Non
     cluster("cluster", "health", "--wait", "60s", "--brokers", "2").ok()
 
 
+def test_a_dead_slave_is_missed_though_another_one_replicates(cluster: Cluster) -> None:
+    """It has left the route: only its master knows that there was one."""
+    master, slave = cluster.pair()
+    second = cluster.broker(
+        "second", brokerRole="SLAVE", brokerId=2, haMasterAddress=f"127.0.0.1:{master.ha_port}"
+    )
+    cluster("cluster", "health", "--wait", "60s", "--brokers", "3").ok()
+    second.kill()
+    brokers = ("broker", "list", "-o", "json")
+    wait_until(lambda: len(cluster(*brokers).json) == 2, "it has left the route")
+    for command in (("ha", "status"), ("cluster", "health"), ("doctor",), ("top", "--once")):
+        found = cluster(*command)
+        assert found.code == 10, found.out
+        assert "slave 127.0.0.1/2 left " in found.out
+    assert cluster("check").code == 2
+    (row,) = [r for r in cluster("ha", "status", "-o", "json").json["replicas"]
+              if r["state"].startswith("gone since")]  # fmt: skip
+    assert row["address"] == "127.0.0.1/2"
+    own = own_health(master)
+    assert (own["ready"], own["healthy"]) == (True, False)
+    assert [finding["code"] for finding in own["findings"]] == ["slave_missing"]
+    assert ha_status(slave.address)["twinlog"]["missing"] == []
+    cluster.group.add(second.restart())
+    cluster("cluster", "health", "--wait", "60s", "--brokers", "3").ok()
+    assert cluster("ha", "status").code == 0
+
+
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n"])
 def test_a_look_at_the_port_is_no_slave_that_left(cluster: Cluster, words: bytes) -> None:
     master = cluster.broker("master")
@@ -185,6 +221,26 @@ def test_a_full_disk_is_told_while_it_refuses_and_only_then(cluster: Cluster, mo
     assert found.code == 0, found.out
     assert "refuse" not in found.out
     assert cluster("cluster", "health").code == 0
+
+
+def test_a_slave_without_room_is_told_by_all_or_by_none(cluster: Cluster, mount: Path) -> None:
+    store = {"storePathRootDir": mount / "store", "storePathCommitLog": mount / "store/commitlog"}
+    master = cluster.broker("master")
+    slave = cluster.broker(
+        "slave", **store, brokerRole="SLAVE", brokerId=1, cleanResourceInterval=200,
+        haMasterAddress=f"127.0.0.1:{master.ha_port}",
+    )  # fmt: skip
+    cluster("cluster", "health", "--wait", "60s", "--brokers", "2").ok()
+    assert cluster("ha", "status").code == 0
+    used = sum(f.stat().st_blocks * 512 for f in mount.rglob("*") if f.is_file())
+    (mount / "fill").write_bytes(bytes(int(0.93 * (32 << 20)) - used))
+    wait_until(lambda: not own_health(slave)["healthy"], "the slave says so itself")
+    for command in (("ha", "status"), ("cluster", "health"), ("doctor",), ("top", "--once")):
+        found = cluster(*command)
+        assert found.code == 10, (command, found.out)
+        assert "could take no messages as the master: disk full" in found.out
+    assert cluster("check").code == 2
+    assert own_health(master)["healthy"], "it knows nothing of its slave's disk"
 
 
 def test_doctor_believes_the_broker_not_a_number(cluster: Cluster, mount: Path) -> None:

@@ -1,36 +1,33 @@
-"""Replication: is it healthy, and if not, why. One sentence first, then the facts.
+"""Replication: is it healthy, and if not, why. One sentence first, then the facts. Pure.
 
-A twinlog broker answers request 907 with everything; of an Apache 4.9 broker the offsets in its
-runtime statistics are compared.
+What a group is, and what its brokers say of it: the bodies of request 907. `admin/ha_groups.py`
+puts a group together.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from twinlog.admin.brokers import broker_runtime, first_number
-from twinlog.admin.client import Admin
-from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
-from twinlog.client.net.answers import json_object
+from twinlog.admin.brokers import first_number
 from twinlog.observe.health import (
     DiskFacts,
+    Facts,
     GroupFacts,
     Health,
     ReplicaFacts,
     RivalFacts,
     ServerFacts,
     SlaveFacts,
-    judge_group,
+    judge,
+    missing_slave,
+    time_text,
 )
-from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
-from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.runtime.numbers import number_of, number_or_none
 
 
@@ -104,7 +101,14 @@ class GroupHAStatus(Struct, frozen=True):
 
     @property
     def health(self) -> Health:
-        return judge_group(self.facts)
+        """Of the group and of the brokers in it. That a master is down is said once."""
+        told = self.master_address if self.facts.master_error else None
+        servers = tuple(server for server in self.servers if server.address != told)
+        return judge(Facts(servers=servers, groups=(self.facts,)))
+
+    def with_decided(self, problem: str) -> GroupHAStatus:
+        """With what its controller finds wrong; empty when nothing is."""
+        return replace(self, facts=replace(self.facts, decided=problem))
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -131,70 +135,11 @@ class GroupHAStatus(Struct, frozen=True):
         return f"{self.broker_name} is healthy: {slaves} in sync with {self.master_address}"
 
 
-async def ha_status(
-    admin: Admin, *, cluster: str | None = None, without: Collection[str] = ()
-) -> list[GroupHAStatus]:
-    """The replication of every group of brokers but `without`, all asked at the same time."""
-    info = await admin.cluster()
-    names = [name for name in info.names(cluster) if name not in without]
-    if not names:
-        return []
-    rivals = await _rivals(admin)
-    found = await asyncio.gather(*(_group_status(admin, info.brokers[name]) for name in names))
-    return [_with_rivals(status, rivals) for status in found]
-
-
-async def _rivals(admin: Admin) -> list[Mapping[str, Any]]:
-    """Brokers that twinlog name servers keep out of the route because another has their place."""
-    found: list[Mapping[str, Any]] = []
-    for address in admin.instance.name_servers.addresses:
-        try:
-            answer = await admin.ask(address, RequestCode.TWINLOG_INFO, action="name server")
-            data = json_object(answer)
-        except ClientError:
-            continue  # An Apache name server, or one that does not answer.
-        found += [rival for rival in data.get("rivals") or () if isinstance(rival, Mapping)]
-    return found
-
-
-def _with_rivals(status: GroupHAStatus, rivals: Sequence[Mapping[str, Any]]) -> GroupHAStatus:
-    """Two brokers with one name and id: whoever has not the place still takes what it is sent."""
-    seen = tuple(
-        RivalFacts(
-            number_of(rival.get("brokerId", MASTER_ID)),
-            str(rival.get("holder")),
-            str(rival.get("address")),
-        )
-        for rival in rivals
-        if rival.get("brokerName") == status.broker_name
-    )
-    both = tuple(dict.fromkeys((*seen, *status.facts.rivals)))
-    return replace(status, facts=replace(status.facts, rivals=both))
-
-
-async def _group_status(admin: Admin, broker: BrokerData) -> GroupHAStatus:
-    master = broker.master_address
-    slaves = {i: a for i, a in broker.broker_addrs.items() if i != MASTER_ID}
-    if master is None:
-        lost = lost_group(broker.broker_name, None, "", len(slaves))
-        return await _with_slaves(admin, lost, slaves)
-    try:
-        answer = await admin.ask(master, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
-    except RequestCodeNotSupportedError:
-        status = await _compare_offsets(admin, broker, master, slaves)
-    except ClientError as error:
-        status = lost_group(broker.broker_name, master, str(error), len(slaves))
-    else:
-        status = parse_ha_status(json_object(answer), broker.broker_name, master, len(slaves))
-        status = with_services(status, slaves)
-    return await _with_slaves(admin, status, slaves)
-
-
 def with_services(status: GroupHAStatus, slaves: Mapping[int, str]) -> GroupHAStatus:
     """Connections of slaves as the brokers that they are: by id in the twin dialect, else by host
     where it leaves no doubt."""
     replicas = tuple(_with_service(replica, status.replicas, slaves) for replica in status.replicas)
-    facts = replace(status.facts, replicas=tuple(map(_replica_facts, replicas)))
+    facts = replace(status.facts, replicas=tuple(map(replica_facts, replicas)))
     return replace(status, replicas=replicas, facts=facts)
 
 
@@ -220,41 +165,7 @@ def lost_group(name: str, master: str | None, error: str, slaves: int) -> GroupH
     return GroupHAStatus(name, master, 0, None, "", (), facts)
 
 
-async def _with_slaves(
-    admin: Admin, status: GroupHAStatus, slaves: Mapping[int, str]
-) -> GroupHAStatus:
-    """What the slaves say of themselves and of the master's tables; Apache's say less."""
-    metadata, remaining, servers = [], [], list(status.servers)
-    for broker_id, address in sorted(slaves.items()):
-        try:
-            answer = await admin.ask(address, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
-        except ClientError as error:
-            remaining.append(await _apache_slave(admin, broker_id, address, error))
-            continue
-        data = json_object(answer)
-        own = data.get("twinlog") or {}
-        metadata.append(parse_metadata(own.get("metadata") or {}, address))
-        remaining.append(parse_remaining(data, broker_id, address))
-        servers += parse_server(own)
-    status = replace(
-        status, metadata=tuple(metadata), remaining=tuple(remaining), servers=tuple(servers)
-    )
-    return replace(status, facts=_slave_facts(status))
-
-
-async def _apache_slave(
-    admin: Admin, broker_id: int, address: str, error: ClientError
-) -> RemainingReplica:
-    if not isinstance(error, RequestCodeNotSupportedError):
-        return RemainingReplica(broker_id, address, error=str(error))
-    try:
-        runtime = await broker_runtime(admin, address)
-    except ClientError as failure:
-        return RemainingReplica(broker_id, address, error=str(failure))
-    return RemainingReplica(broker_id, address, number_of(runtime.get("commitLogMaxOffset", 0)))
-
-
-def _slave_facts(status: GroupHAStatus) -> GroupFacts:
+def slave_facts(status: GroupHAStatus) -> GroupFacts:
     problems = {state.address: state.problems for state in status.metadata}
     slaves = tuple(
         SlaveFacts(
@@ -336,10 +247,18 @@ def parse_ha_status(
         name=broker_name,
         master_address=master,
         role=str(own.get("role", "")),
-        replicas=tuple(_replica_facts(replica) for replica in replicas),
+        replicas=tuple(replica_facts(replica) for replica in replicas),
         registered_slaves=registered_slaves,
         needed_slaves=number_of(own.get("neededSlaves", 0)),
         departed_reason=str(left[-1].get("reason", "")) if left else None,
+        missing=tuple(
+            missing_slave(
+                str(item.get("addr", "")),
+                number_of(item.get("untilMs", 0)),
+                str(item.get("reason", "")),
+            )
+            for item in own.get("missing") or ()
+        ),
         # What the master itself was told; with an Apache name server nobody else knows.
         rivals=tuple(
             RivalFacts(MASTER_ID, master, str(rival.get("address")))
@@ -359,7 +278,7 @@ def parse_ha_status(
     )
 
 
-def _replica_facts(replica: ReplicaState) -> ReplicaFacts:
+def replica_facts(replica: ReplicaState) -> ReplicaFacts:
     return ReplicaFacts(
         replica.known_address,
         replica.is_slave,
@@ -389,33 +308,3 @@ def parse_replica(item: Mapping[str, Any]) -> ReplicaState:
 
 def _known_offset(value: Any) -> int | None:
     return None if value is None or number_of(value) < 0 else number_of(value)
-
-
-async def _compare_offsets(
-    admin: Admin, broker: BrokerData, master: str, slaves: Mapping[int, str]
-) -> GroupHAStatus:
-    """An Apache master does not tell: its end and its slaves' ends do."""
-    runtime = await broker_runtime(admin, master)
-    end = number_of(runtime.get("commitLogMaxOffset", 0))
-    replicas = []
-    for broker_id, address in slaves.items():
-        try:
-            slave = await broker_runtime(admin, address)
-        except ClientError:
-            continue  # It is missing among the registered slaves.
-        # The slave was asked later, so it may be ahead of what the master said.
-        lag = max(0, end - number_of(slave.get("commitLogMaxOffset", 0)))
-        state = ReplicaState(address, end - lag, lag, is_in_sync=lag == 0, broker_id=broker_id)
-        replicas.append(replace(state, service=address))
-    facts = GroupFacts(
-        name=broker.broker_name,
-        master_address=master,
-        replicas=tuple(_replica_facts(replica) for replica in replicas),
-        registered_slaves=len(slaves),
-    )
-    return GroupHAStatus(broker.broker_name, master, end, None, "", tuple(replicas), facts)
-
-
-def time_text(wall_ms: int) -> str:
-    """UTC, for people."""
-    return datetime.fromtimestamp(wall_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from twinlog.admin.brokers import BrokerSummary, list_brokers, name_server_config
 from twinlog.admin.client import Admin, Gathered
 from twinlog.admin.failover import Controllers, find_controllers, leader
-from twinlog.admin.ha import GroupHAStatus, apache_server, ha_status, lost_group
+from twinlog.admin.ha import GroupHAStatus, lost_group
+from twinlog.admin.ha_groups import ha_status
 from twinlog.client.errors import ClientError
 from twinlog.controller.group_status import controlled_group
 from twinlog.observe.health import Facts, Health, ServerFacts, judge
@@ -42,11 +41,10 @@ async def cluster_health(
         _ask_controller(admin),
     )
     groups = _with_controller(groups, [g for g in decided if cluster in (None, g.cluster)])
-    known = {server.address: server for group in groups for server in group.servers}
     servers = (
         *_name_servers(name_servers),
         *controllers,
-        *(_broker(entry, known.get(entry.address)) for entry in brokers),
+        *(server for group in groups for server in group.servers),
     )
     facts = Facts(
         servers=servers,
@@ -74,9 +72,7 @@ def _with_controller(groups: list[GroupHAStatus], decided: list[GroupFacts]) -> 
     for facts in decided:
         group = by_name.get(facts.broker_name) or lost_group(facts.broker_name, None, "", 0)
         seen = controlled_group(facts, [], fixed_master=group.master_address or "")
-        by_name[facts.broker_name] = replace(
-            group, facts=replace(group.facts, decided=seen.problem)
-        )
+        by_name[facts.broker_name] = group.with_decided(seen.problem)
     return list(by_name.values())
 
 
@@ -87,10 +83,3 @@ def _name_servers(answers: Gathered[dict[str, str]]) -> list[ServerFacts]:
         for a, error in answers.failures.items()
     ]
     return up + down
-
-
-def _broker(entry: BrokerSummary, own: ServerFacts | None) -> ServerFacts:
-    name = f"{entry.name}:{entry.broker_id}"
-    if entry.error is not None:
-        return ServerFacts(kind="broker", name=name, address=entry.address, error=entry.error)
-    return own or apache_server(name, entry.address, entry.runtime)

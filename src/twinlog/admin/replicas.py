@@ -1,32 +1,32 @@
 """Every replica of every group with its marks, asked at the same time and within a deadline.
 
-`ha_status` asks the masters and judges; this asks each replica for itself, so that what is left of
-a group without a master is seen too, and a replica that does not answer holds up nobody.
+Each is asked for itself, so that what is left of a group without a master is seen too, and one
+that does not answer holds up nobody. `admin/ha_groups.py` puts their answers together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from msgspec.structs import replace
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin, ClusterInfo
 from twinlog.admin.ha import (
     GroupHAStatus,
+    MetadataState,
+    RemainingReplica,
     ReplicaState,
+    apache_server,
     parse_ha_status,
     parse_metadata,
     parse_remaining,
     parse_server,
-    with_services,
 )
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
 from twinlog.client.net.answers import json_object
-from twinlog.observe.health import Facts, GroupFacts, Health, ServerFacts, SlaveFacts, judge
+from twinlog.observe.health import ServerFacts
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of
@@ -48,7 +48,8 @@ class ReplicaFacts:
     dispatched: int | None = None
     link_reason: str = ""  # A slave's: why its last connection to the master ended.
     status: GroupHAStatus | None = None  # A master's: the group as it sees it.
-    slave: SlaveFacts | None = None
+    remaining: RemainingReplica | None = None  # A slave as it sees itself.
+    metadata: MetadataState | None = None
     server: ServerFacts | None = None
     is_twinlog: bool = True
 
@@ -67,11 +68,13 @@ class ReplicaFacts:
         return tuple(replica for replica in replicas if replica.is_slave)
 
 
-async def all_replicas(admin: Admin, info: ClusterInfo, *, timeout_ms: float) -> list[ReplicaFacts]:
-    """Every registered replica, by group and id."""
+async def all_replicas(
+    admin: Admin, info: ClusterInfo, *, timeout_ms: float, names: Iterable[str] | None = None
+) -> list[ReplicaFacts]:
+    """Every registered replica of these groups, or of all, by group and id."""
     places = [
         (name, broker_id, address)
-        for name in info.names()
+        for name in (info.names() if names is None else names)
         for broker_id, address in sorted(info.brokers[name].broker_addrs.items())
     ]
     return list(
@@ -101,13 +104,15 @@ async def _ask(
             address, RequestCode.GET_BROKER_HA_STATUS, action="HA status", timeout_ms=timeout_ms
         )
     except RequestCodeNotSupportedError:
-        runtime = await broker_runtime(admin, address)
+        runtime = await broker_runtime(admin, address, int(timeout_ms))
         end = number_of(runtime.get("commitLogMaxOffset", 0))
         behind = number_of(runtime.get("dispatchBehindBytes", 0))
         return ReplicaFacts(
             group=group, broker_id=broker_id, address=address, is_twinlog=False,
             role="SLAVE" if broker_id != MASTER_ID else "MASTER", appended=end,
             min_offset=number_of(runtime.get("commitLogMinOffset", 0)), dispatched=end - behind,
+            remaining=None if broker_id == MASTER_ID else RemainingReplica(broker_id, address, end),
+            server=apache_server(f"{group}:{broker_id}", address, runtime),
         )  # fmt: skip
     return parse_facts(json_object(answer), group, broker_id, address)
 
@@ -118,7 +123,6 @@ def parse_facts(data: Mapping[str, Any], group: str, broker_id: int, address: st
     marks = own.get("marks") or {}
     is_master = bool(data.get("master"))
     confirmed = own.get("confirmedOffset") if is_master else own.get("knownConfirmedOffset")
-    link = parse_remaining(data, broker_id, address)
     client = (data.get("haClientRuntimeInfo") or {}).get("twinlog") or {}
     return ReplicaFacts(
         group=group,
@@ -132,14 +136,8 @@ def parse_facts(data: Mapping[str, Any], group: str, broker_id: int, address: st
         dispatched=_known(marks.get("dispatched")),
         link_reason="" if is_master else str(client.get("lastDisconnectReason", "") or ""),
         status=parse_ha_status(data, group, address, 0) if is_master else None,
-        slave=None
-        if is_master
-        else SlaveFacts(
-            address,
-            is_linked=link.state == "TRANSFER",
-            damage=link.damage,
-            metadata_problems=parse_metadata(own.get("metadata") or {}, address).problems,
-        ),
+        remaining=None if is_master else parse_remaining(data, broker_id, address),
+        metadata=None if is_master else parse_metadata(own.get("metadata") or {}, address),
         server=next(iter(parse_server(own)), None),
     )
 
@@ -160,34 +158,3 @@ def slave_of(
     same_host = [s for s in unnamed if s.address.rpartition(":")[0] == host]
     rivals = [s for s in slaves if s.address.rpartition(":")[0] == host]
     return same_host[0] if len(same_host) == 1 and len(rivals) == 1 else None
-
-
-def judge_replicas(name: str, members: Sequence[ReplicaFacts], *, decided: str = "") -> Health:
-    """What is wrong with a group, out of what each of its replicas said."""
-    registered = next((facts for facts in members if facts.broker_id == MASTER_ID), None)
-    slaves = [facts for facts in members if facts.broker_id != MASTER_ID]
-    group = GroupFacts(name=name, master_address=None)
-    if registered is not None and registered.status is not None:
-        services = {facts.broker_id: facts.address for facts in slaves}
-        group = with_services(registered.status, services).facts
-    elif registered is not None:
-        group = GroupFacts(
-            name=name, master_address=registered.address, master_error=registered.error
-        )
-    group = replace(
-        group,
-        decided=decided,
-        registered_slaves=len(slaves),
-        slaves=tuple(facts.slave for facts in slaves if facts.slave is not None),
-    )
-    servers = [
-        facts.server or ServerFacts(kind="broker", name=_name(facts), address=facts.address,
-                                    error=facts.error)
-        for facts in members
-        if facts.is_reached or facts.broker_id != MASTER_ID
-    ]  # fmt: skip
-    return judge(Facts(servers=tuple(servers), groups=(group,)))
-
-
-def _name(facts: ReplicaFacts) -> str:
-    return f"{facts.group}:{facts.broker_id}"

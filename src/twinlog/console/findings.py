@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from twinlog.admin.replicas import ReplicaFacts, judge_replicas
+from twinlog.admin.ha_groups import group_of
+from twinlog.admin.replicas import ReplicaFacts
 from twinlog.console.replication import FindingView, GroupView
 from twinlog.observe.health import Code, Level
 
@@ -16,6 +17,7 @@ def findings(group: GroupView, members: Sequence[ReplicaFacts]) -> list[FindingV
     """Everything that stands between this group and safety."""
     is_decided = group.state and group.state != "healthy"
     decided = f"{group.state}: {group.state_reason}" if is_decided else ""
+    status = group_of(group.name, members).with_decided(decided)
     judged = [
         FindingView(
             level=finding.level.value,
@@ -24,9 +26,10 @@ def findings(group: GroupView, members: Sequence[ReplicaFacts]) -> list[FindingV
             text=finding.text,
             next_step=finding.next_step,
         )
-        for finding in judge_replicas(group.name, members, decided=decided).findings
+        for finding in status.health.findings
     ]
-    return [*judged, *_gone(group)]
+    told = {missing.name.rpartition("/")[2] for missing in status.facts.missing}
+    return [*judged, *(f for f in _gone(group) if f.about.rpartition(":")[2] not in told)]
 
 
 def _gone(group: GroupView) -> Iterator[FindingView]:

@@ -25,6 +25,7 @@ from twinlog.ha.connection import HAConnection, crowded_out
 from twinlog.ha.drain import drain
 from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry
+from twinlog.ha.followers import Followers
 from twinlog.ha.front import HAFront
 from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.group_transfer import GroupTransferService
@@ -114,6 +115,7 @@ class HAService:
         self._tasks = tasks
         self._sender_settings = settings.sender(self._log.segment_size)
         self.departed: deque[DepartedStatus] = deque(maxlen=HA_DEPARTED_COUNT_MAX)
+        self.followers = Followers()
         self._server: asyncio.Server | None = None
         self._timer: TimerHandle | None = None
         self._woken_ms = 0
@@ -524,6 +526,7 @@ class HAService:
             self.departed.append(departed)
         if was_replica:
             self.group_transfer.replica_left(departed)
+            self.followers.left(departed, [replica.name for replica in self.acks.replicas])
         elif connection.core.is_proved:
             self.group_transfer.replica_refused(departed)
         _LOG.info("HA connection closed address=%s reason=%s", departed.address, departed.reason)

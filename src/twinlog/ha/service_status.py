@@ -8,6 +8,8 @@ from typing import Protocol
 from twinlog.ha.acks import AckTable, ReplicaAck
 from twinlog.ha.client import HAClient
 from twinlog.ha.connection import HAConnection
+from twinlog.ha.followers import Followers
+from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.group_transfer import GroupTransferService
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.settings import HASettings
@@ -28,6 +30,8 @@ class Service(Protocol):
     confirmed: Watermark
     listen_port: int
     client: HAClient | None
+    followers: Followers
+    group: GroupReplication | None
     catch_up: MasterCatchUp | None
     twin: TwinIdentity | None
 
@@ -53,6 +57,7 @@ def status_of(
         listen_port=service.listen_port,
         replicas=replicas,
         departed=tuple(departed),
+        missing=_missing(service),
         client=service.client.status() if service.client is not None else None,
         in_sync_count=sum(replica.is_in_sync for replica in replicas),
         task_count=task_count,
@@ -61,6 +66,13 @@ def status_of(
         is_in_doubt=twin is not None and twin.mark.is_in_doubt,
         needed_slaves=service.group_transfer.ack_count if service.settings.is_sync else 0,
     )
+
+
+def _missing(service: Service) -> tuple[DepartedStatus, ...]:
+    """In a controlled group it is the controller who knows its replicas."""
+    if service.settings.is_slave or service.group is not None:
+        return ()
+    return service.followers.missing([replica.name for replica in service.acks.replicas])
 
 
 def _replica(

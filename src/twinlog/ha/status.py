@@ -80,6 +80,8 @@ class HAStatus:
     listen_port: int
     replicas: tuple[ReplicaStatus, ...] = ()
     departed: tuple[DepartedStatus, ...] = ()
+    missing: tuple[DepartedStatus, ...] = ()
+    """Slaves that left, did not return and were not replaced."""
     client: ClientStatus | None = None
     in_sync_count: int = field(default=0)
     task_count: int = 0
@@ -115,6 +117,7 @@ def runtime_info(status: HAStatus) -> dict[str, Any]:
             "neededSlaves": status.needed_slaves,
             "taskCount": status.task_count,
             "departed": [_departed_info(departed) for departed in status.departed],
+            "missing": [_departed_info(departed) for departed in status.missing],
         },
     }
     return info

@@ -8,6 +8,7 @@ same facts. Nothing here reads a clock: ages and times are facts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from msgspec import Struct
@@ -139,6 +140,28 @@ class ReplicaFacts(Struct, frozen=True):
     reason: str = ""
 
 
+class MissingFacts(Struct, frozen=True):
+    """A slave that left its master, did not return and was not replaced."""
+
+    name: str
+    reason: str = ""
+    since: str = ""
+    """For people: when it left."""
+
+
+def missing_slave(connection: str, left_ms: int, reason: str) -> MissingFacts:
+    """Named as metrics and events name it: `HOST/ID`, in the classic dialect `HOST`."""
+    place, _, replica_id = connection.partition("/")
+    host = place.rpartition(":")[0]
+    name = f"{host}/{replica_id}" if replica_id else host
+    return MissingFacts(name, reason, time_text(left_ms) if left_ms else "")
+
+
+def time_text(wall_ms: int) -> str:
+    """UTC, for people."""
+    return datetime.fromtimestamp(wall_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 class SlaveFacts(Struct, frozen=True):
     """What a slave says of itself."""
 
@@ -174,6 +197,8 @@ class GroupFacts(Struct, frozen=True, kw_only=True):
     slaves: tuple[SlaveFacts, ...] = ()
     departed_reason: str | None = None
     """Why the last slave left; None when none ever did."""
+    missing: tuple[MissingFacts, ...] = ()
+    """Whoever has left the route as well is known to its master alone."""
     rivals: tuple[RivalFacts, ...] = ()
     incomplete: str = ""
     last_seen: str = ""
@@ -453,6 +478,7 @@ def _missing(group: GroupFacts, count: int, in_sync: int) -> Iterator[Finding]:
     if count == 0:
         yield _no_slave(group)
         return
+    yield from map(_left, group.missing)
     if count < group.registered_slaves:
         yield Finding(
             Level.PROBLEM,
@@ -469,6 +495,18 @@ def _missing(group: GroupFacts, count: int, in_sync: int) -> Iterator[Finding]:
             f"{in_sync} slave(s) in sync, a send needs {group.needed_slaves}",
             "start the slaves that are missing",
         )
+
+
+def _left(slave: MissingFacts) -> Finding:
+    since = f" {slave.since}" if slave.since else ""
+    why = f": {slave.reason}" if slave.reason else ""
+    return Finding(
+        Level.PROBLEM,
+        Code.SLAVE_MISSING,
+        slave.name,
+        f"slave {slave.name} left{since} and has not returned{why}",
+        "start it again; its master forgets it when another one has its place, or with a restart",
+    )
 
 
 def _no_slave(group: GroupFacts) -> Finding:

@@ -26,6 +26,7 @@ from twinlog.observe.health import (
     SlaveFacts,
     SyncLimits,
     judge,
+    missing_slave,
     why_not_in_sync,
 )
 
@@ -163,7 +164,9 @@ def every_finding() -> Iterator[Finding]:
                    slaves=(ill, old, alone, refused), incomplete="ends at 7",
                    rivals=(RivalFacts(0, "h:1", "h:8"), RivalFacts(1, "h:3", "h:9"))),
         GroupFacts(name="g", master_address="h:1", replicas=(ReplicaFacts("h:3"),),
-                   registered_slaves=1, needed_slaves=2),
+                   registered_slaves=1, needed_slaves=2,
+                   missing=(missing_slave("h:4/2", 1, "closed"), missing_slave("h:4/3", 1, ""),
+                            missing_slave("h:4/2", 0, "closed"), missing_slave("h:4", 0, ""))),
         GroupFacts(name="g", master_address="h:1", master_error="no answer"),
         GroupFacts(name="g", master_address=None),
         GroupFacts(name="g", master_address=None, is_controlled=True),

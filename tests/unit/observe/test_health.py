@@ -16,6 +16,7 @@ from twinlog.observe.health import (
     Facts,
     GroupFacts,
     Level,
+    MissingFacts,
     ReplicaFacts,
     RivalFacts,
     ServerFacts,
@@ -69,6 +70,11 @@ GROUPS: list[tuple[GroupFacts, list[tuple[Level, Code]], str]] = [
     (group(replicas=(), registered_slaves=0, departed_reason="reset"),
      [(Level.PROBLEM, Code.NO_SLAVE)], "the last one left: reset"),
     (group(registered_slaves=2), [(Level.PROBLEM, Code.SLAVE_MISSING)], "1 of 2 registered"),
+    (group(missing=(MissingFacts("h/2", "reset", "at noon"),)),
+     [(Level.PROBLEM, Code.SLAVE_MISSING)],
+     "slave h/2 left at noon and has not returned: reset"),
+    (group(missing=(MissingFacts("h/2"),), replicas=(), registered_slaves=0, departed_reason="x"),
+     [(Level.PROBLEM, Code.NO_SLAVE)], "the last one left: x"),  # Said once.
     (group(needed_slaves=2), [(Level.PROBLEM, Code.SLAVE_MISSING)], "a send needs 2"),
     (group(replicas=(BEHIND,), needed_slaves=1),
      [(Level.PROBLEM, Code.SLAVE_NOT_IN_SYNC)], ""),  # Said once.

@@ -14,6 +14,7 @@ from twinlog.observe.health import (
     RivalFacts,
     ServerFacts,
     SlaveFacts,
+    missing_slave,
 )
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.runtime.numbers import number_of
@@ -82,20 +83,7 @@ class BrokerFacts:
                 slaves=(self._slave(status),),
                 is_controlled=config.enable_controller_mode,
             )
-        left = [departed.reason for departed in status.departed if departed.was_slave]
-        return GroupFacts(
-            name=config.broker_name,
-            master_address=self._broker.address,
-            role=status.role,
-            replicas=tuple(
-                ReplicaFacts(r.address, r.is_slave, r.is_in_sync, r.lag_bytes, r.reason)
-                for r in status.replicas
-            ),
-            needed_slaves=status.needed_slaves,
-            departed_reason=left[-1] if left else None,
-            rivals=self._rivals(),
-            incomplete=status.incomplete,
-        )
+        return master_facts(config.broker_name, self._broker.address, status, self._rivals())
 
     def _slave(self, status: HAStatus) -> SlaveFacts:
         prefix = "metadataProblem "
@@ -119,3 +107,24 @@ class BrokerFacts:
             RivalFacts(number_of(rival.get("brokerId", MASTER_ID)), own, str(rival["address"]))
             for rival in self._broker.registration.rivals()
         )
+
+
+def master_facts(
+    name: str, address: str, status: HAStatus, rivals: tuple[RivalFacts, ...] = ()
+) -> GroupFacts:
+    """A group as its master sees it. `admin/ha.py` makes the same of the body of request 907."""
+    left = [departed.reason for departed in status.departed if departed.was_slave]
+    return GroupFacts(
+        name=name,
+        master_address=address,
+        role=status.role,
+        replicas=tuple(
+            ReplicaFacts(r.address, r.is_slave, r.is_in_sync, r.lag_bytes, r.reason)
+            for r in status.replicas
+        ),
+        needed_slaves=status.needed_slaves,
+        departed_reason=left[-1] if left else None,
+        missing=tuple(missing_slave(d.address, d.until_ms, d.reason) for d in status.missing),
+        rivals=rivals,
+        incomplete=status.incomplete,
+    )

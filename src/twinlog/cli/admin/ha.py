@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from twinlog.admin.client import Admin
     from twinlog.admin.ha import GroupHAStatus, RemainingReplica
     from twinlog.admin.promotion import Comparison, Replica
-    from twinlog.observe.health import Finding
+    from twinlog.observe.health import Finding, MissingFacts
 
 
 _GROUP = "twinlog.cli.admin.ha_group"
@@ -100,19 +101,37 @@ def status(session: Session, cluster: str | None, controller: str | None) -> int
 
 async def ha_report(admin: Admin, cluster: str | None, controller: str | None = None) -> Report:
     """Groups with a controller by what it knows, the others by what their masters say."""
-    from twinlog.admin import ha as ha_admin
+    from twinlog.admin.ha_groups import ha_status
     from twinlog.cli.admin.ha_group import controlled_report
 
     if cluster is not None:
         known = (await admin.cluster()).clusters
         if cluster not in known:
             raise not_found("cluster", cluster, list(known))
-    controlled, names = await controlled_report(admin, cluster, controller)
-    groups = await ha_admin.ha_status(admin, cluster=cluster, without=names)
-    if controlled is not None and not groups:
+    controlled, decided = await controlled_report(admin, cluster, controller)
+    found = await ha_status(admin, cluster=cluster)
+    groups = [group for group in found if group.broker_name not in decided]
+    if controlled is None:
+        return _fixed_report(groups)
+    controlled = _with_findings(
+        controlled,
+        [g.with_decided(decided[g.broker_name]) for g in found if g.broker_name in decided],
+    )
+    return _both(controlled, _fixed_report(groups)) if groups else controlled
+
+
+def _with_findings(controlled: Report, groups: list[GroupHAStatus]) -> Report:
+    """A controller knows who may lead; the replicas know what else is wrong with them."""
+    findings = [_finding_row(group, f) for group in groups for f in group.health.findings]
+    bad = [group.sentence for group in groups if not group.is_healthy]
+    if not findings:
         return controlled
-    fixed = _fixed_report(groups)
-    return fixed if controlled is None else _both(controlled, fixed)
+    return dataclasses.replace(
+        controlled,
+        tables=[*controlled.tables, Table(_FINDING_COLUMNS, findings, "findings")],
+        sentence="; ".join(bad) if controlled.is_healthy and bad else controlled.sentence,
+        is_healthy=controlled.is_healthy and not bad,
+    )
 
 
 def _both(controlled: Report, fixed: Report) -> Report:
@@ -219,7 +238,17 @@ def _rows(group: GroupHAStatus) -> list[dict[str, Any]]:
         }
         for replica in group.replicas
     )
-    return rows
+    return rows + [_missing_row(group, slave) for slave in group.facts.missing]
+
+
+def _missing_row(group: GroupHAStatus, slave: MissingFacts) -> dict[str, Any]:
+    return {
+        "broker": group.broker_name,
+        "role": "SLAVE",
+        "address": slave.name,
+        "state": f"gone since {slave.since}" if slave.since else "gone",
+        "reason": slave.reason,
+    }
 
 
 def _metadata_rows(group: GroupHAStatus) -> list[dict[str, Any]]:

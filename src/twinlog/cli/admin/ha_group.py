@@ -49,15 +49,16 @@ _COLUMNS = [
 
 async def controlled_report(
     admin: Admin, cluster: str | None, given: str | None
-) -> tuple[Report | None, set[str]]:
-    """The groups that a controller decides about, and their names; None without a controller."""
+) -> tuple[Report | None, dict[str, str]]:
+    """The groups that a controller decides about, and what it finds wrong with each by its name;
+    None without a controller."""
     from twinlog.admin import failover
     from twinlog.client.errors import ClientError
     from twinlog.controller.group_status import controlled_group
 
     addresses = await failover.find_controllers(admin, given)
     if not addresses:
-        return None, set()
+        return None, {}
     try:
         controllers = failover.Controllers(
             admin, addresses, await failover.leader(admin, addresses)
@@ -65,7 +66,7 @@ async def controlled_report(
         seen = await controllers.observe()
     except ClientError as error:
         missing = f"the controller does not answer, nobody would be elected: {error}"
-        return Report(sentence=missing, is_healthy=False), set()
+        return Report(sentence=missing, is_healthy=False), {}
     fixed = await _fixed_masters(admin)
     groups = [
         controlled_group(
@@ -78,8 +79,8 @@ async def controlled_report(
         if cluster in (None, f.cluster)
     ]
     if not groups:
-        return None, set()
-    return _report(groups), {group.name for group in groups}
+        return None, {}
+    return _report(groups), {group.name: group.problem for group in groups}
 
 
 async def _fixed_masters(admin: Admin) -> dict[str, str]:

@@ -7,7 +7,7 @@ import asyncio
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin
 from twinlog.admin.failover import Controllers
-from twinlog.admin.ha import ha_status
+from twinlog.admin.ha_groups import ha_status
 from twinlog.admin.topics import create_topic
 from twinlog.cli.demo.plot import Point
 from twinlog.client import ClientError

@@ -41,8 +41,8 @@ ALERTS = (
         "Start the master; if it is lost for good: twinlog ha promote GROUP --dry-run.",
     ),
     Alert(
-        "TwinlogNoSlave", 'twinlog_health_finding{code="no_slave"} == 1', CRITICAL,
-        f"No slave is connected to {_PLACE}: what is sent now is on one machine.",
+        "TwinlogNoSlave", 'twinlog_health_finding{code=~"no_slave|slave_missing"} == 1', CRITICAL,
+        f"{_PLACE} lacks a slave: what is sent now is on fewer machines.",
         "Start the slave; its log says why it does not replicate.",
     ),
     Alert(

@@ -1,0 +1,142 @@
+"""Groups of brokers, put together of what each of their replicas says.
+
+`group_of` is where the command line and the console get the facts that `observe/health.py` judges.
+Of an Apache 4.9 master, which says nothing about its slaves, the ends of the logs are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from twinlog.admin.client import Admin
+from twinlog.admin.ha import (
+    GroupHAStatus,
+    RemainingReplica,
+    ReplicaState,
+    lost_group,
+    replica_facts,
+    slave_facts,
+    with_services,
+)
+from twinlog.admin.replicas import ReplicaFacts, all_replicas
+from twinlog.client.errors import ClientError
+from twinlog.client.net.answers import json_object
+from twinlog.observe.health import GroupFacts, RivalFacts, ServerFacts
+from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.codes import RequestCode
+from twinlog.runtime.numbers import number_of
+
+
+async def ha_status(
+    admin: Admin, *, cluster: str | None = None, without: Collection[str] = ()
+) -> list[GroupHAStatus]:
+    """The replication of every group of brokers but `without`, all asked at the same time."""
+    info = await admin.cluster()
+    names = [name for name in info.names(cluster) if name not in without]
+    if not names:
+        return []
+    rivals = await _rivals(admin)
+    timeout_ms = admin.instance.settings.request_timeout_ms
+    found = await all_replicas(admin, info, timeout_ms=timeout_ms, names=names)
+    return [
+        _with_rivals(group_of(name, [f for f in found if f.group == name]), rivals)
+        for name in names
+    ]
+
+
+async def _rivals(admin: Admin) -> list[Mapping[str, Any]]:
+    """Brokers that twinlog name servers keep out of the route because another has their place."""
+    found: list[Mapping[str, Any]] = []
+    for address in admin.instance.name_servers.addresses:
+        try:
+            answer = await admin.ask(address, RequestCode.TWINLOG_INFO, action="name server")
+            data = json_object(answer)
+        except ClientError:
+            continue  # An Apache name server, or one that does not answer.
+        found += [rival for rival in data.get("rivals") or () if isinstance(rival, Mapping)]
+    return found
+
+
+def _with_rivals(status: GroupHAStatus, rivals: Iterable[Mapping[str, Any]]) -> GroupHAStatus:
+    """Two brokers with one name and id: whoever has not the place still takes what it is sent."""
+    seen = tuple(
+        RivalFacts(
+            number_of(rival.get("brokerId", MASTER_ID)),
+            str(rival.get("holder")),
+            str(rival.get("address")),
+        )
+        for rival in rivals
+        if rival.get("brokerName") == status.broker_name
+    )
+    both = tuple(dict.fromkeys((*seen, *status.facts.rivals)))
+    return replace(status, facts=replace(status.facts, rivals=both))
+
+
+def group_of(name: str, members: Sequence[ReplicaFacts]) -> GroupHAStatus:
+    """A group out of what each registered replica of it said, or did not."""
+    slaves = [facts for facts in members if facts.broker_id != MASTER_ID]
+    status = replace(
+        _as_its_master_says(name, members, slaves),
+        metadata=tuple(facts.metadata for facts in slaves if facts.metadata is not None),
+        remaining=tuple(map(_remaining, slaves)),
+        servers=tuple(map(_server, members)),
+    )
+    return replace(status, facts=slave_facts(status))
+
+
+def _as_its_master_says(
+    name: str, members: Sequence[ReplicaFacts], slaves: Sequence[ReplicaFacts]
+) -> GroupHAStatus:
+    master = next((facts for facts in members if facts.broker_id == MASTER_ID), None)
+    if master is None:
+        return lost_group(name, None, "", len(slaves))
+    if master.error:
+        return lost_group(name, master.address, master.error, len(slaves))
+    if not master.is_twinlog:
+        return _compared(master, slaves)
+    if master.status is None:  # It does not lead: in the middle of a change of roles, perhaps.
+        return lost_group(name, master.address, "", len(slaves))
+    facts = replace(master.status.facts, registered_slaves=len(slaves))
+    services = {facts.broker_id: facts.address for facts in slaves}
+    return with_services(replace(master.status, facts=facts), services)
+
+
+def _compared(master: ReplicaFacts, slaves: Sequence[ReplicaFacts]) -> GroupHAStatus:
+    """An Apache master does not tell: its end and its slaves' ends do."""
+    end = master.appended or 0
+    replicas = tuple(
+        _compared_slave(facts, end) for facts in slaves if facts.is_reached
+    )  # Others are missing among the registered slaves.
+    group = GroupFacts(
+        name=master.group,
+        master_address=master.address,
+        replicas=tuple(map(replica_facts, replicas)),
+        registered_slaves=len(slaves),
+    )
+    return GroupHAStatus(master.group, master.address, end, None, "", replicas, group)
+
+
+def _compared_slave(facts: ReplicaFacts, end: int) -> ReplicaState:
+    # The slave may have been asked later, and be ahead of what the master said.
+    lag = max(0, end - (facts.appended or 0))
+    return ReplicaState(
+        facts.address, end - lag, lag, is_in_sync=lag == 0, broker_id=facts.broker_id,
+        service=facts.address,
+    )  # fmt: skip
+
+
+def _remaining(facts: ReplicaFacts) -> RemainingReplica:
+    return facts.remaining or RemainingReplica(facts.broker_id, facts.address, error=facts.error)
+
+
+def _server(facts: ReplicaFacts) -> ServerFacts:
+    name = f"{facts.group}:{facts.broker_id}"
+    if facts.error:
+        return ServerFacts(
+            kind="broker", name=name, address=facts.address, error=facts.error,
+            is_slave=facts.broker_id != MASTER_ID,
+        )  # fmt: skip
+    return facts.server or ServerFacts(kind="broker", name=name, address=facts.address)
