@@ -40,7 +40,20 @@ def orders(pair: ConsolePair) -> str:
             producer.send(Message("orders", body.encode(), tags="new", keys=[f"o-{number}"]))
         producer.send(Message("orders", b"<script>alert(1)</script>", keys=["markup"]))
         producer.send(Message("orders", b"in half an hour", delay_level=16))
+        # Longer than a phone is wide, and without a place to break.
+        names = {"p" * 60: "v" * 900}
+        long = Message("orders", b"word " * 900, keys=["long"], tags="t" * 90, properties=names)
+        producer.send(long)
     return "orders"
+
+
+def of_messages(pair: ConsolePair) -> list[tuple[str, str]]:
+    """Pages of single messages and the tail: path, name of its screenshot."""
+    http, pages = pair.script(), [("/tail/orders", "tail")]
+    for key in ("o-7", "long"):
+        found = http.get("/api/messages", params={"by": "key", "topic": "orders", "key": key})
+        pages.append((f"/messages/{found.json()['messages'][0]['offset_message_id']}", f"m-{key}"))
+    return pages
 
 
 def give_up(pair: ConsolePair, topic: str, group: str, count: int) -> None:
@@ -306,18 +319,25 @@ def test_a_stranger_sees_nothing(pair: ConsolePair, visit: Visit) -> None:
 # Looks
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "language"), [("light", "en"), ("dark", "en"), ("dark", "zh")])
 def test_every_page_is_accessible(
-    pair: ConsolePair, visit: Visit, orders: str, axe: str, theme: str
+    pair: ConsolePair, visit: Visit, orders: str, axe: str, theme: str, language: str
 ) -> None:
-    page = visit(color_scheme=theme, viewport={"width": 1440, "height": 900})
+    page = visit(
+        color_scheme=theme, viewport={"width": 1440, "height": 900},
+        locale={"en": "en-GB", "zh": "zh-CN"}[language],
+    )  # fmt: skip
     faults = []
-    for path, name in PAGES_SHOWN:
+    for path, name in (*PAGES_SHOWN, *of_messages(pair)):
         page.goto(pair.url + path)
         page.wait_for_load_state("domcontentloaded")
         if page.locator("[data-live]").count():
             expect(page.locator(".live-mark.on")).to_be_visible()
-        shoot(page, f"{name}-{theme}")
+        hidden = page.locator(".scroll").evaluate_all(
+            "all => all.map(e => e.scrollWidth - e.clientWidth)"
+        )
+        assert all(wide <= 0 for wide in hidden), f"{path} hides a part of a table"
+        shoot(page, f"{name}-{theme}" if language == "en" else f"{name}-{theme}-{language}")
         faults += [f"{path}: {fault}" for fault in serious_faults(page, axe)]
     assert faults == []
 
@@ -337,10 +357,12 @@ def test_a_phone_has_a_menu_and_no_sideways_scroll(
     http.post("/api/topics", json={"topic": longest}).raise_for_status()
     http.post("/api/groups", json={"group": longest[:120]}).raise_for_status()
     long_names = ((f"/topics/{longest}", "long-topic"), (f"/groups/{longest[:120]}", "long-group"))
-    for path, name in (*PAGES_SHOWN, *long_names):
+    for path, name in (*PAGES_SHOWN, *long_names, *of_messages(pair)):
         page.goto(pair.url + path)
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{path} is {wide} pixels too wide"
+        columns = page.locator("dl.pairs dd").evaluate_all("all => all.map(e => e.clientWidth)")
+        assert all(width > 100 for width in columns), f"{path} has no room for values"
         shoot(page, f"{name}-phone")
     page.get_by_text("Menu").tap()
     page.locator(".menu").get_by_role("link", name="Topics").tap()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ def test_once_prints_the_cluster(cluster: LocalTwins) -> None:
     assert found.code == 0, found.err
     lines = found.out.splitlines()
     assert lines[1] == "the cluster is healthy"
+    assert "quits" not in lines[0], "it has ended"
     assert re.search(r"broker-a:0 +ASYNC_MASTER +up ", found.out)
     assert re.search(r"broker-a:1 +SLAVE +up .* 0 B +0.0 s", found.out)
     assert re.search(r"^orders ", found.out, re.MULTILINE)
@@ -112,6 +114,31 @@ def test_the_terminal_is_as_before_after_an_interrupt(cluster: LocalTwins) -> No
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert "Traceback" not in str(terminal.before)
+
+
+def test_the_terminal_is_as_before_after_it_was_told_to_end(cluster: LocalTwins) -> None:
+    terminal = spawn(cluster)
+    terminal.expect("the cluster is healthy")
+    terminal.kill(signal.SIGTERM)
+    terminal.expect(re.escape("\x1b[?25h\x1b[?1049l"))
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+def test_q_quits_while_a_broker_is_waited_for(cluster: LocalTwins) -> None:
+    os.kill(cluster.pid("broker-a-1"), signal.SIGSTOP)
+    try:
+        terminal = spawn(cluster, "--timeout", "10m")
+        terminal.expect(re.escape("\x1b[?1049h"))
+        terminal.send("q")
+        terminal.expect(re.escape("\x1b[?1049l"))
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+        assert terminal.exitstatus == 0
+    finally:
+        os.kill(cluster.pid("broker-a-1"), signal.SIGCONT)
+    cluster.twinlog("cluster", "health", "--wait", "60s", "--brokers", "2").ok()
 
 
 def test_a_dead_slave_and_a_dead_name_server_are_seen(cluster: LocalTwins) -> None:

@@ -156,6 +156,15 @@ def test_headers_and_cookies_keep_others_out(pair: ConsolePair) -> None:
         assert "access-control-allow-origin" not in headers
 
 
+@pytest.mark.parametrize("place", ["//elsewhere.example/x", "///elsewhere.example/", "//", "/%5Cx"])
+def test_a_token_in_an_address_leads_nowhere_else(pair: ConsolePair, place: str) -> None:
+    """Whoever may look could send an administrator to another server by a link to this one."""
+    answer = httpx.get(f"{pair.url}{place}", params={"token": pair.tokens["viewer"]})
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/")
+    assert not answer.headers["location"].startswith(("//", "/\\"))
+
+
 @pytest.mark.parametrize("other", ['settings={"open": true}', "a b=c", "lone"])
 def test_cookies_of_other_programs_on_this_host_log_nobody_out(
     pair: ConsolePair, other: str

@@ -65,6 +65,23 @@ def test_every_page_renders(pair: ConsolePair, path: str, language: str) -> None
     assert answer.text.count("<h1") == 1
 
 
+def test_looking_is_no_event(pair: ConsolePair, http: httpx.Client, orders: str) -> None:
+    """RocketMQ's answer to many a question is an error: nobody is online, there are no rules."""
+    http.post("/api/groups", json={"group": "idle"}).raise_for_status()
+    visitor = pair.browser()
+    for path in (*(path for path in PAGES if "{" not in path), "/groups/idle", "/topics/orders"):
+        assert visitor.get(path).status_code == 200
+    # What was refused until then is written before this.
+    broker = http.get("/api/configuration").json()["broker"]
+    for value in ("11000", "10000"):
+        change = {"broker": broker, "key": "flushDelayOffsetInterval", "value": value}
+        http.post("/api/configuration", json=change).raise_for_status()
+        changed = f"changed={{'flushDelayOffsetInterval': '{value}'}}"
+        until(lambda said=changed: said in pair.twinlog("events").out)
+    refused = [line for line in pair.twinlog("events").out.splitlines() if "-refused" in line]
+    assert not [line for line in refused if "CONNECTION_LIST" in line or "ACL" in line]
+
+
 def test_the_description_has_every_operation(http: httpx.Client) -> None:
     description = http.get("/api/openapi.json").json()
     assert description["openapi"].startswith("3.1")
@@ -186,6 +203,31 @@ def test_what_destroys_asks_first(pair: ConsolePair, http: httpx.Client) -> None
     line = deletions()[-1]
     assert line["outcome"] == "done"
     assert line["account"] == "token (admin)"
+
+
+def test_fewer_read_queues_are_asked_for_when_messages_are_in_the_others(
+    pair: ConsolePair, http: httpx.Client
+) -> None:
+    """Nobody would pull them any more. A change that hides nothing is not asked for."""
+    http.post("/api/topics", json={"topic": "shrinking", "read_queues": 4, "write_queues": 4})
+    visitor = pair.browser()
+    assert visitor.post("topic.create", topic="shrinking", read_queues=3).status_code == 303
+    visitor.post("topic.create", topic="shrinking", read_queues=4)
+    for _ in range(8):
+        http.post("/api/topics/shrinking/messages", json={"body": "x"}).raise_for_status()
+    until(lambda: http.get("/api/topics/shrinking").json()["total"] == 8)
+    asked = visitor.post("topic.create", topic="shrinking", read_queues=2)
+    assert asked.status_code == 200
+    assert "messages in 2 queues can no longer be read." in asked.text
+    shape = http.get("/api/topics/shrinking").json()["configs"]
+    assert {row["read_queues"] for row in shape} == {4}
+    body = {"topic": "shrinking", "read_queues": 2}
+    dry = http.post("/api/topics", json=body, params={"dry_run": "true"}).json()
+    assert len(dry["lines"]) == 2
+    done = visitor.confirmed("topic.create", topic="shrinking", read_queues=2)
+    assert done.status_code == 303
+    shape = http.get("/api/topics/shrinking").json()["configs"]
+    assert {row["read_queues"] for row in shape} == {2}
 
 
 def test_the_origin_of_each_key_is_said(pair: ConsolePair, http: httpx.Client) -> None:

@@ -151,7 +151,8 @@ class Door:
         session = self._access.open_session(role, f"token ({role.text})")
         self._audit.note(session.account, address, "login", "token", "done")
         rest = f"?{urlencode(query)}" if query else ""
-        response = RedirectResponse(quote(scope["path"]) + rest, 303)
+        place = "/" + quote(scope["path"].lstrip("/"))  # With two slashes it is another server.
+        response = RedirectResponse(place + rest, 303)
         self.give_cookie(response, session)
         return nobody, response
 

@@ -91,7 +91,8 @@ class Forms:
             if operation.preview is not None:
                 preview = await operation.preview(self._shell.context, params)
             values = {"operation": operation, "fields": given, "preview": preview, "next": target}
-            return self._shell.page(request, "confirm.html", values)
+            if preview.lines or not operation.asks_if_told:
+                return self._shell.page(request, "confirm.html", values)
         result = await self._once(
             operation, fields, caller, lambda: self._shell.change(operation, params, caller)
         )

@@ -116,6 +116,8 @@ class Operation:
     preview: Callable[[Context, Any], Awaitable[Preview]] | None = None
     asks: bool = False
     """The page asks before it does it."""
+    asks_if_told: bool = False
+    """... only when the preview has something to say: most such changes destroy nothing."""
 
     @property
     def is_change(self) -> bool:

@@ -309,10 +309,24 @@ def refusal_labels(request_code: int, response_code: int) -> tuple[str, str, str
     return request, str(response_code), _RESPONSE_NAMES.get(response_code, "OTHER")
 
 
+_ANSWERS = {
+    (RequestCode.GET_CONSUMER_CONNECTION_LIST, ResponseCode.CONSUMER_NOT_ONLINE),
+    (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResponseCode.CONSUMER_NOT_ONLINE),
+    (RequestCode.VIEW_MESSAGE_BY_ID, ResponseCode.SYSTEM_ERROR),
+    (RequestCode.GET_BROKER_CLUSTER_ACL_INFO, ResponseCode.SYSTEM_ERROR),
+    (RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, ResponseCode.SYSTEM_ERROR),
+}
+"""Questions whose answer is that there is nothing: nobody is online, rules are off, a replica
+does not have a message. RocketMQ has no other way to say it, and whoever watches a cluster asks all
+the time. They are counted as every refusal is, and are no event."""
+
+
 def refused_by_reason(refusals: Mapping[tuple[int, int], int]) -> dict[str, int]:
     """How often requests were refused, by `REQUEST reason`, from counts by the two codes."""
     found: dict[str, int] = {}
     for (request, response), count in refusals.items():
+        if (request, response) in _ANSWERS:
+            continue
         name, _, reason = refusal_labels(request, response)
         found[f"{name} {reason}"] = found.get(f"{name} {reason}", 0) + count
     return found

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -62,40 +63,49 @@ def _print_once(session: Session) -> int:
         return 0 if view.health.is_healthy else UNHEALTHY
     columns = shutil.get_terminal_size((120, 50)).columns
     width = columns if sys.stdout.isatty() else max(columns, 120)
-    for line in screen(view, width, 10_000, _clock(), color=session.color):
+    for line in screen(view, width, 10_000, _clock(), color=session.color, is_live=False):
         click.echo(line)
     return 0 if view.health.is_healthy else UNHEALTHY
 
 
 async def _live(session: Session, seconds: float) -> int:
+    """A server that does not answer in time is waited for, and `q` is not."""
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    with _terminal(keys):
+        quitting = asyncio.ensure_future(_quit_pressed(keys))
+        showing = asyncio.ensure_future(_show(session, seconds))
+        try:
+            await asyncio.wait({quitting, showing}, return_when=asyncio.FIRST_COMPLETED)
+            if showing.done():
+                showing.result()  # It never ends but by an error.
+        finally:
+            quitting.cancel()
+            showing.cancel()
+            await asyncio.wait({quitting, showing})
+    return 0
+
+
+async def _show(session: Session, seconds: float) -> None:
     from twinlog.admin.top import TopView, look
     from twinlog.client.errors import ClientError
     from twinlog.observe.health import Code, Finding, Health, Level
 
-    keys: asyncio.Queue[str] = asyncio.Queue()
     view: TopView | None = None
     async with session.admin() as admin:
-        with _terminal(keys):
-            while True:
-                try:
-                    view = await look(admin, view, now_ms())
-                except ClientError as error:
-                    text = f"nobody answers: {error}"
-                    down = Finding(Level.PROBLEM, Code.NAME_SERVER_DOWN, session.namesrv, text)
-                    view = TopView(Health((down,)))
-                _draw(view, color=session.color)
-                if await _pressed(keys, seconds):
-                    return 0
+        while True:
+            try:
+                view = await look(admin, view, now_ms())
+            except ClientError as error:
+                text = f"nobody answers: {error}"
+                down = Finding(Level.PROBLEM, Code.NAME_SERVER_DOWN, session.namesrv, text)
+                view = TopView(Health((down,)))
+            _draw(view, color=session.color)
+            await asyncio.sleep(seconds)
 
 
-async def _pressed(keys: asyncio.Queue[str], seconds: float) -> bool:
-    """Whether `q` was pressed within so many seconds."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while await keys.get() not in ("q", "Q", "\x03", "\x04"):
-                pass
-            return True
-    return False
+async def _quit_pressed(keys: asyncio.Queue[str]) -> None:
+    while await keys.get() not in ("q", "Q", "\x03", "\x04"):
+        pass
 
 
 @contextlib.contextmanager
@@ -115,6 +125,8 @@ def _terminal(keys: asyncio.Queue[str]) -> Iterator[None]:
 
     tty.setcbreak(descriptor)
     loop.add_reader(descriptor, read)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # Whoever ends it gets the terminal back, too.
+        loop.add_signal_handler(number, keys.put_nowait, "q")
     click.echo(_ENTER, nl=False)
     try:
         yield
@@ -153,12 +165,20 @@ def as_json(view: TopView) -> str:
 # The screen: pure
 
 
-def screen(view: TopView, width: int, height: int, clock: str, *, color: bool = False) -> list[str]:
+def screen(
+    view: TopView,
+    width: int,
+    height: int,
+    clock: str,
+    *,
+    color: bool = False,
+    is_live: bool = True,
+) -> list[str]:
     """At most `height` lines of at most `width` columns."""
     count = len(view.brokers)
     brokers = "1 broker" if count == 1 else f"{count} brokers"
-    lines = [_paint(cut(f"twinlog top  {clock}  {brokers}  q quits", width),
-                    _BOLD, color)]  # fmt: skip
+    keys = "  q quits" if is_live else ""
+    lines = [_paint(cut(f"twinlog top  {clock}  {brokers}{keys}", width), _BOLD, color)]
     lines.append(_paint(cut(view.health.sentence("the cluster"), width),
                         _GREEN if view.health.is_healthy else _RED, color))  # fmt: skip
     steps = [f"{f.level.value}: {f.text} -> {f.next_step}" for f in view.health.findings]

@@ -9,8 +9,10 @@ function localTimes(root) {
     const day = `${moment.getFullYear()}-${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}`;
     const time = `${pad(moment.getHours())}:${pad(moment.getMinutes())}:${pad(moment.getSeconds())}`;
     const isToday = new Date().toDateString() === moment.toDateString();
-    element.textContent = isToday ? time : `${day} ${time}`;
-    element.title = `${day} ${time}.${pad(moment.getMilliseconds(), 3)}`;
+    const whole = `${day} ${time}.${pad(moment.getMilliseconds(), 3)}`;
+    const short = isToday ? time : `${day} ${time}`;
+    element.textContent = element.closest("[data-whole]") ? whole : short;
+    element.title = whole;
   }
 }
 

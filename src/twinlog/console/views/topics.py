@@ -12,7 +12,12 @@ from twinlog.admin import topics
 from twinlog.admin.client import Gathered, gather
 from twinlog.admin.names import kind_of_topic
 from twinlog.admin.sending import send_one
-from twinlog.client.errors import ClientError, NameServerUnreachableError
+from twinlog.client.errors import (
+    BrokerTopicNotFoundError,
+    ClientError,
+    NameServerUnreachableError,
+    TopicNotFoundError,
+)
 from twinlog.client.message import Message, check_topic
 from twinlog.console.access import Role
 from twinlog.console.operations import Context, Done, Operation, Preview, Refused
@@ -197,6 +202,28 @@ async def create(context: Context, params: CreateTopic) -> Done:
     return done_on(found, f"topic {params.topic} is")
 
 
+async def preview_create(context: Context, params: CreateTopic) -> Preview:
+    """Nobody pulls from queues above the number of read queues."""
+    if params.read_queues is None:
+        return Preview()
+    try:
+        stats = await topics.topic_stats(context.admin, params.topic)
+    except (TopicNotFoundError, BrokerTopicNotFoundError):
+        return Preview()  # A new one.
+    counts = [
+        entry.max_offset - entry.min_offset
+        for answer in stats.values.values()
+        for entry in answer
+        if entry.queue.queue_id >= params.read_queues and entry.max_offset > entry.min_offset
+    ]
+    if not counts:
+        return Preview()
+    return Preview([
+        f"{sum(counts)} messages in {len(counts)} queues can no longer be read.",
+        "They stay on disk: with as many read queues as before they can be read again.",
+    ])  # fmt: skip
+
+
 def _settings(configs: Iterable[TopicConfig]) -> str:
     return ", ".join(
         dict.fromkeys(
@@ -258,7 +285,8 @@ OPERATIONS = [
     ),
     Operation(
         name="topic.create", method="POST", path="/topics", run=create, params=CreateTopic,
-        role=Role.ADMIN, summary="Create a topic on every master, or change it.",
+        role=Role.ADMIN, preview=preview_create, asks=True, asks_if_told=True,
+        summary="Create a topic on every master, or change it.",
     ),
     Operation(
         name="topic.delete", method="DELETE", path="/topics/{topic}", run=delete,
