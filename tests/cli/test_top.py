@@ -127,12 +127,14 @@ def test_the_terminal_is_as_before_after_it_was_told_to_end(cluster: LocalTwins)
 
 
 def test_q_quits_while_a_broker_is_waited_for(cluster: LocalTwins) -> None:
+    terminal = spawn(cluster, "--timeout", "10m")
+    terminal.expect("the cluster is healthy")
     os.kill(cluster.pid("broker-a-1"), signal.SIGSTOP)
     try:
-        terminal = spawn(cluster, "--timeout", "10m")
-        terminal.expect(re.escape("\x1b[?1049h"))
+        status = ("ha", "status", "--timeout", "1s")
+        wait_until(lambda: cluster.twinlog(*status).code == 10, "others know that it is silent")
         terminal.send("q")
-        terminal.expect(re.escape("\x1b[?1049l"))
+        terminal.expect(re.escape("\x1b[?1049l"), timeout=30)  # The question takes minutes.
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == 0

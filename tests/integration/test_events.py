@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,56 @@ def test_follow_prints_what_comes(tmp_path: Path) -> None:
                     "-n", namesrv.address)  # fmt: skip
             wait_until(lambda: b"2700" in output.read_bytes(), "and what comes after it")
             assert output.read_bytes().count(b"slaveTimeout") == 2, "each once"
+        finally:
+            follower.send_signal(signal.SIGINT)
+            follower.wait(30)
+
+
+def test_follow_outlives_restarts_and_wrong_clocks(tmp_path: Path) -> None:
+    """A name server and a broker that go and return; a journal with an event of tomorrow."""
+    with process_group() as group:
+        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+        broker = start_twinlog_broker(tmp_path / "b", namesrv=namesrv.address)
+        group.add(namesrv)
+        group.add(broker)
+        broker.stop()
+        tomorrow = time.time_ns() // 1_000_000 + 86_400_000
+        with (broker.store / "twinlog" / "events").open("ab") as file:
+            line = {"time": tomorrow, "event": "of-tomorrow", "group": "broker-a"}
+            file.write(json.dumps(line).encode() + b"\n")
+        broker = broker.restart()
+        group.add(broker)
+        Journal(namesrv.address).wait("of-tomorrow")
+        output, complaints = tmp_path / "out", tmp_path / "err"
+        with output.open("wb") as out, complaints.open("wb") as err:
+            follower = subprocess.Popen(
+                [str(TWINLOG), "events", "-f", "-o", "json", "-n", namesrv.address],
+                stdout=out, stderr=err,
+            )  # fmt: skip
+
+        def lines() -> list[dict[str, Any]]:
+            text = output.read_text()
+            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+        def count(kind: str) -> int:
+            return sum(line["event"] == kind for line in lines())
+
+        try:
+            wait_until(lambda: count("of-tomorrow") == 1, "the past is printed, in lines")
+            left = count("broker-left")
+            broker.kill()
+            wait_until(lambda: count("broker-left") > left, "the name server tells")
+            broker = broker.restart()
+            group.add(broker)
+            wait_until(lambda: count("recovered") == 1, "the broker that is back tells")
+            registered = count("broker-registered")
+            namesrv.kill()
+            wait_until(lambda: b"asked again" in complaints.read_bytes(), "nobody answers")
+            group.add(namesrv.restart())
+            wait_until(lambda: count("broker-registered") > registered, "it goes on")
+            assert follower.poll() is None
+            told = [json.dumps(line) for line in lines()]
+            assert len(told) == len(set(told)), "each once"
         finally:
             follower.send_signal(signal.SIGINT)
             follower.wait(30)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from twinlog.cli.admin.options import cluster_options
 from twinlog.cli.admin.session import Session, call, show
+from twinlog.cli.exit_codes import CommandError
 from twinlog.cli.output import Column, Report, Table, show_time
-from twinlog.cli.times import parse_time
+from twinlog.cli.times import now_ms, parse_time
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -31,7 +31,8 @@ _COLUMNS = [
 ]
 _NAMED = {"time", "group", "event", "from"}
 FOLLOW_SECONDS = 0.5
-_SEEN_MAX = 5_000
+FOLLOW_BACK_MS = 600_000  # So far a server's clock may be behind ours.
+_SEEN_MAX = 50_000  # What servers keep in memory: a thousand each.
 
 
 @click.command("events", epilog="Example: twinlog events --since 1h --follow",
@@ -56,6 +57,8 @@ def events(
     journal in store/twinlog/events and tells it when it is back.
     """
 
+    silent: set[str] = set()
+
     async def read(admin: Admin, since_ms: int | None, count: int | None) -> list[Event]:
         from twinlog.admin.events import cluster_events
         from twinlog.admin.failover import about_ha
@@ -63,8 +66,10 @@ def events(
         wanted = None if is_ha else count
         found = await cluster_events(admin, name, since_ms=since_ms, limit=wanted)
         for address, error in found.failures.items():
-            if count is not None:  # Once, not in each round of --follow.
+            if address not in silent:  # Once, not in each round of --follow.
                 click.echo(f"twinlog: no events from {address}: {error}", err=True)
+        silent.clear()
+        silent.update(found.failures)
         return about_ha(found.events, count) if is_ha else found.events
 
     return show_events(session, read, since, limit, follow)
@@ -77,16 +82,46 @@ def show_events(session: Session, read: Read, since: str | None, limit: int, fol
     def look(from_ms: int | None, count: int | None) -> list[Event]:
         return call(session, lambda admin: read(admin, from_ms, count))
 
+    if follow:
+        _follow(session, look, since_ms, limit)
     found = look(since_ms, limit)
-    code = show(session, Report([Table(_COLUMNS, [_row(e) for e in found], empty="no events")]))
-    seen = deque(found, maxlen=_SEEN_MAX)
-    while follow:
+    return show(session, Report([Table(_COLUMNS, [_row(e) for e in found], empty="no events")]))
+
+
+def _follow(
+    session: Session,
+    look: Callable[[int | None, int | None], list[Event]],
+    since_ms: int | None,
+    limit: int,
+) -> NoReturn:
+    """What is new is what was not there before, not what has a later time: a server whose clock
+    was ahead for a while has events of the future."""
+    from twinlog.runtime.event_journal import select
+
+    past = look(None, None)
+    for event in select(past, None, since_ms, limit):
+        click.echo(_line(session, event))
+    seen = dict.fromkeys(map(_key, past))
+    said = ""
+    while True:
         time.sleep(FOLLOW_SECONDS)
-        last = max((_row(event)["time"] for event in seen), default=since_ms)
-        for event in (event for event in look(last, None) if event not in seen):
+        try:
+            found = look(now_ms() - FOLLOW_BACK_MS, None)
+        except CommandError as error:
+            if error.text != said:  # Once, not in each round.
+                click.echo(f"twinlog: {error.text}; it is asked again", err=True)
+            said = error.text
+            continue
+        said = ""
+        for event in (event for event in found if _key(event) not in seen):
             click.echo(_line(session, event))
-            seen.append(event)
-    return code
+            seen[_key(event)] = None
+        while len(seen) > _SEEN_MAX:
+            del seen[next(iter(seen))]
+
+
+def _key(event: Event) -> str:
+    return json.dumps(event, sort_keys=True)
 
 
 def _row(event: Event) -> Event:
