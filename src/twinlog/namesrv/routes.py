@@ -18,7 +18,7 @@ producers write to both. A rival gets the place in the moment in which the holde
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 
 from twinlog.message.perm import PERM_READ_WRITE, PERM_WRITE
@@ -43,7 +43,8 @@ HEARTBEAT_EXPIRED_MS = 3_000
 # longest period in which brokers register (60 s), so that one that lives is never displaced.
 HELD_MS = 65_000
 BROKERS_MAX = 10_000
-TOPICS_MAX = 500_000
+ADDRESSES_MAX = 20_000
+TOPICS_MAX = 200_000  # Names of all of them are an answer of 20 ms.
 
 
 class TopicScope(enum.Enum):
@@ -215,6 +216,8 @@ class RouteInfoManager:
 
     def _place(self, broker: BrokerIdentity, now_ms: int) -> bool:
         """Put the address in its place, unless another one has it. True: it is there again."""
+        if broker.address not in self._live and len(self._live) >= ADDRESSES_MAX:
+            raise RouteTableFullError(f"{ADDRESSES_MAX} addresses of brokers are registered")
         data = self._brokers.get(broker.broker_name)
         if data is None:
             if len(self._brokers) >= BROKERS_MAX:
@@ -229,7 +232,7 @@ class RouteInfoManager:
         # A slave that became master: its address leaves the place it had.
         for broker_id, address in list(data.broker_addrs.items()):
             if address == broker.address and broker_id != broker.broker_id:
-                self._vacate(data, broker_id)
+                self._vacate(data, broker_id, self._by_place())
         data.broker_addrs = dict(sorted(data.broker_addrs.items()))
         return not is_held and holder != broker.address
 
@@ -244,16 +247,21 @@ class RouteInfoManager:
         data = self._brokers.get(broker_name)
         return None if data is None else data.broker_addrs.get(broker_id)
 
-    def _vacate(self, data: BrokerData, broker_id: int) -> None:
+    def _by_place(self) -> dict[tuple[str, int], list[str]]:
+        """Addresses of the living, by the name and id that they gave."""
+        found: dict[tuple[str, int], list[str]] = {}
+        for live in self._live.values():
+            found.setdefault((live.broker_name, live.broker_id), []).append(live.address)
+        return found
+
+    def _vacate(
+        self, data: BrokerData, broker_id: int, living: dict[tuple[str, int], list[str]]
+    ) -> None:
         """Take an address out of its place; a rival that waits for it gets it."""
         gone = data.broker_addrs.pop(broker_id)
-        for live in self._live.values():
-            if (
-                live.broker_name == data.broker_name
-                and live.broker_id == broker_id
-                and live.address != gone
-            ):
-                data.broker_addrs[broker_id] = live.address
+        for address in living.get((data.broker_name, broker_id), ()):
+            if address != gone:
+                data.broker_addrs[broker_id] = address
                 data.broker_addrs = dict(sorted(data.broker_addrs.items()))
                 return
 
@@ -362,19 +370,25 @@ class RouteInfoManager:
             broker.broker_name,
             broker.broker_id,
         ):
-            self._remove_address(live)
+            self._remove_addresses([live])
 
-    def _remove_if_empty(self, data: BrokerData) -> None:
-        if data.broker_addrs:
-            return
-        del self._brokers[data.broker_name]
-        for cluster_name, names in list(self._clusters.items()):
-            names.discard(data.broker_name)
-            if not names:
+    def _forget_brokers(self, names: set[str]) -> None:
+        """Of names that have no address any more: what else is known of them, in one pass."""
+        for name in names:
+            del self._brokers[name]
+            self._digests.pop(name, None)
+        for cluster_name, members in list(self._clusters.items()):
+            members -= names
+            if not members:
                 del self._clusters[cluster_name]
-        for topic in list(self._topics):
-            self._drop_queues(topic, data.broker_name)
-        self._digests.pop(data.broker_name, None)
+        theirs = [topic for topic, held in self._topics.items() if not names.isdisjoint(held)]
+        for topic in theirs:
+            of_topic = self._topics[topic]
+            if names.issuperset(of_topic):
+                del self._topics[topic]
+            else:
+                for name in names.intersection(of_topic):
+                    del of_topic[name]
 
     # Signs of life
 
@@ -406,8 +420,7 @@ class RouteInfoManager:
             for live in self._live.values()
             if live.connection == connection and not (is_excused and live.heartbeat_ms is not None)
         ]
-        for live in lost:
-            self._remove_address(live)
+        self._remove_addresses(lost)
         return [live.address for live in lost]
 
     def expire(self, now_ms: int) -> list[tuple[BrokerLiveInfo, str]]:
@@ -417,17 +430,23 @@ class RouteInfoManager:
             for live in self._live.values()
             if (reason := live.reason_to_expire(now_ms)) is not None
         ]
-        for live, _ in expired:
-            self._remove_address(live)
+        self._remove_addresses([live for live, _ in expired])
         return expired
 
-    def _remove_address(self, live: BrokerLiveInfo) -> None:
-        del self._live[live.address]
-        self._filter_servers.pop(live.address, None)
-        data = self._brokers.get(live.broker_name)
-        if data is not None and data.broker_addrs.get(live.broker_id) == live.address:
-            self._vacate(data, live.broker_id)
-            self._remove_if_empty(data)
+    def _remove_addresses(self, gone: Collection[BrokerLiveInfo]) -> None:
+        empty = set()
+        for live in gone:
+            del self._live[live.address]
+            self._filter_servers.pop(live.address, None)
+        rivals = self._by_place()
+        for live in gone:
+            data = self._brokers.get(live.broker_name)
+            if data is not None and data.broker_addrs.get(live.broker_id) == live.address:
+                self._vacate(data, live.broker_id, rivals)
+                if not data.broker_addrs:
+                    empty.add(live.broker_name)
+        if empty:
+            self._forget_brokers(empty)
         self.check()
 
     # Look-ups
@@ -483,21 +502,21 @@ class RouteInfoManager:
         return TopicList(names, next(addresses, None))
 
     def unit_topics(self) -> TopicList:
-        return self._topics_by_flag(lambda flag: flag & TOPIC_FLAG_UNIT != 0)
+        return self._topics_by_flag(TOPIC_FLAG_UNIT, TOPIC_FLAG_UNIT)
 
     def unit_sub_topics(self) -> TopicList:
-        return self._topics_by_flag(lambda flag: flag & TOPIC_FLAG_UNIT_SUB != 0)
+        return self._topics_by_flag(TOPIC_FLAG_UNIT_SUB, TOPIC_FLAG_UNIT_SUB)
 
     def unit_sub_ununit_topics(self) -> TopicList:
         both = TOPIC_FLAG_UNIT | TOPIC_FLAG_UNIT_SUB
-        return self._topics_by_flag(lambda flag: flag & both == TOPIC_FLAG_UNIT_SUB)
+        return self._topics_by_flag(both, TOPIC_FLAG_UNIT_SUB)
 
-    def _topics_by_flag(self, is_wanted: Callable[[int], bool]) -> TopicList:
+    def _topics_by_flag(self, mask: int, wanted: int) -> TopicList:
         return TopicList(
             [
                 topic
                 for topic, queues in self._topics.items()
-                if is_wanted(next(iter(queues.values())).topic_sys_flag)
+                if next(iter(queues.values())).topic_sys_flag & mask == wanted
             ]
         )
 

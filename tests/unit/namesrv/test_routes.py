@@ -185,6 +185,33 @@ def test_full_table_refuses_new_names_and_topics(
         register(table, MASTER, "A", "C", data_version=DataVersion(3, 3))
 
 
+def test_full_table_refuses_new_addresses(
+    table: RouteInfoManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One name may have as many ids as there are numbers."""
+    monkeypatch.setattr(module, "ADDRESSES_MAX", 2)
+    register(table, MASTER, "A")
+    register(table, BrokerIdentity("c", "b", 1, "10.0.0.9:1"))
+    with pytest.raises(RouteTableFullError, match="2 addresses"):
+        register(table, BrokerIdentity("c", "b", 2, "10.0.0.9:2"))
+    register(table, MASTER, "A")
+
+
+def test_brokers_of_one_connection_leave_together(table: RouteInfoManager) -> None:
+    register(table, MASTER, "T", "U", connection="other")
+    for number in range(3):
+        broker = BrokerIdentity("c", f"x{number}", 0, f"10.0.0.8:{number}")
+        register(table, broker, "T", f"X{number}", connection="one")
+    rival = BrokerIdentity("c", "x0", 0, "10.0.0.8:9")
+    register(table, rival, "T", connection="one")
+    assert len(table.connection_lost("one")) == 4
+    assert sorted(table.all_topics().topic_list) == ["T", "U"]
+    assert table.cluster_info().cluster_addr_table == {"c": ["b"]}
+    route = table.route("T")
+    assert route is not None
+    assert [queues.broker_name for queues in route.queue_datas] == ["b"]
+
+
 STALE = BrokerIdentity("c", "b", 0, "10.0.0.9:10911", "10.0.0.9:10912")
 
 
