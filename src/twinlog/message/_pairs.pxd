@@ -56,6 +56,57 @@ cdef inline bint extend_hash(const char* at, Py_ssize_t size, uint32_t* value) n
     return seen < 128
 
 
+cdef inline Py_ssize_t next_character(
+    const uint8_t* at, Py_ssize_t size, uint32_t* character
+) noexcept:
+    """Read one character of UTF-8; how many bytes it has, 0: they are none."""
+    cdef uint32_t first = at[0]
+    cdef uint32_t smallest
+    cdef Py_ssize_t length, i
+    if first < 0x80:
+        character[0] = first
+        return 1
+    if first >= 0xC2 and first < 0xE0:
+        length, first, smallest = 2, first & 0x1F, 0x80
+    elif first >= 0xE0 and first < 0xF0:
+        length, first, smallest = 3, first & 0x0F, 0x800
+    elif first >= 0xF0 and first < 0xF5:
+        length, first, smallest = 4, first & 0x07, 0x10000
+    else:
+        return 0
+    if length > size:
+        return 0
+    for i in range(1, length):
+        if at[i] & 0xC0 != 0x80:
+            return 0
+        first = first << 6 | (at[i] & 0x3F)
+    if first < smallest or first > 0x10FFFF or (first >= 0xD800 and first < 0xE000):
+        return 0
+    character[0] = first
+    return length
+
+
+cdef inline bint text_hash(const char* at, Py_ssize_t size, uint32_t* value) noexcept:
+    """Go on with a Java hash, over UTF-16 as Java does; False: the text is not UTF-8."""
+    cdef uint32_t total = value[0]
+    cdef uint32_t character = 0
+    cdef Py_ssize_t length
+    if extend_hash(at, size, value):
+        return True
+    while size > 0:
+        length = next_character(<const uint8_t*> at, size, &character)
+        if length == 0:
+            return False
+        if character >= 0x10000:
+            total = total * 31 + (0xD7C0 + (character >> 10))
+            character = 0xDC00 | (character & 0x3FF)
+        total = total * 31 + character
+        at += length
+        size -= length
+    value[0] = total
+    return True
+
+
 cdef inline uint32_t never_negative(uint32_t value) noexcept:
     """Java's Math.abs of a hash, with 0 for the number that has no positive twin."""
     if value & <uint32_t> 0x80000000:
@@ -111,7 +162,7 @@ cdef inline int push8(bytearray numbers, int64_t value) except -1:
 
 
 cdef inline Py_ssize_t add_keys(bytearray hashes, uint32_t prefix, Dispatched* found) except -2:
-    """Append the hashes of a record's index keys; how many. -1, and none: one is not ASCII.
+    """Append the hashes of a record's index keys; how many. -1, and none: one is not UTF-8.
 
     `prefix` is the hash of what stands before every key of the topic.
     """
@@ -120,20 +171,20 @@ cdef inline Py_ssize_t add_keys(bytearray hashes, uint32_t prefix, Dispatched* f
     cdef const char* end = at + found.keys.size
     cdef const char* stop
     cdef uint32_t value = prefix
-    cdef bint is_ascii = True
+    cdef bint is_text = True
     if found.unique.size:
-        is_ascii = extend_hash(found.unique.at, found.unique.size, &value)
+        is_text = text_hash(found.unique.at, found.unique.size, &value)
         push8(hashes, never_negative(value))
-    while at < end and is_ascii:
+    while at < end and is_text:
         stop = <const char*> memchr(at, 32, end - at)
         if stop == NULL:
             stop = end
         if stop > at:
             value = prefix
-            is_ascii = extend_hash(at, stop - at, &value)
+            is_text = text_hash(at, stop - at, &value)
             push8(hashes, never_negative(value))
         at = stop + 1
-    if not is_ascii:
+    if not is_text:
         PyByteArray_Resize(hashes, before)
         return -1
     return (PyByteArray_GET_SIZE(hashes) - before) // 8

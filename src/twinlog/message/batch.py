@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import msgspec
 
 from twinlog.message.layout import MEMBER_HEAD, MEMBER_HEAD_SIZE, MEMBER_SIZE_MIN
-from twinlog.runtime.limits import PROPERTIES_SIZE_MAX
+from twinlog.runtime.limits import BATCH_COUNT_MAX, PROPERTIES_SIZE_MAX
 
 _PROPERTIES_LENGTH = struct.Struct(">h")
 
@@ -57,13 +57,17 @@ def batch_size(members: Iterable[BatchMember]) -> int:
     return sum([MEMBER_SIZE_MIN + len(one.body) + len(one.properties) for one in members])
 
 
-def decode_batch(data: bytes | memoryview) -> list[BatchMember]:
+def decode_batch(data: bytes | memoryview, count_max: int = BATCH_COUNT_MAX) -> list[BatchMember]:
     """The members of a batch body. Every length is checked before it is used."""
     data = bytes(data)  # No copy of what is bytes already.
     members: list[BatchMember] = []
     append, unpack = members.append, MEMBER_HEAD.unpack_from
     position, end = 0, len(data)
     while position < end:
+        if len(members) >= count_max:
+            of_text = f"; {BATCH_COUNT_MAX} where all properties are text"
+            is_less = count_max < BATCH_COUNT_MAX
+            raise BatchError(f"more than {count_max} messages{of_text if is_less else ''}")
         if end - position < MEMBER_SIZE_MIN:
             raise BatchError(f"batch member {len(members)}: {end - position} bytes left over")
         size, _, _, flag, body_size = unpack(data, position)

@@ -330,23 +330,22 @@ class MessageStore:
 
     def put_batch_body(self, message: PutMessage) -> AppendResult | None:
         """`put_batch` of a body as it came; None, and nothing put: it must be taken apart."""
-        queue = self._queues_by_key.get((message.topic, message.queue_id))
         if (
             self._encode_body is None
             or self._refusal is not None
-            or queue is None
             or batch_fault(message, len(message.body), self.config.max_message_size)
         ):
             return None
+        queue = self._queues_by_key.get((message.topic, message.queue_id))
         return self._append_batch(message, queue, partial(self._encode_body, message))
 
     def _append_batch(
-        self, message: PutMessage, queue: ConsumeQueue, encode: BatchEncoder
+        self, message: PutMessage, queue: ConsumeQueue | None, encode: BatchEncoder
     ) -> AppendResult | None:
         appender, end = self.appender, self._end
         if not appender.is_open:
             appender.open()
-        first, timestamp = queue.next_offset, appender.timestamp
+        first, timestamp = 0 if queue is None else queue.next_offset, appender.timestamp
         encoded = encode(first, end.tail, timestamp)
         if encoded is not None and not end.fits(len(encoded.data)):
             refused = self._make_room(len(encoded.data))
@@ -355,6 +354,8 @@ class MessageStore:
             encoded = encode(first, end.tail, timestamp)
         if encoded is None:
             return None
+        if queue is None:
+            queue = self.queue_table.make(message.topic, message.queue_id)
         start = appender.add_batch(encoded.data, queue, encoded.entries)
         if self.index is not None:
             encoded.add_to(self.index, message.topic, timestamp)

@@ -225,6 +225,12 @@ def test_any_bytes_are_a_batch_or_an_error(data):
 def test_batch_limits():
     with pytest.raises(BatchError, match="32768"):
         encode_batch([BatchMember(b"", b"p" * 32768)])
+    three = encode_batch([BatchMember(b"")] * 3)
+    assert len(decode_batch(three, 3)) == 3
+    with pytest.raises(BatchError, match="more than 2 messages; 65536 where all properties are t"):
+        decode_batch(three, 2)
+    with pytest.raises(BatchError, match=r"more than 65536 messages$"):
+        decode_batch(encode_batch([BatchMember(b"")] * 65_537))
 
 
 def test_many_ids_at_once():

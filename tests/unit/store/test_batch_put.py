@@ -157,3 +157,45 @@ def test_what_the_compiled_twin_takes() -> None:
     for odd in (b"", plain[:-1], plain + b"x", encode_batch([once])):
         assert _taken(odd, (V4, V4), "orders", b"CLUSTER\x01c") is None
     assert _taken(plain, (V4, V4), "orders", b"KEYS\x01k") is None
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    "text", ["\u00e9", "\u4e2d\u6587", "\U0001f600 x\U0010ffff", "\ud7ff\ue000", "\x7f\x80"]
+)
+def test_text_of_all_languages_is_taken(text: str) -> None:
+    properties = f"TAGS\x01{text}\x02KEYS\x01a {text} {text}b\x02UNIQ_KEY\x01{text}".encode()
+    body = encode_batch([BatchMember(b"x", properties)])
+    assert _taken(body, (V4, V4), "orders", b"CLUSTER\x01c") is not None
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    "bad",
+    [b"\x80", b"\xc3", b"\xc3(", b"\xc0\xaf", b"\xc1\xbf", b"\xe0\x80\xaf", b"\xed\xa0\x80",
+     b"\xe2\x82",
+     b"\xf0\x80\x80\xaf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xff", b"\xf0\x9f\x98"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [b"TAGS", b"KEYS", b"UNIQ_KEY"])
+def test_what_is_not_utf8_is_left_to_python(name: bytes, bad: bytes) -> None:
+    for value in (bad, bad + b"a", b"a" + bad):
+        body = encode_batch([BatchMember(b"x", name + b"\x01" + value)])
+        assert _taken(body, (V4, V4), "orders", b"CLUSTER\x01c") is None
+
+
+@pytest.mark.compiled
+def test_a_batch_of_too_many_messages_or_keys_is_not_taken() -> None:
+    one = encode_batch([BatchMember(b"")])
+    assert _taken(one * 65_536, (V4, V4), "orders", b"") is not None
+    assert _taken(one * 65_537, (V4, V4), "orders", b"") is None
+    keys = BatchMember(b"", b"KEYS\x01" + b"k " * 8_192)
+    assert _taken(encode_batch([keys] * 16), (V4, V4), "orders", b"") is not None
+    assert _taken(encode_batch([keys] * 17), (V4, V4), "orders", b"") is None
+
+
+def test_too_many_keys_are_refused_with_a_reason() -> None:
+    keys = BatchMember(b"", b"KEYS\x01" + b"k " * 8_192)
+    message = PutMessage("orders", 3, b"", b"", 9, 1 << 8, 123, V4, V4, 2)
+    assert encode_members(message, [keys] * 16, 0, 0, 0).message_count == 16
+    with pytest.raises(RecordError, match="more than 131072 keys"):
+        encode_members(message, [keys] * 17, 0, 0, 0)

@@ -50,6 +50,7 @@ from twinlog.remoting.server import Lane, ServerConnection
 from twinlog.runtime.compiled import load
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.log.appender import Appender
+from twinlog.store.log.batch_put import unusual_max
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -106,6 +107,7 @@ class SendMessageProcessor:
     ) -> None:
         self._config = broker.config
         self._role = broker.role
+        self._unusual_max = unusual_max()
         self._store = broker.store
         self._put = broker.store.put
         self._topics = broker.topics
@@ -438,7 +440,7 @@ class SendMessageProcessor:
         if len(body) > self._config.max_message_size:
             raise self._illegal()
         try:
-            members = decode_batch(body)
+            members = decode_batch(body, self._unusual_max)
         except BatchError as error:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"the batch: {error}") from error
         if not members:

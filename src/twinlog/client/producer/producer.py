@@ -52,7 +52,7 @@ from twinlog.client.queues import MessageQueue
 from twinlog.client.serializers import Serializer
 from twinlog.client.settings import ClientSettings, resolve
 from twinlog.remoting.codes import RequestCode
-from twinlog.runtime.limits import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
+from twinlog.runtime.limits import BATCH_UNUSUAL_MAX, MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
 
 YIELD_EVERY = 256  # Messages between two looks at what the brokers answered.
 
@@ -154,7 +154,7 @@ class Producer(Lifetime):
             self._once = IdempotentLanes(
                 self._instance, self._sender, epoch=epoch, size_max=batch_size_max,
                 producer_id=producer_id,
-                count_max=batch_count_max, timeout_ms=send_timeout_ms,
+                count_max=min(batch_count_max, BATCH_UNUSUAL_MAX), timeout_ms=send_timeout_ms,
                 tell=self._fail_ticket, changed=self._wake_waiters,
             )  # fmt: skip
         elif producer_id is not None or epoch:

@@ -16,4 +16,6 @@ def encode_body(
     queue_id: int,
     queue_offset: int,
     physical_offset: int,
+    count_max: int,
+    keys_max: int,
 ) -> tuple[bytes, bytes, int, bytearray, bytearray, int, str] | None: ...

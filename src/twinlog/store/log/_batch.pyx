@@ -2,10 +2,11 @@
 """The records of a batch in one pass over the body of its request, compiled.
 
 Does what `decode_batch`, `encode_members` and the hashing of the index do. What is not plain (sizes
-that do not add up, zeros in properties, tags or keys that are not ASCII) is left to them: they give
-reasons, and they are the reference.
+that do not add up, zeros in properties, tags or keys that are not UTF-8, too much of anything) is left
+to them: they give reasons, and they are the reference.
 """
 
+from cpython.bytearray cimport PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -25,7 +26,6 @@ from twinlog.message._layout cimport (
 from twinlog.message._pairs cimport (
     Dispatched,
     add_keys,
-    extend_hash,
     find_dispatched,
     get2,
     get4,
@@ -33,6 +33,7 @@ from twinlog.message._pairs cimport (
     put4,
     put8,
     put_hexadecimal,
+    text_hash,
 )
 
 cdef enum:
@@ -63,6 +64,7 @@ cdef Py_ssize_t _count(const char* at, Py_ssize_t size) noexcept:
 def encode_body(
     bytes body, *, crc32, bytes mark, bytes tail, bytes topic, uint32_t prefix, uint32_t magic,
     bytes middle, bytes id_prefix, int64_t queue_id, int64_t queue_offset, int64_t physical_offset,
+    Py_ssize_t count_max, Py_ssize_t keys_max,
 ):
     """(records, entries, count, hashes of keys, their offsets, last without keys, ids) or None.
 
@@ -86,7 +88,7 @@ def encode_body(
     cdef char* entry
     cdef char* id_at
     cdef bytearray hashes = bytearray(), offsets = bytearray()
-    if count < 1:
+    if count < 1 or count > count_max:
         return None
     body_size = get4(at + MEMBER_BODY_SIZE_AT)
     if mark in body[MEMBER_SIZE_MIN + body_size : <Py_ssize_t> get4(at)]:
@@ -115,10 +117,10 @@ def encode_body(
             return None
         find_dispatched(properties, own_size, &found)
         tags_code = 0
-        if not extend_hash(found.tags.at, found.tags.size, &tags_code):
+        if not text_hash(found.tags.at, found.tags.size, &tags_code):
             return None
         key_count = add_keys(hashes, prefix, &found)
-        if key_count < 0:
+        if key_count < 0 or PyByteArray_GET_SIZE(hashes) > 8 * keys_max:
             return None
         for _ in range(key_count):
             push8(offsets, physical_offset)

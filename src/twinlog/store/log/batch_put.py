@@ -18,10 +18,22 @@ from twinlog.message.layout import CRC_MASK, ENTRY, SECTOR_SIZE
 from twinlog.message.model import PutMessage
 from twinlog.message.once import ONCE_BYTES
 from twinlog.message.properties import tags_and_keys, tags_code_of
-from twinlog.message.record import PropertiesSizeError, check_zeros, shared_head, topic_field
+from twinlog.message.record import (
+    PropertiesSizeError,
+    RecordError,
+    check_zeros,
+    shared_head,
+    topic_field,
+)
 from twinlog.message.sysflag import transaction_type
 from twinlog.runtime.compiled import load
-from twinlog.runtime.limits import PROPERTIES_SIZE_MAX, TOPIC_LENGTH_MAX
+from twinlog.runtime.limits import (
+    BATCH_COUNT_MAX,
+    BATCH_KEYS_MAX,
+    BATCH_UNUSUAL_MAX,
+    PROPERTIES_SIZE_MAX,
+    TOPIC_LENGTH_MAX,
+)
 from twinlog.store.index.index_service import IndexService
 
 _UNIQUE: Final = b"UNIQ_KEY\x01"
@@ -102,10 +114,17 @@ def body_encoder() -> BodyEncoder | None:
             queue_id=message.queue_id,
             queue_offset=queue_offset,
             physical_offset=physical_offset,
+            count_max=BATCH_COUNT_MAX,
+            keys_max=BATCH_KEYS_MAX,
         )
         return None if found is None else EncodedBody(*found)
 
     return encode
+
+
+def unusual_max() -> int:
+    """So many messages are taken apart where a compiled form leaves them to Python."""
+    return BATCH_COUNT_MAX if body_encoder() is None else BATCH_UNUSUAL_MAX
 
 
 def _is_plain(tail: bytes) -> bool:
@@ -152,6 +171,7 @@ def encode_members(
     offsets: list[int] = []
     entries: list[bytes] = []
     all_keys: list[tuple[str, ...]] = []
+    key_count = 0
     for member in members:
         body, properties = member.body, member.properties
         end = separated if properties and properties[-1] != _SEPARATOR else tail
@@ -173,6 +193,9 @@ def encode_members(
         tags_code, keys = scan(properties, end)
         entries.append(_ENTRY_PACK(physical_offset, size, tags_code))
         all_keys.append(keys)
+        key_count += len(keys)
+        if key_count > BATCH_KEYS_MAX:
+            raise RecordError(f"more than {BATCH_KEYS_MAX} keys in one batch")
         offsets.append(physical_offset)
         queue_offset += 1
         physical_offset += size

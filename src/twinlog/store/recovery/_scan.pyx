@@ -42,6 +42,7 @@ from twinlog.message._pairs cimport (
     get8,
     push8,
     put4,
+    text_hash,
     put8,
 )
 
@@ -174,7 +175,7 @@ def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, 
             break
         find_dispatched(properties, properties_size, &found)
         tags_code = 0
-        if not extend_hash(found.tags.at, found.tags.size, &tags_code):
+        if not text_hash(found.tags.at, found.tags.size, &tags_code):
             break
         queue_id = <int32_t> get4(at + QUEUE_ID_AT)
         number = get8(at + QUEUE_OFFSET_AT)
