@@ -4,6 +4,9 @@ Every field of every header and every body that is read is filled up to its limi
 is the CPU time of the thread that serves everyone, so that the load of the machine does not count;
 of a case that takes long the best of three. What each field is filled with follows from a seed,
 which is printed: `TWINLOG_HOSTILE_SEED` repeats a run.
+
+What takes long by its nature (a topic of 16,384 queues, a thousand groups) is done in parts: there
+the time counts that the thread spends until it has answered somebody else.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import itertools
 import json
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,11 @@ from support.hostile_cases import BINARY, JSON, UNANSWERED, Case, Code, batch_me
 from support.hostile_target import Target
 from support.hostile_world import FIELDS, codes_of, tables
 from support.raw_peer import RawPeer
-from support.twinlog_servers import start_twinlog_controller
+from support.twinlog_servers import (
+    start_twinlog_broker,
+    start_twinlog_controller,
+    start_twinlog_namesrv,
+)
 from twinlog.remoting.codes import RequestCode
 
 LOOP_MS_MAX = 50.0
@@ -141,6 +149,37 @@ class Measured:
     def _cpu_ms(self) -> float:
         return int(self._times.read_text().split()[0]) / 1e6
 
+    def held_ms(self, cases: Callable[[int], list[Case]]) -> float:
+        """The longest that somebody else waits for, while requests of one packet are handled.
+
+        `cases` makes those of one try.
+        """
+        waits: list[float] = []
+        while len(waits) < TRIES and (not waits or min(waits) > LOOP_MS_MAX):
+            waits.append(self._held_ms(cases(len(waits))))
+        return min(waits)
+
+    def _held_ms(self, cases: list[Case]) -> float:
+        with RawPeer(self._target.port) as peer, RawPeer(self._target.port) as other:
+            answers = threading.Thread(target=_read_answers, args=(peer, len(cases)))
+            answers.start()
+            peer.send(b"".join(case.frame(number) for number, case in enumerate(cases)))
+            waits = [self._wait_ms(other)]
+            while answers.is_alive():
+                waits.append(self._wait_ms(other))
+        waits.append(self._wait_of_new())
+        return max(waits)
+
+    def _wait_of_new(self) -> float:
+        """What follows from the end of the connections."""
+        with RawPeer(self._target.port) as other:
+            return max(self._wait_ms(other) for _ in range(3))
+
+    def _wait_ms(self, other: RawPeer) -> float:
+        before = self._cpu_ms()
+        assert other.ask().code == 3
+        return self._cpu_ms() - before
+
     def cost_ms(self, case: Case) -> float:
         costs = []
         while len(costs) < TRIES and (not costs or min(costs) > LOOP_MS_MAX):
@@ -149,6 +188,12 @@ class Measured:
                 _ask(peer, case)
                 costs.append(self._cpu_ms() - before)
         return min(costs)
+
+
+def _read_answers(peer: RawPeer, count: int) -> None:
+    """Until all requests of a packet are answered; what the server itself asks is passed over."""
+    while count:
+        count -= peer.read_answer().flag & 1
 
 
 def _ask(peer: RawPeer, case: Case) -> None:
@@ -191,3 +236,126 @@ def test_no_request_takes_fifty_milliseconds_of_the_loop(
     record_property("say", f"{kind}: {len(costs)} cases, seed {seed}, most of the loop: {said}")
     assert not slow, (seed, slow)
     target.check_log()
+
+
+# Long by its nature
+
+QUEUES = 16_384  # The most that a topic has.
+GROUPS_OF_HEARTBEAT = 1_024
+SUBSCRIPTIONS = 1_000
+BATCH_COUNT, BATCH_UNUSUAL, BATCH_KEYS = 65_536, 4_096, 131_072  # As many as a batch may have.
+
+
+def heartbeat(client: str, groups: Iterable[str], subscriptions: list[dict[str, Any]]) -> Case:
+    group = {"subscriptionDataSet": subscriptions}
+    body = {"clientID": client, "consumerDataSet": [{"groupName": g, **group} for g in groups]}
+    return Case("heartbeat", 34, {}, json.dumps(body, separators=(",", ":")).encode())
+
+
+def sql_subscriptions(mark: str) -> list[dict[str, Any]]:
+    return [
+        {"topic": f"t{n}", "subString": f"a > {n} AND b = '{mark}'", "expressionType": "SQL92",
+         "subVersion": 1}
+        for n in range(SUBSCRIPTIONS)
+    ]  # fmt: skip
+
+
+def batch(member: bytes, count: int, first: bytes = b"") -> Case:
+    return Case("batch", 320, send_ext(320, "hostile", "", batch="true"), first + member * count)
+
+
+def about_big(code: int, **more: str) -> Case:
+    ext = {
+        "topic": "big", "group": "of-big", "consumerGroup": "of-big", "groupName": "of-big",
+        "srcGroup": "of-big", "destGroup": "copy", "compareGroup": "of-big", "isOrder": "false",
+        "timestamp": "1", "isForce": "true", "offline": "true", **more,
+    }  # fmt: skip
+    return Case(f"topic of {QUEUES} queues", code, ext)
+
+
+def long_cases() -> dict[str, Callable[[int], list[Case]]]:
+    """Packets by name, each made for the number of a try."""
+    cases: dict[str, Callable[[int], list[Case]]] = {
+        f"{code} of a large topic": lambda _, code=code: [about_big(code)]  # type: ignore[misc]
+        for code in (202, 208, 303, 317, 222, 308, 314, 300, 43, 21, 201)
+    }
+    cases["six times 303"] = lambda _: [about_big(303)] * 6
+    cases["303, 202 and 208"] = lambda _: [about_big(303), about_big(202), about_big(208)]
+    cases["many new groups"] = lambda number: [
+        heartbeat("many", (f"g{number}-{n}" for n in range(GROUPS_OF_HEARTBEAT)), [])
+    ]
+    cases["many groups again"] = lambda _: [
+        heartbeat("many", (f"g0-{n}" for n in range(GROUPS_OF_HEARTBEAT)), [])
+    ] * 3  # fmt: skip
+    cases["many SQL92 subscriptions"] = lambda number: [
+        heartbeat("sql", ["sql"], sql_subscriptions(f"x{number}"))
+    ]
+    tags, zero = batch_member(b"", "TAGS\x01é".encode()), batch_member(b"", b"a\x01\0")
+    keys = batch_member(b"", b"KEYS\x01" + b"a " * 1_024)
+    cases["batch of many"] = lambda _: [batch(tags, BATCH_COUNT)]
+    cases["batch of too many"] = lambda _: [batch(batch_member(b""), 180_000)]
+    cases["batch with zeros"] = lambda _: [batch(zero, BATCH_UNUSUAL)]
+    cases["batch with one zero"] = lambda _: [batch(batch_member(b""), 180_000, zero)]
+    cases["batch of keys"] = lambda _: [batch(keys, BATCH_KEYS // 1_024)]
+    cases["batch of too many keys"] = lambda _: [batch(keys, 1_900)]
+    return cases
+
+
+@pytest.fixture(scope="module")
+def large_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """Has a topic of as many queues as may be, a group with offsets in all, and a member of it."""
+    directory = tmp_path_factory.mktemp("large")
+    process = start_twinlog_broker(directory, mappedFileSizeCommitLog=64 * 1024 * 1024)
+    with RawPeer(process.port) as member:
+        queues = {"readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6",
+                  "topicFilterType": "SINGLE_TAG", "defaultTopic": "TBW102"}  # fmt: skip
+        member.send(about_big(17, **queues).frame(0))
+        member.send(Case("warm", 310, send_ext(310, "hostile", ""), b"x").frame(1))
+        member.send(heartbeat("member", ["of-big"], [{"topic": "big", "subString": "*"}]).frame(2))
+        commits = (about_big(15, queueId=str(n), commitOffset="1") for n in range(QUEUES))
+        member.send(b"".join(case.frame(number) for number, case in enumerate(commits, 3)))
+        _read_answers(member, QUEUES + 3)
+        yield Target(process, process.port)
+    assert process.stop() == 0
+
+
+@pytest.mark.timeout(300)
+def test_nobody_waits_for_what_takes_long(
+    large_broker: Target, record_property: Callable[[str, object], None]
+) -> None:
+    measured = Measured(large_broker)
+    waits = {name: measured.held_ms(cases) for name, cases in long_cases().items()}
+    said = ", ".join(f"{name} {wait:.0f} ms" for name, wait in waits.items())
+    record_property("say", f"others wait for {said}")
+    assert not {name: round(wait) for name, wait in waits.items() if wait > LOOP_MS_MAX}, said
+    large_broker.check_log()
+
+
+TOPICS = 50_000  # Five times as many as a large cluster has.
+
+
+def registration(number: int) -> Case:
+    """A broker of very many topics: another one for each try."""
+    ext = {
+        "brokerName": f"large-{number}", "brokerAddr": f"127.0.0.1:{20000 + number}",
+        "clusterName": "hostile", "haServerAddr": "", "brokerId": "0", "compressed": "false",
+        "bodyCrc32": "0",
+    }  # fmt: skip
+    topics = {f"t{n}": {"topicName": f"t{n}", "perm": 6, "order": False} for n in range(TOPICS)}
+    wrapper = {"dataVersion": {"counter": 1, "timestamp": 1}, "topicConfigTable": topics}
+    body = json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
+    return Case(f"registration of {TOPICS} topics", 103, ext, body.encode())
+
+
+@pytest.mark.timeout(300)
+def test_nobody_waits_for_a_broker_of_very_many_topics(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """It comes, its topics are asked for, and it goes with the end of its connection."""
+    process = start_twinlog_namesrv(tmp_path)
+    measured = Measured(Target(process, process.port))
+    lists = [Case("names", code, {"cluster": "hostile"}) for code in (206, 224, 311, 312, 313)]
+    wait = measured.held_ms(lambda number: [registration(number), *lists])
+    record_property("say", f"others wait for {wait:.0f} ms")
+    assert wait <= LOOP_MS_MAX
+    assert process.stop() == 0

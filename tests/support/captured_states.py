@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from support.captured import (
     response,
     slave_config,
 )
+from twinlog.broker.filter.consumer_filter import CompileBudget
 from twinlog.broker.filter.subscription import build_subscription
 from twinlog.broker.server import Broker
 from twinlog.broker.tables.clients import ClientChannelInfo
@@ -66,7 +68,7 @@ def online(
 
     def setup(broker: Broker, peer: Peer) -> None:
         data = build_subscription(topic, expression, kind, version)
-        broker.filters.register(group, [data])
+        deque(broker.filters.register(group, [data], CompileBudget()), maxlen=0)
         broker.consumers.register(
             group,
             ClientChannelInfo(peer.connection, f"127.0.0.1@{group}", "JAVA", 407),

@@ -10,6 +10,8 @@ from typing import Self
 
 from twinlog.remoting import codec
 from twinlog.remoting.command import RemotingCommand, Request
+from twinlog.remoting.framing import FrameSplitter
+from twinlog.remoting.limits import CLIENT_LIMITS
 
 DEADLINE_S = 30.0
 UNKNOWN_CODE = 9999  # Answered with code 3 by every server: a question without side effects.
@@ -28,7 +30,10 @@ class RawPeer:
 
     def read_answer(self) -> Request:
         (length,) = struct.unpack(">i", self._read(4))
-        return codec.decode_command(struct.pack(">i", length) + self._read(length))
+        # As a client reads it: the answer to a large batch has a long header.
+        splitter = FrameSplitter(header_size_max=CLIENT_LIMITS.header_size_max)
+        (frame,) = splitter.feed(struct.pack(">i", length) + self._read(length))
+        return codec.decode_header(*frame)
 
     def ask(self, code: int = UNKNOWN_CODE, header: Mapping[str, object] | None = None) -> Request:
         self.send(request(code, header))

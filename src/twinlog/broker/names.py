@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from twinlog.message.names import (
+    BROKERS_OWN_GROUPS,
     GROUP_LENGTH_MAX,
     RETRY_PREFIX,
-    TRANSACTION_GROUP,
     has_legal_characters,
 )
 from twinlog.runtime.limits import TOPIC_LENGTH_MAX
@@ -39,11 +39,17 @@ def offset_fault(group: str, topic: str) -> str | None:
         return "The specified group or topic is blank."
     if has_control(group) or has_control(topic):
         return "The specified group or topic contains control characters."
-    if group == TRANSACTION_GROUP:
-        # How far transactions are decided; one from outside would hide those that are not.
-        return f"The offsets of {TRANSACTION_GROUP} are the broker's own."
+    if fault := own_fault(group):
+        return fault
     if len(group) > GROUP_LENGTH_MAX or len(topic) > _OFFSET_TOPIC_LENGTH_MAX:
         return "The specified group or topic is longer than a name may be."
+    return None
+
+
+def own_fault(group: str) -> str | None:
+    """Say why no peer sets offsets of this group; None when one may."""
+    if group in BROKERS_OWN_GROUPS:
+        return f"The offsets of {group} are the broker's own."
     return None
 
 

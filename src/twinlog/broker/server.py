@@ -286,6 +286,8 @@ class Broker:
         self.saves.start(self.tasks)
         if config.enable_property_filter:
             self.tasks.job("load-filter-parser", self.disk.run(load_parser))
+        else:
+            self.filters.want_parser = self._begin_to_load_parser
         if self.replicas is not None:
             self.ha.prepare()
             self._show_confirmed()
@@ -313,6 +315,10 @@ class Broker:
             self._start_fixed()
         self.tasks.contained("find-replicas", self.replica_ranges.look)
         _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
+
+    def _begin_to_load_parser(self) -> None:
+        self.filters.want_parser = lambda: None
+        self.tasks.job("load-filter-parser", self.disk.run(load_parser))
 
     def _start_fixed(self) -> None:
         """In a pair whose roles the files say."""

@@ -23,6 +23,9 @@ METADATA_TOPIC: Final = "rmq_sys_twinlog_metadata"  # Apache keeps this prefix f
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"  # Every broker has it: reading with it creates no group.
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+# Their offsets say how far a broker itself is: no client sets or removes one. One from outside
+# would hide transactions that are not decided.
+BROKERS_OWN_GROUPS: Final = frozenset({TRANSACTION_GROUP})
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"

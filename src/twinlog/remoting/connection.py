@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from twinlog.remoting import codec
 from twinlog.remoting.addresses import join_address, pack_host, peer_address
@@ -40,7 +39,6 @@ from twinlog.runtime.failures import Failures, error_text
 from twinlog.runtime.loop_share import SHARE_MS
 from twinlog.runtime.turn import Phase, Turn
 
-_T = TypeVar("_T")
 _LOG = logging.getLogger("twinlog.remoting")
 _LARGE = 16 * 1024  # A piece of this size is handed to the transport as it is, not copied.
 _TURN_BYTES_MAX = 256 * 1024  # Large bodies leave before the turn ends once there are this many.
@@ -227,49 +225,6 @@ class Connection(asyncio.Protocol):
 
         self.submit(command, timeout_ms, answered)
         return await answer
-
-    def elsewhere(
-        self,
-        request: Request,
-        work: Callable[[], _T],
-        done: Callable[[_T], Iterator[None] | None],
-        executor: Executor,
-    ) -> None:
-        """Do what would hold up the loop in a thread, then go on with its result.
-
-        What `done` returns are steps, one for each turn of the loop. Requests that come behind this
-        one wait, so that they find what it did.
-        """
-        self._is_elsewhere = True
-        self._update_reading()
-        loop = asyncio.get_running_loop()
-
-        def finished(future: asyncio.Future[_T]) -> None:
-            steps: Iterator[None] = iter(())
-            try:
-                if not self.is_closed:
-                    steps = done(future.result()) or steps
-            except Exception as error:
-                self._failed(request, error)
-            step(steps)
-
-        def step(steps: Iterator[None]) -> None:
-            try:
-                if not self.is_closed and next(steps, steps) is None:
-                    loop.call_soon(step, steps)
-                    return
-            except Exception as error:
-                self._failed(request, error)
-            self._is_elsewhere = False
-            if self.is_closed:
-                return
-            try:
-                self.flush()
-                self._continue_backlog()
-            except Exception as error:
-                self.failed("reading", error)
-
-        loop.run_in_executor(executor, work).add_done_callback(finished)
 
     def on_close(self, callback: Callable[[Any], object]) -> None:
         """Call back with this connection once it is gone; at once if it is already."""

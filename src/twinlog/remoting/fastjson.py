@@ -30,6 +30,7 @@ LENIENT_SIZE_MAX = 8 * 1024  # Of a request: 20 ms at worst.
 # A string without end is a match to the end of the text: else the search would begin again at each
 # of its quotes, and a text of 16 KiB would take seconds.
 _INT_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*+)(-?[0-9]++)(\s*+:)', re.DOTALL)
+_SHORT = 8  # A list that is written item by item.
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -375,6 +376,38 @@ def dumps(value: Any, *, quote_int_keys: bool = False) -> bytes:
     return b"".join(out)
 
 
+class Text(bytes):
+    """JSON that was made before: a part of another text, written as it is."""
+
+
+class MapText:
+    """The text of a large map, made member by member: between two of them others have turns."""
+
+    def __init__(self) -> None:
+        self._members: list[bytes] = []
+
+    def add(self, key: Any, value: Any) -> None:
+        self._members.append(dumps({key: value})[1:-1])
+
+    @property
+    def text(self) -> Text:
+        return Text(b"{%b}" % b",".join(self._members))
+
+
+class ListText:
+    """The same of a large list."""
+
+    def __init__(self) -> None:
+        self._items: list[bytes] = []
+
+    def add(self, item: Any) -> None:
+        self._items.append(dumps(item))
+
+    @property
+    def text(self) -> Text:
+        return Text(b"[%b]" % b",".join(self._items))
+
+
 def _scalar(value: Any) -> bytes | None:
     if value is None or isinstance(value, bool | int | float | str):
         return _encode(value.name if isinstance(value, Enum) else value)
@@ -412,8 +445,12 @@ def _write(value: Any, put: Callable[[bytes], None], quote_int_keys: bool) -> No
             _write(member, put, quote_int_keys)
             separator = b","
         put(b"{}" if separator == b"{" else b"}")
+    elif isinstance(value, Text):
+        put(value)
     elif hasattr(value, "wire"):
         _write(value.wire(), put, quote_int_keys)
+    elif type(value) is list and len(value) > _SHORT and all(type(one) is str for one in value):
+        put(_encode(value))  # Names of hundreds of thousands of topics.
     else:
         separator = b"["
         for item in value:

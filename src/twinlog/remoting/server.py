@@ -8,6 +8,7 @@ rule costs its own connection and one line of log.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from twinlog.remoting.session import OpaqueCounter
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.descriptors import connections_possible
 from twinlog.runtime.failures import Failures
+from twinlog.runtime.loop_share import FIRST_SHARE_MS, Rotation, is_done_within
 from twinlog.runtime.memory import give_back
 from twinlog.runtime.tls import ServerTls, TlsMode
 from twinlog.runtime.tls_channel import HANDSHAKE_RECORD, TlsChannel, TlsError
@@ -34,6 +36,7 @@ _GIVE_BACK_MS_MIN = 5000
 _CLOSE_MS_MAX = 1000  # So long a stopping server waits for peers to read their last answers.
 
 _T = TypeVar("_T")
+_Owner = TypeVar("_Owner")
 Handler = Callable[["ServerConnection", Request], None]
 ON_LOOP_SIZE_MAX = 64 * 1024  # A longer body is read in a thread, where one may be that long.
 
@@ -200,14 +203,71 @@ class ServerConnection(Connection):
             self._channel.encrypt(data)
             self._send_records()
 
+    # What takes long
+
+    def in_steps(self, request: Request, steps: Iterator[None]) -> None:
+        """Handle a request in steps: what is not done soon waits for the next turns.
+
+        Requests that come behind this one wait, so that they find what it did.
+        """
+        if not is_done_within(steps, self._clock, FIRST_SHARE_MS):
+            self._wait_behind(request, steps)
+
+    def _wait_behind(self, request: Request, steps: Iterator[None]) -> None:
+        self._is_elsewhere = True
+        self._update_reading()
+        self._server.rotation.add(
+            self._while_open(steps), lambda error: self._handled(request, error)
+        )
+
+    def afterwards(self, steps: Iterator[None]) -> None:
+        """What follows from the end of this connection, and may be long."""
+        if not is_done_within(steps, self._clock, FIRST_SHARE_MS):
+            self._server.rotation.add(steps, self._tidied)
+
+    def _tidied(self, error: Exception | None) -> None:
+        if error is not None:
+            self._failures.note("close callback", error, self.remote_text)
+
+    def _while_open(self, steps: Iterator[None]) -> Iterator[None]:
+        while not self.is_closed and next(steps, steps) is None:
+            yield
+
     def read_elsewhere(
         self,
         request: Request,
         work: Callable[[], _T],
-        done: Callable[[_T], Iterator[None] | None],
+        done: Callable[[_T], Iterator[None]],
     ) -> None:
-        """Read a large body in a thread; see `elsewhere`. All peers share one thread."""
-        self.elsewhere(request, work, done, self._server.reader)
+        """Read a large body in a thread, then go on with it in steps. All peers share one thread.
+
+        Requests that come behind this one wait, so that they find what it did.
+        """
+        self._is_elsewhere = True
+        self._update_reading()
+
+        def finished(future: asyncio.Future[_T]) -> None:
+            try:
+                body = future.result()
+            except Exception as error:
+                self._handled(request, error)
+            else:
+                self._wait_behind(request, done(body))
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._server.reader, work).add_done_callback(finished)
+
+    def _handled(self, request: Request, error: Exception | None) -> None:
+        self._is_elsewhere = False
+        if self.is_closed:
+            return
+        try:
+            if error is not None:
+                self._failed(request, error)
+            self.flush()
+            self._continue_backlog()
+        except Exception as unforeseen:
+            self.failed("reading", unforeseen)
 
     # Incomplete frames
 
@@ -289,6 +349,18 @@ class ServerConnection(Connection):
             self.abort(reason)
 
 
+def in_steps(
+    handler: Callable[[_Owner, ServerConnection, Request], Iterator[None]],
+) -> Callable[[_Owner, ServerConnection, Request], None]:
+    """A handler that yields after each piece of its work, of which there may be very much."""
+
+    @functools.wraps(handler)
+    def handled(owner: _Owner, connection: ServerConnection, request: Request) -> None:
+        connection.in_steps(request, handler(owner, connection, request))
+
+    return handled
+
+
 class AddressShares:
     """What each address has of a server, and whether that is more than its share.
 
@@ -368,6 +440,7 @@ class RemotingServer:
         # The largest body of a request code; what serves a table sets it.
         self.body_max: Callable[[int], int] = lambda code: limits.frame_size_max
         self.turn = turn if turn is not None else Turn()
+        self.rotation = Rotation(clock)
         self.connections: dict[ServerConnection, None] = {}  # In the order of their coming.
         self.partial_bytes = 0
         self._large: dict[ServerConnection, None] = {}  # In the order they became long.

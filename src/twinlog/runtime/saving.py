@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from twinlog.runtime.clock import Clock
@@ -56,6 +57,7 @@ class TableSaver:
         self._waiters: deque[tuple[int, SavedCallback]] = deque()
         self._lock = asyncio.Lock()
         self.is_paused = False
+        self._is_unhurried = False
         self.wake: Callable[[], None] = lambda: None
         self.on_failed: Callable[[TableSaver], None] = lambda saver: None
 
@@ -80,9 +82,19 @@ class TableSaver:
             self._created[name] = self._version
         self._want()
 
+    @contextmanager
+    def unhurried(self) -> Iterator[None]:
+        """Changes inside are saved when somebody waits for them: more of them are to come."""
+        self._is_unhurried = True
+        try:
+            yield
+        finally:
+            self._is_unhurried = False
+
     def _want(self) -> None:
-        self._wanted = self._version
-        self.wake()
+        if not self._is_unhurried:
+            self._wanted = self._version
+            self.wake()
 
     def when_saved(self, callback: SavedCallback) -> None:
         """Call `callback` when the table as it is now is on disk; at once when it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 
 from support.captured import Peer, open_without_ports, write_file
 from support.stores import ManualClock
+from twinlog.broker.filter import consumer_filter
 from twinlog.broker.filter.bloom import BloomParameters, murmur3_low64
-from twinlog.broker.filter.consumer_filter import ConsumerFilterManager
+from twinlog.broker.filter.consumer_filter import CompileBudget, ConsumerFilterManager
 from twinlog.broker.server import Broker, build_broker
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.message.properties import encode_properties
@@ -45,8 +47,16 @@ class Table:
         file = ConfigFile(self.disk, PATH)
         return ConsumerFilterManager(self.config, file, self.clock)
 
+    def registered(self, group: str, wanted: list[SubscriptionData]) -> None:
+        """A heartbeat, to its end."""
+        registered(self.manager, group, wanted)
+
     def file(self) -> bytes:
         return self.disk.read_bytes(PATH)
+
+
+def registered(manager: ConsumerFilterManager, group: str, wanted: list[SubscriptionData]) -> None:
+    deque(manager.register(group, wanted, CompileBudget()), maxlen=0)
 
 
 def sql(expression: str = EXPRESSION, version: int = BORN + 1) -> SubscriptionData:
@@ -64,7 +74,7 @@ def test_positions_are_those_of_apache() -> None:
 
 async def test_the_file_is_apaches_byte_for_byte() -> None:
     table = Table()
-    table.manager.register("GID_sql", [sql()])
+    table.registered("GID_sql", [sql()])
     table.clock.wall_ms = DEAD
     table.manager.group_gone("GID_sql")
     await table.manager.save()
@@ -86,7 +96,7 @@ async def test_apaches_file_is_taken_over() -> None:
 
 async def test_who_was_connected_is_gone_for_half_a_minute_and_comes_back() -> None:
     table = Table()
-    table.manager.register("GID_sql", [sql()])
+    table.registered("GID_sql", [sql()])
     await table.manager.save()
     again = table.again()
     table.clock.wall_ms = BORN + 100_000
@@ -94,14 +104,14 @@ async def test_who_was_connected_is_gone_for_half_a_minute_and_comes_back() -> N
     known = again.find("TopicSql", "GID_sql")
     assert known is not None
     assert known.dead_ms == BORN + 70_000
-    again.register("GID_sql", [sql(version=BORN + 9)])
+    registered(again, "GID_sql", [sql(version=BORN + 9)])
     assert (known.dead_ms, known.client_version, known.born_ms) == (0, BORN + 9, BORN)
 
 
 async def test_an_entry_goes_when_it_was_dead_for_too_long_or_its_topic_is_not_wanted() -> None:
     table = Table(filter_data_clean_time_span=1000)
-    table.manager.register("GID_sql", [sql()])
-    table.manager.register("GID_sql", [SubscriptionData("Other")])
+    table.registered("GID_sql", [sql()])
+    table.registered("GID_sql", [SubscriptionData("Other")])
     table.clock.advance(999)
     await table.manager.save()
     assert table.manager.find("TopicSql", "GID_sql") is not None
@@ -113,8 +123,8 @@ async def test_an_entry_goes_when_it_was_dead_for_too_long_or_its_topic_is_not_w
 
 def test_an_older_member_does_not_bring_the_old_expression_back() -> None:
     table = Table()
-    table.manager.register("g", [sql("price > 5", version=10)])
-    table.manager.register("g", [sql("price > 4", version=9)])
+    table.registered("g", [sql("price > 5", version=10)])
+    table.registered("g", [sql("price > 4", version=9)])
     known = table.manager.find("TopicSql", "g")
     assert known is not None
     assert known.expression == "price > 5"
@@ -139,7 +149,9 @@ async def test_a_file_that_cannot_be_used_leaves_no_filter(
     table = Table(**config)
     write_file(table.disk, PATH, content)
     table.manager.load()
-    assert table.manager.to_json() == {"filterDataByTopic": {}}
+    await table.manager.save()
+    assert table.manager.find("T", "g") is None
+    assert table.manager.find("TopicSql", "GID_sql") is None
 
 
 @pytest.fixture
@@ -232,10 +244,62 @@ def test_one_heartbeat_compiles_only_so_much() -> None:
     ]
     known = 0
     for _ in range(100):
-        table.manager.heartbeat()
-        table.manager.register("g", wanted)
+        table.registered("g", wanted)
         before, known = known, sum(table.manager.find(t, "g") is not None for t in texts)
         assert known - before <= 15
         if known == len(texts):
             break
     assert known == len(texts), "the next heartbeats bring the rest"
+
+
+async def test_there_are_so_many_filters_and_who_is_gone_longest_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One group may name other topics with each heartbeat, and each is kept for a day."""
+    monkeypatch.setattr(consumer_filter, "FILTERS_MAX", 3)
+    table = Table()
+
+    def topics() -> set[str]:
+        return {f"T{n}" for n in range(9) if table.manager.find(f"T{n}", "g") is not None}
+
+    def wants(*numbers: int) -> None:
+        wanted = [
+            SubscriptionData(f"T{n}", "a = 1", expression_type="SQL92", sub_version=1)
+            for n in numbers
+        ]
+        table.registered("g", wanted)
+        table.clock.advance(1)
+
+    wants(0, 1, 2, 3)
+    assert topics() == {"T0", "T1", "T2"}
+    wants(1, 2)
+    wants(2)
+    wants(2, 4)
+    assert topics() == {"T1", "T2", "T4"}
+    wants(2, 4, 1)
+    wants(2, 4, 1, 5)
+    assert topics() == {"T1", "T2", "T4"}, "who is here stays"
+    await table.manager.save()
+    again = table.again()
+    again.load()
+    assert again.find("T4", "g") is not None
+
+
+async def test_the_file_of_many_is_the_one_of_the_general_writer() -> None:
+    table = Table()
+    assert table.manager.find("T", "g") is None
+    for group in ("g1", "g2"):
+        wanted = [
+            SubscriptionData(topic, "a = 1", expression_type="SQL92", sub_version=1)
+            for topic in ("T1", 'T\u00e9"2')
+        ]
+        table.registered(group, wanted)
+    await table.manager.save()
+    assert table.file() == fastjson.dumps_pretty(_as_sets(fastjson.loads(table.file())))
+
+
+def _as_sets(value: Any) -> Any:
+    """Bits are written on one line, as the items of a set are."""
+    if isinstance(value, dict):
+        return {key: _as_sets(each) for key, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -195,6 +197,9 @@ class _Answers(_Connection):
 
     def reply(self, request: Any, *arguments: Any, **more: Any) -> None:
         self.replies.append(request)
+
+    def in_steps(self, request: Any, steps: Iterator[None]) -> None:
+        deque(steps, maxlen=0)
 
 
 def late(body: bytes, **ext: str) -> Any:

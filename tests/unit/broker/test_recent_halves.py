@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -217,12 +218,42 @@ async def test_no_client_moves_the_progress_of_transactions() -> None:
         assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
 
 
+async def test_no_peer_moves_the_progress_of_transactions_by_other_requests() -> None:
+    """Cloned from a group of theirs, as a slave's late commits, removed with the group."""
+    async with world(end=0, tables=False, **FOREVER) as broker:
+        peer = Peer(broker.server)
+        await send(peer, 1, PROPERTIES["java"])
+        await send(peer, 2, PROPERTIES["java"])
+        broker.offsets.note_own(TRANSACTION_GROUP, HALF_TOPIC, 0)
+        broker.offsets.commit("mine", HALF_TOPIC, 0, 2)
+        clone = {
+            "srcGroup": "mine", "destGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC,
+            "offline": "true",
+        }  # fmt: skip
+        slave = {
+            "clusterName": broker.config.broker_cluster_name,
+            "brokerName": broker.config.broker_name,
+        }
+        table = {"offsetTable": {f"{HALF_TOPIC}@{TRANSACTION_GROUP}": {"0": 2}}}
+        remove = {"groupName": TRANSACTION_GROUP, "removeOffset": "true", "cleanOffset": "true"}
+        for code, ext, body in (
+            (RequestCode.CLONE_GROUP_OFFSET, clone, b""),
+            (RequestCode.CLONE_GROUP_OFFSET, {**clone, "topic": ""}, b""),
+            (RequestCode.TWINLOG_OFFSETS, slave, json.dumps(table).encode()),
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, remove, b""),
+        ):
+            answer = await peer.ask(encode_command(RemotingCommand.request(code, ext, body)))
+            if code == RequestCode.CLONE_GROUP_OFFSET:
+                assert "the broker's own" in (answer.remark or "")
+            assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 0, code
+
+
 async def test_progress_behind_the_end_of_the_queue_hides_no_later_transaction() -> None:
     """A file may say so: written by an earlier version, or of a log that was longer."""
     async with world(end=0, tables=False, **FOREVER) as broker:
         peer = Peer(broker.server)
         await send(peer, 1, PROPERTIES["java"])
-        broker.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 1 << 62)
+        broker.offsets.note_own(TRANSACTION_GROUP, HALF_TOPIC, 1 << 62)
         broker.transactions.start(after_crash=False)
         half = await send(peer, 2, PROPERTIES["java"])
         forget(broker)

@@ -6,6 +6,7 @@ import pytest
 
 from twinlog.broker import names
 from twinlog.broker.delay.levels import delayed
+from twinlog.broker.errors import BrokerError
 from twinlog.broker.filter.subscription import (
     SubscriptionError,
     build_subscription,
@@ -16,7 +17,8 @@ from twinlog.broker.put.send_properties import scan_properties
 from twinlog.broker.stats.broker_stats import TOPIC_PUT_NUMS, BrokerStatsManager
 from twinlog.broker.stats.runtime_info import human_bytes
 from twinlog.broker.stats.store_stats import StoreStats
-from twinlog.broker.tables import consumer_offset, rebalance_lock
+from twinlog.broker.tables import clients, consumer_offset, rebalance_lock
+from twinlog.broker.tables.clients import ClientChannelInfo, ProducerManager
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.rebalance_lock import LOCK_LIVE_MS_MAX, RebalanceLockManager
@@ -123,9 +125,49 @@ def test_offsets_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not offsets.commit("h", "t", 0, 1)
     assert set(offsets.table) == {"t@g"}
     assert offsets.commit("g", "t", 1, 9), "what is there goes on"
-    assert offsets.commit("CID_RMQ_SYS_TRANS", "half", 0, 1), "so does the broker itself"
+    offsets.note_own("CID_RMQ_SYS_TRANS", "half", 1)
     offsets.replace({"offsetTable": {"t@g": {"0": 1}}})
     assert offsets.commit("h", "t", 0, 1)
+
+
+def test_a_group_has_offsets_of_as_many_queues_as_a_topic_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_offset, "TOPIC_QUEUES_MAX", 3)
+    offsets = ConsumerOffsetManager(ConfigFile(SimDisk(), "/config/offsets.json"))
+    assert [offsets.commit("g", "t", queue_id, 1) for queue_id in range(4)] == [True] * 3 + [False]
+    assert offsets.commit("g", "u", 3, 1)
+
+
+# Clients
+
+
+def test_a_connection_is_in_so_many_groups_and_leaves_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A heartbeat brings a thousand names, and the next one a thousand others."""
+    monkeypatch.setattr(clients, "GROUPS_MAX", 3)
+    monkeypatch.setattr(clients, "MEMBERSHIPS_MAX", 4)
+    producers = ProducerManager()
+    first, second = object(), object()
+
+    def join(connection: object, group: str) -> None:
+        producers.register(group, ClientChannelInfo(connection, "c", "JAVA", 407), 0)
+
+    for number in (0, 1, 2, 0):
+        join(first, f"g{number}")
+    with pytest.raises(BrokerError, match="at most 3 groups"):
+        join(first, "g3")
+    join(second, "g0")
+    with pytest.raises(BrokerError, match="all clients together in 4"):
+        join(second, "g1")
+    assert set(producers.groups) == {"g0", "g1", "g2"}
+    producers.connection_closed(first)
+    assert set(producers.groups) == {"g0"}
+    join(second, "g1")
+    producers.unregister("g1", second)
+    producers.connection_closed(second)
+    assert not producers.groups
 
 
 # Properties of a send

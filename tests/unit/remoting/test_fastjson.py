@@ -194,3 +194,18 @@ def test_half_of_a_surrogate_pair_is_refused_or_replaced(form: str, half: str) -
 
 def test_a_pair_of_escapes_is_one_character_in_other_quotes_too() -> None:
     assert fastjson.loads(rb"{'a':'\ud83d\ude00'}") == {"a": "\U0001f600"}
+
+
+def test_large_texts_made_in_parts_are_those_of_the_whole() -> None:
+    table = {MessageQueue("t", "b", number): {"offset": number} for number in range(20)}
+    names = [f'n\u00e9"{number}' for number in range(20)]
+    parts, items = fastjson.MapText(), fastjson.ListText()
+    for key, value in table.items():
+        parts.add(key, value)
+    for name in names:
+        items.add(name)
+    whole = fastjson.dumps({"table": table, "names": names, "end": 1})
+    assert fastjson.dumps({"table": parts.text, "names": items.text, "end": 1}) == whole
+    assert fastjson.dumps([[name] for name in names]).count(b",") == 19
+    empty = {"table": fastjson.MapText().text, "names": fastjson.ListText().text}
+    assert fastjson.dumps(empty) == b'{"table":{},"names":[]}'

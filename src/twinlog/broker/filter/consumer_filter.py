@@ -11,14 +11,21 @@ the expression that its group has for the topic the message came from.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from twinlog.broker.filter.bloom import BloomParameters
-from twinlog.broker.filter.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
+from twinlog.broker.filter.sql92 import (
+    FilterSyntaxError,
+    Sql92Filter,
+    compile_filter,
+    load_parser,
+    parser_loaded,
+)
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC, decode_properties
+from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.config import BrokerConfig
@@ -59,13 +66,31 @@ class ConsumerFilterData:
         self.dead_ms = 0  # 0: somebody of the group is connected.
 
 
-# New expressions of one heartbeat, in characters: 30 ms of the loop. A short one counts for more.
-COMPILED_MAX = 10_000
-_COMPILED_EACH = 64
+COMPILED_MAX = 10_000  # Characters of new expressions of one heartbeat: 30 ms.
+_COMPILED_EACH = 64  # A short one counts for more.
+FILTERS_MAX = 50_000  # Some 3 KB each. They outlive their consumers by a day.
+_NONE: dict[str, ConsumerFilterData] = {}
+
+
+class CompileBudget:
+    """How much of the expressions of one heartbeat is compiled.
+
+    The rest comes with the client's next heartbeats; until then its pulls are answered that there
+    is no filter yet.
+    """
+
+    def __init__(self) -> None:
+        self._left = COMPILED_MAX
+        self.put_off = 0
+
+    def takes(self, expression: str) -> bool:
+        self._left -= len(expression) + _COMPILED_EACH
+        self.put_off += self._left < 0
+        return self._left >= 0
 
 
 class ConsumerFilterManager:
-    """Compiled filters by (topic, group)."""
+    """Compiled filters by group and topic."""
 
     def __init__(self, config: BrokerConfig, file: ConfigFile, clock: Clock) -> None:
         self._config = config
@@ -75,64 +100,94 @@ class ConsumerFilterManager:
         self._bloom = BloomParameters.of(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
-        self._filters: dict[tuple[str, str], ConsumerFilterData] = {}
-        self._saved: dict[str, Any] | None = None
+        self._filters: dict[str, dict[str, ConsumerFilterData]] = {}
+        self._count = 0
+        # Group and topic of those without a consumer, in the order in which they became so.
+        self._dead: dict[tuple[str, str], None] = {}
         self.saver = TableSaver("filters", self._write)
-        self._compile_left = COMPILED_MAX
-
-    def heartbeat(self) -> None:
-        """A new heartbeat begins: so much of its expressions may be compiled on the loop.
-
-        The rest comes with the client's next heartbeats; until then its pulls are answered that
-        there is no filter yet.
-        """
-        self._compile_left = COMPILED_MAX
+        # Loads it now, or begins to: what needs it comes with the next heartbeats then.
+        self.want_parser: Callable[[], None] = load_parser
 
     def find(self, topic: str, group: str) -> ConsumerFilterData | None:
-        return self._filters.get((topic, group))
+        return self._filters.get(group, _NONE).get(topic)
 
-    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Note a heartbeat's subscriptions; an expression is compiled when it is new."""
+    def register(
+        self, group: str, subscriptions: Iterable[SubscriptionData], budget: CompileBudget
+    ) -> Iterator[None]:
+        """Note a heartbeat's subscriptions, in steps; an expression is compiled when it is new."""
         topics = set()
         for data in subscriptions:
             topics.add(data.topic)
             if data.is_tag_type:
-                self._filters.pop((data.topic, group), None)
+                self._forget(group, data.topic)
             elif data.sub_string:
-                self._register(group, data)
-        now = self._clock.now_ms()
-        for (topic, name), known in self._filters.items():
-            if name == group and topic not in topics and not known.dead_ms:
-                known.dead_ms = now
+                self._register(group, data, budget)
+                yield
+        for topic, known in self._filters.get(group, _NONE).items():
+            if topic not in topics:
+                self._died(group, topic, known)
 
-    def _register(self, group: str, data: SubscriptionData) -> None:
-        key = (data.topic, group)
-        known = self._filters.get(key)
+    def _register(self, group: str, data: SubscriptionData, budget: CompileBudget) -> None:
+        known = self.find(data.topic, group)
         if known is not None and known.expression == data.sub_string:
-            known.client_version = max(known.client_version, data.sub_version)
-            known.dead_ms = 0
+            if known.dead_ms or data.sub_version > known.client_version:
+                known.client_version = max(known.client_version, data.sub_version)
+                known.dead_ms = 0
+                self._dead.pop((group, data.topic), None)
+                self.saver.touched()
             return
         if known is not None and data.sub_version < known.client_version:
             return  # An older member of the group: the newest subscription holds.
-        self._compile_left -= len(data.sub_string) + _COMPILED_EACH
-        if self._compile_left < 0:
-            _LOG.warning("filter put off group=%s topic=%s", group, data.topic)
+        if not budget.takes(data.sub_string) or not self._has_room():
             return
+        if not parser_loaded.is_set():
+            self.want_parser()
+        if not parser_loaded.is_set():
+            budget.put_off += 1
+            return
+        self._forget(group, data.topic)
         try:
             compiled = compile_filter(data.expression_type, data.sub_string)
         except FilterSyntaxError as error:
             _LOG.warning("filter refused group=%s topic=%s error=%s", group, data.topic, error)
-            self._filters.pop(key, None)
             return
         positions = self._bloom.positions(f"{group}#{data.topic}")
-        self._filters[key] = ConsumerFilterData(data, compiled, positions, self._clock.now_ms())
+        new = ConsumerFilterData(data, compiled, positions, self._clock.now_ms())
+        self._keep(group, data.topic, new)
+
+    def _has_room(self) -> bool:
+        """For one more: who is gone longest makes room."""
+        if self._count >= FILTERS_MAX and self._dead:
+            self._forget(*next(iter(self._dead)))
+        return self._count < FILTERS_MAX
+
+    def _keep(self, group: str, topic: str, known: ConsumerFilterData) -> None:
+        self._filters.setdefault(group, {})[topic] = known
+        self._count += 1
+        if known.dead_ms:
+            self._dead[(group, topic)] = None
+        self.saver.touched()
+
+    def _forget(self, group: str, topic: str) -> None:
+        filters = self._filters.get(group, _NONE)
+        if topic in filters:
+            del filters[topic]
+            if not filters:
+                del self._filters[group]
+            self._count -= 1
+            self._dead.pop((group, topic), None)
+            self.saver.touched()
+
+    def _died(self, group: str, topic: str, known: ConsumerFilterData) -> None:
+        if not known.dead_ms:
+            known.dead_ms = self._clock.now_ms()
+            self._dead[(group, topic)] = None
+            self.saver.touched()
 
     def group_gone(self, group: str) -> None:
         """Nobody of the group is connected any more."""
-        now = self._clock.now_ms()
-        for (_, name), known in self._filters.items():
-            if name == group and not known.dead_ms:
-                known.dead_ms = now
+        for topic, known in self._filters.get(group, _NONE).items():
+            self._died(group, topic, known)
 
     # The file
 
@@ -150,10 +205,11 @@ class ConsumerFilterManager:
         if found is None:
             _LOG.info("filters not taken over path=%s reason=bloom", self.file.path)
             return
-        self._filters = found
-        self._saved = data
+        for (group, topic), known in found.items():
+            self._keep(group, topic, known)
 
     def _read(self, data: dict[str, Any]) -> dict[tuple[str, str], ConsumerFilterData] | None:
+        """By group and topic; None: the file is of other parameters."""
         found: dict[tuple[str, str], ConsumerFilterData] = {}
         for topic, entry in (data.get("filterDataByTopic") or {}).items():
             for group, values in ((entry or {}).get("groupFilterData") or {}).items():
@@ -161,7 +217,7 @@ class ConsumerFilterManager:
                     return None
                 known = self._from_json(str(topic), values)
                 if known is not None:
-                    found[(str(topic), str(group))] = known
+                    found[(str(group), str(topic))] = known
         return found
 
     def _is_same_bloom(self, data: Any) -> bool:
@@ -194,34 +250,46 @@ class ConsumerFilterManager:
     async def save(self) -> None:
         """Forget who is gone for too long and write the file if anything changed."""
         oldest = self._steady.now_ms() - self._config.filter_data_clean_time_span
-        for key, known in list(self._filters.items()):
-            if known.dead_ms and known.dead_ms <= oldest:
-                del self._filters[key]
-        if self.to_json() != self._saved:
-            self.saver.touched()
+        for group, topic in list(self._dead):
+            if self._filters[group][topic].dead_ms <= oldest:
+                self._forget(group, topic)
         await self.saver.save()
 
     async def _write(self) -> None:
-        value = self.to_json()
-        await self.file.save(value)
-        self._saved = value
+        await self.file.save_parts(self._parts())
 
-    def to_json(self) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        for (topic, group), known in self._filters.items():
-            entry = table.setdefault(topic, {"groupFilterData": {}, "topic": topic})
-            entry["groupFilterData"][group] = {
-                "bloomFilterData": {"bitNum": self._bloom.bit_count, "bitPos": known.positions},
-                "bornTime": known.born_ms,
-                "clientVersion": known.client_version,
-                "consumerGroup": group,
-                "dead": bool(known.dead_ms),
-                "deadTime": known.dead_ms,
-                "expression": known.expression,
-                "expressionType": known.expression_type,
-                "topic": topic,
-            }
-        return {"filterDataByTopic": table}
+    def _parts(self) -> Iterator[bytes]:
+        """The file, a filter in each part; it may change between them."""
+        opening = b'{\n\t"filterDataByTopic":{'
+        for topic, groups in self._groups_by_topic().items():
+            name = fastjson.dumps(topic)
+            opening += b'\n\t\t%b:{\n\t\t\t"groupFilterData":{' % name
+            for group, known in groups:
+                text = fastjson.dumps_pretty({group: self._values(topic, group, known)}, level=3)
+                yield opening + text[1 : -len(b"\n\t\t\t}")]
+                opening = b","
+            yield b'\n\t\t\t},\n\t\t\t"topic":%b\n\t\t}' % name
+        yield b"\n\t}\n}" if opening == b"," else opening + b"}\n}"
+
+    def _groups_by_topic(self) -> dict[str, list[tuple[str, ConsumerFilterData]]]:
+        found: dict[str, list[tuple[str, ConsumerFilterData]]] = {}
+        for group, filters in self._filters.items():
+            for topic, known in filters.items():
+                found.setdefault(topic, []).append((group, known))
+        return found
+
+    def _values(self, topic: str, group: str, known: ConsumerFilterData) -> dict[str, Any]:
+        return {
+            "bloomFilterData": {"bitNum": self._bloom.bit_count, "bitPos": known.positions},
+            "bornTime": known.born_ms,
+            "clientVersion": known.client_version,
+            "consumerGroup": group,
+            "dead": bool(known.dead_ms),
+            "deadTime": known.dead_ms,
+            "expression": known.expression,
+            "expressionType": known.expression_type,
+            "topic": topic,
+        }
 
 
 class RetryMessageFilter:

@@ -11,6 +11,7 @@ the message is not delivered. Logic is three-valued: comparing null gives null.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,9 @@ Evaluator = Callable[[Properties], Any]
 
 class FilterSyntaxError(ValueError):
     """The expression does not parse, or compares what can never be compared."""
+
+
+parser_loaded = threading.Event()
 
 
 class EvaluationError(ValueError):
@@ -81,6 +85,7 @@ class Sql92Filter:
 def load_parser() -> None:
     """Load and make the parser; with the first expression it would hold up the loop."""
     compile_filter(EXPRESSION_TYPE, "a = 1")
+    parser_loaded.set()
 
 
 def compile_filter(kind: str | None, expression: str) -> Sql92Filter:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.pair.metadata_log import OffsetTable
 from twinlog.broker.role import Role
 from twinlog.broker.tables import offset_json
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, offset_table
@@ -42,6 +44,7 @@ GATED_CODES = frozenset(
     }
 )
 _WAITING_MAX = 10_000
+_PART_QUEUES = 1000
 _OFFSETS = RequestCode.GET_ALL_CONSUMER_OFFSET
 
 
@@ -95,12 +98,16 @@ class OffsetReturn:
                 lambda table: self._taken(connection, request, table),
             )
         else:
-            self._taken(connection, request, _read_table(request.body))
+            connection.in_steps(
+                request, self._taken(connection, request, _read_table(request.body))
+            )
 
     def _taken(
-        self, connection: ServerConnection, request: Request, table: dict[str, dict[int, int]]
-    ) -> None:
-        self._offsets.take_forward(table, self._queue_end)
+        self, connection: ServerConnection, request: Request, table: OffsetTable
+    ) -> Iterator[None]:
+        for part in _parts(table):
+            self._offsets.take_forward(part, self._queue_end, are_own_taken=False)
+            yield
         connection.reply(request)
 
     async def fetch(self, name_servers: list[str], identity: dict[str, str]) -> int:
@@ -151,7 +158,7 @@ class OffsetReturn:
         except (AttributeError, TypeError, ValueError) as error:
             _LOG.warning("offset return: bad table address=%s reason=%s", address, error)
             return 0
-        moved = self._offsets.take_forward(table, self._queue_end)
+        moved = self._offsets.take_forward(table, self._queue_end, are_own_taken=False)
         _LOG.info("offsets taken from the slave address=%s moved=%d", address, moved)
         return 1
 
@@ -171,7 +178,15 @@ class OffsetReturn:
         return value if isinstance(value, dict) else None
 
 
-def _read_table(body: bytes) -> dict[str, dict[int, int]]:
+def _parts(table: OffsetTable) -> Iterator[OffsetTable]:
+    """The table in pieces that are taken in a turn."""
+    for key, queues in table.items():
+        left = iter(queues.items())
+        while some := dict(islice(left, _PART_QUEUES)):
+            yield {key: some}
+
+
+def _read_table(body: bytes) -> OffsetTable:
     try:
         return offset_table(offset_json.loads(body, lenient_max=fastjson.LENIENT_SIZE_MAX))
     except (AttributeError, TypeError, ValueError) as error:

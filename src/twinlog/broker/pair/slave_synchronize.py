@@ -236,7 +236,7 @@ class SlaveSynchronize:
         if self._is_classic():
             self._offsets.merge(OffsetsMoved(back=table))
         else:
-            self._offsets.take_forward(table, self._queue_end)
+            self._offsets.take_forward(table, self._queue_end, are_own_taken=True)
         await self._offsets.saver.save()
 
     async def _sync_delay_offsets(self, address: str) -> None:

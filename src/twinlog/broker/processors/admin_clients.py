@@ -5,6 +5,7 @@ Corresponds to the client codes of RocketMQ's AdminBrokerProcessor and to Broker
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.errors import BrokerError
@@ -27,7 +28,7 @@ from twinlog.remoting.headers.offsets import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.server import ServerConnection, in_steps
 from twinlog.remoting.signing import SIGNING_FIELDS
 from twinlog.runtime.numbers import number_of
 from twinlog.store.errors import RecordDamagedError
@@ -102,10 +103,11 @@ class AdminClientsProcessor:
 
     # Reset
 
-    def reset_offset(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def reset_offset(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): the members move, and commit where they are."""
         header = request.header(ResetOffsetRequestHeader)
-        table = self._reset_table(header)
+        table = yield from self._reset_table(header)
         info = self._consumers.find(header.group)
         if info is None or not info.channels:
             remark = (
@@ -121,14 +123,18 @@ class AdminClientsProcessor:
             "timestamp": header.timestamp,
             "isForce": False,
         }
-        for channel in info.channels.values():
-            body = _reset_body(table, is_cpp=channel.language == "CPP")
+        bodies = yield from _reset_bodies(table)
+        for channel in list(info.channels.values()):
+            body = bodies["CPP" if channel.language == "CPP" else "JAVA"]
             channel.connection.oneway(
                 RemotingCommand.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
             )
-        connection.reply(request, remark=UNSET_REMARK, body=fastjson.dumps({"offsetTable": table}))
+            yield
+        connection.reply(request, remark=UNSET_REMARK, body=bodies["JAVA"])
 
-    def _reset_table(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+    def _reset_table(
+        self, header: ResetOffsetRequestHeader
+    ) -> Generator[None, None, dict[MessageQueue, int]]:
         topic = self._topics.select(header.topic)
         if topic is None:
             remark = (
@@ -150,6 +156,7 @@ class AdminClientsProcessor:
             target = max(0, target)
             queue = MessageQueue(header.topic, self._config.broker_name, queue_id)
             table[queue] = target if header.is_force else min(target, committed)
+            yield
         return table
 
     # Questions to the members
@@ -268,20 +275,23 @@ def _check_version(channel: ClientChannelInfo, needed: int) -> None:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _reset_body(table: dict[MessageQueue, int], *, is_cpp: bool) -> bytes:
+def _reset_bodies(table: dict[MessageQueue, int]) -> Generator[None, None, dict[str, bytes]]:
     """The C++ client reads a list and no map with objects as keys; Java the other way round."""
-    if not is_cpp:
-        return fastjson.dumps({"offsetTable": table})
-    rows = [
-        {
+    java, cpp = fastjson.MapText(), fastjson.ListText()
+    for queue, offset in table.items():
+        java.add(queue, offset)
+        row = {
             "brokerName": queue.broker_name,
             "offset": offset,
             "queueId": queue.queue_id,
             "topic": queue.topic,
         }
-        for queue, offset in table.items()
-    ]
-    return fastjson.dumps({"offsetTable": rows})
+        cpp.add(row)
+        yield
+    return {
+        "JAVA": fastjson.dumps({"offsetTable": java.text}),
+        "CPP": fastjson.dumps({"offsetTable": cpp.text}),
+    }
 
 
 def _queue_table(body: bytes) -> dict[MessageQueue, int]:

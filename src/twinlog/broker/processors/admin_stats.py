@@ -5,7 +5,7 @@ Corresponds to the statistics codes of RocketMQ's AdminBrokerProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from twinlog.remoting.headers.offsets import (
     QueryCorrectionOffsetHeader,
 )
 from twinlog.remoting.headers.pull import QueryConsumeQueueRequestHeader
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.server import ServerConnection, in_steps
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
@@ -59,9 +59,16 @@ class AdminStatsProcessor:
         """GET_BROKER_RUNTIME_INFO (28)."""
         connection.reply(request, body=fastjson.dumps({"table": self._runtime_table()}))
 
-    def all_consumer_offsets(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def all_consumer_offsets(
+        self, connection: ServerConnection, request: Request
+    ) -> Iterator[None]:
         """GET_ALL_CONSUMER_OFFSET (43), asked by slaves."""
-        connection.reply(request, body=offset_json.dumps(self._offsets.table))
+        parts = []
+        for part in offset_json.parts(self._offsets.table):
+            parts.append(part)
+            yield
+        connection.reply(request, body=b"".join(parts))
 
     def all_delay_offsets(self, connection: ServerConnection, request: Request) -> None:
         """GET_ALL_DELAY_OFFSET (45), asked by slaves."""
@@ -69,38 +76,50 @@ class AdminStatsProcessor:
 
     # Consumption
 
-    def consume_stats(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def consume_stats(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """GET_CONSUME_STATS (208): one group, per read queue."""
         header = request.header(GetConsumeStatsRequestHeader)
-        group = header.consumer_group
-        topics = {header.topic} if header.topic else self._offsets.topics_of_group(group)
-        table: dict[MessageQueue, Any] = {}
+        group, topics = header.consumer_group, {header.topic or ""}
+        if not header.topic:
+            topics = yield from self._offsets.topics_of_group(group)
+        table = fastjson.MapText()
         tps = 0.0
         for topic in self._consumed_topics(group, topics):
-            table.update(self._progress(group, topic, topic.read_queue_nums))
+            for queue_id in range(topic.read_queue_nums):
+                table.add(*self._progress(group, topic.topic_name, queue_id))
+                yield
             tps += self._stats.group_get_tps(group, topic.topic_name)
-        body = {"consumeTps": tps, "offsetTable": table}
+        body = {"consumeTps": tps, "offsetTable": table.text}
         connection.reply(request, body=fastjson.dumps(body))
 
-    def broker_consume_stats(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def broker_consume_stats(
+        self, connection: ServerConnection, request: Request
+    ) -> Iterator[None]:
         """GET_BROKER_CONSUME_STATS (317): all groups, per write queue."""
         is_order = request.header(GetConsumeStatsInBrokerHeader).is_order
-        groups = []
+        groups = fastjson.ListText()
         total = 0
-        for group in self._groups.table:
+        topics = yield from self._offsets.topics_by_group()
+        for group in list(self._groups.table):
             entries = []
-            topics = self._offsets.topics_of_group(group)
-            for topic in self._consumed_topics(group, topics):
+            for topic in self._consumed_topics(group, topics.get(group, set())):
                 if is_order and not topic.order:
                     continue
-                table = self._progress(group, topic, topic.write_queue_nums)
+                table = fastjson.MapText()
+                for queue_id in range(topic.write_queue_nums):
+                    queue, entry = self._progress(group, topic.topic_name, queue_id)
+                    total += entry["brokerOffset"] - entry["consumerOffset"]
+                    table.add(queue, entry)
+                    yield
                 tps = self._stats.group_get_tps(group, topic.topic_name)
-                entries.append({"consumeTps": tps, "offsetTable": table})
-                total += sum(e["brokerOffset"] - e["consumerOffset"] for e in table.values())
-            groups.append({group: entries})
+                entries.append({"consumeTps": tps, "offsetTable": table.text})
+            groups.add({group: entries})
+            yield
         body = {
             "brokerAddr": self._broker_address,
-            "consumeStatsList": groups,
+            "consumeStatsList": groups.text,
             "totalDiff": total,
         }
         connection.reply(request, body=fastjson.dumps(body))
@@ -118,33 +137,31 @@ class AdminStatsProcessor:
         return found
 
     def _progress(
-        self, group: str, topic: TopicConfig, queue_count: int
-    ) -> dict[MessageQueue, Any]:
-        name = topic.topic_name
-        table: dict[MessageQueue, Any] = {}
-        for queue_id in range(queue_count):
-            consumed = max(0, self._offsets.query(group, name, queue_id))
-            last = 0
-            if consumed > 0:
-                last = max(0, self._store.message_store_time(name, queue_id, consumed - 1))
-            table[MessageQueue(name, self._config.broker_name, queue_id)] = {
-                "brokerOffset": max(0, self._store.max_offset_in_queue(name, queue_id)),
-                "consumerOffset": consumed,
-                "lastTimestamp": last,
-            }
-        return table
+        self, group: str, topic: str, queue_id: int
+    ) -> tuple[MessageQueue, dict[str, int]]:
+        """The member of an offset table for one queue."""
+        consumed = max(0, self._offsets.query(group, topic, queue_id))
+        last = 0
+        if consumed > 0:
+            last = max(0, self._store.message_store_time(topic, queue_id, consumed - 1))
+        return MessageQueue(topic, self._config.broker_name, queue_id), {
+            "brokerOffset": max(0, self._store.max_offset_in_queue(topic, queue_id)),
+            "consumerOffset": consumed,
+            "lastTimestamp": last,
+        }
 
-    def consume_time_span(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def consume_time_span(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """QUERY_CONSUME_TIME_SPAN (303)."""
         header = request.header(QueryConsumeTimeSpanRequestHeader)
         topic = self._topics.select(header.topic)
         if topic is None:
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        spans = [
-            self._time_span(header.group, header.topic, queue_id)
-            for queue_id in range(topic.write_queue_nums)
-        ]
-        connection.reply(request, body=fastjson.dumps({"consumeTimeSpanSet": spans}))
+        spans = fastjson.ListText()
+        for queue_id in range(topic.write_queue_nums):
+            spans.add(self._time_span(header.group, header.topic, queue_id))
+            yield
+        connection.reply(request, body=fastjson.dumps({"consumeTimeSpanSet": spans.text}))
 
     def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
         store = self._store
@@ -169,11 +186,12 @@ class AdminStatsProcessor:
             "minTimeStampStr": _human_time(oldest),
         }
 
-    def correction_offset(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def correction_offset(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """QUERY_CORRECTION_OFFSET (308): per queue the smallest offset of all groups."""
         header = request.header(QueryCorrectionOffsetHeader)
         excluded = [g for g in (header.filter_groups or "").split(",") if g]
-        result = self._offsets.min_offsets(header.topic, excluded)
+        result = yield from self._offsets.min_offsets(header.topic, excluded)
         compared = self._offsets.query_all(header.compare_group, header.topic) or {}
         for queue_id, offset in compared.items():
             smallest = result.get(queue_id, offset)
@@ -181,16 +199,16 @@ class AdminStatsProcessor:
         body = {"correctionOffsets": dict(sorted(result.items()))}
         connection.reply(request, body=fastjson.dumps(body))
 
-    def clone_offset(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def clone_offset(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """CLONE_GROUP_OFFSET (314). A blank topic means all: 4.9 then copies nothing, a bug."""
         header = request.header(CloneGroupOffsetRequestHeader)
-        fault = names.group_fault(header.dest_group)
+        topics = {header.topic or ""}
+        fault = names.group_fault(header.dest_group) or names.own_fault(header.dest_group)
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
-        if header.topic:
-            topics = {header.topic}
-        else:
-            topics = self._offsets.topics_of_group(header.src_group)
+        if not header.topic:
+            topics = yield from self._offsets.topics_of_group(header.src_group)
         for topic in topics:
             info = self._consumers.find(header.src_group)
             is_foreign = (
@@ -201,6 +219,7 @@ class AdminStatsProcessor:
             )
             if self._topics.select(topic) is not None and not is_foreign:
                 self._offsets.clone(header.src_group, header.dest_group, topic)
+            yield
         connection.reply(request)
 
     # Items

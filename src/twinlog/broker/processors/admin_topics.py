@@ -6,7 +6,9 @@ disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +18,7 @@ from twinlog.broker.tables.topic_config import FILTER_TYPES
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.subscription_group import group_from_json
-from twinlog.remoting.bodies.topic import TopicConfig, table_text
+from twinlog.remoting.bodies.topic import TopicConfig, members_text
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -26,14 +28,15 @@ from twinlog.remoting.headers.admin import (
 )
 from twinlog.remoting.headers.base import TopicHeader
 from twinlog.remoting.json_body import read_body
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.server import ServerConnection, in_steps
+from twinlog.runtime.limits import TOPIC_QUEUES_MAX
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
 
 # Apache leaves its default remark on some answers that succeeded; people's captures show it.
 UNSET_REMARK = "not set any response code"
-_QUEUE_COUNT_MAX = 16_384  # Far above use; each queue is a directory.
+_TOPICS_A_STEP = 200  # Half a millisecond.
 
 
 class AdminTopicsProcessor:
@@ -60,8 +63,8 @@ class AdminTopicsProcessor:
             remark = f"No enum constant TopicFilterType.{header.topic_filter_type}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         for count in (header.read_queue_nums, header.write_queue_nums):
-            if not 0 <= count <= _QUEUE_COUNT_MAX:
-                remark = f"a topic has 0 to {_QUEUE_COUNT_MAX} queues, not {count}"
+            if not 0 <= count <= TOPIC_QUEUES_MAX:
+                remark = f"a topic has 0 to {TOPIC_QUEUES_MAX} queues, not {count}"
                 raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         self._topics.update(
             TopicConfig(
@@ -98,10 +101,16 @@ class AdminTopicsProcessor:
             lambda reason: _answer(connection, request, f"topic[{topic}]", reason)
         )
 
-    def all_topics(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def all_topics(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """GET_ALL_TOPIC_CONFIG (21)."""
         version = self._topics.data_version.to_json()
-        body = table_text(version, self._topics.table.values())
+        topics, members = iter(list(self._topics.table.values())), []
+        while some := list(islice(topics, _TOPICS_A_STEP)):
+            members.append(members_text(some))
+            yield
+        table = fastjson.Text(b"{%b}" % b",".join(members))
+        body = fastjson.dumps({"dataVersion": version, "topicConfigTable": table})
         connection.reply(request, header={}, body=body)
 
     def topic_config(self, connection: ServerConnection, request: Request) -> None:
@@ -109,26 +118,31 @@ class AdminTopicsProcessor:
         topic = self._topic(request.header(TopicHeader).topic)
         connection.reply(request, body=fastjson.dumps(topic.to_json()))
 
-    def topic_stats(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def topic_stats(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """GET_TOPIC_STATS_INFO (202)."""
         topic = self._topic(request.header(TopicHeader).topic)
         name = topic.topic_name
-        table: dict[MessageQueue, Any] = {}
+        table = fastjson.MapText()
         for queue_id in range(topic.write_queue_nums):
             low = max(0, self._store.min_offset_in_queue(name, queue_id))
             high = max(0, self._store.max_offset_in_queue(name, queue_id))
             newest = self._store.message_store_time(name, queue_id, high - 1) if high else 0
-            table[MessageQueue(name, self._config.broker_name, queue_id)] = {
+            progress = {
                 "lastUpdateTimestamp": max(0, newest),
                 "maxOffset": high,
                 "minOffset": low,
             }
-        connection.reply(request, body=fastjson.dumps({"offsetTable": table}))
+            table.add(MessageQueue(name, self._config.broker_name, queue_id), progress)
+            yield
+        connection.reply(request, body=fastjson.dumps({"offsetTable": table.text}))
 
-    def consumed_by(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def consumed_by(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
         topic = request.header(TopicHeader).topic
-        groups = self._consumers.groups_of_topic(topic) | self._offsets.groups_of_topic(topic)
+        groups = yield from self._offsets.groups_of_topic(topic)
+        groups |= self._consumers.groups_of_topic(topic)
         connection.reply(request, body=fastjson.dumps({"groupList": sorted(groups)}))
 
     def system_topics(self, connection: ServerConnection, request: Request) -> None:
@@ -145,8 +159,8 @@ class AdminTopicsProcessor:
             remark = f"the body is not a subscription group: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None
         fault = names.group_fault(config.group_name)
-        if fault is None and config.retry_queue_nums > _QUEUE_COUNT_MAX:
-            fault = f"retryQueueNums is at most {_QUEUE_COUNT_MAX}, not {config.retry_queue_nums}"
+        if fault is None and config.retry_queue_nums > TOPIC_QUEUES_MAX:
+            fault = f"retryQueueNums is at most {TOPIC_QUEUES_MAX}, not {config.retry_queue_nums}"
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
         self._groups.update(config)
@@ -167,9 +181,15 @@ class AdminTopicsProcessor:
             lambda reason: _answer(connection, request, f"subscription group [{name}]", reason)
         )
 
-    def all_groups(self, connection: ServerConnection, request: Request) -> None:
+    @in_steps
+    def all_groups(self, connection: ServerConnection, request: Request) -> Iterator[None]:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
-        connection.reply(request, body=fastjson.dumps(self._groups.to_json()))
+        version, table = self._groups.data_version.to_json(), fastjson.MapText()
+        for name, group in list(self._groups.table.items()):
+            table.add(name, group.to_json())
+            yield
+        body = {"dataVersion": version, "subscriptionGroupTable": table.text}
+        connection.reply(request, body=fastjson.dumps(body))
 
     def group_config(self, connection: ServerConnection, request: Request) -> None:
         """GET_SUBSCRIPTIONGROUP_CONFIG (352) of 5.x."""

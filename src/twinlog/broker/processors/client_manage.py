@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.filter.consumer_filter import CompileBudget
 from twinlog.broker.filter.sql92 import FilterSyntaxError, compile_filter
 from twinlog.broker.filter.subscription import (
     SubscriptionError,
     subscription_from_json,
 )
 from twinlog.broker.tables.clients import (
+    GROUPS_MAX,
     ClientChannelInfo,
     ConsumerGroupInfo,
 )
 from twinlog.message import names
 from twinlog.remoting.bodies.common import TOPIC_FLAG_UNIT_SUB
 from twinlog.remoting.bodies.subscription import is_tag_type
+from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codec import language_name
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -25,14 +30,15 @@ from twinlog.remoting.headers.clients import (
     UnregisterClientRequestHeader,
 )
 from twinlog.remoting.json_body import members, read_body, text
-from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.server import ServerConnection, in_steps
 from twinlog.runtime.config import BrokerConfig
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
 
+_LOG = logging.getLogger("twinlog.broker")
+
 _KNOWN_KEY = "twinlog.broker.client"
-_GROUPS_MAX = 1_024  # Of one client; each costs a look into four tables.
 
 # The C++ client sends ordinals where Java sends names.
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
@@ -58,55 +64,64 @@ class ClientManageProcessor:
         self._topics = broker.topics
         self._filters = broker.filters
         self._clock = broker.clock
+        self._creations = broker.creations
 
-    def heartbeat(self, connection: ServerConnection, request: Request) -> None:
-        """HEART_BEAT (34)."""
+    @in_steps
+    def heartbeat(self, connection: ServerConnection, request: Request) -> Iterator[None]:
+        """HEART_BEAT (34): a step for each group."""
         body = read_body(request)
         client_id = text(body, "clientID")
         if not client_id:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
         consuming, producing = members(body, "consumerDataSet"), members(body, "producerDataSet")
-        if max(len(consuming), len(producing)) > _GROUPS_MAX:
-            remark = f"a heartbeat names at most {_GROUPS_MAX} groups of consumers or producers"
+        if max(len(consuming), len(producing)) > GROUPS_MAX:
+            remark = f"a heartbeat names at most {GROUPS_MAX} groups of consumers or producers"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         self._watch(connection)
-        self._filters.heartbeat()
+        budget = CompileBudget()
         now = self._clock.monotonic_ms()
         language = language_name(request)
         for data in consuming:
             info = ClientChannelInfo(connection, client_id, language, request.version)
-            self._consumer_alive(data, info, now)
+            yield from self._consumer_alive(data, info, now, budget)
+            yield
+        if budget.put_off:
+            _LOG.warning("filters put off client=%s count=%d", client_id, budget.put_off)
         for data in producing:
             group = text(data, "groupName")
             if group:
                 info = ClientChannelInfo(connection, client_id, language, request.version)
                 self._producers.register(group, info, now)
+                yield
         # Groups and retry topics that it made are on disk, or kept: it is alive anyway.
         topics = self._topics.saver
         self._groups.saver.when_saved(
             lambda _: topics.when_saved(lambda _: connection.reply(request))
         )
 
-    def _consumer_alive(self, data: dict[str, Any], info: ClientChannelInfo, now_ms: int) -> None:
+    def _consumer_alive(
+        self, data: dict[str, Any], info: ClientChannelInfo, now_ms: int, budget: CompileBudget
+    ) -> Iterator[None]:
         group = text(data, "groupName")
         if not group:
             return
-        config = self._groups.find(group)
+        # What it makes is saved once, when the heartbeat is at its end.
+        with (
+            self._creations.by(info.connection),
+            self._groups.saver.unhurried(),
+            self._topics.saver.unhurried(),
+        ):
+            config = self._group(group, data)
         must_notify = self._config.notify_consumer_ids_changed_enable
         if config is not None:
             must_notify = must_notify and config.notify_consumer_ids_changed_enable
-            self._topics.create_in_send_back(
-                names.retry_topic(group),
-                queue_count=config.retry_queue_nums,
-                sys_flag=TOPIC_FLAG_UNIT_SUB if data.get("unitMode") else 0,
-            )
         try:
             subscriptions = [
                 subscription_from_json(value) for value in members(data, "subscriptionDataSet")
             ]
         except SubscriptionError as error:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        self._filters.register(group, subscriptions)
+        yield from self._filters.register(group, subscriptions, budget)
         self._consumers.register(
             group,
             info,
@@ -117,6 +132,17 @@ class ClientManageProcessor:
             must_notify=must_notify,
             now_ms=now_ms,
         )
+
+    def _group(self, group: str, data: dict[str, Any]) -> SubscriptionGroupConfig | None:
+        """The group and its retry topic, made if they are not there and may be."""
+        config = self._groups.find(group)
+        if config is not None:
+            self._topics.create_in_send_back(
+                names.retry_topic(group),
+                queue_count=config.retry_queue_nums,
+                sys_flag=TOPIC_FLAG_UNIT_SUB if data.get("unitMode") else 0,
+            )
+        return config
 
     def unregister(self, connection: ServerConnection, request: Request) -> None:
         """UNREGISTER_CLIENT (35): this connection leaves the named groups."""
@@ -153,7 +179,7 @@ class ClientManageProcessor:
 
     def _connection_closed(self, connection: ServerConnection) -> None:
         self._producers.connection_closed(connection)
-        self._consumers.connection_closed(connection)
+        connection.afterwards(self._consumers.connection_closed(connection))
 
 
 def notify_members(config: BrokerConfig, info: ConsumerGroupInfo) -> None:

@@ -27,7 +27,7 @@ from twinlog.broker.stats.broker_stats import (
     GROUP_GET_SIZE,
 )
 from twinlog.message import perm
-from twinlog.message.names import TOOLS_GROUP, TRANSACTION_GROUP
+from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.codec import encode_pull_opening
@@ -137,8 +137,7 @@ class PullMessageProcessor:
 
     def _commit(self, header: PullMessageRequestHeader) -> None:
         group = header.consumer_group
-        is_meant = header.sys_flag & PULL_COMMIT_OFFSET and self._role.is_master
-        if is_meant and group != TRANSACTION_GROUP:  # Its offsets are the broker's own.
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._role.is_master:
             self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset)
 
     def _sent_back(self, connection: ServerConnection, request: Request, pull: _Pull) -> bool:

@@ -7,13 +7,17 @@ connection leaves when it closes, when it unregisters, or 120 s after its last h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+from twinlog.broker.errors import BrokerError
 from twinlog.remoting.bodies.subscription import SubscriptionData
+from twinlog.remoting.codes import ResponseCode
 
 _LOG = logging.getLogger("twinlog.broker")
 
+GROUPS_MAX = 1_024  # Of one connection, as consumer and as producer.
+MEMBERSHIPS_MAX = 500_000  # Of all connections: half a KB each, for names that cost nothing.
 CHANNEL_EXPIRED_MS = 120_000  # Apache's CHANNEL_EXPIRED_TIMEOUT.
 CLIENT_SCAN_INTERVAL_MS = 10_000  # And how often it looks.
 
@@ -58,18 +62,55 @@ class ClientChannelInfo:
 Channels = dict[Any, ClientChannelInfo]
 
 
+class Memberships:
+    """The groups of each connection, so that one that ends is not looked for in all groups."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Any, dict[str, None]] = {}
+        self._count = 0
+
+    def join(self, connection: Any, group: str) -> None:
+        """Raises BrokerError (2, SYSTEM_BUSY): it is in too many, or there are too many of all."""
+        groups = self._groups.get(connection, {})
+        if group in groups:
+            return
+        if len(groups) >= GROUPS_MAX or self._count >= MEMBERSHIPS_MAX:
+            remark = (
+                f"[REJECTREQUEST]system busy, a client is in at most {GROUPS_MAX} groups, "
+                f"and all clients together in {MEMBERSHIPS_MAX}"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, remark)
+        groups[group] = None
+        self._groups[connection] = groups
+        self._count += 1
+
+    def leave(self, connection: Any, group: str) -> None:
+        groups = self._groups.get(connection, {})
+        if group in groups:
+            del groups[group]
+            self._count -= 1
+            if not groups:
+                del self._groups[connection]
+
+    def of(self, connection: Any) -> list[str]:
+        return list(self._groups.get(connection, ()))
+
+
 class ProducerManager:
     """Producer groups and the connection of each producer's client id."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Channels] = {}
+        self._memberships = Memberships()
         self._by_client_id: dict[str, Any] = {}
         self._turns: dict[str, int] = {}
 
     def register(self, group: str, info: ClientChannelInfo, now_ms: int) -> None:
-        channels = self.groups.setdefault(group, {})
+        channels = self.groups.get(group, {})
         known = channels.get(info.connection)
         if known is None:
+            self._memberships.join(info.connection, group)
+            self.groups[group] = channels
             channels[info.connection] = known = info
             self._by_client_id[info.client_id] = info.connection
             _LOG.info("producer joined group=%s client=%s", group, info.client_id)
@@ -80,6 +121,7 @@ class ProducerManager:
         info = None if channels is None else channels.pop(connection, None)
         if info is None or channels is None:
             return
+        self._memberships.leave(connection, group)
         if self._by_client_id.get(info.client_id) is connection:
             del self._by_client_id[info.client_id]
         if not channels:
@@ -87,7 +129,7 @@ class ProducerManager:
             self._turns.pop(group, None)
 
     def connection_closed(self, connection: Any) -> None:
-        for group in [g for g, channels in self.groups.items() if connection in channels]:
+        for group in self._memberships.of(connection):
             self.unregister(group, connection)
 
     def find_connection(self, client_id: str) -> Any | None:
@@ -159,6 +201,7 @@ class ConsumerManager:
 
     def __init__(self, on_members_changed: Callable[[ConsumerGroupInfo], None]) -> None:
         self.groups: dict[str, ConsumerGroupInfo] = {}
+        self._memberships = Memberships()
         self._on_members_changed = on_members_changed
 
     def find(self, group: str) -> ConsumerGroupInfo | None:
@@ -188,6 +231,7 @@ class ConsumerManager:
         now_ms: int,
     ) -> bool:
         """Note a heartbeat for `group`; true when members or topics changed."""
+        self._memberships.join(channel.connection, group)
         info = self.groups.get(group)
         if info is None:
             info = self.groups[group] = ConsumerGroupInfo(group)
@@ -206,15 +250,18 @@ class ConsumerManager:
         info = self.groups.get(group)
         if info is None or info.channels.pop(connection, None) is None:
             return
+        self._memberships.leave(connection, group)
         _LOG.info("consumer left group=%s remaining=%d", group, len(info.channels))
         if not info.channels:
             del self.groups[group]
         if must_notify:
             self._on_members_changed(info)
 
-    def connection_closed(self, connection: Any) -> None:
-        for group in [g for g, info in self.groups.items() if connection in info.channels]:
+    def connection_closed(self, connection: Any) -> Iterator[None]:
+        """In steps: the members of each of its groups are told."""
+        for group in self._memberships.of(connection):
             self.unregister(group, connection, must_notify=True)
+            yield
 
     def expire(self, now_ms: int) -> list[Any]:
         """Forget members without a heartbeat for too long; the caller closes their connections."""

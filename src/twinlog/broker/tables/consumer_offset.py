@@ -7,14 +7,15 @@ in Apache. The last commit wins, also a smaller one. A key is `topic@group`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, TypeVar
 
 from twinlog.broker.pair.metadata_log import OffsetJournal, OffsetsMoved, OffsetTable, merge_offsets
 from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.tables import offset_json
 from twinlog.broker.tables.config_file import ConfigFile
-from twinlog.message.names import TRANSACTION_GROUP, is_system_topic
+from twinlog.message.names import BROKERS_OWN_GROUPS, is_system_topic
+from twinlog.runtime.limits import TOPIC_QUEUES_MAX
 from twinlog.runtime.numbers import number_of
 from twinlog.runtime.saving import TableSaver
 
@@ -22,6 +23,9 @@ _LOG = logging.getLogger("twinlog.broker")
 _SEPARATOR = "@"
 UNKNOWN_OFFSET = -1
 _OFFSET_MAX = (1 << 63) - 1
+_T = TypeVar("_T")
+Steps = Generator[None, None, _T]
+_LOOK_KEYS = 1000  # Keys between two looks at the time.
 PLACES_MAX = 2_000_000  # Queues of all groups together, some hundred MB: names cost nothing.
 
 
@@ -99,22 +103,26 @@ class ConsumerOffsetManager:
         if merge_offsets(self.table, change):
             self.saver.touched()
 
-    def take_forward(self, table: OffsetTable, queue_end: Callable[[str, int], int]) -> int:
+    def take_forward(
+        self, table: OffsetTable, queue_end: Callable[[str, int], int], *, are_own_taken: bool
+    ) -> int:
         """Move forward to a peer's offsets, none beyond the end of our own queue; how many moved.
 
         An offset beyond it would skip what the queue gets next: the peer's log was longer. Of a
-        queue that is not here nothing is taken.
+        queue that is not here nothing is taken. `are_own_taken`: the peer is our master.
         """
         moved = 0
         for key, queues in table.items():
             topic, _, group = key.partition(_SEPARATOR)
+            if group in BROKERS_OWN_GROUPS and not are_own_taken:
+                continue
             mine = self.table.get(key, {})
             for queue_id, offset in queues.items():
                 if offset <= mine.get(queue_id, UNKNOWN_OFFSET):
                     continue
                 reachable = min(offset, queue_end(topic, queue_id))
                 if reachable > mine.get(queue_id, 0):
-                    self.commit(group, topic, queue_id, reachable)
+                    self._set(group, topic, queue_id, reachable)
                     moved += 1
         return moved
 
@@ -138,13 +146,23 @@ class ConsumerOffsetManager:
         return was_cut
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """The last one wins. What is no offset moves nothing. False: there is no room for it."""
-        if not is_offset(offset):
+        """The last one wins. What is no offset moves nothing. False: there is no room for it.
+
+        What a peer says of the broker's own progress moves nothing either.
+        """
+        if group in BROKERS_OWN_GROUPS or not is_offset(offset):
             return True
+        return self._set(group, topic, queue_id, offset)
+
+    def note_own(self, group: str, topic: str, offset: int) -> None:
+        """How far the broker itself is with its queue 0 of a topic."""
+        self._set(group, topic, 0, offset)
+
+    def _set(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
         if queues is None or queue_id not in queues:
-            if self._places >= PLACES_MAX and group != TRANSACTION_GROUP:
+            if not self._has_room(group, queues):
                 return False
             self._places += 1
         if self.guard is not None and self.guard.is_armed:
@@ -158,6 +176,11 @@ class ConsumerOffsetManager:
         self.saver.touched()
         return True
 
+    def _has_room(self, group: str, queues: dict[int, int] | None) -> bool:
+        """For one more queue. The broker's own progress always has."""
+        is_full = self._places >= PLACES_MAX or len(queues or ()) >= TOPIC_QUEUES_MAX
+        return not is_full or group in BROKERS_OWN_GROUPS
+
     def handed_out(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """A pull was answered: the group asks for `next_offset` next."""
         self.pulled.setdefault(topic + _SEPARATOR + group, {})[queue_id] = next_offset
@@ -170,21 +193,32 @@ class ConsumerOffsetManager:
     def query_all(self, group: str, topic: str) -> dict[int, int] | None:
         return self.table.get(topic + _SEPARATOR + group)
 
-    def topics_of_group(self, group: str) -> set[str]:
-        return {topic for topic, name in self._pairs() if name == group}
+    # The whole table is looked through in steps: it may have two million members.
 
-    def groups_of_topic(self, topic: str) -> set[str]:
-        return {group for name, group in self._pairs() if name == topic}
+    def topics_of_group(self, group: str) -> Steps[set[str]]:
+        ending = _SEPARATOR + group
+        pairs = yield from self._pairs(lambda key: key.endswith(ending))
+        return {topic for topic, name in pairs if name == group}
 
-    def min_offsets(self, topic: str, excluded_groups: Iterable[str]) -> dict[int, int]:
+    def topics_by_group(self) -> Steps[dict[str, set[str]]]:
+        found: dict[str, set[str]] = {}
+        for topic, group in (yield from self._pairs(bool)):
+            found.setdefault(group, set()).add(topic)
+        return found
+
+    def groups_of_topic(self, topic: str) -> Steps[set[str]]:
+        beginning = topic + _SEPARATOR
+        pairs = yield from self._pairs(lambda key: key.startswith(beginning))
+        return {group for name, group in pairs if name == topic}
+
+    def min_offsets(self, topic: str, excluded_groups: Iterable[str]) -> Steps[dict[int, int]]:
         """Per queue of `topic` the smallest offset over all groups but the excluded."""
-        excluded = set(excluded_groups)
+        groups = yield from self.groups_of_topic(topic)
         result: dict[int, int] = {}
-        for name, group in self._pairs():
-            if name != topic or group in excluded:
-                continue
-            for queue_id, offset in self.table[topic + _SEPARATOR + group].items():
+        for group in groups.difference(excluded_groups):
+            for queue_id, offset in (self.query_all(group, topic) or {}).items():
                 result[queue_id] = min(offset, result.get(queue_id, offset))
+            yield
         return result
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
@@ -194,17 +228,27 @@ class ConsumerOffsetManager:
                 self.commit(target_group, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
-        for topic in self.topics_of_group(group):
-            key = topic + _SEPARATOR + group
-            del self.table[key]
-            self.pulled.pop(key, None)
-            self.saver.touched()
-            if self.journal is not None:
-                self.journal.removed(key)
+        if group in BROKERS_OWN_GROUPS:
+            return
+        ending = _SEPARATOR + group
+        for key in [key for key in self.table if key.endswith(ending)]:
+            if key.count(_SEPARATOR) == 1:
+                self._remove(key)
 
-    def _pairs(self) -> Iterable[tuple[str, str]]:
-        """(topic, group) of every key that splits into exactly two."""
-        for key in self.table:
-            parts = key.split(_SEPARATOR)
-            if len(parts) == 2:
-                yield parts[0], parts[1]
+    def _remove(self, key: str) -> None:
+        del self.table[key]
+        self.pulled.pop(key, None)
+        self.saver.touched()
+        if self.journal is not None:
+            self.journal.removed(key)
+
+    def _pairs(self, is_wanted: Callable[[str], bool]) -> Steps[list[tuple[str, str]]]:
+        """(topic, group) of every wanted key that splits into exactly two."""
+        found = []
+        for number, key in enumerate(list(self.table)):
+            if is_wanted(key) and key.count(_SEPARATOR) == 1:
+                topic, _, group = key.partition(_SEPARATOR)
+                found.append((topic, group))
+            if number % _LOOK_KEYS == _LOOK_KEYS - 1:
+                yield
+        return found

@@ -8,7 +8,8 @@ thousand topics at its start is not stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from twinlog.broker.errors import BrokerError
 from twinlog.remoting.codes import ResponseCode
@@ -35,6 +36,15 @@ class CreationQuota:
         self._buckets: dict[str, tuple[float, int]] = {}  # What is left, and when that was so.
         # Whose request is being handled; None: the broker itself does something.
         self.client: ServerConnection | None = None
+
+    @contextmanager
+    def by(self, client: ServerConnection) -> Iterator[None]:
+        """What is made inside is made for this client."""
+        before, self.client = self.client, client
+        try:
+            yield
+        finally:
+            self.client = before
 
     def take(self) -> None:
         """One more entry. Raises BrokerError (2, SYSTEM_BUSY) when the client made too many."""

@@ -116,7 +116,7 @@ class TransactionalMessageService:
             (OP_HALF_TOPIC, self._pending.op_progress),
         ):
             if self._offsets.query(TRANSACTION_GROUP, topic, 0) != offset:
-                self._offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
+                self._offsets.note_own(TRANSACTION_GROUP, topic, offset)
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:
         if self._is_running and (HALF_TOPIC, 0) in keys:

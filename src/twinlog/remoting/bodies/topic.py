@@ -64,13 +64,17 @@ def topic_digest(name: str, read_queues: int, write_queues: int) -> int:
 
 def topics_text(topics: Iterable[TopicConfig]) -> bytes:
     """A table of topics by name, as Java sends it."""
-    parts = [
+    return b"{%b}" % members_text(topics)
+
+
+def members_text(topics: Iterable[TopicConfig]) -> bytes:
+    """The members of such a table, without what stands around them."""
+    return ",".join(
         f'"{topic.topic_name}":{_formatted(_COMPACT, topic)}'
         if _is_plain(topic.topic_name) and _is_plain(topic.topic_filter_type)
         else fastjson.dumps({topic.topic_name: topic.to_json()})[1:-1].decode()
         for topic in topics
-    ]
-    return f"{{{','.join(parts)}}}".encode()
+    ).encode()
 
 
 def table_text(data_version: object, topics: Iterable[TopicConfig]) -> bytes:
