@@ -156,7 +156,7 @@ def test_a_switch_hands_over_and_back(pair: World) -> None:
         (["switch", "GROUP", "--to", "1"], USAGE, "is the master of GROUP already"),
         (["switch", "GROUP", "--to", "²"], NOT_FOUND, "no replica '²'"),
         (["elect", "GROUP", "--unclean", "other"], USAGE, "the name of the group is GROUP"),
-        (["elect", "GROUP", "--to", "2"], USAGE, "--to goes with --unclean"),
+        (["elect", "GROUP", "--to", "2"], USAGE, "--to needs --unclean"),
         (["drain", "GROUP", "1"], FAILED, "switch to another one first"),
         (["remove", "GROUP", "2"], USAGE, "add --yes"),
         (["remove", "GROUP", "2", "--yes"], FAILED, "living member of the sync-state set"),

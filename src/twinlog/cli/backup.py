@@ -56,7 +56,7 @@ def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
     A file is one whole backup, packed with Zstandard.
     """
     if not (root / "commitlog").is_dir() and commit_log is None:
-        raise CommandError(f"{root} holds no store", NOT_FOUND)
+        raise CommandError(f"{root} does not contain a store", NOT_FOUND)
     with _writable(place) as directory, _backups(directory) as backups, _shared(directory, backups):
         manifest = backups.create(str(root), time.time_ns() // 1_000_000, commit_log)
     for path in backups.damaged:

@@ -73,7 +73,7 @@ def bundle(session: Session, out: Path | None, directory: Path | None) -> int:
         raise CommandError(f"{file} cannot be written: {error.strerror}", FAILED) from error
     click.echo(f"{file}: {len(collected.files)} files, {file.stat().st_size} bytes")
     for what, why in collected.problems.items():
-        click.echo(f"twinlog: not in it: {what}: {why}", err=True)
+        click.echo(f"twinlog: not included: {what}: {why}", err=True)
     return 0
 
 
@@ -233,7 +233,7 @@ def _about_node(collected: Bundle, node: Node) -> None:
     if process is not None and _answers_signal(process.pid):
         collected.try_to(f"stacks of {node.name}", lambda: _stacks(collected, node, process.pid))
     else:
-        collected.problems[f"stacks of {node.name}"] = "it does not run, or is too old to tell"
+        collected.problems[f"stacks of {node.name}"] = "it is not running, or is too old to say"
     collected.try_to(f"log of {node.name}", lambda: _log(collected, node))
     for file in sorted(Path(node.directory).glob("*.conf")):
         collected.try_to(str(file), partial(_conf, collected, node, file))

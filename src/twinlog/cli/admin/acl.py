@@ -137,7 +137,7 @@ def add(session: Session, account_name: str, secret: str | None, **values: Any) 
 
         found = await _tables(admin)
         if any(table.find(account_name) for table in found.values.values()):
-            raise CommandError(f"account {account_name!r} is there already", FAILED,
+            raise CommandError(f"account {account_name!r} already exists", FAILED,
                                hint="use: twinlog acl update")  # fmt: skip
         account = _changed(AclAccount(account_name), **values)
         return await _put(admin, dict.fromkeys(found.values, account), made)
@@ -324,7 +324,11 @@ def _verdict(
     if known is None:
         return {"asked": text, "allowed": False, "why": f"No acl config for {access_key}"}
     if known.white_address and address_pattern(known.white_address, access_key)(remote):
-        return {"asked": text, "allowed": True, "why": f"{remote} is white for this account"}
+        return {
+            "asked": text,
+            "allowed": True,
+            "why": f"{remote} is on the white list of this account",
+        }
     entry = {**known.entry(), "secretKey": "not needed here"}
     account = parse_rules({"accounts": [entry]}, source="the broker").accounts[access_key]
     try:

@@ -365,10 +365,10 @@ def check(session: Session, name: str) -> int:
         }
         is_same = len(set(texts.values())) <= 1
         sentence = (
-            f"nobody of {name} is connected" if not texts and not found.failures
+            f"no member of {name} is connected" if not texts and not found.failures
             else f"no member of {name} tells what it subscribes to" if not texts
             else f"all {len(texts)} members of {name} subscribe to the same" if is_same
-            else f"members of {name} subscribe to different things: some messages reach nobody"
+            else f"members of {name} subscribe to different things: some messages reach no member"
         )  # fmt: skip
         rows: list[dict[str, Any]] = [
             {"client_id": client, "subscriptions": text} for client, text in texts.items()

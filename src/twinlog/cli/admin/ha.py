@@ -395,7 +395,7 @@ class _Promotion:
             return "stop the master first (SIGTERM), and try again"
         count = comparison.lost_messages
         lost = "an unknown number of messages" if count is None else f"{count} messages"
-        return f"--force {self.name} does it anyway and loses what is said ({lost} known)"
+        return f"--force {self.name} does it anyway and loses these messages ({lost} known)"
 
 
 def _promotion_report(comparison: Comparison, done: str) -> Report:

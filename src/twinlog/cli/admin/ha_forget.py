@@ -82,7 +82,9 @@ def _forget(
 
 def _report(name: str, known: Known, aside: str | None) -> Report:
     if not known.is_something:
-        sentence = f"{name} waits for nobody: nothing is known of counted slaves or confirmed bytes"
+        sentence = (
+            f"{name} does not wait for any replica: no counted slaves or confirmed bytes are known"
+        )
     else:
         slaves = ", ".join(map(str, known.replicas)) or "none"
         sentence = (

@@ -264,7 +264,7 @@ def elect(
     if unclean is not None and unclean != name:
         raise CommandError(f"--unclean {unclean}: the name of the group is {name}", USAGE)
     if wanted is not None and unclean is None:
-        raise CommandError("--to goes with --unclean", USAGE, hint="or: twinlog ha switch --to")
+        raise CommandError("--to needs --unclean", USAGE, hint="or: twinlog ha switch --to")
 
     async def act(controllers: Controllers, group: GroupFacts) -> Master:
         if unclean is None:

@@ -236,7 +236,7 @@ def _copy_log(source: Path, target: Path, master: Member) -> None:
     files = sorted(path for path in source.iterdir() if is_number(path.name))
     full = [path for path in files if int(path.name) + size <= master.log_end]
     if not files:
-        raise CommandError(f"{source} holds no log", NOT_FOUND)
+        raise CommandError(f"{source} does not contain a log", NOT_FOUND)
     target.mkdir(parents=True, exist_ok=True)
     for path in full:
         if path.stat().st_size != size:

@@ -67,7 +67,7 @@ def _read(connection: socket.socket) -> tuple[int, dict[str, Any]]:
         raise ValueError(f"answer code {answer.code}")
     body = fastjson.loads(answer.body) if answer.body else {}
     if not isinstance(body, dict):
-        raise ValueError("an answer that is no object")
+        raise ValueError("an answer that is not an object")
     return answer.opaque, body
 
 

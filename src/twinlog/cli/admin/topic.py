@@ -282,7 +282,7 @@ async def _create(admin: Admin, name: str, if_not_exists: bool, values: dict[str
 
     if name in await topics.list_topics(admin):
         if if_not_exists:
-            return Report([Table([], [], empty=f"topic {name} is there already")])
+            return Report([Table([], [], empty=f"topic {name} already exists")])
         raise CommandError(
             f"topic {name!r} exists", FAILED, hint=f"change it with: twinlog topic update {name}"
         )

@@ -25,7 +25,7 @@ REPORT_NAME = "twinlog-demo.html"
 @click.command(epilog="Example: twinlog demo --seconds 5 --report report.html")
 @click.option("--seconds", default=8.0, show_default=True, type=click.FloatRange(2, 600),
               help="Seconds of traffic before the kill, and again after the return.")  # fmt: skip
-@click.option("--rate", default=0, show_default="as fast as it goes", type=click.IntRange(0),
+@click.option("--rate", default=0, show_default="as fast as possible", type=click.IntRange(0),
               help="Sends per second.")  # fmt: skip
 @click.option("--size", default=256, show_default=True, type=click.IntRange(16, 1 << 20),
               help="Size of a message in bytes.")  # fmt: skip

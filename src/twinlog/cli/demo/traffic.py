@@ -73,7 +73,7 @@ class Traffic:
         self._senders = [asyncio.ensure_future(self._send_forever()) for _ in range(SENDERS)]
 
     def rush(self, *, is_on: bool) -> None:
-        """Send as fast as it goes whatever the rate: at the kill many sends must be open."""
+        """Send as fast as possible whatever the rate: at the kill many sends must be open."""
         if is_on:
             self._rush.set()
         else:
