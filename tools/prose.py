@@ -21,7 +21,10 @@ WORDS_MAX = 45
 """Of one sentence. A longer one has to be read twice."""
 
 # (pattern, what to write instead); docs/STYLE.md has examples.
-_COUNTED = r"(?:\d[\d,.]*|messages|requests|bytes|times|records|sends|seeds|switches|MB|MiB|us|ms)"
+_COUNTED = (
+    r"(?:\d[\d,.]*|messages|requests|bytes|times|records|sends|seeds|switches|topics|groups"
+    r"|heartbeats|deliveries|MB|MiB|us|ms|line)"
+)
 _NUMBER = r"(?:\d[\d,.]*|two|three|four|five|six|seven|eight|ten)"
 _UNIT = r"(?:MB|MiB|GB|topic|queue|core|group|connection|day|round|row|client|batch|segment|pull)"
 HABITS = [
@@ -32,6 +35,7 @@ HABITS = [
     (r"\bbeside\b", "besides, next to, or with"),
     (r"\b(?:he|it|master|slave|broker|client|accepted|taken|is|are) besides\b", "also"),
     (r"\bfor so long\b", "for this time"),
+    (r"\bha(?:s|ve) not got\b", "does not have, or lacks"),
     (r"\b(?:whereupon|lest)\b", "then, so that not"),
     (r"(?:^|[.!?] )(?-i:Who) [a-z][^.?!]*\.(?=\s|$)", "the replica (broker, client) that"),
     (r"\banew\b", "again, or from the start"),

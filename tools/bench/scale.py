@@ -140,7 +140,7 @@ def _consumers(directory: Path, scale: float) -> Iterator[dict[str, float]]:
         clusters.run_load("send", **common, conns=1, seconds=0.2)
         for count in (1, 3, 10, 30, 100):
             consumers = max(1, int(count * scale))
-            # Deliveries a second stay the same, or 100 consumers would need a hundred times more.
+            # Deliveries per second stay the same, or 100 consumers would need a hundred times more.
             rate = max(40.0, RATE / consumers)
             samples = []
             for _ in range(3):

@@ -32,4 +32,4 @@ async def drain(acks: AckTable, end: int, clock: Clock) -> None:
         await clock.sleep_ms(_CHECK_MS)
         now_ms = clock.monotonic_ms()
     missing = end - min(before)
-    _LOG.warning("stopping although a slave has not got the end of the log bytes=%d", missing)
+    _LOG.warning("stopping although a slave lacks the end of the log bytes=%d", missing)

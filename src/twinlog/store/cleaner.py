@@ -37,7 +37,7 @@ class Cleaner:
         self._manual_runs = 0
         self._cleaned_to = -1
         self._held_path = ""
-        # What slaves have not got begins here; the broker knows.
+        # The first byte that a slave lacks; the broker knows.
         self.needed_from: Callable[[], int] = lambda: 1 << 62
 
     async def run(self) -> None:

@@ -424,7 +424,7 @@ class Simulation(SeedRun):
         disk = self.master.disk
         if not self.master.is_up or self.master.store.flushed.value == 0:
             return
-        disk.stall()  # A slow disk: slaves get what it has not got yet.
+        disk.stall()  # A slow disk: slaves get what it does not have yet.
         try:
             await asyncio.sleep(self.rng.choice((0.0, 0.1, 0.5)))
         finally:

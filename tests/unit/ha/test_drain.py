@@ -48,4 +48,4 @@ async def test_as_long_as_a_slave_comes_nearer(
 ) -> None:
     assert abs(await waited_ms(acked) - expected_ms) <= 20
     has_all = acked(5000) in (END, None)
-    assert ("has not got the end of the log" in caplog.text) is not has_all
+    assert ("a slave lacks the end of the log" in caplog.text) is not has_all

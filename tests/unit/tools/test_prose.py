@@ -21,6 +21,7 @@ def found(text: str) -> list[str]:
     [
         "It takes 65,000 messages a second.", "The copy stands beside it.", "It begins anew.",
         "It waits for ever.", "Answers to RocketMQ's HAService.", "It simply works.",
+        "The slave has not got it.", "2,000 heartbeats a second reach it.", "one line a second",
     ],
 )  # fmt: skip
 def test_habits_are_found(text: str) -> None:

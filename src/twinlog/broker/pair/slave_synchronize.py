@@ -11,7 +11,7 @@ a master that was started with an empty disk, or that has another log, would era
 
 Only of a master that is known not to be twinlog are offsets taken as they are, as Apache's slave
 does. Otherwise they never move back this way and never beyond the slave's own log: an answer
-overtakes the log, and a copy that becomes the master must not skip what it has not got. What was
+overtakes the log, and a copy that becomes the master must not skip what it lacks. What was
 set back on purpose, and the delay offsets, come through the log. So does every change: of a twinlog
 master whose tables were taken once only versions are asked for, and the tables now and then.
 """

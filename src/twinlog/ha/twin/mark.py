@@ -184,7 +184,7 @@ class ConfirmedMark:
         """What is appended from now on says nothing about what was confirmed beyond `value`."""
         if value < self.value:
             _LOG.warning(
-                "this replica had confirmed bytes and has not got them confirmed=%d end=%d",
+                "this replica had confirmed bytes and lost them confirmed=%d end=%d",
                 self.value, value,
             )  # fmt: skip
             self.value = value

@@ -47,7 +47,7 @@ class Faults:
 
     async def _power_now(self, node: GroupNode) -> None:
         disk = node.disk
-        disk.stall()  # A slow disk: others get what it has not got yet.
+        disk.stall()  # A slow disk: others get what it does not have yet.
         try:
             await asyncio.sleep(self._rng.choice((0.0, 0.1, 0.5)))
         finally:

@@ -71,7 +71,7 @@ class SwarmFaults:
     async def _power(self, node: SwarmNode) -> None:
         if not node.host.is_alive:
             return
-        if self._rng.random() < 0.5:  # A slow disk: others get what it has not got yet.
+        if self._rng.random() < 0.5:  # A slow disk: others get what it does not have yet.
             disk = node.disk
             disk.stall()
             await asyncio.sleep(self._rng.choice((0.1, 0.5)))
