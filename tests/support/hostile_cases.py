@@ -12,12 +12,14 @@ import itertools
 import json
 import random
 import struct
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 JSON, BINARY = 0, 1
+BORN = str(time.time_ns() // 1_000_000)  # A transaction of long ago is given up, not asked about.
 ONEWAY = 2
 
 
@@ -347,7 +349,7 @@ def send_ext(code: int, topic: str, properties: str, **more: str) -> dict[str, A
     names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId",
              "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode",
              "batch")  # fmt: skip
-    values = ("hostile", topic, "TBW102", "4", "0", more.get("sysFlag", "0"), "1700000000000", "0",
+    values = ("hostile", topic, "TBW102", "4", "0", more.get("sysFlag", "0"), BORN, "0",
               properties, more.get("reconsumeTimes", "0"), "false",
               more.get("batch", "false"))  # fmt: skip
     if code not in _LONG:
@@ -427,6 +429,33 @@ def batch_cases() -> Iterator[Case]:
     )
 
 
+# What is the broker's own
+
+OWN_GROUP = "CID_RMQ_SYS_TRANS"
+OWN_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
+_GROUPS = ("consumerGroup", "group", "groupName", "srcGroup", "destGroup", "compareGroup")
+_OFFSETS = {"commitOffset", "queueOffset", "offset", "tranStateTableOffset"}
+
+
+def own_cases(codes: Iterable[Code], cluster: str, broker: str) -> Iterator[Case]:
+    """Every request, about the broker's own progress: as its group, and from a group of theirs."""
+    numbers, groups = ("1", str(2**62)), (_GROUPS, ("destGroup",))
+    for code, topic, number, named in itertools.product(codes, OWN_TOPICS, numbers, groups):
+        ext = code.ext()
+        values = {**dict.fromkeys(_OFFSETS, number), "topic": topic, "sysFlag": "5",
+                  "suspendTimeoutMillis": "0", "offline": "true", "removeOffset": "true",
+                  **dict.fromkeys(named, OWN_GROUP)}  # fmt: skip
+        body = code.body_bytes()
+        if code.number == 10002:  # Late commits of a slave, which says whose it is.
+            values.update(clusterName=cluster, brokerName=broker)
+            body = json.dumps(
+                {"offsetTable": {f"{topic}@{OWN_GROUP}": {"0": int(number)}}}
+            ).encode()
+        ext.update({name: value for name, value in values.items() if name in ext})
+        if ext != code.ext():
+            yield Case(f"own {topic} at {number}", code.number, ext, body, may_wait=True)
+
+
 # Registrations and configuration
 
 
@@ -474,7 +503,7 @@ def registration_cases(code: Code) -> Iterator[Case]:
 # Answers with these keys would take away what others are promised, as it is their purpose.
 NOT_UPDATED = {
     "brokerPermission", "rejectTransactionMessage", "brokerRole", "autoCreateTopicEnable",
-    "startAcceptSendRequestTimeStamp",
+    "startAcceptSendRequestTimeStamp", "haSlaveFallbehindMax", "transactionCheckMax",
 }  # fmt: skip
 
 

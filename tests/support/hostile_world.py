@@ -18,9 +18,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import SHUT_RDWR
 from subprocess import PIPE
 from typing import Any, cast
 
@@ -50,8 +51,9 @@ from twinlog.testing.simdisk import SimDisk
 BROKER: dict[str, object] = {
     "flushConsumerOffsetInterval": 200,
     "flushDelayOffsetInterval": 200,
-    "transactionCheckInterval": 500,
+    "transactionCheckInterval": 1000,
     "transactionTimeOut": 100,
+    "transactionCheckMax": 200,  # Longer than it lasts: nobody decides what is looked at.
     "messageDelayLevel": " ".join(["1s"] * 18),
     "mappedFileSizeCommitLog": 64 * 1024 * 1024,
     "maxHashSlotNum": 10_000,
@@ -60,6 +62,9 @@ BROKER: dict[str, object] = {
     "slaveReadEnable": "true",
     "registerNameServerPeriod": 10_000,
 }
+QUEUES = 4  # Of the topics that are made for the test.
+UNDECIDED = "undecided"  # Group and client of a transaction that stays so.
+CHECK_TRANSACTION_STATE = 39
 UNREADABLE = (
     "left out",
     "not taken over",
@@ -213,6 +218,8 @@ class Report:
             lines.append(f"slowest packet of {name}: {seconds:.1f} s, {cases[:300]}")
         for phase, took in self.client.get("phases", {}).items():
             lines.append(f"normal client, {phase}: {took}")
+        for reason, count in self.client.get("reasons", {}).items():
+            lines.append(f"normal client, {count} sends not acknowledged: {reason}")
         return "\n".join([*lines, *self.findings])
 
 
@@ -270,6 +277,7 @@ class World:
         self.values["offset"] = str(record)
         self.values["commitLogOffset"] = str(half)
         self.values["msgId"] = f"7F000001{self.master.port:08X}{record:016X}"
+        self._send(generate.properties_text({"TRAN_MSG": "true", "PGROUP": UNDECIDED}), "4")
         entry = {"namespace": "normal", "key": "k", "value": "v"}
         assert ask(self.namesrv.address, 100, entry).code == 0
         for name in ("normal", "hostile"):
@@ -340,6 +348,31 @@ class World:
             assert ask(self.namesrv.address, code).code == 0, code
         answer = ask(self.controller.address, 1004, {"brokerName": "normal"})
         assert answer.code == 0, answer.remark
+        self._check_undecided()
+
+    def check_own(self, cases: Iterable[Case]) -> None:
+        """No request moves the broker's progress past a transaction that nobody has decided."""
+        group, half = generate.OWN_GROUP, generate.OWN_TOPICS[0]
+        queue = {"consumerGroup": group, "topic": half, "queueId": "0"}
+        questions = Case("progress", 14, queue).frame(1) + Case("end", 30, queue).frame(2)
+        with RawPeer(self.master.port) as peer:
+            for case in cases:
+                peer.send(case.frame(0))
+                # Put again in this turn, the half message is behind the end until its end.
+                places = [_places(peer, questions) for _ in range(3)]
+                assert any(progress < end for progress, end in places), f"{case}: {places}"
+
+    def _check_undecided(self) -> None:
+        """The producer of a transaction that nobody has decided is asked about it."""
+        body = {"clientID": UNDECIDED, "producerDataSet": [{"groupName": UNDECIDED}]}
+        with RawPeer(self.master.port) as peer:
+            peer.send(Case("heartbeat", 34, {}, json.dumps(body).encode()).frame(1))
+            assert peer.read_answer().code == 0
+            try:
+                question = peer.read_answer()
+            except TimeoutError:
+                raise AssertionError("a transaction is not asked about any more") from None
+            assert question.code == CHECK_TRANSACTION_STATE
 
     def wait_saved(self) -> None:
         """A commit from now on is in the file of the offsets."""
@@ -411,6 +444,59 @@ class World:
         return report
 
 
+def _places(peer: RawPeer, questions: bytes) -> tuple[int, int]:
+    """Progress and end, as two questions are answered."""
+    peer.send(questions)
+    found: dict[int, int] = {}
+    while len(found) < 2:
+        answer = peer.read_answer()
+        if answer.is_response and answer.opaque:
+            found[answer.opaque] = int(answer.ext().get("offset", "0"))
+    return found[1], found[2]
+
+
+class HeldPulls:
+    """A consumer that holds pulls by an expression about every property, of every queue."""
+
+    def __init__(self, port: int) -> None:
+        self._peer = RawPeer(port)
+        names = [name for name in generate.PROPERTY_NAMES if name[0].isalpha()]
+        expression = " OR ".join(f"{name} > 1" for name in names)
+        wanted = {
+            "topic": "hostile", "subString": expression, "expressionType": "SQL92", "subVersion": 1,
+        }  # fmt: skip
+        group = {"groupName": "holds", "subscriptionDataSet": [wanted]}
+        body = json.dumps({"clientID": "holds", "consumerDataSet": [group]}).encode()
+        self._peer.send(Case("heartbeat", 34, {}, body).frame(QUEUES))
+        self.woken = 0
+        for queue in range(QUEUES):
+            self._pull(queue, 0)
+        self._thread = threading.Thread(target=self._run, name="held pulls")
+        self._thread.start()
+
+    def _pull(self, queue: int, offset: int) -> None:
+        ext = {
+            "consumerGroup": "holds", "topic": "hostile", "queueId": str(queue),
+            "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "2", "commitOffset": "0",
+            "suspendTimeoutMillis": "15000", "subVersion": "1", "expressionType": "SQL92",
+        }  # fmt: skip
+        self._peer.send(Case("pull", 11, ext).frame(queue))
+
+    def _run(self) -> None:
+        with suppress(OSError, ValueError):  # Until it is closed, or the broker is.
+            while True:
+                answer = self._peer.read_answer()
+                if answer.is_response and answer.opaque < QUEUES:
+                    self.woken += 1
+                    self._pull(answer.opaque, int(answer.ext().get("nextBeginOffset", "0")))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._peer.socket.shutdown(SHUT_RDWR)
+        self._thread.join()
+        self._peer.close()
+
+
 class Attack:
     """All attackers of one world, one thread each."""
 
@@ -420,6 +506,8 @@ class Attack:
         brokers = cases_for(
             "broker", all_tables["broker"], world.values, world.keys(world.master, 26)
         )
+        codes = codes_of(all_tables["broker"], world.values)
+        own = self.own = list(generate.own_cases(codes, "DefaultCluster", "broker-a"))
         self.attackers: dict[str, list[Attacker]] = {}
         for name, process, cases in (
             ("master", world.master, brokers),
@@ -431,6 +519,8 @@ class Attack:
                 world.keys(world.controller, 1010))),
         ):  # fmt: skip
             order = generate.ordered(cases, f"{seed} {name}")
+            if cases is brokers:  # What faults lived in is tried each time, and first.
+                order = [*own, *order]
             count = THREADS.get(name, 1)
             self.attackers[name] = [
                 Attacker(
@@ -486,10 +576,15 @@ def attack(
         world.phase("quiet")
         attacks = Attack(world, seed, first)
         everyone = tuple(attacks.attackers)
+        world.check_own(attacks.own)
 
         def step(name: str, share: float, names: Iterable[str]) -> bool:
             world.phase(name)
-            attacks.run(seconds * share, names)
+            held = HeldPulls(world.master.port)
+            try:
+                attacks.run(seconds * share, names)
+            finally:
+                held.close()
             world.reset()
             say(attacks.report(seed).text())
             return not attacks.findings

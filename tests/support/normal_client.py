@@ -42,6 +42,7 @@ class NormalClient:
         self.arrived: set[bytes] = set()
         self.took_ms: defaultdict[str, list[float]] = defaultdict(list)
         self.failed: defaultdict[str, int] = defaultdict(int)
+        self.reasons: defaultdict[str, int] = defaultdict(int)
 
     async def run(self) -> None:
         settings = {"name_server": self._name_server, "route_poll_ms": 500, "heartbeat_ms": 1000}
@@ -73,14 +74,18 @@ class NormalClient:
         body, phase, began = b"normal %08d" % self._number, self._phase, time.monotonic()
         try:
             receipt = await producer.send(Message(self._topic, body))
-        except ClientError:
-            self.failed[phase] += 1
+        except ClientError as error:
+            self._failed(phase, f"{type(error).__name__}: {error}")
             return
         if receipt.status is not SendStatus.SEND_OK:
-            self.failed[phase] += 1
+            self._failed(phase, str(receipt))
             return
         self.took_ms[phase].append((time.monotonic() - began) * 1000)
         self.acknowledged.add(body)
+
+    def _failed(self, phase: str, reason: str) -> None:
+        self.failed[phase] += 1
+        self.reasons[reason[:300]] += 1
 
     async def _read_phases(self) -> None:
         loop = asyncio.get_running_loop()
@@ -105,6 +110,7 @@ class NormalClient:
             "missing": missing[:20],
             "missing_count": len(missing),
             "phases": phases,
+            "reasons": dict(list(self.reasons.items())[:10]),
         }
 
 
