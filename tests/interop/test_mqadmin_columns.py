@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from interop.cluster import Cluster, start_cluster, unique
+from support.apache import start_mqadmin
 from support.command_line import mqadmin
 from support.java_driver import Driver
 from support.processes import process_group, wait_until
@@ -218,6 +219,57 @@ def test_looking_into_consumers_and_queues(both: Both, topic: str, group: str) -
 def test_timed_sends(both: Both, topic: str) -> None:
     both.same("checkMsgSendRT", "-t", topic, "-a", 3, "-s", 10,
               mask=lambda line: re.sub(r"(    |: )[\d.]+$", r"\1T", line))  # fmt: skip
+
+
+@pytest.mark.parametrize("machine_form", ["false", "true"])
+def test_timed_sends_to_a_cluster(both: Both, tmp_path: Path, machine_form: str) -> None:
+    """Apache's goes on until it is ended, and its log lines stand among its rows."""
+    words = ("-a", 3, "-s", 10, "-p", machine_form, "-m", "room")
+    mine = both.ours("clusterRT", *words).splitlines()
+    arguments = ["clusterRT", "-n", both.cluster.address, *map(str, words), "-i", "1"]
+    theirs = start_mqadmin(*arguments, home=tmp_path)
+
+    def rows() -> list[str]:
+        lines = theirs.output().splitlines()
+        return [line for line in lines if " INFO " not in line and re.search("#|broker-a", line)]
+
+    try:
+        theirs.wait_ready(lambda: len(rows()) >= len(mine), "a row of the broker")
+    finally:
+        theirs.kill()
+    assert [untimed(line) for line in mine] == [untimed(row) for row in rows()[: len(mine)]]
+
+
+def untimed(line: str) -> str:
+    """Without time and average; that one has a column of 8."""
+    line = re.sub(r"^(DefaultCluster +broker-a +)[\d.]+ +", padded, line)
+    return re.sub(r"^[-\d]{10} [:\d]{8}(\|.*\|)\d+$", r"TIME\1RT", line)
+
+
+def padded(found: re.Match[str]) -> str:
+    return found[1] + "RT".ljust(len(found[0]) - len(found[1]))
+
+
+def test_traces(both: Both) -> None:
+    name = unique("traced")
+    more = {"namesrv": both.cluster.address, "topic": name, "trace": "true"}
+    sender = both.driver.start("send", group="tracers", **more)
+    sender.wait_for("done")
+    identity = sender.of("sent")[0]["msgId"]
+    reader = both.driver.start("push", group=f"readers_{name}", **more)
+    reader.wait_for("message", 1)
+
+    def kinds() -> set[str]:
+        words = ("-n", both.cluster.address, "-i", identity)
+        lines = mqadmin("queryMsgTraceById", *words).out.splitlines()
+        return {line[:3] for line in lines}
+
+    wait_until(lambda: kinds() >= {"Pub", "Sub"}, "both ends of its trace", interval_s=0.5)
+    lines = both.same("queryMsgTraceById", "-i", identity)
+    assert [line[:5] for line in lines if line] == ["#Type", "Pub  ", "#Type", "Sub  "]
+    both.same("queryMsgTraceById", "-i", identity, "-t", "RMQ_SYS_TRACE_TOPIC")
+    sender.stop()
+    reader.stop()
 
 
 def test_producers(both: Both) -> None:
