@@ -19,6 +19,8 @@ from support.twinlog_servers import (
     start_twinlog_broker,
     start_twinlog_namesrv,
 )
+from twinlog.admin.messages import send_stored_to
+from twinlog.cli.admin.migrate_cluster import alone
 from twinlog.client import (
     ClientError,
     ConsumeFrom,
@@ -185,8 +187,14 @@ async def test_clients_move_to_another_cluster_and_nothing_is_lost(tmp_path: Pat
             assert not broker.is_alive
 
 
+async def send_twice(*arguments: Any, **more: Any) -> Any:
+    """What two migrations at the same time do: each sends the next message."""
+    await send_stored_to(*arguments, **more)
+    return await send_stored_to(*arguments, **more)
+
+
 async def test_copies_are_compared_and_a_foreign_message_among_them_is_found(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with process_group() as group:
         old = Cluster(group, tmp_path / "old", "OldCluster", [ADMIN])
@@ -210,6 +218,22 @@ async def test_copies_are_compared_and_a_foreign_message_among_them_is_found(
         (await migrate("run", "--rules", old.rules)).ok()
         checked = (await migrate("verify", "--deep", "-o", "json")).ok().json["checks"][0]
         assert (checked["messages"], checked["findings"]) == (len(bodies), 0)
+        async with Producer("p", name_server=address, **AS_ADMIN) as producer:
+            for number in range(60):
+                await producer.send(Message("t", b"more %d" % number, sharding_key="one"))
+        with monkeypatch.context() as patch:
+            patch.setattr("twinlog.admin.copying.send_stored_to", send_twice)
+            second = await migrate("run", "--rules", old.rules)
+        assert (second.code, "somebody else writes to queue" in second.err) == (1, True)
+        with alone(target):
+            second = await migrate("run", "--rules", old.rules)
+        assert (second.code, "another `twinlog migrate` copies" in second.err) == (1, True)
+        (await migrate("run", "--rules", old.rules)).ok()
+        found = await migrate("verify", "--deep", "-o", "json")
+        texts = [finding["finding"] for finding in found.json["findings"]]
+        assert found.code == 1
+        assert len(texts) == 1
+        assert "has two copies" in texts[0]
         async with Producer("p", name_server=target, **AS_ADMIN) as producer:
             for _ in range(4):
                 await producer.send(Message("t", b"foreign"))

@@ -77,20 +77,29 @@ def origin_of(message: ReceivedMessage, pair: QueuePair) -> int | None:
     return number_or_none(offset)
 
 
+def queue_text(queue: MessageQueue) -> str:
+    return f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
+
+
 async def next_offset(target: Admin, pair: QueuePair) -> int:
     """The first offset of the source that has no copy. Raises CopyError when others write there."""
+    return (await _ends(target, pair))[1]
+
+
+async def _ends(target: Admin, pair: QueuePair) -> tuple[int, int]:
+    """The end of the target's queue, and the first offset of the source that has no copy."""
     await target.instance.route(pair.target.topic)
     end = await calls.max_offset(target.instance, pair.target)
     if end == 0:
-        return 0
+        return 0, 0
     last = await read_queue(target, pair.target, end - 1, max_count=1)
     offset = origin_of(last[0], pair) if last else None
     if offset is None:
         raise CopyError(
-            f"{pair.target} ends with a message that is not a copy out of {pair.source}: its place"
-            " is not known any more"
+            f"{queue_text(pair.target)} ends with a message that is not a copy out of "
+            f"{queue_text(pair.source)}: its place is not known any more"
         )
-    return offset + 1
+    return end, offset + 1
 
 
 async def copy_queue(
@@ -100,8 +109,8 @@ async def copy_queue(
     copied, failures = 0, 0
     while True:
         try:
-            at = await next_offset(target, pair)
-            async for count in _copy_from(source, target, pair, at):
+            end, at = await _ends(target, pair)
+            async for count in _copy_from(source, target, pair, at, end):
                 copied += count
                 failures = 0
                 tell(count)
@@ -109,11 +118,13 @@ async def copy_queue(
         except ClientError as error:
             failures += 1  # Whether it arrived is seen at the end of the target's queue.
             if failures == _TRIES:
-                raise CopyError(f"{pair.source} is not copied: {error}") from error
+                raise CopyError(f"{queue_text(pair.source)} is not copied: {error}") from error
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _copy_from(source: Admin, target: Admin, pair: QueuePair, at: int) -> AsyncIterator[int]:
+async def _copy_from(
+    source: Admin, target: Admin, pair: QueuePair, at: int, end: int
+) -> AsyncIterator[int]:
     await source.instance.route(pair.source.topic)
     at = max(at, await calls.min_offset(source.instance, pair.source))
     reconsumes = pair.source.topic.startswith(RETRY_PREFIX)
@@ -124,10 +135,17 @@ async def _copy_from(source: Admin, target: Admin, pair: QueuePair, at: int) -> 
             continue
         for message in messages:
             place = f"{pair.source.broker_name},{pair.source.queue_id},{message.queue_offset}"
-            await send_stored_to(
+            receipt = await send_stored_to(
                 target, pair.target, message, _DROPPED, added={ORIGIN_PLACE: place},
                 reconsume_times=message.record.reconsume_times if reconsumes else 0,
             )  # fmt: skip
+            if receipt.queue_offset != end:
+                raise CopyError(
+                    f"somebody else writes to {queue_text(pair.target)}: let one `twinlog migrate` "
+                    "run at a time, and keep clients away; `migrate verify --deep` shows what is "
+                    "there twice"
+                )
+            end += 1
             yield 1
         at = messages[-1].queue_offset + 1
 
@@ -158,7 +176,9 @@ async def translate(target: Admin, pair: QueuePair, offset: int) -> int:
         found = await read_queue(target, pair.target, middle, max_count=1)
         origin = origin_of(found[0], pair) if found else None
         if origin is None:
-            raise CopyError(f"{pair.target} has a message at {middle} that is not a copy")
+            raise CopyError(
+                f"{queue_text(pair.target)} has a message at {middle} that is not a copy"
+            )
         if origin < offset:
             low = middle + 1
         else:

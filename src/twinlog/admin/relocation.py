@@ -23,6 +23,7 @@ from twinlog.admin.copying import (
     next_offset,
     origin_of,
     pair_queues,
+    queue_text,
     translate,
 )
 from twinlog.admin.cutover import CutoverError, Steps, fence, lift
@@ -43,6 +44,7 @@ from twinlog.client.errors import ClientError, TopicNotFoundError
 from twinlog.client.message import ReceivedMessage
 from twinlog.client.net import calls
 from twinlog.client.queues import MessageQueue
+from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX as _UNIQUE_ID
 from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
@@ -259,29 +261,43 @@ async def _compare_queue(
     at = begin
     while at < end:
         messages = await read_queue(source, pair.source, at, max_count=32 if step == 1 else 1)
-        place = await translate(target, pair, at)
-        copies: list[ReceivedMessage] = []
-        while len(copies) < len(messages):
-            more = await read_queue(target, pair.target, place + len(copies))
-            if not more:
-                break
-            copies += more
-        for number, message in enumerate(messages):
-            copy = copies[number] if number < len(copies) else None
+        last = messages[-1].queue_offset if messages else at
+        copies = await _copies(target, pair, at, last)
+        for message in messages:
             checked.messages += 1
-            difference = _difference(message, copy, pair)
-            if difference:
-                checked.findings.append(f"{pair.source} at {message.queue_offset}: {difference}")
-        at = max(at + 1, messages[-1].queue_offset + step if messages else at + 1)
+            fault = difference(message, copies.get(message.queue_offset, []))
+            if fault:
+                place = f"{queue_text(pair.source)}, {message.queue_offset}"
+                checked.findings.append(f"{place}: {fault}")
+        at = max(at + 1, last + step)
 
 
-def _difference(message: ReceivedMessage, copy: ReceivedMessage | None, pair: QueuePair) -> str:
-    if copy is None or origin_of(copy, pair) != message.queue_offset:
-        return "has no copy"
-    for name in ("body", "tags", "keys", "flag", "message_id", "born_timestamp"):
-        if getattr(message, name) != getattr(copy, name):
+async def _copies(
+    target: Admin, pair: QueuePair, first: int, last: int
+) -> dict[int, list[ReceivedMessage]]:
+    """Copies of what is at `first` to `last` of the source, by the offsets there."""
+    found: dict[int, list[ReceivedMessage]] = {}
+    place = await translate(target, pair, first)
+    while messages := await read_queue(target, pair.target, place):
+        for message in messages:
+            origin = origin_of(message, pair)
+            if origin is None or origin > last:
+                return found
+            found.setdefault(origin, []).append(message)
+        place = messages[-1].queue_offset + 1
+    return found
+
+
+def difference(message: ReceivedMessage, copies: Sequence[ReceivedMessage]) -> str:
+    """What is wrong with the copies of a message; empty: nothing."""
+    if len(copies) != 1:
+        return "has two copies" if copies else "has no copy"
+    for name in ("body", "tags", "keys", "flag", "born_timestamp"):
+        if getattr(message, name) != getattr(copies[0], name):
             return f"the copy has another {name}"
-    return ""
+    # Without an id of the client's, the id says where a message is: a copy is elsewhere.
+    mine, its = (m.properties.get(_UNIQUE_ID) for m in (message, copies[0]))
+    return "" if mine == its else "the copy has another message_id"
 
 
 # Offsets

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
+import os
+import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +47,23 @@ def _between(session: Session, target: str, work: Work[T]) -> T:
         return run_async(session, main)
     except (CopyError, CutoverError) as error:
         raise CommandError(str(error), FAILED) from error
+
+
+@contextlib.contextmanager
+def alone(target: str) -> Iterator[None]:
+    """One migration to a cluster at a time, of this user on this machine: two would copy each
+    message twice. The kernel releases the lock of one that is killed."""
+    name = hashlib.sha256(target.encode()).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"twinlog-migrate-{os.getuid()}-{name}"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        text = f"another `twinlog migrate` copies to {target}; wait until it has ended"
+        raise CommandError(text, FAILED) from error
+    finally:
+        os.close(lock)
 
 
 def _clear(move: Relocation) -> None:
@@ -95,7 +117,9 @@ def run(session: Session, target: str, rules: Path | None) -> int:
         await copy_all(source, other, move.pairs, _Teller())
         return await _look(source, other, move)
 
-    return show(session, _between(session, target, work))
+    with alone(target):
+        report = _between(session, target, work)
+    return show(session, report)
 
 
 async def _rules(source: Admin, move: Relocation, file: Path | None) -> dict[str, Any]:
@@ -202,7 +226,9 @@ def cutover(
             settle_seconds=settle, wait_seconds=wait,
         )  # fmt: skip
 
-    return show(session, _steps(_between(session, target, work), target, is_rehearsal))
+    with alone(target):
+        steps = _between(session, target, work)
+    return show(session, _steps(steps, target, is_rehearsal))
 
 
 def _steps(steps: Steps, target: str, is_rehearsal: bool) -> Report:
