@@ -234,7 +234,7 @@ def test_timed_sends_to_a_cluster(both: Both, tmp_path: Path, machine_form: str)
         return [line for line in lines if " INFO " not in line and re.search("#|broker-a", line)]
 
     try:
-        theirs.wait_ready(lambda: len(rows()) >= len(mine), "a row of the broker")
+        theirs.wait_ready(lambda: len(rows()) >= len(mine), "a row of the broker", deadline_s=150)
     finally:
         theirs.kill()
     assert [untimed(line) for line in mine] == [untimed(row) for row in rows()[: len(mine)]]
