@@ -42,6 +42,9 @@ def one_line(result: Result, code: int, *parts: str) -> None:
         (["context", "add", "", "-n", "a:1"], ["'' is not a name: give one word"]),
         (["context", "add", "\udcff", "-n", "a:1"], ["is not a name: give one word"]),
         (["topic", "list", "-n", "host:99999"], ["'99999' is not a port from 1 to 65535"]),
+        (["bench", "pub", "t", "--size", "9" * 11], ["is not in the range 1<=x<=16777216"]),
+        (["bench", "pub", "t", "--rate", "nan"], ["'--rate': nan is not in the range"]),
+        (["bench", "latency", "t", "--rate", "inf"], ["'--rate': inf is not in the range"]),
     ],
 )
 def test_wrong_usage_is_exit_code_2(words: list[str], parts: list[str]) -> None:

@@ -23,6 +23,7 @@ from twinlog.cli.admin.session import Session, run_async
 from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import FAILED
 from twinlog.cli.lazy import LazyGroup
+from twinlog.runtime.limits import FRAME_SIZE_MAX
 
 if TYPE_CHECKING:
     from twinlog.client.message import Message, SendReceipt
@@ -35,6 +36,20 @@ BUCKET_MS, BUCKET_GROWTH = 0.1, 1.5  # Of the first row of a histogram, and from
 BAR_WIDTH = 40
 OPEN_WAIT_SECONDS = 15.0
 OPEN_BREATH = 16
+RATE_MAX = 1e9
+
+
+class _Rate(click.FloatRange):
+    """Messages per second; NaN is in no range, which comparing it does not show."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True, max=RATE_MAX)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        rate = super().convert(value, param, ctx)
+        if math.isnan(rate):
+            self.fail(f"nan is not in the range {self._describe_range()}.", param, ctx)
+        return rate
 
 
 @click.group(cls=LazyGroup, short_help="Measure sending and consuming.")
@@ -135,8 +150,8 @@ def _load(command: Any) -> Any:
         click.argument("topic"),
         click.option("--msgs", "count", default=10_000, show_default=True,
                      type=click.IntRange(min=1), help="Number of messages."),
-        click.option("--size", default=1024, show_default=True, type=click.IntRange(min=1),
-                     help="Size of each body in bytes."),
+        click.option("--size", default=1024, show_default=True,
+                     type=click.IntRange(1, FRAME_SIZE_MAX), help="Size of each body in bytes."),
         click.option("--json", "is_json", is_flag=True, help="Print one JSON object."),
         click.option("--histogram", "with_bars", is_flag=True, help="Also print a histogram."),
     ]  # fmt: skip
@@ -150,7 +165,7 @@ def _load(command: Any) -> Any:
 @click.option("--in-flight", default=256, show_default=True, type=click.IntRange(min=1),
               help="Sends that wait for an answer at the same time.")  # fmt: skip
 @click.option("--batch", is_flag=True, help="Gather messages into batch requests.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True),
+@click.option("--rate", type=_Rate(),
               help="Open loop: this many per second, however long answers take.")  # fmt: skip
 @connection_options
 def pub(
@@ -337,7 +352,7 @@ async def _sub(session: Session, topic: str, count: int, group: str, idle: float
 @bench.command(epilog="Example: twinlog bench latency orders --msgs 1000 --rate 200")
 @_load
 @click.option("--rate", default=100.0, show_default=True, help="Messages per second.",
-              type=click.FloatRange(min=0, min_open=True))  # fmt: skip
+              type=_Rate())  # fmt: skip
 @connection_options
 def latency(
     session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool, rate: float
