@@ -230,9 +230,10 @@ def test_timed_sends_to_a_cluster(both: Both, tmp_path: Path, machine_form: str)
     theirs = start_mqadmin(*arguments, home=tmp_path)
 
     def rows() -> list[str]:
-        # A row is written in pieces: only what has its end counts.
+        # A row is written in pieces, and log lines may come between them: whole rows count.
         lines = theirs.output().rpartition("\n")[0].splitlines()
-        return [line for line in lines if " INFO " not in line and re.search("#|broker-a", line)]
+        whole = re.compile(r"#|.*broker-a(( +[\d.]+){3} *|\|\d+)$")
+        return [line for line in lines if " INFO " not in line and whole.match(line)]
 
     try:
         theirs.wait_ready(lambda: len(rows()) >= len(mine), "a row of the broker", deadline_s=150)
