@@ -32,6 +32,7 @@ def orders(pair: ConsolePair) -> str:
     """A topic with messages, a group that consumed them, a group that gave some up."""
     http = pair.script()
     http.post("/api/topics", json={"topic": "orders", "read_queues": 4, "write_queues": 4})
+    http.post("/api/topics", json={"topic": "oversize"})
     for group in ("shipping", "billing"):
         http.post("/api/groups", json={"group": group})
     with blocking.Producer("shop", name_server=pair.namesrv) as producer:
@@ -42,16 +43,16 @@ def orders(pair: ConsolePair) -> str:
         producer.send(Message("orders", b"in half an hour", delay_level=16))
         # Longer than a phone is wide, and without a place to break.
         names = {"p" * 60: "v" * 900}
-        long = Message("orders", b"word " * 900, keys=["long"], tags="t" * 90, properties=names)
+        long = Message("oversize", b"word " * 900, keys=["long"], tags="t" * 90, properties=names)
         producer.send(long)
     return "orders"
 
 
 def of_messages(pair: ConsolePair) -> list[tuple[str, str]]:
     """Pages of single messages and the tail: path, name of its screenshot."""
-    http, pages = pair.script(), [("/tail/orders", "tail")]
-    for key in ("o-7", "long"):
-        found = http.get("/api/messages", params={"by": "key", "topic": "orders", "key": key})
+    http, pages = pair.script(), [("/tail/oversize", "tail")]
+    for topic, key in (("orders", "o-7"), ("oversize", "long")):
+        found = http.get("/api/messages", params={"by": "key", "topic": topic, "key": key})
         pages.append((f"/messages/{found.json()['messages'][0]['offset_message_id']}", f"m-{key}"))
     return pages
 
