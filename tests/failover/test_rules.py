@@ -304,6 +304,75 @@ async def test_a_topic_that_was_created_is_there_after_a_switch(tmp_path: Path) 
         assert topic.write_queue_nums == 3
 
 
+async def test_messages_of_a_deleted_topic_do_not_come_back_with_a_switch(tmp_path: Path) -> None:
+    """Its queues are gone at every replica; what was sent after it was made again is there."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        for topic in ("load", "refilled"):
+            for body in (b"old", b"older"):
+                answer = await group.brokers.send(first, body, topic=topic)
+                assert answer.code == ResponseCode.SUCCESS
+            header = {"topic": topic}
+            answer = await group.brokers.call(first, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+            assert answer.code == ResponseCode.SUCCESS
+        answer = await group.brokers.send(first, b"new", topic="refilled")
+        assert answer.code == ResponseCode.SUCCESS
+        assert first.replicas is not None
+        await first.replicas.resign()
+        await until(lambda: second.role.is_master)
+        assert placed(second) == 0
+        assert await send(group, second, b"new") == (ResponseCode.SUCCESS, "")
+        for broker in (first, second):
+            for topic in ("load", "refilled"):
+                await until(lambda b=broker, t=topic: b.store.max_offset_in_queue(t, QUEUE) == 1)
+
+
+async def test_offsets_that_were_set_back_or_removed_stay_so_after_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that was reset consumes again, whoever leads: what is answered is in the log, not
+    in a table that is written down every half second."""
+    monkeypatch.setattr("twinlog.broker.pair.service.WRITE_INTERVAL_MS", 3_600_000)
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        for _ in range(3):
+            assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        for name in ("reset", "removed"):
+            for offset in (3, 1):
+                header = {"consumerGroup": name, "topic": TOPIC, "queueId": 0}
+                answer = await group.brokers.call(
+                    first, RequestCode.UPDATE_CONSUMER_OFFSET, {**header, "commitOffset": offset}
+                )
+                assert answer.code == ResponseCode.SUCCESS
+            await until(lambda n=name: second.offsets.query(n, TOPIC, QUEUE) == 1)
+        header = {"groupName": "removed", "cleanOffset": True}
+        answer = await group.brokers.call(first, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        assert answer.code == ResponseCode.SUCCESS
+        await until(lambda: second.offsets.query("removed", TOPIC, QUEUE) == -1)
+        await group.cut_link(second)
+        header = {"consumerGroup": "reset", "topic": TOPIC, "queueId": 0, "commitOffset": 0}
+        answer = await group.brokers.call(first, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        assert "not confirmed" in (answer.remark or "")
+
+
+async def test_a_deletion_that_could_not_be_recorded_is_not_called_done(tmp_path: Path) -> None:
+    """The disk of the master is full: the next master would have the topic."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await until(lambda: second.topics.select(TOPIC) is not None)
+        first.store.close_for_puts("the disk is full")
+        for _ in range(2):
+            answer = await group.brokers.call(
+                first, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}
+            )
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "not in the log of the group" in (answer.remark or "")
+        assert second.topics.select(TOPIC) is not None
+        first.store.close_for_puts("")
+        await until(lambda: second.topics.select(TOPIC) is None)
+
+
 async def test_commits_of_the_last_moment_reach_the_next_master(tmp_path: Path) -> None:
     async with local_group(tmp_path) as group:
         first, second = await group.pair()

@@ -177,7 +177,9 @@ def build_services(broker: Broker) -> None:
     )
     if broker.role.is_controlled:
         broker.relay = broker.requests.relay = Relay(broker)
-        broker.requests.confirms = ConfirmedAnswers(broker.store, broker.ha, broker.role)
+        broker.requests.confirms = ConfirmedAnswers(
+            broker.store, broker.ha, broker.role, broker.pair.writer
+        )
         broker.replicas = _build_replicas(broker)
 
 

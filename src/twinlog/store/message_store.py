@@ -674,10 +674,10 @@ class MessageStore:
         """(topic, queue id) of every queue."""
         return list(self.queue_table.by_key)
 
-    def delete_topics(self, topics: Iterable[str]) -> int:
-        """Remove the queues of these topics; the log keeps their records."""
-        doomed = set(topics)
-        return self._destroy([q for q in self.queue_table if q.topic in doomed])
+    def delete_topics(self, topics: Iterable[str], before: int | None = None) -> int:
+        """Remove the queues of these topics; the log keeps their records. `before` is where a
+        master did so: queues with a later record have begun again since."""
+        return self._destroy(self.queue_table.of_topics(set(topics), before))
 
     def clean_unused_topics(self, known: Collection[str]) -> int:
         """Remove queues of topics that are not `known`. Corresponds to cleanUnusedTopic."""

@@ -114,3 +114,14 @@ def test_a_slave_that_applies_every_interval_ends_where_the_master_is(
     if change := journal.drain():
         merge_offsets(slave, change)
     assert slave.get("t@g", {}) == master
+
+
+def test_what_was_committed_after_a_removal_stays_in_a_large_change() -> None:
+    """A group that was deleted and came back within one interval."""
+    forward = {f"topic-{n}@group": {0: n} for n in range(40)}
+    table: dict[str, dict[int, int]] = {}
+    for body in split_change(OffsetsMoved(forward=forward, removed=list(forward)), 400):
+        change = decode_change(body)
+        assert isinstance(change, OffsetsMoved)
+        merge_offsets(table, change)
+    assert table == forward

@@ -147,7 +147,8 @@ def _offset_halves(change: OffsetsMoved) -> list[MetadataChange]:
     first, second = _split_map(change.forward)
     halves = [first, second] if second else list(_per_queue(first))
     parts: list[MetadataChange] = [OffsetsMoved(forward=half) for half in halves]
-    return [*parts, rest] if change.back or change.removed else parts
+    # Those that were removed first: what follows was committed since.
+    return [rest, *parts] if change.back or change.removed else parts
 
 
 def _guard_halves(change: Armed) -> list[MetadataChange]:
@@ -217,6 +218,11 @@ class OffsetJournal:
         self._forward.pop(key, None)
         self._back.pop(key, None)
         self._removed.append(key)
+
+    @property
+    def is_set_back(self) -> bool:
+        """Something that the next master must not take for consumed again."""
+        return bool(self._back or self._removed)
 
     def drain(self) -> OffsetsMoved | None:
         """The change since the last call, or None."""

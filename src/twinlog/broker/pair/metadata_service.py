@@ -52,6 +52,7 @@ WRITE_INTERVAL_MS = 500  # Offsets on a slave are at most a second behind; half 
 _READ_COUNT = 64
 _QUEUE = (METADATA_TOPIC, 0)
 Locks = RebalanceLockManager[MessageQueue]
+_Placed = tuple[int, MetadataChange]  # Where in the log the record is.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class MetadataWriter:
         self._is_enabled = False
         self._is_subscribed = False
         self._needs_snapshot = False
+        self._owed: list[MetadataChange] = []
         self._delay_written: dict[int, int] = {}
         self.record_count = 0
 
@@ -109,6 +111,7 @@ class MetadataWriter:
     def disable(self) -> None:
         """This broker is not the master any more; another one writes what changes."""
         self._is_enabled = self._needs_snapshot = False
+        self._owed = []
         self._tables.offsets.journal = None
         self._tables.guard.on_armed = None
         if self._tables.locks is not None:
@@ -117,6 +120,9 @@ class MetadataWriter:
     def write_snapshot(self) -> None:
         """Everything, so that a slave that reads from here on lacks nothing."""
         self._needs_snapshot = False
+        owed, self._owed = self._owed, []
+        for change in owed:
+            self._write(self._still_true(change))
         self._topics_changed(self._tables.topics.table)
         self._groups_changed(self._tables.groups.table)
         if (armed := self._tables.guard.armed) is not None:
@@ -147,6 +153,15 @@ class MetadataWriter:
         except Exception:
             self._needs_snapshot = True  # What was drained and not written comes with the rest.
             raise
+
+    def write_now(self) -> bool:
+        """What was said to be done is about to be answered: whether all of it is in the log."""
+        if self._needs_snapshot:
+            self.tick()
+        journal = self.journal
+        if not self._needs_snapshot and journal is not None and journal.is_set_back:
+            self.tick()
+        return not self._needs_snapshot
 
     def _topics_changed(self, names: Iterable[str]) -> None:
         put, deleted = _parts(self._tables.topics.table, names)
@@ -185,9 +200,31 @@ class MetadataWriter:
             result = self._tables.store.put(message)
             if result.status is not PutMessageStatus.PUT_OK:
                 self._needs_snapshot = True
+                if (rest := _beyond_tables(change)) is not None:
+                    self._owed.append(rest)
                 return False
             self.record_count += 1
         return True
+
+    def _still_true(self, change: MetadataChange) -> MetadataChange:
+        """Without names that are there again: their new queues are not to be deleted."""
+        if isinstance(change, TopicsChanged):
+            table: Collection[str] = self._tables.topics.table
+        elif isinstance(change, GroupsChanged):
+            table = self._tables.groups.table
+        else:
+            return change
+        gone = [name for name in change.deleted if name not in table]
+        return msgspec.structs.replace(change, deleted=gone)
+
+
+def _beyond_tables(change: MetadataChange) -> MetadataChange | None:
+    """What a snapshot of the tables does not say: what they do not have any more."""
+    if isinstance(change, TopicsChanged | GroupsChanged) and change.deleted:
+        return msgspec.structs.replace(change, put={})
+    if isinstance(change, OffsetsMoved) and (change.back or change.removed):
+        return OffsetsMoved(back=change.back, removed=change.removed)
+    return None
 
 
 def _locks_record(group: str, client_id: str, queues: list[MessageQueue]) -> LocksMoved:
@@ -257,8 +294,8 @@ class MetadataReader:
         kind = _KINDS.get(name)
         if kind is None:
             return 0
-        changes, _ = self._read(self._tables.store.min_offset_in_queue(*_QUEUE))
-        found = [change for change in changes if isinstance(change, kind)]
+        placed, _ = self._read(self._tables.store.min_offset_in_queue(*_QUEUE))
+        found = [change for _, change in placed if isinstance(change, kind)]
         if found:
             self._apply(found)
         return len(found)
@@ -283,10 +320,10 @@ class MetadataReader:
 
     def epochs(self) -> list[EpochEntry]:
         """The epochs that the records of this log open; what lies before them has no checksum."""
-        changes, _ = self._read(self._tables.store.min_offset_in_queue(*_QUEUE))
+        placed, _ = self._read(self._tables.store.min_offset_in_queue(*_QUEUE))
         return [
             EpochEntry(change.epoch, change.previous_end, 0, change.is_clean)
-            for change in changes
+            for _, change in placed
             if isinstance(change, EpochBegan)
         ]
 
@@ -342,15 +379,23 @@ class MetadataReader:
     def catch_up(self, *, only_offsets: bool = False) -> None:
         """Apply all records that are dispatched by now, tables saved once."""
         first = self._tables.store.min_offset_in_queue(*_QUEUE)
-        changes, self._position.next_offset = self._read(max(self._position.next_offset, first, 0))
+        placed, self._position.next_offset = self._read(max(self._position.next_offset, first, 0))
         if only_offsets:
-            changes = [change for change in changes if isinstance(change, OffsetsMoved)]
-        if changes:
-            self._apply(changes)
+            placed = [(at, change) for at, change in placed if isinstance(change, OffsetsMoved)]
+        if placed:
+            self._apply([change for _, change in placed])
+            self._delete_queues(placed)
 
-    def _read(self, position: int) -> tuple[list[MetadataChange], int]:
+    def _delete_queues(self, placed: list[_Placed]) -> None:
+        """Of topics that the master has deleted: if one is made again, also after a switch, its
+        messages of before do not come back. Its queues may have newer ones by now."""
+        for at, change in placed:
+            if isinstance(change, TopicsChanged) and change.deleted:
+                self._tables.store.delete_topics(change.deleted, at)
+
+    def _read(self, position: int) -> tuple[list[_Placed], int]:
         """What is in the queue from `position` on, and where it ends."""
-        changes: list[MetadataChange] = []
+        changes: list[_Placed] = []
         while position < self._tables.store.max_offset_in_queue(*_QUEUE):
             result = self._tables.store.get_message(*_QUEUE, position, _READ_COUNT)
             if result.next_begin_offset <= position:
@@ -360,8 +405,8 @@ class MetadataReader:
             position = result.next_begin_offset
         return changes, position
 
-    def _decode(self, buffer: bytes) -> list[MetadataChange]:
-        changes: list[MetadataChange] = []
+    def _decode(self, buffer: bytes) -> list[_Placed]:
+        changes: list[_Placed] = []
         offset = 0
         while offset < len(buffer):
             record = decode_record(buffer, offset)
@@ -372,7 +417,8 @@ class MetadataReader:
                 continue
             self.last_store_time_ms = record.store_timestamp
             try:
-                changes.append(decode_change(bytes(record.body)))
+                change = decode_change(bytes(record.body))
+                changes.append((record.physical_offset, change))
             except MetadataError as error:
                 # A newer twinlog may write kinds that we do not know; the rest still counts.
                 _LOG.warning(

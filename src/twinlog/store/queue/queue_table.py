@@ -239,6 +239,11 @@ class ConsumeQueueTable:
             for queue in tuple(self.by_key.values())
         )
 
+    def of_topics(self, topics: set[str], before: int | None = None) -> list[ConsumeQueue]:
+        """The queues of these topics that have no record behind `before`; None: all of them."""
+        queues = [queue for queue in self.by_key.values() if queue.topic in topics]
+        return [q for q in queues if before is None or q.last_physical_end <= before]
+
     def destroy(self, queues: Iterable[ConsumeQueue]) -> None:
         """Remove queues with their files; their offsets start again at 0."""
         for queue in queues:
