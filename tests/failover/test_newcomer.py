@@ -4,6 +4,7 @@ that anybody must know of; a store that nobody registered is one. And one whose 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,19 @@ async def test_a_set_that_the_controller_took_is_not_proposed_again(tmp_path: Pa
         await group.in_sync(2)
         await until(lambda: manager.authority is not None and not manager.authority.is_changing)
         assert len(asked) == 1
+
+
+async def test_the_copy_of_a_store_does_not_acknowledge_for_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Turned away is not the same as unanswered: the copy follows nobody, or its place in the log
+    would count as that of the replica in the set, which the master would put out besides."""
+    monkeypatch.setattr("twinlog.broker.group.replicas._ALONE_MS", 0)
+    async with local_group(tmp_path) as group:
+        _, second = await group.pair()
+        shutil.copytree(tmp_path / "second", tmp_path / "copy")
+        copy = await group.start("copy")
+        await until(lambda: "is taken" in caplog.text)
+        assert "this slave follows the master that it knows" not in caplog.text
+        assert not copy.ha.is_linked
+        assert second.ha.is_linked

@@ -86,7 +86,7 @@ class ReplicasManager:
         self._record: GroupRecord | None = None
         self._in_sync = InSync()
         self._joining_since_ms = 0
-        self._is_registered = False
+        self._is_registered = self._is_turned_away = False
         self._is_proposing = False
         self._accepted: SetProposal | None = None
         self._hand_over_to: int | None = None
@@ -234,8 +234,9 @@ class ReplicasManager:
             await self._pause(started_ms)
 
     def _go_on_alone(self) -> None:
-        """The controller is away since before this process began."""
-        if self._is_heard or self._view is None:
+        """The controller is away since before this process began. One that it turned away is the
+        copy of another's store: it would acknowledge in the name of the replica that it is not."""
+        if self._is_heard or self._is_turned_away or self._view is None:
             return
         if self._clock.monotonic_ms() - self._started_ms >= _ALONE_MS and self._view.go_on():
             _LOG.warning("no controller answers: this slave follows the master that it knows")
@@ -257,6 +258,8 @@ class ReplicasManager:
         code = error.code if isinstance(error, ControllerError) else None
         if code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             self._is_registered = False
+        elif code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._is_turned_away = True
         elif code in (None, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE):
             # The latter: words of an older connection of ours came late, and the controller takes
             # them for the newer ones. It believes a connection that is newer still.
@@ -298,7 +301,7 @@ class ReplicasManager:
             # It lost its state, or an operator cleaned this replica: the same id again.
             await self._apply(number, f"{broker.address};{self._token()}")
             await self._link.register(RequestCode.CONTROLLER_REGISTER_BROKER, **fields)
-        self._is_registered = True
+        self._is_registered, self._is_turned_away = True, False
         _LOG.info("registered with the controller id=%d", number)
 
     async def _apply_for_id(self) -> None:
