@@ -210,7 +210,7 @@ async def test_bodies_that_are_not_bytes(cluster: Any, body: Any, linger_ms: Any
         ({"compression": "gzip"}, "zlib, lz4, zstd"),
         ({"send_timeout_ms": 0}, "above 0"),
         ({"retry_count": -1}, "not negative"),
-        ({"batch_size_max": 1 << 30}, "above what a broker takes"),
+        ({"batch_size_max": 1 << 30}, "above the limit of a broker"),
         ({"colour": "red"}, "unknown setting 'colour'"),
     ],
 )

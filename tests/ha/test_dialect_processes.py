@@ -89,7 +89,7 @@ def test_a_master_that_starts_late_is_waited_for_and_never_dialled_in_classic(
                 haMasterAddress=f"127.0.0.1:{master.ha_port}",
             )
         )  # fmt: skip
-        slave.wait_for_text("nobody there has said yet")
+        slave.wait_for_text("the master has not said yet")
         master = _again(group, master)
         wait_until(lambda: is_followed(master), "the slave follows")
         assert send(master, b"after") == [SEND_OK]

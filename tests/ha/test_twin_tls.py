@@ -87,7 +87,7 @@ def test_replication_over_tls_with_kills_and_flipped_bits(pair: Pair, ours: Cert
         ("foreign slave", "refused this slave's certificate", "CERTIFICATE_VERIFY_FAILED"),
         ("foreign master", "certificate verify failed", "may not trust this certificate"),
         ("plain slave", "over TLS only", "over TLS only"),
-        ("plain master", "is twinlogHATLS on at the master", "twinlogHATLS is not on here"),
+        ("plain master", "is twinlogHATLS on at the master", "twinlogHATLS is off here"),
     ],
 )
 def test_who_cannot_prove_itself_is_told_why_at_both_ends(

@@ -96,7 +96,7 @@ def test_topics_and_groups_made_by_one_address(start: Start) -> None:
         assert "twinlogCreationsPerAddress" in (answers[-1].remark or "")
         # What exists is served anyway.
         assert peer.ask(Code.PULL_MESSAGE, pull_ext("made-up-0")).code != BUSY
-    wait_audited(broker, "topics and groups a second")
+    wait_audited(broker, "topics and groups per second")
     groups = (broker.store / "config" / "subscriptionGroup.json").read_text()
     assert groups.count("made-up-") < 2 * 60
 

@@ -106,7 +106,7 @@ async def test_a_slave_does_not_dial_before_its_master_has_said_what_it_is(
     slave = await brokers.start("slave", ha_master_address=f"127.0.0.1:{port}", **values)
     client = slave.ha.client
     assert client is not None
-    await until(lambda: "has said yet" in client.status().last_disconnect_reason)
+    await until(lambda: "has not said yet" in client.status().last_disconnect_reason)
     assert opened == []
     # The broker behind it comes up: an Apache one, by what it answers.
     other = NotTwinlog(

@@ -9,6 +9,10 @@ connection stays half open next to the new one. When a second connection comes f
 the first had acknowledged is doubted, and counts again only when it acknowledges bytes that were
 sent to it after that. A dead process never does; a second slave of the same host soon will.
 
+An empty slave of the classic dialect is sent the last file of the log only. What it acknowledges
+says nothing about the files before, for which sends may be waiting: such a replica is *partial*,
+and counts when nobody waits for what it will never have.
+
 Invariants: an acknowledgement never exceeds what was sent to that replica (or what it had when it
 joined), and never falls while the replica stays.
 """
@@ -35,11 +39,15 @@ class ReplicaAck:
     moved_ms: int = 0
     mark_offset: int = -1
     mark_ms: int = 0
+    start_offset: int = 0
+    joined_ms: int = 0
+    is_partial: bool = False
 
     @property
     def counted_offset(self) -> int | None:
         """What may be counted for it; None while it is in doubt."""
-        return self.ack_offset if self.ack_offset > self.doubted_offset else None
+        is_counted = self.ack_offset > self.doubted_offset and not self.is_partial
+        return self.ack_offset if is_counted else None
 
 
 class AckTable:
@@ -47,6 +55,7 @@ class AckTable:
 
     def __init__(self) -> None:
         self._replicas: dict[str, ReplicaAck] = {}
+        self._may_be_partial = False  # Looked at with every acknowledgement.
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -55,10 +64,25 @@ class AckTable:
     def replicas(self) -> tuple[ReplicaAck, ...]:
         return tuple(self._replicas.values())
 
-    def join(self, name: str, ack_offset: int, now_ms: int) -> ReplicaAck:
-        """A replica reported for the first time. The same name again replaces the old entry."""
+    @property
+    def partial(self) -> list[ReplicaAck]:
+        """Those that do not count yet, in the order of where they begin."""
+        if not self._may_be_partial:
+            return []
+        found = [replica for replica in self._replicas.values() if replica.is_partial]
+        self._may_be_partial = bool(found)
+        return sorted(found, key=lambda replica: replica.start_offset)
+
+    def join(self, name: str, ack_offset: int, now_ms: int, *, start_offset: int = 0) -> ReplicaAck:
+        """A replica reported for the first time. The same name again replaces the old entry.
+
+        `start_offset`: where the log of a replica that was empty will begin.
+        """
         assert ack_offset >= 0
         replica = ReplicaAck(name, ack_offset, now_ms, now_ms, moved_ms=now_ms)
+        replica.start_offset, replica.joined_ms = start_offset, now_ms
+        replica.is_partial = start_offset > 0
+        self._may_be_partial |= replica.is_partial
         self._replicas[name] = replica
         return replica
 
@@ -107,7 +131,7 @@ class AckTable:
             # Whoever says so, one has it: doubt is only about counting one slave twice.
             best: int | None = None
             for replica in self._replicas.values():
-                if best is None or replica.ack_offset > best:
+                if not replica.is_partial and (best is None or replica.ack_offset > best):
                     best = replica.ack_offset
             return best
         offsets = [
@@ -122,9 +146,10 @@ class AckTable:
 
     def nearest(self, count: int) -> ReplicaAck | None:
         """The replica whose acknowledgement decides what `count` replicas have."""
-        if len(self._replicas) < count:
+        whole = [replica for replica in self._replicas.values() if not replica.is_partial]
+        if len(whole) < count:
             return None
-        if len(self._replicas) == 1:
-            return next(iter(self._replicas.values()))
-        order = sorted(self._replicas.values(), key=lambda replica: -replica.ack_offset)
-        return order[count - 1]
+        if len(whole) == 1:
+            return whole[0]
+        whole.sort(key=lambda replica: -replica.ack_offset)
+        return whole[count - 1]

@@ -42,9 +42,34 @@ class GroupTransferService:
         """An acknowledgement arrived or a replica joined."""
         if self.ack_count == 0:
             return
+        if partial := self._acks.partial:
+            self._count_partial(partial)
         acked = self._acks.acked_by(self.ack_count)
         if acked is not None and acked > self.confirmed.value:
             self.confirmed.advance(acked)
+
+    def _count_partial(self, partial: list[ReplicaAck]) -> None:
+        """Slaves that lack what lies between *confirmed* and where they begin.
+
+        While others can confirm that, they are waited for. When there are not enough others, those
+        who wait for it are told now that it takes too long.
+        """
+        late_ms = self._clock.monotonic_ms() - 2 * self.timeout_ms
+        missing = self.ack_count - (len(self._acks) - len(partial))
+        if 0 < missing <= len(partial):
+            at = partial[missing - 1].start_offset
+            if at > self.confirmed.value:
+                who = partial[missing - 1].name
+                self.confirmed.skip(at, f"slave {who} was empty and copies the log from {at} on")
+            for replica in partial[:missing]:
+                replica.is_partial = False
+        for replica in partial:
+            if replica.is_partial and replica.start_offset > self.confirmed.value:
+                if replica.joined_ms >= late_ms:
+                    continue
+                # Whoever waited for what it lacks has had an answer by now.
+                self.confirmed.pass_over(replica.start_offset)
+            replica.is_partial = False
 
     def replica_left(self, departed: DepartedStatus) -> None:
         """Remember who left and why: it is the reason of the refusals that follow."""
@@ -63,6 +88,9 @@ class GroupTransferService:
         """
         if self.ack_count == 0:
             return PutMessageStatus.PUT_OK, ""
+        if self.confirmed.is_skipped(end_offset):
+            reason = f"the slaves copy the log from a place beyond {end_offset} on"
+            return PutMessageStatus.SLAVE_NOT_AVAILABLE, reason
         replica = self._acks.nearest(self.ack_count)
         if replica is None:
             return PutMessageStatus.SLAVE_NOT_AVAILABLE, self._too_few_reason()

@@ -458,7 +458,14 @@ class HAService:
     def slave_joined(self, connection: HAConnection) -> None:
         core = connection.core
         self._doubt_others(connection)
-        self.acks.join(connection.address, core.ack_offset, self._clock.monotonic_ms())
+        # An empty slave of the classic dialect: it will never have what is before the last file.
+        is_partial = connection.hello is None and core.ack_offset == 0 < core.next_offset
+        self.acks.join(
+            connection.address,
+            core.ack_offset,
+            self._clock.monotonic_ms(),
+            start_offset=core.next_offset if is_partial else 0,
+        )
         if (hello := connection.hello) is not None:
             self.joined_replica_ids.add(hello.replica_id)
             self.on_twin_joined()

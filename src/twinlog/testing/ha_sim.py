@@ -73,9 +73,13 @@ class SimNode:
         self.disk = SimDisk(now_ms=self.clock.now_ms)
         self.is_up = False
         self.boot_count = 0
+        self.first_start = -1
+        """Where the log of this disk begins; unknown while it is empty."""
         self.end_ever = 0
-        """The furthest that this node's log has ever been: what it had, it had."""
+        """The furthest that this log has ever been: what it had, it had."""
         self.durable_ever = 0
+        self.past: list[tuple[int, int]] = []
+        """The same of disks that were replaced."""
         self.forgets_from: int | None = None
         """Where the next boot cuts the log."""
         self.store: MessageStore
@@ -164,12 +168,28 @@ class SimNode:
         self.sim.fail(f"{self.name}: damage at {offset}: {reason}")
 
     def _log_grew(self, end_offset: int) -> None:
+        if self.first_start < 0:
+            self.first_start = self.store.commit_log.min_offset
         self.end_ever = max(self.end_ever, end_offset)
         if self.broker_id:
             self.sim.check_slave_bytes(self)
 
     def _log_flushed(self, offset: int) -> None:
         self.durable_ever = max(self.durable_ever, offset)
+
+    def had(self, end_offset: int, *, is_durable: bool) -> bool:
+        """Whether this node has ever had the record that ends there, on this disk or an earlier
+        one. An empty classic slave is sent the last file only: what is before it never was there.
+        """
+        end = self.durable_ever if is_durable else self.end_ever
+        return any(start < end_offset <= stop for start, stop in self.past) or (
+            self.first_start < end_offset <= end
+        )
+
+    def replace_disk(self) -> None:
+        self.past.append((self.first_start, self.end_ever))
+        self.first_start, self.end_ever, self.durable_ever = -1, 0, 0
+        self.disk = SimDisk(now_ms=self.clock.now_ms)
 
     def resume_if_paused(self) -> None:
         if self.host.is_alive and self.host.is_paused:
@@ -348,8 +368,7 @@ class Simulation(SeedRun):
             return
         # I1, at the moment of the answer: enough slaves had it.
         is_durable = self.world.flush is FlushDiskType.SYNC_FLUSH and self.dialect == "twin"
-        ends = [slave.durable_ever if is_durable else slave.end_ever for slave in self.slaves]
-        count = sum(end >= sent.end_offset for end in ends)
+        count = sum(slave.had(sent.end_offset, is_durable=is_durable) for slave in self.slaves)
         needed = self.world.in_sync_replicas - 1
         self.check(
             count >= needed,
@@ -496,7 +515,7 @@ class Simulation(SeedRun):
         slave = self._some_slave()
         if slave.host.is_alive:
             slave.kill()
-            slave.disk = SimDisk(now_ms=slave.clock.now_ms)
+            slave.replace_disk()
             await asyncio.sleep(self.rng.choice((0.0, 1.0)))
             slave.boot_if_down()
 

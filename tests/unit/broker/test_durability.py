@@ -100,6 +100,13 @@ def test_stop_empties_the_queue() -> None:
     assert len(queue) == 0
 
 
+def test_what_waits_for_slaves_is_taken_out_alone() -> None:
+    queue = queue_with((Demand.FLUSH, 10), (BOTH, 20), (BOTH, 10), (Demand.REPLICATE, 15))
+    assert sorted(queue.fail_replicated()) == ["r1", "r2", "r3"]
+    assert len(queue) == 1
+    assert [reply for reply, _, _ in queue.advance(10, 0)] == ["r0"]
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([Demand.FLUSH, Demand.REPLICATE, BOTH]), st.integers(1, 40)),

@@ -178,3 +178,14 @@ def test_stop_answers_every_message_of_a_waiting_turn() -> None:
     desk.turn(1, 2)
     desk.replies.stop()
     assert desk.peer.answers == dict.fromkeys((1, 2), (10, "the broker stops"))
+
+
+def test_what_an_empty_slave_will_never_have_is_not_called_replicated() -> None:
+    desk = Desk(Slave())
+    desk.turn(1, 2)
+    desk.slave.confirmed.skip(200, "slave s copies the log from 200 on")
+    assert {opaque: code for opaque, (code, _) in desk.peer.answers.items()} == {1: 12, 2: 12}
+    assert "from 200 on" in str(desk.peer.answers[1][1])
+    desk.turn(3)
+    desk.slave.confirmed.advance(300)
+    assert desk.peer.answers[3][0] == 0

@@ -194,3 +194,23 @@ async def test_an_awaited_offset_is_answered_once() -> None:
         await reached
     mark.advance(10)
     assert mark.waiter_count == 0
+
+
+def test_what_is_passed_over_was_not_reached() -> None:
+    mark, told = Watermark("confirmed", 10), list[str]()
+    answers: dict[int, Outcome] = {}
+    mark.on_skip(told.append)
+    for offset in (20, 30, 40):
+        mark.wait(offset, 99, lambda at, outcome, _: answers.update({at: outcome}), offset)
+    mark.skip(30, "a slave begins there")
+    assert told == ["a slave begins there"]
+    assert answers == {20: Outcome.FAILED, 30: Outcome.FAILED}
+    mark.advance(50)
+    assert answers[40] is Outcome.REACHED
+    assert [mark.is_skipped(offset) for offset in (10, 11, 30, 31, 50)] == [
+        False, True, True, False, False,
+    ]  # fmt: skip
+    with pytest.raises(AssertionError):
+        mark.pass_over(50)
+    mark.reset(0, "another log")
+    assert not mark.is_skipped(20)

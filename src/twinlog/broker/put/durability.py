@@ -19,6 +19,7 @@ import enum
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
 from twinlog.store.status import PutMessageStatus
@@ -157,13 +158,22 @@ class DurabilityQueue(Generic[ReplyT]):
 
     def fail_all(self) -> list[ReplyT]:
         """Empty the queue because what waits can no longer be promised (shutdown, broken log)."""
-        replies = [entry.reply for line in self._lines for entry in line]
-        replies += [entry.reply for late in self._late for _, _, entry in late]
-        for line, late in zip(self._lines, self._late, strict=True):
-            line.clear()
-            late.clear()
-        self._count = 0
-        return replies
+        return self._fail((Demand.NONE, Demand.FLUSH, Demand.REPLICATE, Demand.BOTH))
+
+    def fail_replicated(self) -> list[ReplyT]:
+        """Take out all that waits for other replicas."""
+        return self._fail((Demand.REPLICATE, Demand.BOTH))
+
+    def _fail(self, demands: Sequence[Demand]) -> list[ReplyT]:
+        failed: list[_Entry[ReplyT]] = []
+        for demand in demands:
+            failed += self._lines[demand]
+            failed += (entry for _, _, entry in self._late[demand])
+            self._lines[demand].clear()
+            self._late[demand].clear()
+        self._count -= sum(entry.count for entry in failed)
+        self._has_late = any(self._late)
+        return [entry.reply for entry in failed]
 
 
 def _end_of(decided: tuple[ReplyT, PutMessageStatus, int]) -> int:

@@ -121,6 +121,7 @@ class PutReplies:
         self._timer: TimerHandle | None = None
         flushed.subscribe(self._watermark_moved)
         replication.confirmed.subscribe(self._watermark_moved)
+        replication.confirmed.on_skip(self._skipped)
 
     @property
     def waiting_count(self) -> int:
@@ -183,7 +184,8 @@ class PutReplies:
         demand = Demand.NONE
         if self._config.flush_disk_type is _SYNC_FLUSH:
             demand = Demand.FLUSH
-        is_awaited = end_offset > self._replication.confirmed.value  # Not so: a repeat.
+        confirmed = self._replication.confirmed
+        is_awaited = end_offset > confirmed.value or confirmed.is_skipped(end_offset)  # A repeat?
         if is_awaited and (self._role.is_sync or self._must_be_confirmed):
             status, reason = self._replication.check_sync(end_offset)
             if status is None:
@@ -211,8 +213,18 @@ class PutReplies:
         """What waits for a slave is not in the log any more, or will not be confirmed."""
         self._answer_all(PutMessageStatus.FLUSH_SLAVE_TIMEOUT, reason)
 
+    def _skipped(self, reason: str) -> None:
+        """Of what waits for slaves now, none may ever have it."""
+        failed = self._durable.fail_replicated()
+        self._answer_each(failed, PutMessageStatus.FLUSH_SLAVE_TIMEOUT, reason)
+
     def _answer_all(self, status: PutMessageStatus, reason: str) -> None:
-        for waiting in self._durable.fail_all():
+        self._answer_each(self._durable.fail_all(), status, reason)
+
+    def _answer_each(
+        self, replies: list[_Waiting | _Turn], status: PutMessageStatus, reason: str
+    ) -> None:
+        for waiting in replies:
             sends = [send for _, send in waiting] if isinstance(waiting, list) else [waiting]
             for send in sends:
                 self._answer(send, status, reason)
