@@ -319,3 +319,13 @@ async def test_a_torn_write_takes_only_what_was_not_synced() -> None:
         file.pwritev([b"\xff" * 6], next(s for s in SLOTS if file.pread(8, s) == newest))
         mark = load(disk)
         assert mark.value == value
+
+
+def test_what_the_files_of_a_stopped_broker_say() -> None:
+    disk = new_disk()
+    assert ConfirmedMark(disk, "/store").peek() == (0, False, ())
+    mark = load(disk)
+    mark.joined(2)
+    mark.note(600)
+    mark.save()
+    assert ConfirmedMark(disk.kill(), "/store").peek() == (600, False, (2,))
