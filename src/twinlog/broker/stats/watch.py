@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from twinlog.broker.server import Broker
 
 _REASON_MAX = 300
+_LEVEL_SLACK = 0.01
 
 
 class BrokerWatch:
@@ -114,7 +115,7 @@ class BrokerWatch:
             link_reason=client.last_disconnect_reason[:_REASON_MAX] if client is not None else "",
             damage=client.damage[:_REASON_MAX] if client is not None else "",
             refusal=facts.refusal[:_REASON_MAX],
-            disks={disk.path: _level(disk) for disk in facts.disks},
+            disks={d.path: disk_level(d, self._last.disks.get(d.path)) for d in facts.disks},
             contained={f.what: (f.count, f.last_error) for f in broker.failures.table.values()},
             refused=refused_by_reason(broker.failures.refusals),
             cut_count=broker.store.commit_log.cut_count,
@@ -141,7 +142,10 @@ def _departed(status: HAStatus) -> tuple[Departed, ...]:
     )
 
 
-def _level(disk: DiskFacts) -> str:
-    if disk.used_ratio > disk.refuse_ratio:
+def disk_level(disk: DiskFacts, before: str | None) -> str:
+    """A level is left only well below where it begins: one that a disk hovers at is no news."""
+    full_from = disk.refuse_ratio - (_LEVEL_SLACK if before == "full" else 0.0)
+    if disk.used_ratio > full_from:
         return "full"
-    return "cleaning" if disk.used_ratio >= disk.clean_ratio else "ok"
+    clean_from = disk.clean_ratio - (_LEVEL_SLACK if before in ("full", "cleaning") else 0.0)
+    return "cleaning" if disk.used_ratio >= clean_from else "ok"
