@@ -60,18 +60,17 @@ class ConfirmedAnswers:
             held.release()
             return
         if not self._writer.write_now() and request.code != RequestCode.LOCK_BATCH_MQ:
-            held.drop()  # What cannot be recorded of locks is not granted in the first place.
-            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=NOT_WRITTEN)
-            held.release()
+            # What cannot be recorded of locks is not granted in the first place.
+            held.answer_instead(request, ResponseCode.SYSTEM_ERROR, remark=NOT_WRITTEN)
             return
         self._store.write_pending()
 
         def decided(_: Any, outcome: Outcome, reason: str) -> None:
-            if outcome is not Outcome.REACHED:
-                text = f"done here, and not confirmed by the group: {reason}"
-                held.drop()
-                connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=text)
-            held.release()
+            if outcome is Outcome.REACHED:
+                held.release()
+                return
+            text = f"done here, and not confirmed by the group: {reason}"
+            held.answer_instead(request, ResponseCode.SYSTEM_ERROR, remark=text)
 
         self._ha.group_transfer.wait(self._store.commit_log.max_offset, decided)
 

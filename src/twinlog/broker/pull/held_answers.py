@@ -22,6 +22,7 @@ class HeldAnswers:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._held: list[Callable[[], None]] | None = []
+        self._is_answered = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
@@ -39,14 +40,17 @@ class HeldAnswers:
         self._pass(lambda: self._connection.reply(*arguments, **options))
 
     def _pass(self, write: Callable[[], None]) -> None:
+        if self._is_answered:
+            return
         if self._held is None:
             write()
         else:
             self._held.append(write)
 
-    def drop(self) -> None:
-        """What was said is not true any more."""
-        self._held = []
+    def answer_instead(self, *arguments: Any, **options: Any) -> None:
+        """Reply this, and nothing of what was or will be said: a request has one answer."""
+        self._held, self._is_answered = None, True
+        self._connection.reply(*arguments, **options)
 
     def release(self) -> None:
         held, self._held = self._held, None
