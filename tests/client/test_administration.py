@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.client_support import eventually, eventually_async
-from twinlog.admin import Admin, brokers, groups, ha, messages, topics
+from twinlog.admin import Admin, brokers, groups, ha_groups, messages, topics
 from twinlog.client import Message, Producer, PushConsumer, ReceivedMessage
 from twinlog.client.errors import ClientError, QueryNotFoundError, UsageError
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
@@ -147,7 +147,7 @@ async def test_brokers(cluster: Any, unique: Unique) -> None:
         assert all(count > 0 for count in counts.values())
         counts = (await brokers.add_write_permission(admin, "broker-a")).all_or_raise()
         assert all(count > 0 for count in counts.values())
-        (status,) = await ha.ha_status(admin)
+        (status,) = await ha_groups.ha_status(admin)
         assert status.broker_name == "broker-a"
 
 

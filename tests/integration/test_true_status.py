@@ -158,7 +158,8 @@ def test_a_dead_slave_is_missed_though_another_one_replicates(cluster: Cluster) 
     assert row["address"] == "127.0.0.1/2"
     own = own_health(master)
     assert (own["ready"], own["healthy"]) == (True, False)
-    assert [finding["code"] for finding in own["findings"]] == ["slave_missing"]
+    codes = {finding["code"] for finding in own["findings"]}
+    assert codes - {"loop_blocked"} == {"slave_missing"}  # A busy machine is told of, too.
     assert ha_status(slave.address)["twinlog"]["missing"] == []
     cluster.group.add(second.restart())
     cluster("cluster", "health", "--wait", "60s", "--brokers", "3").ok()

@@ -97,7 +97,7 @@ def test_what_a_slave_lacks_stays_until_the_disk_is_used_to_the_limit(pair: Pair
     set_limit_of_disk(pair, 0)
     wait_until(lambda: end_of(pair) - first_segment(pair) < SEGMENT_SIZE, "only the last is left")
     assert first_segment(pair) > lacking
-    pair.master.wait_for_text("reason=disk space, which a slave has not got")
+    pair.master.wait_for_text("reason=disk space, which a slave does not have yet")
     pair.slave.kill()
     pair.slave = pair.slave.restart()
     wait_until(lambda: "this master" in said_by(pair), "it is said that the slave cannot go on")

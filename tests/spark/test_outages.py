@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.client_support import eventually_async
+from support.command_line import process
 from support.processes import ProcessGroup, process_group, wait_until
 from support.twinlog_servers import (
     TwinlogBroker,
@@ -59,6 +60,11 @@ class World:
         planner = StreamPlanner(options, open_transport(options))
         self.opened.append(planner)
         return planner
+
+    def registered(self) -> list[str]:
+        """The groups that have registered, by the journal of the name server."""
+        events = process("events", "-o", "json", "-n", self.namesrv.address).json
+        return [event["group"] for event in events if event["event"] == "broker-registered"]
 
     def kill_brokers(self) -> None:
         for broker in self.brokers.values():
@@ -217,6 +223,7 @@ def test_a_broker_that_returns_between_two_questions_is_read(
 ) -> None:
     world.send()
     wait_until(lambda: batch_rows(world) == 2 * COUNT, "all rows are there", deadline_s=90)
+    wait_until(lambda: "broker-b" in world.registered(), "its name server has noted it")
     world.brokers["broker-b"].kill()
     with pytest.raises(UnreachableError, match=r"broker broker-b is away"):
         batch_rows(world)

@@ -64,12 +64,9 @@ class GroupTransferService:
             for replica in partial[:missing]:
                 replica.is_partial = False
         for replica in partial:
-            if replica.is_partial and replica.start_offset > self.confirmed.value:
-                if replica.joined_ms >= late_ms:
-                    continue
-                # Whoever waited for what it lacks has had an answer by now.
-                self.confirmed.pass_over(replica.start_offset)
-            replica.is_partial = False
+            # Later whoever waited for what it lacks has had an answer.
+            if replica.start_offset <= self.confirmed.value or replica.joined_ms < late_ms:
+                replica.is_partial = False
 
     def replica_left(self, departed: DepartedStatus) -> None:
         """Remember who left and why: it is the reason of the refusals that follow."""
@@ -88,9 +85,6 @@ class GroupTransferService:
         """
         if self.ack_count == 0:
             return PutMessageStatus.PUT_OK, ""
-        if self.confirmed.is_skipped(end_offset):
-            reason = f"the slaves copy the log from a place beyond {end_offset} on"
-            return PutMessageStatus.SLAVE_NOT_AVAILABLE, reason
         replica = self._acks.nearest(self.ack_count)
         if replica is None:
             return PutMessageStatus.SLAVE_NOT_AVAILABLE, self._too_few_reason()

@@ -51,9 +51,6 @@ def _waiter_offset(waiter: _Waiter) -> int:
     return waiter.offset
 
 
-HOLES_MAX = 64
-
-
 class Watermark:
     """A monotonic offset with waiters in offset order.
 
@@ -63,8 +60,8 @@ class Watermark:
     """
 
     __slots__ = (
-        "_deadline_min", "_first", "_holes", "_on_skip", "_subscribers", "_waiters", "failures",
-        "name", "value",
+        "_deadline_min", "_first", "_on_skip", "_subscribers", "_waiters", "failures", "name",
+        "value",
     )  # fmt: skip
 
     def __init__(self, name: str, value: int = 0) -> None:
@@ -78,7 +75,6 @@ class Watermark:
         store, from going on. Without it, the error goes to whoever advances."""
         self._first: list[Callable[[int], None]] = []
         self._subscribers: list[Callable[[int], None]] = []
-        self._holes: deque[tuple[int, int]] = deque(maxlen=HOLES_MAX)
         self._on_skip: list[Callable[[str], None]] = []
 
     @property
@@ -147,27 +143,16 @@ class Watermark:
     def reset(self, value: int, reason: str) -> None:
         """Set any value (truncation, another epoch): all who wait are told that it failed."""
         self.value = value
-        self._holes.clear()
         self.fail_above(-1, reason)
 
     def skip(self, offset: int, reason: str) -> None:
         """The value will pass over what is below `offset` without having reached it: whoever waits
         for that is told now. The value itself moves later."""
-        self.pass_over(offset)
         for callback in self._on_skip:
             callback(reason)
         skipped = [w for w in self._waiters if w.offset <= offset]
         self._keep([w for w in self._waiters if w.offset > offset])
         self._release(skipped, Outcome.FAILED, reason)
-
-    def pass_over(self, offset: int) -> None:
-        """The same, when nobody waits for it any more."""
-        assert offset > self.value, f"{self.name} is at {self.value}, beyond {offset}"
-        self._holes.append((self.value, offset))
-
-    def is_skipped(self, offset: int) -> bool:
-        """Whether the value has passed, or will pass, `offset` without having reached it."""
-        return any(start < offset <= end for start, end in self._holes)
 
     def on_skip(self, callback: Callable[[str], None]) -> None:
         """Call `callback(reason)` at each `skip`, before the waiters."""

@@ -207,10 +207,3 @@ def test_what_is_passed_over_was_not_reached() -> None:
     assert answers == {20: Outcome.FAILED, 30: Outcome.FAILED}
     mark.advance(50)
     assert answers[40] is Outcome.REACHED
-    assert [mark.is_skipped(offset) for offset in (10, 11, 30, 31, 50)] == [
-        False, True, True, False, False,
-    ]  # fmt: skip
-    with pytest.raises(AssertionError):
-        mark.pass_over(50)
-    mark.reset(0, "another log")
-    assert not mark.is_skipped(20)

@@ -184,8 +184,7 @@ class PutReplies:
         demand = Demand.NONE
         if self._config.flush_disk_type is _SYNC_FLUSH:
             demand = Demand.FLUSH
-        confirmed = self._replication.confirmed
-        is_awaited = end_offset > confirmed.value or confirmed.is_skipped(end_offset)  # A repeat?
+        is_awaited = end_offset > self._replication.confirmed.value  # Not so: a repeat.
         if is_awaited and (self._role.is_sync or self._must_be_confirmed):
             status, reason = self._replication.check_sync(end_offset)
             if status is None:

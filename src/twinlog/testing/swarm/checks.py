@@ -168,8 +168,10 @@ class Checks:
             if header["code"] != 0 or not header["flag"] & 1:
                 continue
             if "msgId" in ext:
-                # Who is not the master has passed the send on.
-                self._answers(node if node.is_master else self._swarm.master, ext["msgId"])
+                # One who was not the master when it was asked has passed the send on.
+                by = self._stored_by(ext["msgId"])
+                if by is not None and by.is_master:
+                    self._answers(by, ext["msgId"])
             elif "nextBeginOffset" in ext:
                 self._shows(node, body)
 
@@ -195,11 +197,14 @@ class Checks:
         if self._relayed.setdefault(asked, node) is not node:
             self._swarm.fail(f"{node.name} relays what {self._relayed[asked].name} relayed")
 
-    def _answers(self, node: SwarmNode | None, message_id: str) -> None:
+    def _stored_by(self, message_id: str) -> SwarmNode | None:
+        """The broker whose address is in the id of a message."""
+        address = ".".join(str(part) for part in bytes.fromhex(message_id[:8]))
+        return self._swarm.node_at(address)
+
+    def _answers(self, node: SwarmNode, message_id: str) -> None:
         """R5: confirmed, or early by the only one who may."""
         swarm, record = self._swarm, self.record
-        if node is None:
-            return
         place = int(message_id[16:], 16)
         size = int.from_bytes(self._peek(node, place, 4), "big")
         if place + size > node.broker.ha.confirmed.value:
