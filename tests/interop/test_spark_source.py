@@ -27,7 +27,7 @@ ODD = {
 
 
 def send_all(namesrv: str, topic: str) -> int:
-    """Send plain, odd, compressed and batched messages; return how many."""
+    """Send plain, odd, compressed and batched messages, more than one pull brings; their number."""
     with blocking.Producer("spark-source", name_server=namesrv) as producer:
         for number in range(40):
             producer.send(
@@ -35,8 +35,8 @@ def send_all(namesrv: str, topic: str) -> int:
             )
         producer.send(Message(topic, b"odd", properties=ODD, flag=-7))
         producer.send(Message(topic, b"compressible " * 2000))
-        producer.send_many([Message(topic, b"member %d" % n, keys=[f"m{n}"]) for n in range(50)])
-    return 92
+        producer.send_many([Message(topic, b"member %d" % n, keys=[f"m{n}"]) for n in range(400)])
+    return 442
 
 
 def settled(path: Path, topic: str, count: int) -> list[dict[str, Any]]:

@@ -1,12 +1,14 @@
 """A whole pipeline of real processes, each of which can be killed: what `test_chaos` is about.
 
-Producers send to two brokers. One driver on a standalone cluster runs two endless jobs: an archive
-to a Delta table in an object store, and a mirror into another topic, exactly once. A supervisor
-starts the driver again when it ends, as a machine's service manager does.
+Producers send to two brokers, or to a group of two replicas that elect their master. One driver on
+a standalone cluster runs two endless jobs: an archive to a Delta table in an object store, and a
+mirror into another topic, exactly once. A supervisor starts the driver again when it ends, as a
+machine's service manager does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -23,6 +25,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from standalone import Standalone, descendants, kill_tree, runs, standalone
 
+from support.failover_group import Group, switch
 from support.object_store import ObjectStore, object_store, store_settings
 from support.processes import Process, wait_until
 from support.raw_log import raw_records
@@ -40,6 +43,7 @@ from twinlog.spark.run.faults import VARIABLE
 TOPIC, COPY, TABLE = "orders", "copy", "s3://lake/messages"
 CATCH_UP_S = 1800
 POINT_S = 90
+ELECTED_S = 180
 DRIVER = """
 import json, os, sys, threading, traceback
 from twinlog.spark.jobs.archive import archive
@@ -107,14 +111,107 @@ class Driver(threading.Thread):
         kill_tree(self.process)
 
 
+class Masters:
+    """Two brokers, each with queues of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.namesrv: TwinlogNamesrv = start_twinlog_namesrv(directory / "n")
+        self.brokers: dict[str, TwinlogBroker] = {
+            name: start_twinlog_broker(
+                directory / name, namesrv=self.namesrv.address, brokerName=name,
+                mappedFileSizeCommitLog=1 << 22,
+            )
+            for name in ("broker-a", "broker-b")
+        }  # fmt: skip
+
+    def make_topics(self) -> None:
+        for broker in self.all():
+            self.namesrv.wait_registered(broker.address)
+        make_topics(self.namesrv.address)
+
+    def all(self) -> list[TwinlogBroker]:
+        return list(self.brokers.values())
+
+    def kill_one(self, numbers: random.Random) -> None:
+        numbers.choice(self.all()).kill()
+
+    def start_again(self) -> None:
+        """Start the brokers that were killed."""
+        for name, broker in self.brokers.items():
+            if not broker.is_alive:
+                self.brokers[name] = broker.restart()
+
+    def settle(self) -> None:
+        """Nothing to wait for: a broker that runs is a master."""
+
+    def stores(self) -> dict[str, Path]:
+        return {name: broker.store for name, broker in self.brokers.items()}
+
+    def end(self) -> None:
+        for process in (*self.all(), self.namesrv):
+            process.kill()
+
+
+class Switching:
+    """One group of two replicas; a controller decides who is the master."""
+
+    def __init__(self, directory: Path) -> None:
+        self.group = Group(directory, 2, mappedFileSizeCommitLog=1 << 22)
+
+    @property
+    def namesrv(self) -> TwinlogNamesrv:
+        return self.group.namesrv
+
+    @namesrv.setter
+    def namesrv(self, namesrv: TwinlogNamesrv) -> None:
+        self.group.namesrv = namesrv
+
+    def make_topics(self) -> None:
+        self.settle()
+        make_topics(self.namesrv.address)
+
+    def all(self) -> list[TwinlogBroker]:
+        return self.group.brokers
+
+    def kill_one(self, numbers: random.Random) -> None:
+        master = self.group.master
+        master.kill()
+        wait_until(lambda: self.group.master is not master, "another master", deadline_s=ELECTED_S)
+
+    def hand_over(self) -> None:
+        self.settle()
+        asyncio.run(switch(self.group))
+
+    def start_again(self) -> None:
+        for broker in list(self.group.brokers):
+            if not broker.is_alive:
+                self.group.restart(broker)
+
+    def settle(self) -> None:
+        """Wait until both replicas have everything: then either's log is the log."""
+        wait_until(lambda: bool(self.group.events()), "a master", deadline_s=ELECTED_S)
+        self.group.wait_in_sync(deadline_s=ELECTED_S)
+
+    def stores(self) -> dict[str, Path]:
+        return {"broker-a": self.group.master.store}
+
+    def end(self) -> None:
+        self.group.end()
+
+
+def make_topics(name_server: str) -> None:
+    with blocking.Producer("shop", name_server=name_server) as producer:
+        producer.send(Message(TOPIC, b"first"))
+        producer.send(Message(COPY, b"makes the topic"))
+
+
 @dataclass
 class World:
     """Everything, with the names of what can be killed."""
 
     directory: Path
     numbers: random.Random
-    namesrv: TwinlogNamesrv
-    brokers: dict[str, TwinlogBroker]
+    servers: Masters | Switching
     objects: ObjectStore
     driver: Driver
     cluster: Standalone | None  # None: the small engine
@@ -125,11 +222,15 @@ class World:
     def control(self) -> Path:
         return self.directory / "control"
 
+    @property
+    def name_server(self) -> str:
+        return self.servers.namesrv.address
+
     # Load
 
     def send(self, count: int) -> None:
         """Send rows; one that is not acknowledged is sent again, so it may be there twice."""
-        with blocking.Producer("shop", name_server=self.namesrv.address) as producer:
+        with blocking.Producer("shop", name_server=self.name_server) as producer:
             for _ in range(count):
                 self._send_one(producer, b"%d" % self.sent)
                 self.sent += 1
@@ -193,16 +294,26 @@ class World:
         self.cluster.restart_worker(number)
 
     def _kill_brokers(self) -> None:
-        for broker in self.brokers.values():
+        for broker in self.servers.all():
             broker.kill()
         self._pause()
-        for name, broker in self.brokers.items():
-            self.brokers[name] = broker.restart()
+        self.servers.start_again()
+
+    def _kill_master(self) -> None:
+        """One broker; of a group the master, whose place the other takes."""
+        self.servers.kill_one(self.numbers)
+        self._pause()
+        self.servers.start_again()
+
+    def _kill_switch(self) -> None:
+        """No kill: the group is told to change its master."""
+        assert isinstance(self.servers, Switching)
+        self.servers.hand_over()
 
     def _kill_namesrv(self) -> None:
-        self.namesrv.kill()
+        self.servers.namesrv.kill()
         self._pause()
-        self.namesrv = self.namesrv.restart()
+        self.servers.namesrv = self.servers.namesrv.restart()
 
     def _kill_objects(self) -> None:
         self.objects.kill()
@@ -217,8 +328,8 @@ class World:
     def stored(self) -> Counter[Place]:
         return Counter(
             (name, record.queue_id, record.queue_offset)
-            for name, broker in self.brokers.items()
-            for record in raw_records(broker.store, TOPIC)
+            for name, store in self.servers.stores().items()
+            for record in raw_records(store, TOPIC)
         )
 
     def archived(self) -> Counter[Place]:
@@ -237,15 +348,16 @@ class World:
         return {
             name: [
                 (origin[0], int(origin[1]), int(origin[2]))
-                for record in raw_records(broker.store, COPY)
+                for record in raw_records(store, COPY)
                 if ORIGIN_PLACE in record.property_map
                 for origin in [record.property_map[ORIGIN_PLACE].split(",")]
             ]
-            for name, broker in self.brokers.items()
+            for name, store in self.servers.stores().items()
         }
 
     def check(self) -> int:
         """Wait until both jobs have everything, and count; the number of rows."""
+        self.servers.settle()
         wanted = self.stored()
         assert set(wanted.values()) == {1}
 
@@ -271,9 +383,8 @@ class World:
             for broker, queue, offset in places:
                 assert last.get((broker, queue), -1) < offset, "a queue is out of order"
                 last[broker, queue] = offset
-        bodies = {
-            r.body for broker in self.brokers.values() for r in raw_records(broker.store, TOPIC)
-        }
+        stores = self.servers.stores().values()
+        bodies = {record.body for store in stores for record in raw_records(store, TOPIC)}
         assert bodies >= self.acknowledged
 
 
@@ -284,32 +395,24 @@ def kill_all(pids: list[int]) -> None:
 
 
 @contextmanager
-def running_world(directory: Path, seed: int, *, is_spark: bool) -> Iterator[World]:
+def running_world(directory: Path, seed: int, *, is_spark: bool, is_group: bool) -> Iterator[World]:
     """Start everything; the jobs begin at the first row."""
     spark = standalone(directory, workers=2) if is_spark else nullcontext()
     with object_store(directory, "lake") as objects, spark as cluster:
-        namesrv = start_twinlog_namesrv(directory / "n")
-        brokers = {
-            name: start_twinlog_broker(
-                directory / name, namesrv=namesrv.address, brokerName=name,
-                mappedFileSizeCommitLog=1 << 22,
-            )
-            for name in ("broker-a", "broker-b")
-        }  # fmt: skip
-        for broker in brokers.values():
-            namesrv.wait_registered(broker.address)
-        with blocking.Producer("shop", name_server=namesrv.address) as producer:
-            producer.send(Message(TOPIC, b"first"))
-            producer.send(Message(COPY, b"makes the topic"))
-        driver = _driver(directory, namesrv.address, cluster, objects.port)
-        world = World(directory, random.Random(seed), namesrv, brokers, objects, driver, cluster)
-        driver.start()
+        servers = Switching(directory) if is_group else Masters(directory)
+        address = servers.namesrv.address
         try:
-            yield world
+            servers.make_topics()
+            driver = _driver(directory, address, cluster, objects.port)
+            world = World(directory, random.Random(seed), servers, objects, driver, cluster)
+            driver.start()
+            try:
+                yield world
+            finally:
+                driver.close()
+                world.objects.kill()
         finally:
-            driver.close()
-            for process in (world.objects, *world.brokers.values(), world.namesrv):
-                process.kill()
+            servers.end()
 
 
 def _driver(directory: Path, namesrv: str, cluster: Standalone | None, port: int) -> Driver:

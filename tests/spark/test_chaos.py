@@ -2,11 +2,12 @@
 
     TWINLOG_SPARK_ROUNDS=50 TWINLOG_SPARK_SEED=7 make chaos ARGS="-s tests/spark/test_chaos.py"
 
-The driver, its JVM alone, an executor, a worker's machine, both brokers, the name server or the
+The driver, its JVM alone, an executor, a worker's machine, one broker, both, the name server or the
 object store (by tools/object_store.sh) is killed while a process stands at the point, or at
 any moment. Every row of the log must be in the Delta table and in the copy of the topic, once and
 in order. With the engine `small` the same parts of the pipeline run without the JVM, so that many
-rounds fit into minutes; with `spark` they run on a standalone cluster (`-k spark`, `-k small`).
+rounds fit into minutes; with `spark` they run on a standalone cluster. The brokers are two masters,
+or a group that elects its master and is told to change it (`-k spark-masters`, `-k small-group`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from chaos_world import World, running_world
@@ -22,12 +25,25 @@ from chaos_world import World, running_world
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(4 * 3600)]
 ROUNDS = int(os.environ.get("TWINLOG_SPARK_ROUNDS", "14"))
 SEED = int(os.environ.get("TWINLOG_SPARK_SEED", "1"))
-VICTIMS = ("driver", "executor", "host", "brokers", "namesrv", "objects", "jvm")
+SECONDS = float(os.environ.get("TWINLOG_SPARK_SECONDS", "inf"))  # no round begins later
+VICTIMS = {
+    "masters": ("driver", "executor", "host", "brokers", "namesrv", "objects", "jvm", "master"),
+    "group": (
+        "switch", "master", "driver", "switch", "executor", "master", "brokers", "namesrv",
+        "host", "objects",
+    ),
+}  # fmt: skip
 POINTS = (
     "any moment", "latest", "planned", "staged", "before-rename", "published", "rows-sending",
     "rows-sent",
 )  # fmt: skip
 ROWS_MAX = 120
+
+
+def victims(numbers: Random, kinds: tuple[str, ...]) -> Iterator[str]:
+    """So many as there are rounds; each kind comes once before one comes again."""
+    for first in range(0, ROUNDS, len(kinds)):
+        yield from numbers.sample(kinds, len(kinds))[: ROUNDS - first]
 
 
 def play(world: World, victim: str) -> dict[str, object]:
@@ -52,13 +68,19 @@ def play(world: World, victim: str) -> dict[str, object]:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("brokers", ["masters", "group"])
 @pytest.mark.parametrize("engine", ["small", "spark"])
-def test_every_row_is_there_once_whatever_is_killed(tmp_path: Path, engine: str) -> None:
-    with running_world(tmp_path, SEED, is_spark=engine == "spark") as world:
+def test_every_row_is_there_once_whatever_is_killed(
+    tmp_path: Path, engine: str, brokers: str
+) -> None:
+    is_spark, is_group = engine == "spark", brokers == "group"
+    begin = time.monotonic()
+    with running_world(tmp_path, SEED, is_spark=is_spark, is_group=is_group) as world:
         world.send(50)
         world.check()
-        victims = [VICTIMS[number % len(VICTIMS)] for number in range(ROUNDS)]
-        world.numbers.shuffle(victims)
-        for number, victim in enumerate(victims):
+        for number, victim in enumerate(victims(world.numbers, VICTIMS[brokers])):
+            if time.monotonic() - begin > SECONDS:
+                break
             done = play(world, victim)
-            print(json.dumps({"round": number, "seed": SEED, **done}), flush=True)
+            where = {"engine": engine, "brokers": brokers, "seed": SEED, "round": number}
+            print(json.dumps({**where, **done}), flush=True)

@@ -26,11 +26,26 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 JOBS = """
 import json, shutil, sys
 from pathlib import Path
+import pyspark
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.audit_archive import audit_archive
 from twinlog.spark.jobs.verify import verify
 from twinlog.spark.run.session import local_session, use
+
+class Planner(DataSource):
+    "Where the process that plans on the driver has PySpark from."
+    def schema(self):
+        return "path STRING"
+    def reader(self, schema):
+        return PlannerReader()
+
+class PlannerReader(DataSourceReader):
+    def partitions(self):
+        return [InputPartition(sys.modules["pyspark"].__file__)]
+    def read(self, partition):
+        yield (partition.value,)
 
 store, work, master, settings, files = json.loads(sys.argv[1])
 use(conf=settings, py_files=files)
@@ -39,6 +54,9 @@ try:
     rows = spark.read.format("twinlog").option("path", store).option("subscribe", "orders,events")
     frame = rows.option("maxRecordsPerPartition", "50").load()
     found = {"rows": frame.count(), "keys": sorted(r.keys for r in frame.select("keys").collect())}
+    spark.dataSource.register(Planner)
+    planned = spark.read.format("Planner").load().collect()[0].path
+    found["is_installed"] = planned == pyspark.__file__
     shutil.copytree(store, work + "/replica")
     first = {"path": store, "maxOffsetsPerTrigger": "250", "maxRecordsPerPartition": "60"}
     summaries = [
@@ -144,3 +162,4 @@ def test_workers_that_have_nothing_but_python_and_spark(tmp_path: Path) -> None:
         settings = ["spark.executor.memory=512m", *cluster.settings]
         found = run([str(files.root), str(tmp_path), cluster.address, settings, []], {})
     check(found, files)
+    assert found["is_installed"], "each process that plans compiles PySpark again"

@@ -199,6 +199,8 @@ def test_rows_that_are_alike_split_like_the_message_codec(closing: str) -> None:
             "".join(rng.choice("abAB\u00e9") for _ in range(rng.randrange(1, 20)))
             for _ in range(rng.randrange(1, 5))
         ]
+        if rng.random() < 0.3:  # as members of a batch have it
+            names.insert(rng.randrange(len(names) + 1), names[0])
         texts = []
         for _ in range(rng.randrange(1, 9)):
             if rng.random() < 0.05:

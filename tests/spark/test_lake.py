@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -109,6 +110,76 @@ def test_batches_that_are_done_again_add_nothing(
     with pytest.raises(ArchiveError, match=r"ARCHIVE_OVERLAP.*remove the checkpoint"):
         again.writer().commit(again.run(first, 9), 9)
     assert rows_of(job.place, kind) == wanted(files)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_older_copy_of_the_checkpoint_loses_no_rows_silently(
+    files: StoreFiles, tmp_path: Path, kind: str
+) -> None:
+    """Its batches have numbers that the table knows, and may go further than they did then."""
+    job = Job(files, tmp_path / "table", kind)
+    old = job.offset
+    for number in range(1, 3):
+        end = job.planner.latest(job.offset, limited=True)
+        job.writer().commit(job.run(end, number), number)
+        job.offset = end
+    before = rows_of(job.place, kind)
+    assert 150 < before.total() < 250
+    job.offset, job.source["maxOffsetsPerTrigger"] = old, "1000"
+    job.planner.options = SourceOptions.parse(job.source)
+    larger = job.planner.latest(job.offset, limited=True)
+    with pytest.raises(ArchiveError, match=r"ARCHIVE_GAP.*now it goes to .*remove the checkpoint"):
+        job.writer().commit(job.run(larger, 1), 1)
+    assert rows_of(job.place, kind) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compaction_beside_an_archive_job_loses_and_doubles_nothing(
+    files: StoreFiles, tmp_path: Path, kind: str
+) -> None:
+    job = Job(files, tmp_path / "table", kind)
+    job.source["maxOffsetsPerTrigger"] = "30"
+    job.planner.options = SourceOptions.parse(job.source)
+    end = job.planner.latest(job.offset, limited=True)
+    job.writer().commit(job.run(end, 1), 1)
+    is_done, number = threading.Event(), 1
+
+    def tidy() -> int:
+        rounds = 0
+        while not is_done.is_set():
+            job.table().compact(36_500, 3600)
+            rounds += 1
+        return rounds
+
+    with ThreadPoolExecutor() as pool:
+        tidying = pool.submit(tidy)
+        try:
+            while end != job.offset:
+                job.offset, number = end, number + 1
+                end = job.planner.latest(job.offset, limited=True)
+                job.writer().commit(job.run(end, number), number)
+        finally:
+            is_done.set()
+        assert tidying.result() > 0
+    assert rows_of(job.place, kind) == wanted(files)
+    assert sum(job.table().ends().values()) == 250
+
+
+def test_a_table_whose_commits_are_forgotten_knows_its_ends_by_its_rows(
+    files: StoreFiles, tmp_path: Path
+) -> None:
+    job = Job(files, tmp_path / "table", "delta")
+    end = job.planner.latest(job.offset, limited=True)
+    job.writer().commit(job.run(end, 1), 1)
+    ends = job.table().ends()
+    table = DeltaTable(str(job.place))
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 1 day"})
+    table.create_checkpoint()
+    assert table.version() > 0
+    for version in range(table.version()):
+        (job.place / "_delta_log" / f"{version:020d}.json").unlink()
+    assert sum(ends.values()) > 50
+    assert job.table().ends() == ends
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -292,3 +292,40 @@ def test_a_topic_that_is_deleted_is_a_loss_which_the_options_decide_about(world:
     lenient.latest(left, limited=True)
     committed = lenient.transport.group_offsets("lag")
     assert sum(n for (topic, _, _), n in committed.items() if topic == "orders") == COUNT
+
+
+@pytest.mark.parametrize("place", ["network", "files"])
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_topic_that_is_deleted_and_made_again_is_noticed_and_then_read_whole(
+    world: World, place: str, is_restarted: bool
+) -> None:
+    """Also when it has more rows than before, so that no offset is beyond its end."""
+
+    def made(**more: str) -> StreamPlanner:
+        if place == "network":
+            return world.planner(subscribePattern="orders", **more)
+        given = {"path": str(world.brokers["broker-a"].store), "subscribe": "orders"}
+        options = SourceOptions.parse({**given, "startingOffsets": "earliest", **more})
+        return StreamPlanner(options, open_transport(options))
+
+    share = 1 if place == "network" else 2  # of the rows one broker has half
+    world.send(topics=("orders", "events"))
+    planner = made()
+    start = planner.latest(planner.initial(), limited=True)
+    middle = read_all(planner, start, COUNT // share)
+    assert made().latest(middle, limited=True) == middle
+    world.delete("orders")
+    world.send(COUNT * 3 // 2, topics=("orders",))
+    whole = world.planner(subscribePattern="orders")
+    read_all(whole, whole.latest(whole.initial(), limited=True), COUNT * 3 // 2)
+    with pytest.raises(DataLossError, match=r"QUEUE_REMADE. orders broker broker-.*made again"):
+        (made() if is_restarted else planner).latest(middle, limited=True)
+    with pytest.raises(DataLossError, match="QUEUE_REMADE"):  # a batch that is done again
+        made().partitions(start, middle)
+    lenient = made(failOnDataLoss="false")
+    assert lenient.partitions(start, middle) == []
+    again = lenient.latest(middle, limited=True)
+    assert rows_of(again) == 0
+    last = read_all(lenient, again, COUNT * 3 // 2 // share)
+    assert rows_between(lenient, again, last) == COUNT * 3 // 2 // share
+    assert made().latest(last, limited=True) == last

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from storefiles import StoreFiles
 
 from twinlog.spark.errors import OptionError
@@ -135,3 +135,32 @@ def test_a_batch_of_a_delta_table_is_committed_once_and_columns_are_added(tmp_pa
     assert not (tmp_path / "4.parquet").exists()
     rows = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("a").to_pylist()
     assert rows == [{"a": 1, "b": None}, {"a": 2, "b": None}, {"a": 3, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(pa.string(), "string"), (pa.int32(), "integer"), (pa.list_(pa.int64()), "array")],
+)
+def test_rows_that_do_not_fit_a_delta_table_are_refused(
+    tmp_path: Path, kind: pa.DataType, text: str
+) -> None:
+    """Delta would take the file, and nobody could read the table any more."""
+    import pyarrow.parquet as pq
+
+    def commit(rows: pa.Table, batch: int, place: Path) -> None:
+        pq.write_table(rows, place / f"{batch}.parquet")
+        size = (place / f"{batch}.parquet").stat().st_size
+        part = Part("query", f"{batch}.parquet", size, rows.num_rows)
+        DeltaWriter({"path": str(place)}, rows.schema).commit([part], batch)
+
+    commit(pa.table({"a": [1], "b": ["x"]}), 1, tmp_path)
+    with pytest.raises(OptionError, match=rf"BAD_COLUMN.*column a is long .*{text}"):
+        commit(pa.table({"a": pa.array([None], kind), "b": ["y"]}), 2, tmp_path)
+    commit(pa.table({"a": [3]}), 3, tmp_path)
+    rows = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("a").to_pylist()
+    assert rows == [{"a": 1, "b": "x"}, {"a": 3, "b": None}]
+    other = tmp_path / "other"
+    write_deltalake(str(other), pa.table({"a": [1], "b": ["x"]}), partition_by=["b"])
+    with pytest.raises(OptionError, match=r"BAD_OPTION.*partitioned by b, these rows by nothing"):
+        commit(pa.table({"a": [2], "b": ["y"]}), 1, other)
+    assert DeltaTable(str(other)).to_pyarrow_table().num_rows == 1

@@ -104,16 +104,35 @@ def _reading(size: int, how: str) -> Callable[[Context], Mapping[str, float]]:
 
 
 def _pulling(size: int) -> Callable[[Context], Mapping[str, float]]:
-    """The other transport: a backlog of a broker, over the network."""
+    """The other transport: the same rows, from a broker that has them."""
 
     def run(context: Context) -> Mapping[str, float]:
         import spark_work
 
-        topic, address, rows = _backlog(context, size)
-        work = functools.partial(spark_work.read_topic, session(), address, topic)
-        return _measured(context, work, rows, rows * (size + 150))
+        root, facts = store(size, context.scale)
+        address = _served(context, root)
+        work = functools.partial(spark_work.read_topics, session(), address)
+        return _measured(context, work, facts["rows"], facts["bytes"])
 
     return run
+
+
+def _served(context: Context, root: Path) -> str:
+    """A broker over a copy of a generated store, kept for all rounds; its name server."""
+    import spark_work
+
+    if "group" not in context.state:
+        group = context.state["group"] = ProcessGroup()
+        shutil.copytree(root, context.directory / "broker" / "store")
+        namesrv = group.add(start_twinlog_namesrv(context.directory / "namesrv"))
+        broker = start_twinlog_broker(
+            context.directory / "broker", namesrv=namesrv.address,
+            mappedFileSizeCommitLog=spark_work.SEGMENT, fileReservedTime=1_000_000,
+        )  # fmt: skip
+        group.add(broker)
+        namesrv.wait_for_text(f"address={broker.address}")
+        context.state["served"] = namesrv.address
+    return str(context.state["served"])
 
 
 def _backlog(context: Context, size: int) -> tuple[str, str, int]:
@@ -162,6 +181,24 @@ def _batches(context: Context) -> Mapping[str, float]:
     return {"p50": found[len(found) // 2], "p95": found[int(len(found) * 0.95)]}
 
 
+def _look(context: Context) -> Mapping[str, float]:
+    """What the planner of a stream spends before each batch on finding what is new."""
+    import spark_work
+
+    if "looked" not in context.state:
+        group = context.state["group"] = ProcessGroup()
+        namesrv = group.add(start_twinlog_namesrv(context.directory / "namesrv"))
+        broker = start_twinlog_broker(
+            context.directory / "broker", namesrv=namesrv.address, mappedFileSizeConsumeQueue=2000
+        )
+        group.add(broker)
+        namesrv.wait_for_text(f"address={broker.address}")
+        spark_work.make_queues(namesrv.address)
+        context.state["looked"] = namesrv.address
+    found = spark_work.look_seconds(context.state["looked"])
+    return {"p50": found[len(found) // 2], "p95": found[int(len(found) * 0.95)]}
+
+
 def _latency(context: Context) -> Mapping[str, float]:
     """Age of the rows of a live log when their batch is committed."""
     import spark_work
@@ -198,10 +235,18 @@ ROWS = [
             {
                 "twinlog": _reading(size, "store"),
                 "spark parquet": _reading(size, "parquet"),
-                "over the network": _pulling(size),
                 "one core": _reading(size, "one core"),
                 "python loop": _reading(size, "loop"),
             },
+        )
+        for size in (1024, 100)
+    ),
+    *(
+        Row(
+            f"spark-network-{size}",
+            f"Spark reads {size} B messages over the network, all columns; the broker is here too",
+            _RATES,
+            {"twinlog": _pulling(size), "from files": _reading(size, "store")},
             cleanup=_stop,
         )
         for size in (1024, 100)
@@ -227,6 +272,13 @@ ROWS = [
         "Cost of a micro-batch of 2,000 rows",
         [Metric("p50", "s", "lower"), Metric("p95", "s", "lower")],
         {"twinlog": _batches},
+    ),
+    Row(
+        "spark-look",
+        "A look for new offsets over 1,000 queues of a broker",
+        [Metric("p50", "s", "lower"), Metric("p95", "s", "lower")],
+        {"twinlog": _look},
+        cleanup=_stop,
     ),
     Row(
         "spark-latency",

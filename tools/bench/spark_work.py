@@ -5,6 +5,7 @@ Each function does its work once and returns seconds; the harness repeats and co
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import statistics
@@ -14,7 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from twinlog.client import Message, blocking
+from twinlog.admin.client import Admin
+from twinlog.admin.topics import create_topic
+from twinlog.client import Message, MessageQueue, blocking
 from twinlog.message.hashing import jhash
 from twinlog.message.layout import ENTRY, ENTRY_SIZE, MAGIC_V1
 from twinlog.message.model import PutMessage
@@ -25,7 +28,8 @@ from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.pushdown import Pushed
-from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.plan.stream import StreamPlanner
+from twinlog.spark.read.rows import open_transport, plan_batch, read_window
 from twinlog.spark.read.store_view import StoreView
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 SEGMENT = 256 << 20
 QUEUES = 6
 TOPICS = ("orders", "events")
+LOOK_TOPICS, LOOK_QUEUES = [f"look{number}" for number in range(5)], 200
 START_MS = 1_790_000_000_000
 HOST = bytes([10, 0, 0, 1]) + struct.pack(">i", 10911)
 BODIES = 2048  # different ones, so that a codec of Parquet has about as much to do as in real life
@@ -48,7 +53,10 @@ def generate(root: Path, body_size: int, total_bytes: int) -> dict[str, int]:
         return known
     (root / "commitlog").mkdir(parents=True)
     (root / "config").mkdir()
-    table = {"broker-a": {"perm": 1, "writeQueueNums": 1}}
+    table: dict[str, dict[str, Any]] = {"broker-a": {"perm": 1, "writeQueueNums": 1}}
+    for topic in TOPICS:
+        queues = {"readQueueNums": QUEUES, "writeQueueNums": QUEUES}
+        table[topic] = {"topicName": topic, "perm": 6, **queues}
     (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
     writer = _Writer(root, _bodies(body_size))
     number = 0
@@ -175,10 +183,10 @@ def read_plainly(store: Path, rows_max: int = 200_000) -> tuple[float, int]:
     return time.perf_counter() - begin, rows
 
 
-def read_topic(spark: SparkSession, name_server: str, topic: str) -> float:
-    """Read all columns of a topic over the network; return seconds."""
+def read_topics(spark: SparkSession, name_server: str) -> float:
+    """Read all columns of a generated store over the network; return seconds."""
     reader = spark.read.format("twinlog").option("nameServer", name_server)
-    frame = reader.option("subscribe", topic).load()
+    frame = reader.option("subscribe", ",".join(TOPICS)).load()
     begin = time.perf_counter()
     _noop(frame)
     return time.perf_counter() - begin
@@ -226,6 +234,42 @@ def batch_seconds(spark: SparkSession, store: Path, work: Path, rows: int = 2000
     query.awaitTermination()
     batches: list[Any] = [p for p in query.recentProgress if p["numInputRows"]]
     return sorted(p["durationMs"]["triggerExecution"] / 1000 for p in batches[2:])
+
+
+def make_queues(name_server: str) -> None:
+    """Make LOOK_TOPICS topics of LOOK_QUEUES queues, with a message in every tenth queue."""
+
+    async def make() -> None:
+        async with Admin(name_server) as admin:
+            for topic in LOOK_TOPICS:
+                await create_topic(admin, topic, read_queues=LOOK_QUEUES)
+
+    asyncio.run(make())
+    with blocking.Producer("bench", name_server=name_server, send_timeout_ms=30_000) as producer:
+        for topic in LOOK_TOPICS:
+            for queue_id in range(0, LOOK_QUEUES, 10):
+                producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", queue_id))
+
+
+def look_seconds(name_server: str, looks: int = 40) -> list[float]:
+    """Let a stream's planner look at all of them again and again; return seconds, sorted."""
+    options = SourceOptions.parse(
+        {"nameServer": name_server, "subscribePattern": "look.*", "startingOffsets": "earliest"}
+    )
+    transport = open_transport(options)
+    found = []
+    try:
+        planner = StreamPlanner(options, transport)
+        end = planner.latest(planner.initial(), limited=True)
+        for number in range(looks + 5):
+            begin = time.perf_counter()
+            end = planner.latest(end, limited=True)
+            if number >= 5:
+                found.append(time.perf_counter() - begin)
+        assert len(planner.seen) == len(LOOK_TOPICS) * LOOK_QUEUES
+    finally:
+        transport.close()
+    return sorted(found)
 
 
 def live_latency(

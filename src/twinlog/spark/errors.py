@@ -4,7 +4,8 @@
       OptionError            BAD_OPTION, BAD_COLUMN, BAD_OFFSETS: what the user wrote
       NotFoundError          TOPIC_NOT_FOUND, STORE_NOT_FOUND, ARCHIVE_NOT_FOUND
       UnreachableError       BROKER_UNREACHABLE
-      DataLossError          OFFSET_EXPIRED, OFFSET_AHEAD, QUEUE_VANISHED, LOG_DIVERGED
+      DataLossError          OFFSET_EXPIRED, OFFSET_AHEAD, QUEUE_VANISHED, QUEUE_REMADE,
+                             LOG_DIVERGED
       RecordCorruptError     RECORD_CORRUPT, CRC_MISMATCH, BODY_UNDECODABLE
       ArchiveError           ARCHIVE_GAP, ARCHIVE_OVERLAP, ARCHIVE_CONFLICT, ARCHIVE_DAMAGED
 

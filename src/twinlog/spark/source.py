@@ -8,7 +8,7 @@ column pruning: Spark's interface has no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -38,19 +38,18 @@ from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.predicates import filtered, is_exact
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
-from twinlog.spark.read.rows import open_stream, plan_batch, read_window
-from twinlog.spark.read.transport import Window
+from twinlog.spark.read.rows import Part, open_stream, plan_batch, read_window
 
 UNLIMITED = 1 << 62
 TAG_OPTIONS = ("tags", "subexpression")
 
 
 class WindowPartition(InputPartition):
-    """One task: a window of the log."""
+    """What one task reads."""
 
-    def __init__(self, window: Any) -> None:
-        super().__init__(window)
-        self.window = window
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part = part
 
 
 class TwinlogDataSource(DataSource):
@@ -70,9 +69,9 @@ class TwinlogDataSource(DataSource):
         plain = exact_ddl(name for name in ALL_COLUMNS if name != "body")
         return f"{plain}, {', '.join(f'{name} {kind}' for name, kind in extra.items())}"
 
-    def _shape(self, schema: StructType, options: SourceOptions) -> pa.Schema:
+    def _shape(self, schema: StructType, options: Mapping[str, str]) -> pa.Schema:
         """Return the Arrow schema of the rows: only the driver can parse a Spark type's text."""
-        extra = body_columns(with_schema(options.raw))
+        extra = body_columns(options)
         check_columns([field.name for field in schema.fields], extra)
         if not extra:
             _check_types(schema)
@@ -83,9 +82,9 @@ class TwinlogDataSource(DataSource):
         options = SourceOptions.parse(self.options)
         if options.filter_pushdown:
             _check_pushdown()
-        shape = self._shape(schema, options)
+        raw = with_schema(options.raw)
         kind = PushdownReader if options.filter_pushdown else BatchReader
-        return kind(with_schema(options.raw), shape)
+        return kind(raw, self._shape(schema, raw))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make a stream reader."""
@@ -94,7 +93,8 @@ class TwinlogDataSource(DataSource):
             raise OptionError(
                 "BAD_OPTION", "a stream has no end: endingOffsets and the like are for batches"
             )
-        return StreamReader(with_schema(options.raw), self._shape(schema, options))
+        raw = with_schema(options.raw)
+        return StreamReader(raw, self._shape(schema, raw))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Make a batch writer; the client is imported only for writes."""
@@ -162,7 +162,7 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, WindowPartition):
             return  # Spark makes one task, without a partition, of an empty plan.
         options = SourceOptions.parse(self.options)
-        yield from _decoded(options, partition.window, self.shape)
+        yield from _decoded(options, partition.part, self.shape)
 
 
 class PushdownReader(BatchReader):
@@ -242,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, WindowPartition)
         options = SourceOptions.parse(self.options)
         patience_ms = options.outage_ms
-        yield from _decoded(options, partition.window, self.shape, patience_ms=patience_ms)
+        yield from _decoded(options, partition.part, self.shape, patience_ms=patience_ms)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for batches that are done; the planner reports them."""
@@ -254,14 +254,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _decoded(
-    options: SourceOptions, window: Window, shape: pa.Schema, *, patience_ms: int = 0
+    options: SourceOptions, part: Part, shape: pa.Schema, *, patience_ms: int = 0
 ) -> Iterator[pa.RecordBatch]:
     columns = tuple(shape.names)
     if not body_columns(options.raw):
-        for batch in read_window(options, window, columns, patience_ms=patience_ms):
+        for batch in read_window(options, part, columns, patience_ms=patience_ms):
             yield shaped(batch, shape)
         return
     body_type = shape.field("body").type if "body" in columns else None
     decoder = BodyDecoder(options.raw, columns, body_type)
-    for batch in read_window(options, window, decoder.needed, patience_ms=patience_ms):
+    for batch in read_window(options, part, decoder.needed, patience_ms=patience_ms):
         yield shaped(decoder.decode(batch), shape)

@@ -104,6 +104,10 @@ class ArchiveBefore:
         """Identify the log; the archive is known by its manifest."""
         return self.live.marks(offsets)
 
+    def places(self, offsets: Offsets) -> Offsets:
+        """Ask the log."""
+        return self.live.places(offsets)
+
     def check_marks(self, marks: Mapping[str, Any]) -> None:
         """Check the log."""
         self.live.check_marks(marks)

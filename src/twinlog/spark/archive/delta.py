@@ -17,6 +17,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from twinlog.spark.archive.lake import Commit
 from twinlog.spark.archive.manifest import ArchivedFile
 from twinlog.spark.decode.columns import arrow_schema
+from twinlog.spark.errors import OptionError
 from twinlog.spark.places import table_uri
 from twinlog.spark.plan.offsets import Offsets, from_json, to_json
 
@@ -58,8 +59,16 @@ class Delta:
                 if ENDS in entry:
                     return from_json(json.loads(entry[ENDS]))[0]
             if len(history) < step:
-                return {}
+                return self._ends_of_rows(table)
             seen, step = len(history), step * 2
+
+    @staticmethod
+    def _ends_of_rows(table: DeltaTable) -> Offsets:
+        """Find them in the rows: Delta forgets old commits, and the others may be of engines."""
+        names = ["topic", "broker", "queue_id"]
+        rows = table.to_pyarrow_dataset().to_table(columns=[*names, "queue_offset"])
+        last = rows.group_by(names).aggregate([("queue_offset", "max")]).to_pylist()
+        return {tuple(row[name] for name in names): row["queue_offset_max"] + 1 for row in last}
 
     def rows(self) -> int:
         """Count the rows by the table's log."""
@@ -98,6 +107,7 @@ class Delta:
             )  # fmt: skip
             return
         known = {field.name for field in table.schema().fields}
+        _check_fit(self.uri, table, schema, partitions)
         missing = [field for field in schema.fields if field.name not in known]
         if missing:
             table.alter.add_columns(missing)  # the object goes on with the version that it made
@@ -118,6 +128,35 @@ class Delta:
         hours = max(0, int(grace_seconds // 3600))
         removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
         return {**facts, "removed": len(removed)}
+
+
+def _check_fit(uri: str, table: DeltaTable, schema: Schema, partitions: Sequence[str]) -> None:
+    """Demand that files of this schema belong into the table: Delta takes them unseen.
+
+    Raises:
+        OptionError: a column has another type there, or the table has other partitions.
+    """
+    known = {field.name: field.type for field in table.schema().fields}
+    for field in schema.fields:
+        there = known.get(field.name, field.type)
+        if there != field.type:
+            raise OptionError(
+                "BAD_COLUMN",
+                f"column {field.name} is {_type_text(there)} in the table {uri} and "
+                f"{_type_text(field.type)} in these rows: cast it in the query, or write another "
+                "column or table",
+            )
+    found = table.metadata().partition_columns
+    if found != list(partitions):
+        raise OptionError(
+            "BAD_OPTION",
+            f"the table {uri} is partitioned by {', '.join(found) or 'nothing'}, these rows by "
+            f"{', '.join(partitions) or 'nothing'}: write to another table",
+        )
+
+
+def _type_text(kind: Any) -> str:
+    return str(kind.to_json()).strip('"')
 
 
 def add_action(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
@@ -23,6 +24,7 @@ from twinlog.spark.plan.offsets import Offsets, from_json, to_json
 ENDS = "twinlog.ends"
 BATCH = "twinlog.batch."
 DEFAULT_TABLE = "twinlog.messages"
+COMPACT_TRIES = 10
 
 
 class Iceberg:
@@ -109,8 +111,13 @@ class Iceberg:
 
     def compact(self, expire_days: float | None, grace_seconds: float) -> dict[str, Any]:
         """Delete old rows and expire old snapshots; merging files is an engine's work."""
-        table = self.seen
-        assert table is not None
+        for _ in range(COMPACT_TRIES):
+            with contextlib.suppress(CommitFailedException):  # an archive job was faster
+                return self._compact(expire_days, grace_seconds)
+        return self._compact(expire_days, grace_seconds)
+
+    def _compact(self, expire_days: float | None, grace_seconds: float) -> dict[str, Any]:
+        table = self._catalog().load_table(self.name)
         facts: dict[str, Any] = {"merged": 0}
         if expire_days is not None:
             limit = datetime.fromtimestamp(time.time() - expire_days * 86400, UTC)

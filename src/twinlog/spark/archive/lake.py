@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from twinlog.spark.archive.manifest import ArchivedFile, check_next, merge_ranges
+from twinlog.spark.archive.manifest import ArchivedFile, check_next, check_replay, merge_ranges
 from twinlog.spark.errors import ArchiveError, OptionError, PipelineError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.places import is_local, open_place
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("delta", "iceberg")
 COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.5
+REMEDY = "remove the checkpoint, the table knows where to go on"
 T = TypeVar("T")
 
 
@@ -157,7 +158,13 @@ class LakeWriter(DataSourceStreamArrowWriter):
             point("before-rename")
             table.commit(Commit(query, batchId, files, ends))
 
-        if commit_once(self._open, lambda table: table.last_batch(query) >= batchId, add):
+        def is_there(table: LakeTable) -> bool:
+            if table.last_batch(query) < batchId:
+                return False
+            check_replay(table.ends(), ranges, REMEDY)
+            return True
+
+        if commit_once(self._open, is_there, add):
             point("published")
         else:
             remove(self.place, [file.name for file in files])
@@ -173,8 +180,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
                 check_next(key, ends.get(key, low), low)
             except ArchiveError as error:
                 if SourceOptions.parse(self.source).fail_on_data_loss or low < ends[key]:
-                    remedy = "remove the checkpoint, the table knows where to go on"
-                    raise ArchiveError(error.condition, f"{error.message}: {remedy}") from error
+                    raise ArchiveError(error.condition, f"{error.message}: {REMEDY}") from error
             after[key] = high
         return after
 

@@ -15,19 +15,23 @@ even a lost checkpoint can neither repeat nor drop rows silently.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from twinlog.spark.errors import ArchiveError, NotFoundError
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 
 VERSION = 1
+LOOKS_MAX = 20
+T = TypeVar("T")
 ENTRY_NAME = re.compile(r"^(\d{12})\.json$")
 BASE_NAME = re.compile(r"^(\d{12})\.base\.json$")
 
@@ -101,6 +105,26 @@ def merge_ranges(ranges: Iterable[Sequence[Any]]) -> dict[QueueKey, tuple[int, i
     return joined
 
 
+def check_replay(ends: Offsets, ranges: Sequence[Sequence[Any]], remedy: str) -> None:
+    """Demand that a batch which is there already was planned as it is now.
+
+    Spark does not sync its logs: a power failure may take the plan of a batch that is archived, and
+    so does whoever goes on from an older copy of the checkpoint. The batch that is planned in its
+    place may be larger.
+
+    Raises:
+        ArchiveError: ARCHIVE_GAP, it goes further than what is there.
+    """
+    for key, (low, high) in merge_ranges(ranges).items():
+        if high > ends.get(key, low):
+            raise ArchiveError(
+                "ARCHIVE_GAP",
+                f"{key[0]} broker {key[1]} queue {key[2]}: this batch is there up to "
+                f"{ends.get(key, low)}, now it goes to {high}; the checkpoint lost its newest "
+                f"files: {remedy}",
+            )
+
+
 def check_next(key: QueueKey, end: int, low: int) -> None:
     """Demand that a range begins where the rows before it end."""
     if low == end:
@@ -126,6 +150,10 @@ def sync_directories(paths: Collection[Path]) -> None:
     """Make renames in several directories durable: a journal takes them all in one write."""
     with ThreadPoolExecutor(max_workers=8) as threads:
         list(threads.map(sync_directory, paths))
+
+
+class _MergedError(ArchiveError):
+    """A file that was listed is gone: its content is in another one."""
 
 
 class Manifest:
@@ -159,14 +187,27 @@ class Manifest:
     def _read(self, name: str) -> Any:
         try:
             data = json.loads((self.directory / name).read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise _MergedError("ARCHIVE_DAMAGED", f"manifest {name} was removed") from error
         except (OSError, ValueError) as error:
             raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name}: {error}") from error
         if data.get("v") != VERSION:
             raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name} is of another version")
         return data
 
+    @staticmethod
+    def _looked(look: Callable[[], T]) -> T:
+        """Look again while compaction merges files between the listing and the reading of them."""
+        for _ in range(LOOKS_MAX):
+            with contextlib.suppress(_MergedError):
+                return look()
+        return look()
+
     def batches(self) -> list[Batch]:
         """Return all batches in order, checked against each other."""
+        return self._looked(self._batches)
+
+    def _batches(self) -> list[Batch]:
         base, names = self._names()
         found = [_batch(b) for b in self._read(base)["batches"]] if base else []
         found += [_batch(self._read(name)) for name in names]
@@ -200,16 +241,21 @@ class Manifest:
 
     def has(self, query: str, batch: int) -> bool:
         """Say whether a query's batch is published (also when compaction has merged it)."""
-        _, names = self._names()
+        return self._looked(functools.partial(self._has, query, batch))
+
+    def _has(self, query: str, batch: int) -> bool:
+        base, names = self._names()
         for name in reversed(names):  # a query's batches rise, so its newest one tells
             entry = self._read(name)
             if entry["query"] == query:
                 return int(entry["batch"]) >= batch
-        return self.published().get(query, -1) >= batch
+        return self._merged(base).get(query, -1) >= batch
 
     def published(self) -> dict[str, int]:
         """Return, per query, the last batch that compaction has merged."""
-        base, _ = self._names()
+        return self._looked(lambda: self._merged(self._names()[0]))
+
+    def _merged(self, base: str | None) -> dict[str, int]:
         return dict(self._read(base)["published"]) if base else {}
 
     def next_sequence(self) -> int:

@@ -45,7 +45,7 @@ class RangesReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the window itself."""
         assert isinstance(partition, RangePartition)
-        yield (json.dumps(partition.window), json.dumps(partition.marks))
+        yield (json.dumps(partition.part), json.dumps(partition.marks))
 
 
 class RangesSource(DataSource):

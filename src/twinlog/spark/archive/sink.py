@@ -33,6 +33,7 @@ from twinlog.spark.archive.manifest import (
     Manifest,
     Staged,
     check_next,
+    check_replay,
     merge_ranges,
     sync_directories,
 )
@@ -66,6 +67,10 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         self.root = Path(folded["path"])
         self.source: dict[str, str] = json.loads(folded["source"])
         self.compression = folded.get("compression", "zstd")
+
+    @property
+    def _remedy(self) -> str:
+        return f"remove {self.root / '_checkpoint'}, the archive knows where to go on"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
         """Read the windows of this task and write their rows to staged files."""
@@ -108,7 +113,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         manifest = Manifest(self.root)
         ranges = [r for message in done for r in message.ranges]
         if self.is_published(manifest, query, batchId):
-            self._check_replay(manifest, ranges)
+            check_replay(manifest.ends(), ranges, self._remedy)
             self._drop(staged)
             return
         sequence = manifest.next_sequence()  # before the ends: see Manifest.publish
@@ -134,24 +139,6 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         """Say whether this batch is in the archive already: a replay must not add it again."""
         return manifest.has(query, batch)
 
-    @staticmethod
-    def _check_replay(manifest: Manifest, ranges: list[list[Any]]) -> None:
-        """Demand that a published batch was planned as it was then.
-
-        Spark does not sync its logs: a power failure may take the plan of a batch that the archive
-        has, and the batch that is planned in its place may be larger.
-        """
-        ends = manifest.ends()
-        for key, (low, high) in merge_ranges(ranges).items():
-            if high > ends.get(key, low):
-                raise ArchiveError(
-                    "ARCHIVE_GAP",
-                    f"{key[0]} broker {key[1]} queue {key[2]}: this batch is in the archive up to "
-                    f"{ends.get(key, low)}, now it goes to {high}; the checkpoint lost its newest "
-                    f"files: remove {manifest.root / '_checkpoint'}, the archive knows where to go "
-                    "on",
-                )
-
     def _check_chain(self, manifest: Manifest, ranges: list[list[Any]]) -> list[list[Any]]:
         """Demand that the batch begins where the archive ends; return gaps that are allowed."""
         ends = manifest.ends()
@@ -162,8 +149,8 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                 check_next(key, end, low)
             except ArchiveError as error:
                 if SourceOptions.parse(self.source).fail_on_data_loss or low < end:
-                    remedy = f"remove {self.root / '_checkpoint'}, the archive knows where to go on"
-                    raise ArchiveError(error.condition, f"{error.message}: {remedy}") from error
+                    detail = f"{error.message}: {self._remedy}"
+                    raise ArchiveError(error.condition, detail) from error
                 gaps.append([*key, end, low, GAP])
         return gaps
 

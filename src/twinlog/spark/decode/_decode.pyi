@@ -12,6 +12,9 @@ def find_parts(
     heads: npt.NDArray[np.uint8],
     parts: npt.NDArray[np.int64],
 ) -> bool: ...
+def walk(
+    data: npt.NDArray[np.uint8], position: int, limit: int, starts: npt.NDArray[np.int64]
+) -> int: ...
 def check_bodies(
     data: npt.NDArray[np.uint8],
     starts: npt.NDArray[np.int64],
@@ -32,6 +35,7 @@ def split_alike(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
     names: tuple[bytes, ...],
+    is_kept: bytes,
     offsets: npt.NDArray[np.int32],
     out: npt.NDArray[np.uint8],
 ) -> bool: ...

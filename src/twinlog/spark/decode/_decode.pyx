@@ -93,6 +93,25 @@ def find_parts(
     return True
 
 
+def walk(const uint8_t[::1] data, int64_t position, int64_t limit, int64_t[::1] starts):
+    """Note where records begin, from `position` on; return how many do (`chain`)."""
+    cdef const char* base = <const char*> &data[0] if data.shape[0] else NULL
+    cdef int64_t size
+    cdef uint32_t magic
+    cdef Py_ssize_t count = 0
+    while position + RECORD_SIZE_MIN <= limit:
+        size = <int32_t> get4(base + position)
+        magic = get4(base + position + MAGIC_AT)
+        if magic != MAGIC_V1 and magic != MAGIC_V2:
+            break
+        if size < RECORD_SIZE_MIN or position + size > limit:
+            break
+        starts[count] = position
+        count += 1
+        position += size
+    return count
+
+
 def check_bodies(
     const uint8_t[::1] data,
     const int64_t[::1] starts,
@@ -140,10 +159,15 @@ def split_alike(
     const int64_t[::1] starts,
     const int64_t[::1] lengths,
     tuple names,
+    bytes is_kept,
     int32_t[::1] offsets,
     uint8_t[::1] out,
 ):
-    """Copy the values of rows that all have these names in this order (`_same_names`)."""
+    """Copy the values of rows that all have these names in this order (`_same_names`).
+
+    Only those of the names that `is_kept` has a one for.
+    """
+    cdef const char* kept = PyBytes_AS_STRING(is_kept)
     cdef const char* base = <const char*> &data[0] if data.shape[0] else NULL
     cdef const char* at
     cdef const char* end
@@ -154,7 +178,7 @@ def split_alike(
     cdef Py_ssize_t row, column
     cdef int64_t used = 0, number = 0
     cdef bytes name
-    if width > WIDTH_MAX:
+    if width > WIDTH_MAX or PyBytes_GET_SIZE(is_kept) != width:
         return False
     for column in range(width):
         name = names[column]  # With the separator behind it.
@@ -172,10 +196,11 @@ def split_alike(
                 stop = end
             if stop == at:
                 return False
-            offsets[number] = <int32_t> used
-            number += 1
-            memcpy(&out[used], at, stop - at)
-            used += stop - at
+            if kept[column]:
+                offsets[number] = <int32_t> used
+                number += 1
+                memcpy(&out[used], at, stop - at)
+                used += stop - at
             at = stop + 1 if stop < end else end
         if at != end:
             return False

@@ -18,7 +18,7 @@ import, no file access.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -415,9 +415,12 @@ def cut_batches(sizes: I64, *, rows_max: int, bytes_max: int) -> list[tuple[int,
     return runs
 
 
-def chain(log: LogSlice, position: int = 0, end: int | None = None) -> Sequence[int]:
+def chain(log: LogSlice, position: int = 0, end: int | None = None) -> I64:
     """Walk records by their sizes from `position`; stop at a blank record, zeros or the end."""
     limit = len(log.view) if end is None else end
+    if _compiled is not None:
+        starts = np.empty(max(0, limit - position) // RECORD_SIZE_MIN, np.int64)
+        return starts[: _compiled.walk(log.view, position, limit, starts)]
     found: list[int] = []
     add, head = found.append, SIZE_MAGIC.unpack_from
     while position + RECORD_SIZE_MIN <= limit:
@@ -426,7 +429,7 @@ def chain(log: LogSlice, position: int = 0, end: int | None = None) -> Sequence[
             break
         add(position)
         position += size
-    return found
+    return np.array(found, np.int64)
 
 
 __all__ = ["COLUMNS", "Decoder", "Expected", "Layout", "LogSlice", "bad_crcs", "chain", "lay_out"]

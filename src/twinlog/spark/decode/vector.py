@@ -148,16 +148,19 @@ def split_alike(data: pa.Buffer, starts: I64, lengths: I64) -> SameNames | None:
     pieces = first.removesuffix(b"\2").split(b"\2")
     names = tuple(piece[: piece.find(b"\1") + 1] for piece in pieces)
     total = int(lengths.sum())
-    if len(set(names)) != len(names) or min(map(len, names)) < 2 or total >= INT32_END:
+    if min(map(len, names)) < 2 or total >= INT32_END:
         return None
-    offsets = np.empty(len(names) * len(starts) + 1, np.int32)
+    # The last of equal names wins: members of a batch carry WAIT twice.
+    is_kept = bytes(name not in names[at + 1 :] for at, name in enumerate(names))
+    offsets = np.empty(sum(is_kept) * len(starts) + 1, np.int32)
     values = pa.allocate_buffer(total)
     if not _compiled.split_alike(
-        view, starts, lengths, names, offsets, np.frombuffer(values, np.uint8)
+        view, starts, lengths, names, is_kept, offsets, np.frombuffer(values, np.uint8)
     ):
         return None
     buffers = [None, pa.py_buffer(offsets), values]
-    texts = tuple(name[:-1].decode("utf-8", "replace") for name in names)
+    kept = [name for name, wanted in zip(names, is_kept, strict=True) if wanted]
+    texts = tuple(name[:-1].decode("utf-8", "replace") for name in kept)
     return SameNames(texts, pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers))
 
 

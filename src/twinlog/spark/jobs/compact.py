@@ -7,6 +7,7 @@ removed as orphans by a later run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import defaultdict
@@ -47,7 +48,7 @@ def compact(
     table: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Merge the small files of an archive and remove orphans. No archive job may run meanwhile.
+    """Merge the small files of an archive and remove orphans; an archive job may run meanwhile.
 
     A file expires as a whole, when its newest row was stored so long ago. The archive then begins
     behind it, and ends where it did: archiving goes on there.
@@ -199,7 +200,8 @@ def remove_orphans(manifest: Manifest, grace_seconds: float) -> int:
         *manifest.root.glob("_staging/*"),
     ]
     for path in candidates:
-        if path not in named and path.stat().st_mtime < limit:
-            path.unlink()
-            removed += 1
+        with contextlib.suppress(FileNotFoundError):  # an archive job has just published it
+            if path not in named and path.stat().st_mtime < limit:
+                path.unlink()
+                removed += 1
     return removed

@@ -99,7 +99,7 @@ def _walk(
     """Yield the records of a window, reporting damage and going on after it."""
     at, end = window.low - log.base, window.high - log.base
     while at < end:
-        starts = np.array(chain(log, at, None if end > len(log.view) else end), np.int64)
+        starts = chain(log, at, None if end > len(log.view) else end)
         try:
             layout = lay_out(log, starts)
         except RecordCorruptError as error:

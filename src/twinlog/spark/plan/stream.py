@@ -43,6 +43,7 @@ BEHIND_SECONDS = 0.2
 OUTAGE_SECONDS = 0.5
 FIRST_OUTAGE_MS = 10_000
 NAMES_MAX = 5
+REMADE = "QUEUE_REMADE the topic was deleted and made again: these are not the rows that were meant"
 T = TypeVar("T")
 
 
@@ -199,7 +200,7 @@ class StreamPlanner:
             self._wait_out(_outage(found, begin), self.options.outage_ms)
         else:
             self.outage_since = None
-        end = self._ends(begin, found)
+        end = self._ends(begin, found, marks)
         fresh = {key: number for key, number in end.items() if key not in begin}
         if limited:
             end = self._limited(begin, end)
@@ -238,9 +239,26 @@ class StreamPlanner:
                 raise
             log.warning("going on after %s", error)
 
-    def _ends(self, begin: Offsets, found: Heads) -> Offsets:
+    def _remade(self, offsets: Offsets, marks: Mapping[str, Any]) -> set[QueueKey]:
+        """Return the queues that were made again since these offsets were marked.
+
+        What stands before an offset of theirs was written later than all that was read of their
+        broker by then.
+        """
+        known = {key: number for key, number in offsets.items() if key[1] in marks and number > 0}
+        places = self.transport.places(known) if known else {}
+        return {key for key, place in places.items() if place > int(marks[key[1]]["last"])}
+
+    def _ends(self, begin: Offsets, found: Heads, marks: Mapping[str, Any]) -> Offsets:
         end: Offsets = {}
+        ends = {key: bound[1] for key, bound in found.bounds.items()}
+        moved = {k: min(n, ends[k]) for k, n in begin.items() if k in ends and ends[k] != n}
+        remade = self._remade(moved, marks)
         for key, number in begin.items():
+            if key in remade:
+                end[key] = found.bounds[key][0]
+                self.policy.lost(Skip(*key, end[key], number, REMADE), ADVICE)
+                continue
             if key in found.gone:
                 reason = "QUEUE_VANISHED the queue does not exist any more"
                 self.policy.lost(Skip(*key, number, number, reason), ADVICE)
@@ -301,6 +319,8 @@ class StreamPlanner:
             missing = [k for k in moved if k not in found.bounds and k not in found.gone]
             if missing:
                 raise _outage(found, missing)
+            for key in self._remade({k: n for k, n in moved.items() if k in found.bounds}, marks):
+                self.policy.lost(Skip(*key, low[key], moved.pop(key), REMADE), ADVICE)
             ranges = ranges_between(low, moved, found.bounds, self.policy)
             return self.transport.plan(ranges, end.get("plan") or self.transport.cuts(ranges))
 

@@ -140,20 +140,29 @@ class StoreTransport:
             limited[key] = start[key] + int(counts[number])
         return limited
 
-    def marks(self, offsets: Offsets) -> dict[str, Any]:
-        """Fingerprint the furthest record behind these offsets."""
-        best: tuple[int, int] | None = None
-        for (topic, broker, queue_id), end in offsets.items():
-            queue = self.store.queue(topic, queue_id)
-            if broker != self.broker or end <= queue.first or end > queue.limit:
+    def _last_entries(self, offsets: Offsets) -> dict[QueueKey, tuple[int, int]]:
+        """Return place and size of the last record before each offset, where it is there."""
+        found = {}
+        for key, end in offsets.items():
+            queue = self.store.queue(key[0], key[2])
+            if key[1] != self.broker or end <= queue.first or end > queue.limit:
                 continue
             entry = queue.entry(end - 1)
-            size = int(entry["size"])
-            if 0 < size < PRE_BLANK_SIZE and int(entry["offset"]) >= self.store.log.min_offset:
-                best = max(best or (0, 0), (int(entry["offset"]), size))
-        if best is None:
+            size, offset = int(entry["size"]), int(entry["offset"])
+            if 0 < size < PRE_BLANK_SIZE and offset >= self.store.log.min_offset:
+                found[key] = offset, size
+        return found
+
+    def places(self, offsets: Offsets) -> Offsets:
+        """Return the physical offset of the last record before each offset."""
+        return {key: offset for key, (offset, _) in self._last_entries(offsets).items()}
+
+    def marks(self, offsets: Offsets) -> dict[str, Any]:
+        """Fingerprint the furthest record behind these offsets."""
+        entries = self._last_entries(offsets)
+        if not entries:
             return {}
-        offset, size = best
+        offset, size = max(entries.values())
         mark = {
             "crc": self.store.log.header_crc(offset),
             "epoch": self.store.epoch_at(offset + size),

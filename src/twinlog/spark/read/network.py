@@ -70,6 +70,7 @@ from twinlog.spark.errors import (
 from twinlog.spark.options import SourceOptions, parse_bool, parse_count
 from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
 from twinlog.spark.plan.windows import Range, by_queue, split_rows
+from twinlog.spark.read.bulk import BulkConnection, BulkReader
 from twinlog.spark.read.choice import Choice
 from twinlog.spark.read.store_view import HEADER_BYTES
 from twinlog.spark.read.survey import Survey
@@ -81,10 +82,13 @@ log = logging.getLogger("twinlog.spark")
 CHUNK_FIRST, CHUNK_MOST, CHOSEN_MOST = 64, 1024, 2048
 CHUNK_BYTES = 1 << 20
 IN_FLIGHT = 8
+BULK_DIALS_MAX = 3  # Dialled again so often in a task; the careful way needs no second look.
 ROWS_PER_TASK_MIN, ROWS_PER_TASK_MAX = 20_000, 500_000
 RETRY_MS_MAX = 1000
 T = TypeVar("T")
 Piece = tuple[int, int, list[bytes]]  # offsets [low, high) and the bytes of their records
+# Offsets [low, high), high None where the broker chose among them; the bytes, where records begin.
+Part = tuple[int, int | None, LogSlice, I64]
 Fetch = Callable[[Range, int, int], Coroutine[Any, Any, list[Piece]]]
 
 
@@ -113,6 +117,8 @@ class BrokerTransport:
         raw = options.raw
         self.retries = parse_count("fetchRetries", raw.get("fetchRetries", "3"), least=0)
         self.retry_ms = parse_count("fetchRetryMs", raw.get("fetchRetryMs", "200"))
+        self.bulk: dict[str, BulkReader] = {}
+        self.bulk_dials = 0
         self.loop = asyncio.new_event_loop()
         self.instance: ClientInstance | None = None
         try:
@@ -147,6 +153,8 @@ class BrokerTransport:
         """Close connections and the loop."""
         if self.loop.is_closed():
             return
+        for reader in self.bulk.values():
+            reader.close()
         try:
             if self.instance is not None:
                 self._run(self.instance.stop())
@@ -247,20 +255,26 @@ class BrokerTransport:
         return self._run(self._marks(offsets))
 
     async def _marks(self, offsets: Offsets) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, head in (await self._last_heads(offsets)).items():
+            size = int.from_bytes(head[:4], "big")
+            last = _place(head)
+            if last >= found.get(key[1], {"last": -1})["last"]:
+                found[key[1]] = {"crc": crc32(head), "epoch": 0, "last": last, "phys": last + size}
+        return found
+
+    async def _last_heads(self, offsets: Offsets) -> dict[QueueKey, bytes]:
+        """Return the head of the last record before each offset, unless it has expired."""
         await self._know({key[0] for key in offsets})
         keys = [key for key, end in offsets.items() if end > 0]
         asked = (self._pull(MessageQueue(*key), offsets[key] - 1, 1) for key in keys)
-        answers = await asyncio.gather(*asked)
-        found: dict[str, Any] = {}
-        for key, answer in zip(keys, answers, strict=True):
-            if not answer.body:
-                continue  # expired: nothing to compare with later
-            size = int.from_bytes(answer.body[:4], "big")
-            last = int.from_bytes(answer.body[PHYSICAL_OFFSET_AT:PLACE_SIZE], "big")
-            if last >= found.get(key[1], {"last": -1})["last"]:
-                head = crc32(bytes(answer.body[:HEADER_BYTES]))
-                found[key[1]] = {"crc": head, "epoch": 0, "last": last, "phys": last + size}
-        return found
+        answers = zip(keys, await asyncio.gather(*asked), strict=True)
+        return {key: bytes(answer.body[:HEADER_BYTES]) for key, answer in answers if answer.body}
+
+    def places(self, offsets: Offsets) -> Offsets:
+        """Return the physical offset of the last record before each offset."""
+        heads = self._run(self._last_heads(offsets))
+        return {key: _place(head) for key, head in heads.items()}
 
     def check_marks(self, marks: Mapping[str, Any]) -> None:
         """Compare the logs of the brokers with what was there when the offsets were made."""
@@ -325,26 +339,63 @@ class BrokerTransport:
         self._run(self._know({r.topic for r in window}))
         for r in window:
             decoder = Decoder(wanted, r.broker, self.options.decompress)
-            answers = self._answers(r)
-            try:
-                while (part := self._run(_next(answers))) is not None:
-                    if len(layout := self._rows(r, *part)):
-                        yield self.choice.chosen(decoder.batch(layout), columns)
-            finally:
-                self._run(answers.aclose())
+            for low, high, data, starts in self._parts(r):
+                if len(layout := self._rows(r, low, high, data, starts)):
+                    yield self.choice.chosen(decoder.batch(layout), columns)
 
-    def _rows(self, r: Range, low: int, high: int, body: bytes, is_whole: bool) -> Layout:
-        """Check the records of [low, high), all of them or those that the broker has chosen."""
-        data = LogSlice.over(body, 0)
-        starts = np.array(chain(data), np.int64)
-        if is_whole and len(starts) != high - low:
-            raise DataLossError(
-                "OFFSET_AHEAD",
-                f"{r.topic} broker {r.broker} queue {r.queue_id}: offsets {low} to {high} gave "
-                f"{len(starts)} messages",
+    def _parts(self, r: Range) -> Iterator[Part]:
+        """Yield the records of stretches in order: the quick way while it lasts, then the other."""
+        at = r.low
+        if self.choice.subscription(r.topic) is None and (reader := self._bulk_reader(r)):
+            queue = MessageQueue(r.topic, r.broker, r.queue_id)
+            for part in reader.stretches(queue, r.low, r.high):
+                yield part.low, part.high, part.log, part.starts
+                at = part.high
+        if at >= r.high:
+            return
+        answers = self._answers(r._replace(low=at))
+        try:
+            while (found := self._run(_next(answers))) is not None:
+                low, high, body, is_whole = found
+                data = LogSlice.over(body, 0)
+                starts = chain(data)
+                if is_whole and len(starts) != high - low:
+                    raise DataLossError(
+                        "OFFSET_AHEAD",
+                        f"{r.topic} broker {r.broker} queue {r.queue_id}: offsets {low} to {high} "
+                        f"gave {len(starts)} messages",
+                    )
+                yield low, high if is_whole else None, data, starts
+        finally:
+            self._run(answers.aclose())
+
+    def _bulk_reader(self, r: Range) -> BulkReader | None:
+        """Return the reader of a broker; None when it cannot be had, or has failed too often."""
+        try:
+            address = calls.readable(self.client, r.broker, 0).address
+            known = self.bulk.get(address)
+            if known is not None and not known.is_over:
+                return known
+            if self.bulk_dials >= BULK_DIALS_MAX:
+                return None
+            self.bulk_dials += known is not None  # a first connection is nobody's failure
+            settings = self.client.settings
+            connection = BulkConnection(
+                address, settings.tls, settings.tls_server_name, int(settings.request_timeout_ms)
             )
+        except (ClientError, OSError, ValueError):
+            self.bulk_dials = BULK_DIALS_MAX
+            return None
+        self.bulk[address] = BulkReader(
+            connection, self.client.transport.remoting.prepare,
+            rows_max=self.options.batch_rows, bytes_max=self.options.batch_bytes,
+        )  # fmt: skip
+        return self.bulk[address]
+
+    def _rows(self, r: Range, low: int, high: int | None, data: LogSlice, starts: I64) -> Layout:
+        """Check the records of [low, high), all of them or (None) those that were chosen."""
         numbers = np.arange(low, low + len(starts), dtype=np.int64)
-        if not is_whole:
+        if high is None:
             numbers = data.ints(">i8", starts + QUEUE_OFFSET_AT)  # compared when they came
         layout = self._checked(r, numbers, data, starts)
         if self.options.verify_crc and (wrong := bad_crcs(layout)).any():
@@ -603,12 +654,17 @@ def _chosen_below(high: int, low: int, body: Any) -> bytes | None:
     if size != len(body):
         return None
     data = LogSlice.over(body, 0)
-    starts = np.array(chain(data), np.int64)
+    starts = chain(data)
     numbers = data.ints(">i8", starts + QUEUE_OFFSET_AT)
     if numbers[0] < low or (np.diff(numbers) <= 0).any():
         return None
     kept = int(np.searchsorted(numbers, high))
     return bytes(body[: int(starts[kept]) if kept < count else size])
+
+
+def _place(head: bytes) -> int:
+    """Return the physical offset of a record."""
+    return int.from_bytes(head[PHYSICAL_OFFSET_AT:PLACE_SIZE], "big")
 
 
 def _width(pieces: Sequence[Piece], most: int) -> int:
@@ -622,9 +678,9 @@ def _readable(body: Any) -> tuple[int, int]:
     """Return how many records can be walked from the start, and the bytes they take."""
     data = LogSlice.over(body, 0)
     places = chain(data)
-    if not places:
+    if not len(places):
         return 0, 0
-    last = places[-1]
+    last = int(places[-1])
     return len(places), last + int.from_bytes(body[last : last + 4], "big")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +19,10 @@ from twinlog.spark.plan.positions import ranges_between, resolve_end, resolve_st
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.read.choice import check_choice
 from twinlog.spark.read.files import StoreTransport
-from twinlog.spark.read.transport import LossPolicy, Skip, Transport, select_queues
+from twinlog.spark.read.transport import LossPolicy, Skip, Transport, Window, select_queues
+
+# What one task reads: a range of the live log, of the archive behind it, or a file of the archive.
+Part = Window | ArchivedWindow | FilePart
 
 
 def open_transport(options: SourceOptions, *, patience_ms: int = 0) -> Transport:
@@ -56,10 +58,10 @@ def open_stream(options: SourceOptions, *, patience_ms: int = 0) -> Transport:
         raise
 
 
-def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
+def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Part]:
     """Plan a batch read: windows of the log, and files of the archive before them."""
     check_choice(options)
-    parts: list[Any] = []
+    parts: list[Part] = []
     archived = None
     if options.archive is not None:
         archived, files = archive_plan(options, pushed)
@@ -87,7 +89,7 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Any]:
 
 def read_window(
     options: SourceOptions,
-    part: Any,
+    part: Part,
     columns: tuple[str, ...],
     skipped: list[Skip] | None = None,
     *,

@@ -108,14 +108,29 @@ class Survey:
         raise NoBrokerError("brokers come and go while the name server is asked for their queues")
 
     async def _events(self) -> list[dict[str, Any]]:
-        """Ask who came into the route and who left it; Apache's name servers do not know."""
-        try:
-            answer = await self.client.ask_name_servers(
+        """Ask who came into the route and who left it; Apache's name servers do not know.
+
+        They do not answer at all. Ours answer one request after the other, so one that answers what
+        it was asked afterwards will not answer this any more.
+        """
+        server = self.client.name_servers.in_order()[0]
+        asked = asyncio.create_task(
+            self.client.ask_name_servers(
                 RequestCode.TWINLOG_EVENTS, EventsRequestHeader(), action="events"
             )
+        )
+        try:
+            await asyncio.sleep(0)  # it is on its way
+            await self.client.cluster_brokers()
+            await asyncio.sleep(0)  # what came in the same packet is told in this turn
+            if not asked.done() and self.client.name_servers.in_order()[0] == server:
+                return []
+            return body_as(await asked, Events).events
         except (BrokerError, NotANameServerError):
             return []
-        return body_as(answer, Events).events
+        finally:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
 
     async def _queues_of(self, topic: str) -> list[QueueKey]:
         try:
@@ -240,7 +255,7 @@ class Survey:
             if not answer.body:
                 return high - low  # deleted meanwhile: the read will tell
             data = LogSlice.over(answer.body, 0)
-            places = np.array(chain(data), np.int64)
+            places = chain(data)
             if not len(places):
                 return high - low  # damaged: the read will tell
             tops = data.ints(">i8", places + PHYSICAL_OFFSET_AT) + data.ints(">i4", places)

@@ -108,6 +108,9 @@ class Transport(Protocol):
     def marks(self, offsets: Offsets) -> dict[str, Any]:
         """Return per broker what identifies the log up to these offsets."""
 
+    def places(self, offsets: Offsets) -> Offsets:
+        """Return the physical offset of the last record before each offset, where it is there."""
+
     def check_marks(self, marks: Mapping[str, Any]) -> None:
         """Raise DataLossError(LOG_DIVERGED) if the log is not the one that was marked."""
 

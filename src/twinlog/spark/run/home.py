@@ -30,8 +30,7 @@ def installed_pyspark() -> Iterator[None]:
     import pyspark
 
     installed = Path(pyspark.__file__).parent
-    is_own_python = os.environ.get("PYSPARK_PYTHON") == sys.executable
-    if "SPARK_HOME" in os.environ or not is_own_python or not (installed / "jars").is_dir():
+    if "SPARK_HOME" in os.environ or not _is_own_python() or not (installed / "jars").is_dir():
         yield
         return
     os.environ["SPARK_HOME"] = _home(installed)
@@ -39,6 +38,15 @@ def installed_pyspark() -> Iterator[None]:
         yield
     finally:
         del os.environ["SPARK_HOME"]
+
+
+def _is_own_python() -> bool:
+    """Say whether the processes that Spark starts here run this Python, by a path or by a name."""
+    chosen = shutil.which(os.environ.get("PYSPARK_PYTHON", ""))
+    if chosen is None:
+        return False
+    own = sys.executable
+    return os.path.dirname(chosen) == os.path.dirname(own) and os.path.samefile(chosen, own)
 
 
 @cache

@@ -116,6 +116,15 @@ def is_elsewhere(master: str) -> bool:
     return not master.startswith(("local", "sc://", CONNECT))
 
 
+def has_own_home(master: str) -> bool:
+    """Say whether the driver's home is used by the driver alone.
+
+    YARN and Kubernetes send what is in it to others. The workers of a standalone cluster have
+    theirs, and only the processes that plan run here.
+    """
+    return not is_elsewhere(master) or master.startswith("spark://")
+
+
 def use_any_python() -> None:
     """Name the Python of a cluster as each machine finds it.
 
@@ -173,7 +182,7 @@ def local_session(
         quiet = {**quiet, **LOOPBACK}
     for key, value in {**quiet, **(conf or {}), **_settings}.items():
         builder = builder.config(key, value)
-    with nullcontext() if is_elsewhere(master) else installed_pyspark():
+    with installed_pyspark() if has_own_home(master) else nullcontext():
         session = builder.getOrCreate()
     if not is_remote and not master.startswith(CONNECT):
         session.sparkContext.setLogLevel("ERROR")
