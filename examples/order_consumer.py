@@ -9,8 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
-from twinlog.client import ConsumeFrom, PushConsumer, ReceivedMessage, RetryLater, run
+from twinlog.client import (
+    ClientError,
+    ConsumeFrom,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    run,
+)
 
 NAME_SERVER = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 TOPIC = os.environ.get("ORDERS_TOPIC", "example-orders")
@@ -43,5 +51,8 @@ async def bill(message: ReceivedMessage) -> None:
 
 
 if __name__ == "__main__":
-    run(consumer)  # Returns after SIGTERM: running handlers have ended, offsets are committed.
+    try:
+        run(consumer)  # Returns after SIGTERM: running handlers have ended, offsets are committed.
+    except ClientError as error:
+        sys.exit(f"order_consumer: {error}")
     print("ended cleanly", flush=True)

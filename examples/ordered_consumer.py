@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 
 from twinlog.client import (
+    ClientError,
     ConsumeFrom,
     Message,
     Producer,
@@ -51,6 +53,9 @@ async def produce(orders: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--produce", nargs="*", default=[], metavar="ORDER", help="First send.")
-    asyncio.run(produce(parser.parse_args().produce))
-    run(consumer)
+    try:
+        asyncio.run(produce(parser.parse_args().produce))
+        run(consumer)
+    except ClientError as error:
+        sys.exit(f"ordered_consumer: {error}")
     print("ended cleanly", flush=True)

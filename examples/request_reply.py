@@ -12,6 +12,7 @@ import os
 import sys
 
 from twinlog.client import (
+    ClientError,
     Message,
     Producer,
     PushConsumer,
@@ -59,7 +60,10 @@ if __name__ == "__main__":
     parser.add_argument("currencies", nargs="*")
     parser.add_argument("--timeout-ms", type=int, default=10_000)
     given = parser.parse_args()
-    if given.what == "serve":
-        asyncio.run(serve())
-    else:
-        sys.exit(asyncio.run(ask(given.currencies, given.timeout_ms)))
+    try:
+        if given.what == "serve":
+            asyncio.run(serve())
+        else:
+            sys.exit(asyncio.run(ask(given.currencies, given.timeout_ms)))
+    except ClientError as error:
+        sys.exit(f"request_reply: {error}")

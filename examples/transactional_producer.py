@@ -11,9 +11,16 @@ import argparse
 import asyncio
 import os
 import sqlite3
+import sys
 from contextlib import closing
 
-from twinlog.client import Message, ReceivedMessage, TransactionProducer, TransactionState
+from twinlog.client import (
+    ClientError,
+    Message,
+    ReceivedMessage,
+    TransactionProducer,
+    TransactionState,
+)
 
 NAME_SERVER = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 TOPIC = os.environ.get("ORDERS_TOPIC", "example-paid")
@@ -42,7 +49,7 @@ async def pay(producer: TransactionProducer, name: str) -> None:
             database.execute("INSERT INTO orders VALUES (?, ?)", (name, transaction.id))
 
 
-async def main(names: list[str]) -> None:
+async def main(names: list[str]) -> int:
     async with TransactionProducer(
         "example-payments", check=check, name_server=NAME_SERVER
     ) as producer:
@@ -51,11 +58,17 @@ async def main(names: list[str]) -> None:
                 await pay(producer, name)
             except sqlite3.IntegrityError:
                 print(f"rolled back {name}: it was paid before", flush=True)
+            except ClientError as error:
+                # The database has heard nothing: should the message be stored, hidden, the broker
+                # will ask and be told to drop it.
+                print(f"not paid {name}: {error}", file=sys.stderr)
+                return 1
             else:
                 print(f"paid {name}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("orders", nargs="+")
-    asyncio.run(main(parser.parse_args().orders))
+    sys.exit(asyncio.run(main(parser.parse_args().orders)))

@@ -51,7 +51,14 @@ async def take_order(request: Request) -> JSONResponse:
 
 
 async def health(request: Request) -> JSONResponse:
-    return JSONResponse({"ok": True})
+    """Whether an order could be taken now. A load balancer that hears no asks again later."""
+    producer: Producer = request.app.state.producer
+    try:
+        await producer.queues(TOPIC)  # Asks the name server only if the topic is not known yet.
+    except ClientError as error:
+        return JSONResponse({"ok": False, "reason": str(error)}, 503)
+    found = producer.health()
+    return JSONResponse({"ok": found.is_ok, "reason": found.reason}, 200 if found.is_ok else 503)
 
 
 app = Starlette(

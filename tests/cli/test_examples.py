@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
+import shlex
 import signal
 import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import examples
 from support.command_line import LocalTwins
+from support.doc_blocks import blocks_run_by
+from support.examples import DEADLINE_S, Start, health, is_up, post, starter
 from support.processes import wait_until
 from support.twinlog_servers import free_broker_port
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-DEADLINE_S = 90.0
-
-
-class Program:
-    """One of the programs, with what it has printed so far."""
-
-    def __init__(self, name: str, words: list[str], log: Path, environment: dict[str, str]) -> None:
-        self._log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, str(EXAMPLES / name), *words], stdout=output,
-                stderr=subprocess.STDOUT, env={**os.environ, **environment},
-            )  # fmt: skip
-
-    @property
-    def lines(self) -> list[str]:
-        return self._log.read_text().splitlines()
-
-    def wait_for(self, *wanted: str) -> None:
-        wait_until(
-            lambda: set(wanted) <= set(self.lines) or self.process.poll() is not None,
-            f"{wanted} is printed", deadline_s=DEADLINE_S,
-        )  # fmt: skip
-        assert set(wanted) <= set(self.lines), self._log.read_text()
-
-    def end(self, code: int = 0) -> None:
-        """As an orchestrator does."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(DEADLINE_S) == code, self._log.read_text()
-
-
-Start = Callable[..., Program]
 
 
 @pytest.fixture
@@ -60,111 +24,67 @@ def start(cluster: LocalTwins, tmp_path: Path) -> Iterator[Start]:
         yield begin
 
 
-@contextmanager
-def starter(cluster: LocalTwins, directory: Path) -> Iterator[Start]:
-    started: list[Program] = []
-
-    def begin(name: str, *words: str, **environment: str) -> Program:
-        log = directory / f"{len(started)}.log"
-        where = {"NAMESRV_ADDR": cluster.namesrv, **environment}
-        started.append(Program(name, list(words), log, where))
-        return started[-1]
-
-    try:
-        yield begin
-    finally:
-        for program in started:
-            if program.process.poll() is None:
-                program.process.kill()
-                program.process.wait()
-
-
-def post(port: int, body: bytes) -> tuple[int, dict[str, str]]:
-    url = f"http://127.0.0.1:{port}/orders"
-    try:
-        with urllib.request.urlopen(url, data=body, timeout=60) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-
-
-def is_up(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def test_orders_over_the_web_are_billed(cluster: LocalTwins, start: Start) -> None:
-    cluster.twinlog("topic", "create", "example-orders", "-q", 2).ok()
+    examples.orders_over_the_web_are_billed(cluster, start)
+
+
+def test_the_commands_of_the_page(cluster: LocalTwins, start: Start) -> None:
+    (block,) = blocks_run_by("tests/cli/test_examples.py", "examples/README.md")
+    cluster.twinlog("topic", "create", "example-orders", "-q", 2)  # Unless another test made it.
+    port = free_broker_port()
+    *programs, ask = (line.replace("8000", str(port)) for line in block.lines)
+    words = [shlex.split(line) for line in programs]
+    assert [(line[0], line[-1]) for line in words] == [("python", "&")] * 2
+    consumer, service = (start(Path(line[1]).name, *line[2:-1]) for line in words)
+    wait_until(lambda: is_up(port) or service.process.poll() is not None, "the service serves",
+               deadline_s=DEADLINE_S)  # fmt: skip
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, check=True, timeout=60)
+    assert b"SEND_OK" in done.stdout
+    consumer.wait_for("billed o-1 42.00 after 0 retries")
+    consumer.end()
+    service.end(-signal.SIGTERM)
+
+
+def test_messages_and_database_agree(cluster: LocalTwins, start: Start, tmp_path: Path) -> None:
+    examples.messages_and_database_agree(cluster, start, tmp_path)
+
+
+def test_steps_stay_in_order(cluster: LocalTwins, start: Start) -> None:
+    examples.steps_stay_in_order(cluster, start)
+
+
+def test_questions_are_answered(cluster: LocalTwins, start: Start) -> None:
+    examples.questions_are_answered(cluster, start)
+
+
+def test_without_a_master_programs_say_so(
+    cluster: LocalTwins, start: Start, tmp_path: Path
+) -> None:
+    """In one line and with an exit code, not with a traceback; and the web service is not well."""
+    for topic in ("example-orders", "example-paid", "example-steps", "example-rates"):
+        cluster.twinlog("topic", "create", topic, "-q", 1)  # Unless another test has made it.
     port = free_broker_port()
     service = start("web_service.py", "--port", str(port))
     wait_until(lambda: is_up(port) or service.process.poll() is not None, "the service serves",
                deadline_s=DEADLINE_S)  # fmt: skip
-    assert service.process.poll() is None, service.lines
-    consumer = start("order_consumer.py")
-    code, answer = post(port, b'{"order": "o-1", "amount": 42}')
-    assert (code, answer["status"]) == (202, "SEND_OK")
-    assert post(port, b'{"order": "o-2", "amount": 7, "bank": "closed"}')[0] == 202
-    code, bad = post(port, b'{"order": "o-3"}')  # Nobody can ever bill it.
-    assert code == 202
-    assert post(port, b"no json")[0] == 400
-    consumer.wait_for("billed o-1 42.00 after 0 retries", "later o-2")
-    consumer.wait_for("billed o-2 7.00 after 1 retries")
-    assert any(line.startswith(f"never {bad['id']}") for line in consumer.lines)
-    wait_until(
-        lambda: "example-billing" in cluster.twinlog("dlq", "list").out,
-        "the dead letter is there", deadline_s=DEADLINE_S,
-    )  # fmt: skip
-    assert "o-3" in cluster.twinlog("dlq", "show", "example-billing").ok().out
-    consumer.end()
-    assert consumer.lines[-1] == "ended cleanly"
-    # Offsets were committed: the next one sees nothing again.
-    again = start("order_consumer.py")
-    assert post(port, b'{"order": "o-4", "amount": 1}')[0] == 202
-    again.wait_for("billed o-4 1.00 after 0 retries")
-    assert not any("o-1" in line for line in again.lines)
-    again.end()
-    service.end(-signal.SIGTERM)  # uvicorn closes everything and then ends by the signal.
-    assert service.lines == []
-
-
-def test_messages_and_database_agree(cluster: LocalTwins, start: Start, tmp_path: Path) -> None:
-    cluster.twinlog("topic", "create", "example-paid", "-q", 1).ok()
+    assert post(port, b'{"order": "o-1"}')[0] == 202
+    cluster.kill("broker-a-0")
+    wait_until(lambda: health(port)[0] == 503, "the service misses its master",
+               deadline_s=DEADLINE_S)  # fmt: skip
+    assert health(port)[1] == "no master takes messages for topic 'example-orders'"
+    code, answer = post(port, b'{"order": "o-2"}')
+    assert (code, answer["stored"]) == (503, "no")
     database = str(tmp_path / "orders.sqlite")
-    program = start("transactional_producer.py", "p-1", "p-2", "p-1", ORDERS_DATABASE=database)
-    assert program.process.wait(DEADLINE_S) == 0, program.lines
-    assert program.lines == ["paid p-1", "paid p-2", "rolled back p-1: it was paid before"]
-    consumed = cluster.twinlog("topic", "consume", "example-paid", "-e", "-o", "json").ok().out
-    bodies = [json.loads(line)["body"] for line in consumed.splitlines()]
-    assert bodies == ["p-1", "p-2"]
-
-
-def test_steps_stay_in_order(cluster: LocalTwins, start: Start) -> None:
-    cluster.twinlog("topic", "create", "example-steps", "-q", 4).ok()
-    orders = ["a", "b", "c"]
-    program = start("ordered_consumer.py", "--produce", *orders)
-    program.wait_for(*(f"{order} shipped" for order in orders))
-    for order in orders:
-        seen = [line.split()[1] for line in program.lines if line.startswith(f"{order} ")]
-        assert seen == ["created", "paid", "waits", "packed", "shipped"]
-    program.end()
-    assert program.lines[-1] == "ended cleanly"
-
-
-def test_questions_are_answered(cluster: LocalTwins, start: Start) -> None:
-    cluster.twinlog("topic", "create", "example-rates", "-q", 1).ok()
-    nobody = start("request_reply.py", "ask", "EUR", "--timeout-ms", "300")
-    assert nobody.process.wait(DEADLINE_S) == 1
-    server = start("request_reply.py", "serve")
-    server.wait_for("serving")
-    wait_until(
-        lambda: "python" in cluster.twinlog("group", "clients", "example-rates").out.lower(),
-        "the server is a member", deadline_s=DEADLINE_S,
-    )  # fmt: skip
-    client = start("request_reply.py", "ask", "USD", "XXX", "--timeout-ms", "60000")
-    assert client.process.wait(DEADLINE_S) == 0, client.lines
-    assert client.lines == ["USD 1.09", "XXX unknown"]
-    server.end()
-    assert server.lines[-1] == "ended cleanly"
+    programs = [
+        start("transactional_producer.py", "p-9", ORDERS_DATABASE=database),
+        start("ordered_consumer.py", "--produce", "z"),
+        start("request_reply.py", "ask", "USD", "--timeout-ms", "2000"),
+    ]
+    for program in programs:
+        assert program.process.wait(DEADLINE_S) == 1
+        (line,) = program.lines
+        assert "master" in line, line
+    cluster.mend()
+    wait_until(lambda: health(port) == (200, ""), "the service is well again",
+               deadline_s=DEADLINE_S)  # fmt: skip
+    service.end(-signal.SIGTERM)

@@ -64,7 +64,7 @@ async def test_groups_from_creation_to_deletion(cluster: Any, unique: Unique) ->
             assert [m.client_id for m in members.members] == [consumer.client_id]
             assert topic in {s.topic for s in members.subscriptions}
             info = await groups.running_info(admin, group, consumer.client_id)
-            assert len(info["mqTable"]) == 5
+            assert len(info.mq_table) == 5
             (own,) = await groups.producer_members(admin, "pg", topic)
             assert own.client_id == producer.client_id
             assert group in await topics.topic_groups(admin, topic)
@@ -128,8 +128,8 @@ async def test_messages_are_found(cluster: Any, unique: Unique) -> None:
 
         await eventually_async(is_consumed, "the track of a consumed message")
         outcome = await messages.consume_directly(admin, group, consumer.client_id, third)
-        assert outcome["consumeResult"] == "CR_THROW_EXCEPTION"
-        assert "enough" in str(outcome["remark"])
+        assert outcome.consume_result == "CR_THROW_EXCEPTION"
+        assert "enough" in str(outcome.remark)
 
 
 async def test_brokers(cluster: Any, unique: Unique) -> None:

@@ -266,6 +266,12 @@ async def test_reading_without_a_subscription_says_so(cluster: Any, unique: Uniq
             await consumer.poll()
 
 
+async def test_a_batch_to_a_topic_that_is_no_text(cluster: Any) -> None:
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        with pytest.raises(InvalidMessageError, match="topic"):
+            await producer.send_batch([Message(b"T", b"x")])  # type: ignore[arg-type]
+
+
 async def test_a_request_that_nobody_answers(cluster: Any, unique: Unique) -> None:
     topic = unique("T")
     async with Producer("pg", name_server=cluster.name_server) as producer:

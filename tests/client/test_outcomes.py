@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from client.conftest import Cluster
+from support.client_support import eventually
 from support.cut_proxy import CutProxy
 from support.processes import wait_until
 from support.raw_log import raw_bodies
 from support.twinlog_servers import TwinlogBroker, start_twinlog_broker
-from twinlog.client import Message, Producer, SendReceipt
+from twinlog.client import Message, Producer, ProducerHealth, SendReceipt
 from twinlog.client.errors import ClientError, SendOutcome
 from twinlog.namesrv.routes import BrokerIdentity
 from twinlog.namesrv.server import Namesrv, build_namesrv
@@ -86,6 +87,26 @@ async def test_a_killed_sync_master_leaves_true_outcomes(
         if not round_number:
             master = await asyncio.to_thread(bare_cluster.restart, master)
     compare(results, raw_bodies(master.store, TOPIC), is_once="idempotent" in options)
+
+
+async def test_without_a_master_a_request_and_the_health_say_why(bare_cluster: Cluster) -> None:
+    """Not that no consumer replies: the request never left."""
+    broker = bare_cluster.broker()
+    bare_cluster.broker(brokerRole="SLAVE", brokerId=1)
+    async with Producer("ask", name_server=bare_cluster.name_server) as producer:
+        assert producer.health().is_ok
+        await producer.send(Message(TOPIC, b"first"))
+        assert producer.health() == ProducerHealth(True, "", 0, 0, ())
+        broker.kill()
+        with pytest.raises(ClientError, match="master") as caught:
+            await producer.request(Message(TOPIC, b"?"), timeout_ms=4000)
+        assert caught.value.outcome is SendOutcome.NOT_STORED
+        health = producer.health()
+        assert health.reason == f"no master takes messages for topic {TOPIC!r}"
+        assert health.topics_without_master == (TOPIC,)
+        await asyncio.to_thread(bare_cluster.restart, broker)
+        await eventually(lambda: producer.health().is_ok, "the producer is well again")
+    assert "closed" in producer.health().reason
 
 
 @pytest.fixture

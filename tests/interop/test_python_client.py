@@ -10,19 +10,11 @@ from typing import Any
 
 import pytest
 
-from interop.cluster import BROKER_CONFIG, unique
-from support.apache import (
-    APACHE,
-    APACHE_5,
-    ApacheBroker,
-    ApacheNamesrv,
-    start_apache_broker,
-    start_apache_namesrv,
-)
+from interop.cluster import BROKER_CONFIG, apache_of, unique
+from support.apache import APACHE, APACHE_5, ApacheBroker, ApacheNamesrv
 from support.client_support import eventually, eventually_async, read_all
 from support.java_driver import Driver
-from support.processes import process_group
-from twinlog.admin import Admin, brokers, groups, ha, messages, topics
+from twinlog.admin import Admin, brokers, groups, ha_groups, messages, topics
 from twinlog.client import (
     ClientError,
     ConsumeFrom,
@@ -47,27 +39,8 @@ def name_server(
 ) -> Iterator[str]:
     """An Apache name server and broker of each make."""
     directory = tmp_path_factory.mktemp(request.param)
-    with process_group() as group:
-        namesrv = start_apache_namesrv(directory / "namesrv", project=request.param)
-        group.add(namesrv)
-        group.add(
-            start_apache_broker(
-                directory / "broker", namesrv=namesrv.address, project=request.param,
-                **{**BROKER_CONFIG, **TRANSACTIONS},  # type: ignore[arg-type]
-            )
-        )  # fmt: skip
-        asyncio.run(wait_for_registration(namesrv.address))
-        yield namesrv.address
-
-
-async def wait_for_registration(name_server: str) -> None:
-    """A broker of 5.3 says that it has started seconds before it registers."""
-    async with Admin(name_server) as admin:
-
-        async def is_registered() -> bool:
-            return bool((await admin.cluster()).masters())
-
-        await eventually_async(is_registered, "a registered broker", 60)
+    with apache_of(request.param, directory, **TRANSACTIONS) as address:
+        yield address
 
 
 class Seen:
@@ -290,7 +263,7 @@ async def test_administration(name_server: str) -> None:
         await eventually_async(tells_statistics, "the broker tells its statistics")
         (row,) = await brokers.list_brokers(admin)
         assert (await brokers.broker_config(admin, row.address))["brokerName"] == row.name
-        assert [status.is_healthy for status in await ha.ha_status(admin)] == [True]
+        assert [status.is_healthy for status in await ha_groups.ha_status(admin)] == [True]
         await groups.reset_offsets(admin, group, topic, timestamp_ms=0)
         await eventually(lambda: len(seen.messages) >= 40, "everything again", 60)
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from twinlog.client.hooks import ClientHooks
     from twinlog.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
+    from twinlog.client.producer.health import ProducerHealth
     from twinlog.client.producer.producer import Producer
     from twinlog.client.producer.transaction import (
         TransactionProducer,
@@ -113,6 +114,7 @@ __all__ = [
     "Producer",
     "ProducerExpiredError",
     "ProducerFencedError",
+    "ProducerHealth",
     "PullConsumer",
     "PullNotFoundError",
     "PullOffsetMovedError",
@@ -185,6 +187,7 @@ _MODULES = {
     "Producer": "producer.producer",
     "ProducerExpiredError": "errors",
     "ProducerFencedError": "errors",
+    "ProducerHealth": "producer.health",
     "PullConsumer": "consumer.pull_consumer",
     "PullNotFoundError": "errors",
     "PullOffsetMovedError": "errors",

@@ -36,6 +36,7 @@ from twinlog.client.net.calls import PullResult
 from twinlog.client.options import ProducerOptions, PullOptions, PushOptions, TransactionOptions
 from twinlog.client.producer import producer as _producer
 from twinlog.client.producer import transaction as _transaction
+from twinlog.client.producer.health import ProducerHealth
 from twinlog.client.producer.transaction import TransactionReceipt, TransactionState
 from twinlog.client.queues import MessageQueue
 from twinlog.runtime.process import process_id
@@ -263,6 +264,10 @@ class Producer(_Blocking):
     def queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic."""
         return self._thread.run(self._client.queues(topic))
+
+    def health(self) -> ProducerHealth:
+        """How this producer is, without asking anybody."""
+        return self._thread.call(self._client.health)
 
     def flush(self) -> None:
         """Return when everything that was taken has its outcome."""

@@ -353,7 +353,7 @@ def check_batch(batch: Sequence[Message]) -> None:
             raise InvalidMessageError("messages of a batch share topic and wait_store_ok")
         if message.delay_level:
             raise InvalidMessageError("a delayed message cannot be part of a batch")
-        if message.topic.startswith(RETRY_PREFIX):
+        if check_topic(message.topic).startswith(RETRY_PREFIX):
             raise InvalidMessageError("messages to a retry topic cannot be a batch")
 
 

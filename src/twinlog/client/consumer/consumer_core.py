@@ -28,7 +28,13 @@ from twinlog.client.consumer.rebalance import (
     difference,
 )
 from twinlog.client.consumer.subscription import parse_subscription
-from twinlog.client.errors import AccessDeniedError, ClientError, TopicNotFoundError, UsageError
+from twinlog.client.errors import (
+    AccessDeniedError,
+    ClientClosedError,
+    ClientError,
+    TopicNotFoundError,
+    UsageError,
+)
 from twinlog.client.message import ReceivedMessage, check_topic
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance, MemberRole
@@ -125,12 +131,18 @@ class ConsumerCore:
             return
         self._is_stopping = True
         self._wake.set()
-        if self._is_started and self.instance.is_running:
-            await self._look_for_masters()
-            await self._release(list(self.readers), wait_ms=handler_timeout_ms)
-        await self.instance.stop()
-        for waiter in self._waiters:
-            waiter.cancel()
+        try:
+            if self._is_started and self.instance.is_running:
+                await self._look_for_masters()
+                await self._release(list(self.readers), wait_ms=handler_timeout_ms)
+        finally:
+            try:
+                await self.instance.stop()
+            finally:
+                closed = ClientClosedError("this consumer was closed meanwhile")
+                for waiter in self._waiters:
+                    if not waiter.done():
+                        waiter.set_exception(closed)
 
     async def _look_for_masters(self) -> None:
         """One may be back since the last look: the last offsets belong there, not on a slave."""
@@ -179,10 +191,10 @@ class ConsumerCore:
         change = difference(list(self.readers), queues)
         await self._release(change.revoked, wait_ms=0)
         for queue in change.gained:
-            reader = self.make_reader(
-                queue, subscribe(queue.topic), await self._start_offset(queue)
-            )
-            reader.start()
+            offset = await self._start_offset(queue)
+            if self._is_stopping:
+                raise ClientClosedError("this consumer was closed meanwhile")
+            self.make_reader(queue, subscribe(queue.topic), offset).start()
 
     async def _join(self) -> None:
         self.role = MemberRole.CONSUMER
@@ -283,7 +295,6 @@ class ConsumerCore:
     async def _rebalance_topic(self, topic: str) -> bool:
         route = await self.instance.route(topic)
         queues = route.read_queues(topic)
-        current = [queue for queue in self.readers if queue.topic == topic]
         if self.settings.is_broadcast:
             target, is_alone = queues, True
         else:
@@ -294,6 +305,9 @@ class ConsumerCore:
                 return False
             is_alone = len(members) == 1
             target = allocate(self.settings.strategy, self.instance.client_id, queues, members)
+        if self._is_stopping:
+            return True  # Whoever stops it lets go of everything.
+        current = [queue for queue in self.readers if queue.topic == topic]
         change = difference(current, target)
         is_complete = await self._let_go(
             {*change.revoked, *(q for q in current if self.readers[q].process.is_dropped)}

@@ -18,6 +18,12 @@ from twinlog.client.net.calls import decode_messages
 from twinlog.client.queues import MessageQueue
 from twinlog.message.properties import PROPERTY_RETRY_TOPIC
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.clients import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    ProcessQueueInfo,
+)
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 
@@ -57,12 +63,12 @@ class ConsumerRequests:
 
     def _status(self, connection: Any, request: Request) -> None:
         topic = request.ext().get("topic")
-        table = {
+        table: dict[MessageQueue | str, int] = {
             _queue_key(queue): self._core.offsets.position(queue) or 0
             for queue in self._core.readers
             if topic in (None, queue.topic)
         }
-        body = {"consumerTable": {}, "messageQueueTable": table}
+        body = GetConsumerStatusBody(message_queue_table=table)
         connection.reply(request, 0, body=fastjson.dumps(body))
 
     def _running_info(self, connection: Any, request: Request) -> None:
@@ -72,12 +78,12 @@ class ConsumerRequests:
             return
         connection.reply(request, 0, body=fastjson.dumps(self._running_info_body()))
 
-    def _running_info_body(self) -> dict[str, Any]:
+    def _running_info_body(self) -> ConsumerRunningInfo:
         core = self._core
         settings = core.settings
-        return {
-            "mqTable": {_queue_key(q): self._queue_info(q) for q in core.readers},
-            "properties": {
+        return ConsumerRunningInfo(
+            mq_table={_queue_key(q): self._queue_info(q) for q in core.readers},
+            properties={
                 "PROP_CONSUMEORDERLY": "true" if settings.is_ordered else "false",
                 "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
@@ -85,29 +91,23 @@ class ConsumerRequests:
                 "PROP_CONSUME_TYPE": f"CONSUME_{'PASSIVELY' if settings.is_push else 'ACTIVELY'}",
                 "PROP_CLIENT_VERSION": "V4_9_8",
             },
-            "statusTable": {},
-            "subscriptionSet": [s.to_json() for s in core.subscriptions.values()],
-        }
+            subscription_set=[s.to_json() for s in core.subscriptions.values()],
+        )
 
-    def _queue_info(self, queue: MessageQueue) -> dict[str, Any]:
+    def _queue_info(self, queue: MessageQueue) -> ProcessQueueInfo:
         reader = self._core.readers[queue]
         process = reader.process
-        return {
-            "cachedMsgCount": process.count,
-            "cachedMsgMaxOffset": process.end_offset - 1 if process.count else 0,
-            "cachedMsgMinOffset": process.commit_offset if process.count else 0,
-            "cachedMsgSizeInMiB": process.size >> 20,
-            "commitOffset": self._core.offsets.position(queue) or 0,
-            "droped": process.is_dropped,
-            "lastConsumeTimestamp": reader.last_consume_ms,
-            "lastLockTimestamp": 0,
-            "lastPullTimestamp": reader.last_pull_ms,
-            "locked": self._core.settings.is_ordered and self._core.is_locked(reader),
-            "transactionMsgCount": 0,
-            "transactionMsgMaxOffset": 0,
-            "transactionMsgMinOffset": 0,
-            "tryUnlockTimes": 0,
-        }
+        return ProcessQueueInfo(
+            commit_offset=self._core.offsets.position(queue) or 0,
+            cached_msg_min_offset=process.commit_offset if process.count else 0,
+            cached_msg_max_offset=process.end_offset - 1 if process.count else 0,
+            cached_msg_count=process.count,
+            cached_msg_size_in_mib=process.size >> 20,
+            locked=self._core.settings.is_ordered and self._core.is_locked(reader),
+            droped=process.is_dropped,
+            last_pull_timestamp=reader.last_pull_ms,
+            last_consume_timestamp=reader.last_consume_ms,
+        )
 
     def _consume_directly(self, connection: Any, request: Request) -> None:
         self._core.instance.tasks.job(
@@ -127,15 +127,14 @@ class ConsumerRequests:
         started_ms = clock.monotonic_ms()
         assert self._handle_now is not None
         error_raised = await self._handle_now(message)
-        body: dict[str, Any] = {
-            "autoCommit": True,
-            "consumeResult": "CR_SUCCESS" if error_raised is None else "CR_THROW_EXCEPTION",
-            "order": self._core.settings.is_ordered,
-            "spentTimeMills": clock.monotonic_ms() - started_ms,
-        }
-        if error_raised is not None:
-            body["remark"] = repr(error_raised)
-        connection.reply(request, 0, body=fastjson.dumps(body))
+        is_done = error_raised is None
+        result = ConsumeMessageDirectlyResult(
+            order=self._core.settings.is_ordered,
+            consume_result="CR_SUCCESS" if is_done else "CR_THROW_EXCEPTION",
+            remark=None if is_done else repr(error_raised),
+            spent_time_mills=clock.monotonic_ms() - started_ms,
+        )
+        connection.reply(request, 0, body=fastjson.dumps(result))
 
 
 def _queue_key(queue: MessageQueue) -> str:

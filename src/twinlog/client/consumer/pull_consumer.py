@@ -30,7 +30,7 @@ from twinlog.client.errors import ClientClosedError, UsageError
 from twinlog.client.lifetime import Lifetime
 from twinlog.client.message import ReceivedMessage, check_group
 from twinlog.client.net import calls
-from twinlog.client.net.instance import ClientInstance
+from twinlog.client.net.instance import ClientInstance, MemberRole
 from twinlog.client.queues import MessageQueue
 from twinlog.client.serializers import Serializer
 from twinlog.client.settings import ClientSettings, resolve
@@ -108,6 +108,7 @@ class PullConsumer(Positions, Lifetime):
     async def close(self) -> None:
         """Commit (unless `auto_commit` is off), leave the group, disconnect."""
         if self._is_closed:
+            await self._instance.wait_stopped()
             return
         self._is_closed = True
         self._arrived.set()
@@ -141,7 +142,7 @@ class PullConsumer(Positions, Lifetime):
         self, topic: str, expression: str | None = "*", *, sql: bool = False
     ) -> None:
         """Share the queues of a topic with the other members of the group."""
-        if self._core.readers and not self._core.subscriptions:
+        if self._core.readers and self._core.role is MemberRole.UNLISTED:
             raise UsageError("subscribe() and assign() exclude each other")
         await self._core.subscribe(topic, expression, sql=sql)
 
@@ -151,7 +152,8 @@ class PullConsumer(Positions, Lifetime):
 
     async def assign(self, queues: Iterable[MessageQueue], *, expression: str = "*") -> None:
         """Read exactly these queues, whatever others do; takes no part in the group."""
-        if self._core.subscriptions:
+        if self._core.role is MemberRole.CONSUMER:
+            # Also when nothing is subscribed to any more: the group still counts on it.
             raise UsageError("subscribe() and assign() exclude each other")
         wanted = [MessageQueue(*queue) for queue in queues]
         for topic in {queue.topic for queue in wanted}:
@@ -183,6 +185,7 @@ class PullConsumer(Positions, Lifetime):
     def _check_reading(self) -> None:
         """Nothing can come to one that has nothing to read: say so instead of waiting."""
         self._instance.check_usable()
+        self._instance.check_loop()
         if not self._core.subscriptions and not self._core.readers:
             raise UsageError("nothing is subscribed to: await subscribe() or assign() before")
 

@@ -217,14 +217,21 @@ class PushConsumer(Positions, Lifetime):
         return self
 
     async def close(self) -> None:
-        """Pull no more, let running handlers end, commit, leave the group."""
+        """Pull no more, let running handlers end, commit, leave the group.
+
+        A handler that calls it is waited for as well, so that takes `shutdown_timeout_ms`: it had
+        better let another task do it.
+        """
         if self._is_closed:
+            await self._instance.wait_stopped()
             return
         self._is_closed = True
         self._ready.clear()
         self._ready_queues.clear()
-        await self._core.stop(self._shutdown_timeout_ms)
-        self._ended.set()
+        try:
+            await self._core.stop(self._shutdown_timeout_ms)
+        finally:
+            self._ended.set()
 
     async def run_forever(self) -> None:
         """Wait until the consumer is closed. Raises when it can no longer work."""
@@ -381,11 +388,14 @@ class PushConsumer(Positions, Lifetime):
                 waiter.set_result(None)
                 count -= 1
 
-    async def wait_for_work(self) -> None:
-        """Return when a worker may have something to do."""
+    async def wait_for_work(self) -> bool:
+        """False when it is closed: only the worker whose handler closed it is there to ask."""
+        if self._ended.is_set():
+            return False
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)
         await waiter
+        return True
 
     def _queue_released(self, reader: QueueReader) -> None:
         self._backlogs.pop(reader, None)
@@ -596,8 +606,8 @@ class _Worker:
     async def run(self) -> None:
         count = 0
         while True:
-            if not await self._consumer.work(self):
-                await self._consumer.wait_for_work()
+            if not await self._consumer.work(self) and not await self._consumer.wait_for_work():
+                return
             count += 1
             if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)

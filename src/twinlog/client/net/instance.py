@@ -20,6 +20,7 @@ from twinlog.client.errors import (
     ClientError,
     ClientForkedError,
     NameServerUnreachableError,
+    UsageError,
 )
 from twinlog.client.net.name_servers import NameServers, discover, is_discovery, parse_name_servers
 from twinlog.client.net.presence import GroupMember, MemberRole, Presence
@@ -79,6 +80,8 @@ class ClientInstance:
         self._process_id = process_id()
         self._is_running = False
         self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
         self._transport: Transport | None = None
         self._unique_ids: UniqueIdGenerator | None = None
         self._routes = RouteTable(self, self._routes_changed)
@@ -94,8 +97,17 @@ class ClientInstance:
     @property
     def transport(self) -> Transport:
         self.check_usable()
+        self.check_loop()
         assert self._transport is not None
         return self._transport
+
+    def check_loop(self) -> None:
+        """Raise in another loop than its own: connections made there would end with that loop.
+
+        Code without a loop, as that of a Spark task, makes no connection: it prepares requests.
+        """
+        if asyncio._get_running_loop() not in (None, self._loop):
+            raise UsageError("this client belongs to another event loop: open one here")
 
     @property
     def unique_ids(self) -> UniqueIdGenerator:
@@ -141,6 +153,7 @@ class ClientInstance:
             self.clock.now_ms,
         )  # fmt: skip
         self._transport = Transport(self._make_remoting())
+        self._loop = asyncio.get_running_loop()
         self._is_running = True
         self.tasks.contained("routes", self._routes.poll)
         self.tasks.contained("heartbeats", self._presence.beat)
@@ -187,20 +200,38 @@ class ClientInstance:
         """Say goodbye to the brokers, then close the connections."""
         if self._is_closed:
             return
+        try:
+            await self._stop()
+        finally:
+            self._stopped.set()
+
+    async def wait_stopped(self) -> None:
+        """Until whoever stops it is done. A handler does not wait: it is what is waited for."""
+        if not self.tasks.runs_current():
+            await self._stopped.wait()
+
+    async def _stop(self) -> None:
         if self._process_id != process_id():
             # The sockets belong to the parent: touching them would end its connections.
             self._is_running, self._is_closed = False, True
             return
-        if self._is_running:
-            await self._presence.unregister_all()
-        self._is_running, self._is_closed = False, True
+        try:
+            if self._is_running:
+                await self._presence.unregister_all()
+        finally:  # Also when the caller is cancelled: nothing may stay open.
+            self._is_running, self._is_closed = False, True
+            try:
+                await self._stop_tasks()
+            finally:
+                if self._transport is not None:
+                    await self._transport.remoting.close()
+
+    async def _stop_tasks(self) -> None:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_MS / 1000):
                 await self.tasks.stop()
         except TimeoutError:
             _LOG.error("a handler ignores its cancellation, left behind client=%s", self.client_id)
-        if self._transport is not None:
-            await self._transport.remoting.close()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         """A bug of ours. Nobody may wait for a client that no longer works."""
@@ -221,6 +252,10 @@ class ClientInstance:
 
     def cached_route(self, topic: str) -> TopicRoute | None:
         return self._routes.cached(topic)
+
+    def routed_topics(self) -> list[str]:
+        """The topics whose route is known, in their order."""
+        return self._routes.topics()
 
     async def route(self, topic: str, *, create: bool = False) -> TopicRoute:
         """The route of a topic, asked for if it is not known yet (see RouteTable.get)."""
@@ -274,6 +309,10 @@ class ClientInstance:
     def connection_failed(self, address: str, error: ClientError) -> None:
         """Somebody could not reach `address`: set it aside and look after it."""
         self._presence.connection_failed(address, error)
+
+    def is_reachable(self, address: str) -> bool:
+        """Whether the last connection to the address was not refused."""
+        return self._presence.is_reachable(address)
 
     def is_announced(self, address: str) -> bool:
         """Whether the broker got our heartbeat over the connection that is open now."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from twinlog.client.errors import (
+    ClientClosedError,
     ClientError,
     NameServerUnreachableError,
     NoBrokerError,
@@ -22,13 +23,14 @@ from twinlog.client.errors import (
     TransportError,
     broker_error,
 )
+from twinlog.client.net.answers import body_as
 from twinlog.client.net.name_servers import NameServers
-from twinlog.client.net.routes import TopicRoute, parse_broker_data, parse_route
+from twinlog.client.net.routes import TopicRoute, parse_route
 from twinlog.client.net.transport import Transport
 from twinlog.client.settings import ResolvedSettings
 from twinlog.message.names import AUTO_CREATE_TOPIC
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.route import BrokerData
+from twinlog.remoting.bodies.route import BrokerData, ClusterInfo
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Header, RemotingCommand, Request
 from twinlog.remoting.headers.namesrv import GetRouteInfoRequestHeader
@@ -108,6 +110,10 @@ class RouteTable:
         entry = self._routes.get(topic)
         return None if entry is None else entry.route
 
+    def topics(self) -> list[str]:
+        """Those whose route is known."""
+        return sorted(topic for topic, entry in self._routes.items() if entry.route is not None)
+
     async def get(self, topic: str, *, create: bool = False) -> TopicRoute:
         """The route of a topic, asked for if it is not known yet.
 
@@ -125,7 +131,11 @@ class RouteTable:
             fetch = self._host.tasks.job("route", self._fetch_route(topic), about=topic)
             self._fetches[topic] = fetch
             fetch.add_done_callback(lambda _: self._fetches.pop(topic, None))
-        outcome = await asyncio.shield(fetch)
+        # A wait, not an await: its end with the client is no cancellation of who waits here.
+        await asyncio.wait((fetch,))
+        if fetch.cancelled():
+            raise ClientClosedError("this client was closed meanwhile")
+        outcome = fetch.result()
         if isinstance(outcome, ClientError):
             raise outcome
         if outcome is not None:
@@ -211,8 +221,7 @@ class RouteTable:
         answer = await self.ask_name_servers(
             RequestCode.GET_BROKER_CLUSTER_INFO, action="list of brokers"
         )
-        table = fastjson.loads(answer.body).get("brokerAddrTable") or {}
-        return {name: parse_broker_data(data) for name, data in table.items()}
+        return body_as(answer, ClusterInfo).brokers()
 
     async def poll(self) -> None:
         while True:

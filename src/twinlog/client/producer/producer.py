@@ -11,6 +11,7 @@ small messages. Only a receipt with status SEND_OK is an acknowledgement in the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -41,6 +42,7 @@ from twinlog.client.producer.accumulator import Accumulator, LaneKey
 from twinlog.client.producer.batching import Batching
 from twinlog.client.producer.bodies import Bodies
 from twinlog.client.producer.fault_strategy import FaultStrategy
+from twinlog.client.producer.health import ProducerHealth, health_of
 from twinlog.client.producer.idempotent import IdempotentLanes
 from twinlog.client.producer.outgoing import SendRequest, all_receipts, batch_element, send_command
 from twinlog.client.producer.request_reply import RequestReply
@@ -177,17 +179,20 @@ class Producer(Lifetime):
 
         Everything that was taken has its outcome then: a receipt, or an error.
         """
-        if self._closing or not self._instance.is_running:
-            await self._instance.stop()
+        if self._closing:
+            await self._instance.wait_stopped()
             return
         self._closing = True
         try:
-            async with asyncio.timeout(self._send_timeout_ms / 1000 + 1):
-                await self.flush()
-        except TimeoutError:
-            self._fail_all()
-        await self._instance.stop()
-        self._fail_all()
+            if self._instance.is_running:
+                with contextlib.suppress(TimeoutError):  # What is still open fails below.
+                    async with asyncio.timeout(self._send_timeout_ms / 1000 + 1):
+                        await self.flush()
+        finally:
+            try:
+                await self._instance.stop()
+            finally:
+                self._fail_all()
 
     def _fail_all(self) -> None:
         error = ClientClosedError("the producer was closed meanwhile")
@@ -197,15 +202,19 @@ class Producer(Lifetime):
         self._sender.fail_all()
         if self._once is not None:
             self._once.fail_all()
-        while self._room_waiters:
-            waiter = self._room_waiters.popleft()
+        for waiter in self._room_waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+        self._room_waiters.clear()
 
     @property
     def client_id(self) -> str:
         """The name under which brokers list this producer."""
         return self._instance.client_id
+
+    def health(self) -> ProducerHealth:
+        """How this producer is, without asking anybody."""
+        return health_of(self._instance, self._sender.outstanding, self._buffered())
 
     # Sending
 
@@ -259,13 +268,12 @@ class Producer(Lifetime):
         Raises:
             BufferFullError: too much is on its way; nothing was taken.
         """
+        self._check_open()
         if self._is_over_limit():
-            self._check_open()
             raise BufferFullError(
                 f"{self._sender.outstanding} requests and {self._buffered()} bytes are on their "
                 f"way: await some of the futures, or use send()"
             )
-        self._check_open()
         return self._enqueue(message, queue, None)
 
     async def send_batch(
@@ -433,17 +441,16 @@ class Producer(Lifetime):
         sys_flag = 0
         if len(body) > self._bodies.plain_size_max:
             sys_flag, body = self._bodies.compressed(body)
-        is_lone = bool(sys_flag or message.delay_level)
         if message.sharding_key is not None and pinned is None:
             self._enqueue_when_routed(message, body, properties, ticket, sys_flag, timeout_ms)
             return ticket[0]
         if not self._has_linger and message.sharding_key is None:
-            request = self._request(
-                message, body, properties.decode(), [ticket], pinned, sys_flag, timeout_ms
+            text = properties.decode()
+            self._sender.send(
+                self._request(message, body, text, [ticket], pinned, sys_flag, timeout_ms)
             )
-            self._sender.send(request)
             return ticket[0]
-        self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
+        self._to_lane(message, body, properties, ticket, pinned, sys_flag)
         return ticket[0]
 
     def _enqueue_once(
@@ -488,10 +495,9 @@ class Producer(Lifetime):
         ticket: Ticket,
         pinned: MessageQueue | None,
         sys_flag: int,
-        is_lone: bool,
     ) -> None:
         key = LaneKey(message.topic, pinned, message.wait_store_ok)
-        if is_lone:
+        if sys_flag or message.delay_level:  # Not in a batch with others.
             request = self._request(message, body, properties.decode(), [ticket], pinned, sys_flag)
             self._batching.add_single(key, request)
         else:
@@ -509,11 +515,10 @@ class Producer(Lifetime):
         """The queue of a key follows from the route, which is not there yet."""
         key = message.sharding_key
         assert key is not None
-        is_lone = bool(sys_flag or message.delay_level)
 
         def place(queues: list[MessageQueue]) -> None:
             pinned = choose_by_key(queues, key)
-            self._to_lane(message, body, properties, ticket, pinned, sys_flag, is_lone)
+            self._to_lane(message, body, properties, ticket, pinned, sys_flag)
 
         guest = Guest(self._deadline_ms(timeout_ms), len(body), ticket, place)
         self._waiting_room.add(message.topic, guest)
@@ -531,9 +536,7 @@ class Producer(Lifetime):
 
     def _prepare(self, message: Message) -> tuple[bytes, bytes, Ticket]:
         loop = self._own_loop()
-        context = None
-        if self._hooks is not None:
-            context = guarded(self._hooks.before_send, message)
+        context = None if self._hooks is None else guarded(self._hooks.before_send, message)
         body = check_message(message, self._message_size_max)
         unique_id = self._instance.unique_ids.next_id()
         properties = encode_user_properties(message, unique_id)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twinlog.client.errors import (
+    ClientError,
     InvalidMessageError,
     RequestReplyTimeoutError,
     SendOutcome,
@@ -57,21 +58,34 @@ class RequestReply:
             names.PROPERTY_MESSAGE_REPLY_TO_CLIENT: self._instance.client_id,
             names.PROPERTY_MESSAGE_TTL: str(timeout_ms),
         }
-        outcome = SendOutcome.UNKNOWN
         try:
-            left_ms = max(1, int(deadline_ms - self._instance.clock.monotonic_ms()))
+            await self._deliver(message, properties, deadline_ms, reply)
+            left_ms = max(1, deadline_ms - self._instance.clock.monotonic_ms())
             async with asyncio.timeout(left_ms / 1000):
-                await self._send(message, properties=properties, timeout_ms=left_ms)
-                outcome = SendOutcome.STORED
                 return await reply
         except TimeoutError:
             error = RequestReplyTimeoutError(
                 f"no reply to the request on topic {message.topic!r} within {timeout_ms} ms: "
                 f"is a consumer running that replies?"
             )
-            raise with_outcome(error, outcome) from None
+            raise with_outcome(error, SendOutcome.STORED) from None
         finally:
             del self._waiting[correlation_id]
+
+    async def _deliver(
+        self,
+        message: Message,
+        properties: dict[str, str],
+        deadline_ms: float,
+        reply: asyncio.Future[ReceivedMessage],
+    ) -> None:
+        """Send it. A failed send is told as what it is, not as a reply that did not come."""
+        left_ms = max(1, int(deadline_ms - self._instance.clock.monotonic_ms()))
+        try:
+            await self._send(message, properties=properties, timeout_ms=left_ms)
+        except ClientError:
+            if not reply.done():  # Else only the broker's word is lost, and somebody has replied.
+                raise
 
     async def _announce(self, topic: str, deadline_ms: float) -> None:
         if self._is_announced:

@@ -32,6 +32,7 @@ from twinlog.client.producer.retry import RetryAction, backoff_ms, decide, is_un
 from twinlog.client.producer.selector import RoundRobin
 from twinlog.client.queues import MessageQueue
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.twinlog import BrokerInfo
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import RemotingError
@@ -385,7 +386,6 @@ def _too_late(request: SendRequest) -> ClientError:
 
 def _knows_once(body: bytes | memoryview) -> bool:
     try:
-        answer = fastjson.loads(bytes(body))
+        return fastjson.loads_as(bytes(body), BrokerInfo).idempotent_sends
     except ValueError:
         return False
-    return isinstance(answer, dict) and answer.get("idempotentSends") is True
