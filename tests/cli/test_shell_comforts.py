@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pexpect
@@ -18,6 +20,7 @@ import pytest
 
 from support.certificates import Certificates, make_certificates
 from support.command_line import MQADMIN, TWINLOG, LocalTwins, mqadmin, process, twinlog
+from support.doc_blocks import blocks_run_by
 from support.processes import process_group, wait_until
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 
@@ -107,12 +110,15 @@ def test_a_silent_cluster_does_not_hang_the_shell() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_tab_in_a_real_shell(filled: LocalTwins) -> None:
+def test_tab_in_a_real_shell(filled: LocalTwins, tmp_path: Path) -> None:
+    (block,) = blocks_run_by("tests/cli/test_shell_comforts.py", "docs/OPERATIONS.md")
+    load, for_fish = block.lines
     path = f"{TWINLOG.parent}{os.pathsep}{os.environ['PATH']}"
     shell = spawn(Path("/bin/bash"), "--norc", "--noprofile", PATH=path, PS1="ready> ",
-                  NAMESRV_ADDR=filled.namesrv, INPUTRC="/dev/null")  # fmt: skip
+                  NAMESRV_ADDR=filled.namesrv, INPUTRC="/dev/null", HOME=str(tmp_path))  # fmt: skip
+    (tmp_path / ".config" / "fish" / "completions").mkdir(parents=True)
     shell.expect("ready> ")
-    shell.sendline('eval "$(twinlog generate completion bash)"; echo lo""aded')
+    shell.sendline(f'{load}; {for_fish}; echo lo""aded')
     shell.expect("loaded")
     shell.send("twinlog topic show pay\t")
     shell.expect("payments ")
@@ -121,6 +127,8 @@ def test_tab_in_a_real_shell(filled: LocalTwins) -> None:
     shell.sendline("exit")
     shell.expect(pexpect.EOF)
     shell.close()
+    written = tmp_path / ".config" / "fish" / "completions" / "twinlog.fish"
+    assert "complete" in written.read_text()
 
 
 # Contexts
@@ -232,23 +240,23 @@ ENTER = """
 import sys
 from twinlog.cli import entry
 
-take = entry.signal
-
-def take_and_tell(*arguments):
-    entry.signal = take
-    take(*arguments)
-    print("begun", flush=True)
-
-entry.signal = take_and_tell
-sys.argv[0] = "twinlog"
-entry.twinlog()
+print("begun", flush=True)
+sys.argv[0] = sys.argv.pop(1)
+getattr(entry, sys.argv[0])()
 """
+INTERRUPTED = (
+    "twinlog topic list", "twinlog ha status", "twinlog group list", "twinlog top --once",
+    "twinlog events --follow", "twinlog doctor", "twinlog topic produce orders", "twinlog check",
+    "twinlog topic consume orders", "twinlog bench pub orders --rate 100",
+    "twinlog cluster status --watch", "twinlog topic show orders -o json", "twinlog broker list",
+    "mqadmin topicList", "mqadmin clusterList", "mqadmin statsAll", "mqadmin startMonitoring",
+)  # fmt: skip
 
 
 def test_ctrl_c_ends_a_command_at_any_moment(filled: LocalTwins) -> None:
     """Also while modules are loaded; not while Python itself starts, which nobody can change."""
     for number in range(12):
-        terminal = spawn(Path(sys.executable), "-c", ENTER, "topic", "tail", "orders",
+        terminal = spawn(Path(sys.executable), "-c", ENTER, "twinlog", "topic", "tail", "orders",
                          NAMESRV_ADDR=filled.namesrv)  # fmt: skip
         terminal.expect("begun")
         time.sleep(0.04 * number)  # The moment is what varies.
@@ -258,6 +266,86 @@ def test_ctrl_c_ends_a_command_at_any_moment(filled: LocalTwins) -> None:
         ended = (terminal.exitstatus, terminal.signalstatus)
         assert ended in ((130, None), (None, signal.SIGINT)), terminal.before
         assert "Traceback" not in str(terminal.before)
+
+
+def test_the_signal_is_taken_before_anything_else_is_imported() -> None:
+    """What is left to Python is its own start and the finding of this one module."""
+    code = (
+        "import sys, _signal; before = set(sys.modules); import twinlog.cli.entry;"
+        "print(*sorted(set(sys.modules) - before), _signal.getsignal(2) == _signal.SIG_DFL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["twinlog", "twinlog.cli", "twinlog.cli.entry", "True"]
+
+
+def test_ctrl_c_within_a_destructor_is_not_lost() -> None:
+    code = (
+        "import signal, sys, types; from twinlog.cli import entry;"
+        "Dying = type('Dying', (), {'__del__': lambda _: signal.raise_signal(signal.SIGINT)});"
+        "main = lambda: ([Dying()].clear(), print('went on'));"
+        "sys.modules['dying'] = types.SimpleNamespace(main=main);"
+        "entry._run('dying', 'main')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("program", ["twinlog ha status", "mqadmin topicList"])
+@pytest.mark.parametrize("point", ["get_debug", "_check_closed", "shutdown_asyncgens", "close"])
+def test_ctrl_c_while_a_loop_is_made_or_closed(
+    filled: LocalTwins, program: str, point: str
+) -> None:
+    """The moments between the parts of a command, where Python has nobody who would take it."""
+    name, *words = program.split()
+    code = (
+        "import asyncio, functools, signal, sys; from twinlog.cli import entry;"
+        f"Loop, sys.argv = asyncio.SelectorEventLoop, {[name, *words]!r};"
+        f"point, real = {point!r}, getattr(Loop, {point!r});"
+        "interrupted = lambda *given: (setattr(Loop, point, real),"
+        " signal.raise_signal(signal.SIGINT), real(*given))[2];"
+        "setattr(Loop, point, interrupted);"
+        f"entry.{name}()"
+    )
+    environment = {**os.environ, "NAMESRV_ADDR": filled.namesrv}
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, check=False,
+        env=environment, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode in (130, -signal.SIGINT), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "never" not in done.stderr
+
+
+def test_ctrl_c_ends_every_command_without_a_traceback(filled: LocalTwins) -> None:
+    """At moments of a seed: while modules load, while it asks, while it waits, when it is done."""
+    moments = random.Random(27)
+    jobs = [(line, moments.random() * 0.5) for line in INTERRUPTED * 2]
+    with ThreadPoolExecutor(4) as pool:
+        ends = list(pool.map(lambda job: interrupted(filled, *job), jobs))
+    for (line, moment), (code, error) in zip(jobs, ends, strict=True):
+        assert code in (0, 130, -signal.SIGINT), f"{line} after {moment:.3f} s: {code} {error}"
+        assert "Traceback" not in error, f"{line} after {moment:.3f} s"
+        assert "never retrieved" not in error, f"{line} after {moment:.3f} s"
+    assert any(code for code, _ in ends)
+
+
+def interrupted(cluster: LocalTwins, line: str, moment: float) -> tuple[int, str]:
+    command = subprocess.Popen(
+        [sys.executable, "-c", ENTER, *line.split()], stdin=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "NAMESRV_ADDR": cluster.namesrv, "TERM": "xterm"},
+    )  # fmt: skip
+    assert command.stdout is not None
+    assert command.stdout.readline() == "begun\n"
+    time.sleep(moment)  # The moment is what varies.
+    command.send_signal(signal.SIGINT)
+    try:
+        _, error = command.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        command.kill()
+        _, error = command.communicate()
+        return -signal.SIGKILL, error
+    return command.returncode, error
 
 
 def test_ctrl_c_ends_a_command_whose_server_says_nothing() -> None:
@@ -331,6 +419,18 @@ def encrypted(
         group.add(broker)
         namesrv.wait_for_text(f"address={broker.address}")
         yield namesrv.address
+
+
+def test_contexts_that_cannot_be_written_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container without a home directory."""
+    file = "/proc/nowhere/contexts.json"
+    monkeypatch.setenv("TWINLOG_CONFIG", file)
+    done = process("context", "add", "far", "-n", "127.0.0.1:9876")
+    assert done.code == 1, done
+    assert done.err == (
+        f"twinlog: {file} cannot be written: No such file or directory; "
+        "choose another file with TWINLOG_CONFIG\n"
+    )
 
 
 def test_tls_by_options_variables_and_contexts(

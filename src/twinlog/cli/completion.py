@@ -226,11 +226,13 @@ _QUESTIONS: dict[str, Callable[[Session, str], Iterable[str]]] = {
 def _asked(session: Session, question: Callable[[Admin], Awaitable[T]]) -> T:
     import asyncio
 
+    from twinlog.cli.one_loop import run_loop
+
     async def main() -> T:
         async with asyncio.timeout(_limit()), session.admin() as admin:
             return await question(admin)
 
-    return asyncio.run(main())
+    return run_loop(main)
 
 
 async def _ask_topics(admin: Admin) -> list[str]:

@@ -172,15 +172,11 @@ def call(session: Session, action: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def run_async(session: Session, main: Callable[[], Awaitable[T]]) -> T:
-    import asyncio
-
+    from twinlog.cli.one_loop import run_loop
     from twinlog.client.errors import ClientError
 
-    async def wrapped() -> T:
-        return await main()
-
     try:
-        return asyncio.run(wrapped())
+        return run_loop(main)
     except ClientError as error:
         raise explain(error, session) from error
 

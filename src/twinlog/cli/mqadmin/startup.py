@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import os
@@ -119,6 +118,7 @@ def _session(options: Values) -> Session:
 
 def _execute(verb: Verb, options: Values) -> int:
     from twinlog.cli.admin.session import explain
+    from twinlog.cli.one_loop import run_loop
     from twinlog.client.errors import ClientError
 
     session = _session(options)
@@ -133,7 +133,7 @@ def _execute(verb: Verb, options: Values) -> int:
             return call.missing
 
     try:
-        missing = asyncio.run(main())
+        missing = run_loop(main)
     except ClientError as error:
         explained = explain(error, session)
         text = f"mqadmin {verb.name}: {explained.text}"
