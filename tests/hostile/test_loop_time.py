@@ -180,7 +180,14 @@ class Measured:
         assert other.ask().code == 3
         return self._cpu_ms() - before
 
-    def cost_ms(self, case: Case) -> float:
+    def most_ms(self, case: Case) -> float:
+        """What a request takes; if that is long, what others wait for while it is done in parts."""
+        cost = self._cost_ms(case)
+        if cost <= LOOP_MS_MAX or case.code in UNANSWERED:
+            return cost
+        return self.held_ms(lambda _: [case])
+
+    def _cost_ms(self, case: Case) -> float:
         costs = []
         while len(costs) < TRIES and (not costs or min(costs) > LOOP_MS_MAX):
             with RawPeer(self._target.port) as peer:
@@ -229,7 +236,7 @@ def test_no_request_takes_fifty_milliseconds_of_the_loop(
     if kind == "broker":
         cases = itertools.chain(message_cases(), cases)
     measured = Measured(target)
-    costs = {str(case): measured.cost_ms(case) for case in cases}
+    costs = {str(case): measured.most_ms(case) for case in cases}
     slow = {name: round(cost) for name, cost in costs.items() if cost > LOOP_MS_MAX}
     dearest = sorted(costs, key=costs.__getitem__)[-5:]
     said = ", ".join(f"{name} {costs[name]:.0f} ms" for name in reversed(dearest))
