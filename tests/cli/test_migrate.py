@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,49 @@ from support.twinlog_servers import TWINLOG, start_twinlog_broker, start_twinlog
 pytestmark = pytest.mark.timeout(240)
 FENCE = "startAcceptSendRequestTimeStamp"
 CONFIG = {"mappedFileSizeCommitLog": 1 << 20, "messageDelayLevel": "1s 2s"}
+
+
+def test_a_full_disk_leaves_no_half_of_a_replica(tmp_path: Path) -> None:
+    """A file with half of its settings would be taken for done by the next call, and a broker
+    without the rest of them is a master of its own."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(small)]).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        with process_group() as processes:
+            namesrv = processes.add(start_twinlog_namesrv(tmp_path / "namesrv"))
+            old = start_twinlog_broker(tmp_path / "old", namesrv=namesrv.address, **CONFIG)
+            processes.add(old)
+
+            def run(place: Path) -> Result:
+                words = ("--to", "1", "--dir", place, "--port", 30911, "--seed", old.store)
+                return twinlog("-n", namesrv.address, "migrate", "run", *words)
+
+            call = ("-n", namesrv.address, "topic")
+            wait_until(lambda: twinlog(*call, "create", "orders").code == 0, "the topic is there")
+            lines = b"".join(b"%01000d\n" % number for number in range(2500))
+            twinlog(*call, "produce", "orders", "-q", stdin=lines).ok()
+            run(tmp_path / "large").ok()
+            wanted = (tmp_path / "large" / "broker-a" / "broker.conf").read_text()
+            for free in (0, 8192, 1 << 20, 1_500_000, 2 << 20):
+                ballast = small / "ballast"
+                ballast.write_bytes(bytes(((4 << 20) - free) // 4096 * 4096))
+                done = run(small)
+                assert (done.code, "Traceback" in done.err) == (1, False), (free, done)
+                assert "o space left" in done.err, done
+                assert not (small / "broker-a" / "broker.conf").exists()
+                ballast.unlink()
+            run(small).ok()
+            made = (small / "broker-a" / "broker.conf").read_text()
+            assert made.replace(str(small), "") == wanted.replace(str(tmp_path / "large"), "")
+            names = [path.name for path in (small / "broker-a" / "store" / "commitlog").iterdir()]
+            assert sorted(names) == ["00000000000000000000", "00000000000001048576"]
+            for name in names:
+                file = small / "broker-a" / "store" / "commitlog" / name
+                assert file.read_bytes() == (old.store / "commitlog" / name).read_bytes()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_a_group_is_moved_step_by_step(tmp_path: Path) -> None:

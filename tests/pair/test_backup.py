@@ -208,10 +208,12 @@ async def test_two_backups_at_once_do_not_disturb_each_other(
     place, root = tmp_path / "backups", str(tmp_path / "first")
     disk = PosixDisk()
     made = await asyncio.gather(
-        *(asyncio.to_thread(Backups(disk, str(place)).create, root, n) for n in range(1, 5))
+        *(asyncio.to_thread(Backups(disk, str(place)).create, root, 7) for _ in range(4))
     )
     backups = Backups(disk, str(place))
-    assert [manifest.id for manifest in backups.all()] == [manifest.id for manifest in made]
+    ids = [f"backup-{number}" for number in range(7, 11)]  # They began at the same moment.
+    assert [manifest.id for manifest in backups.all()] == ids
+    assert {manifest.id for manifest in made} == set(ids)
     assert [backups.verify(manifest) for manifest in made] == [[]] * 4
     assert not list((place / "segments").glob("*.tmp"))
     disk.close()

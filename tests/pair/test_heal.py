@@ -18,6 +18,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.disk import Disk
 from twinlog.store.integrity.damage import place_of
+from twinlog.store.integrity.digests import digest_of
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -78,6 +79,51 @@ async def test_what_decays_on_either_side_is_healed_by_one_scrub(
     assert list((Path(master.store.root) / "twinlog").glob("damaged-*"))
     assert not master.store.damage.places
     assert not slave.store.damage.places
+
+
+async def test_both_copies_of_a_range_decay_and_are_whole_after_one_scrub_of_either(
+    brokers: Brokers,
+) -> None:
+    """Keys have no CRC: neither copy is right as a whole, and both together are. The slave hears of
+    its damage when the master compares."""
+    rng = random.Random(4)
+    master, slave = await running_pair(brokers)
+    await fill(brokers, master, slave, rng)
+    await scrubbed(master, slave)
+    flips = []
+    for broker, key in ((master, b"k7"), (slave, b"k12"), (master, b"k21"), (slave, b"k30")):
+        path = Path(broker.store.commit_log.segments.segments[0].path)
+        at = path.read_bytes().index(b"KEYS\x01" + key + b"\x02")
+        flips.append(flip_bit(path, at + 6, rng))
+    await scrubbed(master)
+    await until(lambda: all(flip.is_healed for flip in flips))
+    await until(lambda: not slave.store.damage.places)
+    assert not master.store.damage.places
+    assert master.scrubber.differing_ranges == 0
+
+
+@pytest.mark.parametrize("who", ["reader", "scrub"])
+async def test_a_digest_that_was_made_of_damaged_bytes_proves_nothing(
+    brokers: Brokers, who: str
+) -> None:
+    """A bit may flip between the write and the digest of its range."""
+    rng = random.Random(5)
+    master, slave = await running_pair(brokers)
+    bodies = await fill(brokers, master, slave, rng)
+    await scrubbed(master, slave)
+    path = Path(master.store.commit_log.segments.segments[0].path)
+    right = path.read_bytes()
+    flip_bit(path, right.index(bodies[20]) + 3, rng)
+    master.scrubber.digests.add(0, digest_of(path.read_bytes()))
+    if who == "reader":
+        await met(brokers, master)
+        await until(lambda: path.read_bytes() == right)
+    await scrubbed(master)
+    await scrubbed(master)
+    assert path.read_bytes() == right
+    assert not master.store.damage.places
+    assert master.scrubber.digests.find(0) == digest_of(right)
+    assert await bodies_served(brokers, master) == set(bodies)
 
 
 async def test_without_a_good_copy_the_place_is_named_and_the_rest_is_served(
@@ -214,6 +260,33 @@ async def test_a_file_that_expires_while_it_is_digested_ends_nothing(
     await scrubber._seal()
     assert log.min_offset == 4096
     assert await scrubber._heal(damage), "what is gone is not damaged any more"
+
+
+class ExpiringDisk:
+    """A disk on which the first segment expires before a thread reads it."""
+
+    def __init__(self, master: Broker) -> None:
+        self._master = master
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._master.store.commit_log.remove_first()
+        return await self._master.disk.run(function, *arguments)
+
+
+async def test_a_replica_that_asks_for_what_expires_is_told_so(brokers: Brokers) -> None:
+    master = await brokers.master(
+        **{**CONFIG, "namesrv_addr": None}, mapped_file_size_commit_log=4096
+    )
+    for number in range(40):
+        await brokers.send(master, b"%02d" % number + b"." * 500, topic="t")
+    await until(lambda: master.store.flushed.value > 3 * 4096)
+    master.replica_ranges._disk = ExpiringDisk(master)  # type: ignore[assignment]
+    for code in (RequestCode.TWINLOG_LOG_RANGE, RequestCode.TWINLOG_LOG_DIGESTS):
+        offset = master.store.commit_log.min_offset
+        header = {"storeId": master.identity.store_id, "offset": offset, "size": 4096}
+        answer = await brokers.call(master, code, header)
+        assert (answer.code, "is not in the log" in answer.remark) == (1, True)
+    assert master.failures.count == 0
 
 
 class Gate:

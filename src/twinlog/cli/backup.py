@@ -72,9 +72,10 @@ def list_command(place: Path, output: str) -> int:
     """List the backups in a directory, oldest first. Exit code 1: some cannot be read."""
     with _readable(place) as directory, _backups(directory) as backups:
         found, broken = backups.find()
+        stores = [backups.store_of(manifest) for manifest in found]
     for fault in broken.values():
         click.echo(f"twinlog: {fault}", err=True)
-    _show(output, found, "")
+    _show(output, found, "", stores)
     return FAILED if broken else OK
 
 
@@ -107,9 +108,9 @@ def verify(place: Path, name: str | None, output: str) -> int:
 )
 @_PLACE
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--id", "name", help="Which backup; by default the newest.")
+@click.option("--id", "name", help="Which backup; by default the newest, if all are of one store.")
 @click.option(
-    "--to", "until", metavar="TIME", help="Only messages that were stored before this time."
+    "--to", "until", metavar="TIME", help="Only messages that were stored until this time."
 )
 @click.option("--keep-identity", is_flag=True,
               help="Keep the old ids; only when no other broker has them.")  # fmt: skip
@@ -134,6 +135,43 @@ def restore(
     return _show(output, [manifest], f"restored to {target}, the log ends at {end}")
 
 
+@backup.command(epilog="Example: twinlog backup remove /backups/broker-a --keep 7")
+@click.argument("place", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--keep", type=click.IntRange(min=1), help="Keep the newest N of each store.", metavar="N"
+)
+@click.option("--id", "name", help="Remove this one.")
+@_OUTPUT
+def remove(place: Path, keep: int | None, name: str | None, output: str) -> int:
+    """Remove backups, and the segments that no other backup in the directory needs."""
+    if (keep is None) == (name is None):
+        raise CommandError("give either --keep or --id", USAGE)
+    if not place.is_dir():
+        raise CommandError(f"{place} does not exist", NOT_FOUND)
+    with _backups(place) as backups, _alone(place):
+        backups.remove_unfinished()
+        _, broken = backups.find()
+        if broken:
+            # What it needs is not known, and may be what another one would take away.
+            raise CommandError(f"nothing is removed: {'; '.join(broken.values())}", FAILED)
+        gone = backups.all_but(keep) if keep else [backups.read(name or "")]
+        count = backups.remove([manifest.id for manifest in gone])
+    return _show(output, gone, f"{len(gone)} backups and {count} segments removed")
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """While nobody makes, reads or removes backups there."""
+    lock = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise CommandError(f"another command is at work in {directory}", FAILED) from error
+    finally:
+        os.close(lock)
+
+
 @contextlib.contextmanager
 def _backups(directory: Path) -> Iterator[Backups]:
     from twinlog.runtime.disk import PosixDisk
@@ -154,13 +192,15 @@ def _backups(directory: Path) -> Iterator[Backups]:
 
 
 @contextlib.contextmanager
-def _shared(directory: Path, backups: Backups) -> Iterator[None]:
-    """Several may make backups at once; whoever is alone removes what killed ones left."""
+def _shared(directory: Path, backups: Backups | None = None) -> Iterator[None]:
+    """Several may make and read backups at once; whoever is alone, and may, removes what killed
+    ones left."""
     lock = os.open(directory, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # A file system without locks is swept by hand.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            backups.remove_unfinished()
+        if backups is not None:
+            with contextlib.suppress(OSError):  # A file system without locks is swept by hand.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                backups.remove_unfinished()
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_SH)
         yield
@@ -203,7 +243,8 @@ def _readable(place: Path) -> Iterator[Path]:
     if not place.exists():
         raise CommandError(f"{place} does not exist", NOT_FOUND)
     if place.is_dir():
-        yield place
+        with _shared(place):
+            yield place
         return
     with _temporary(place) as directory:
         target = directory / "backup"
@@ -244,7 +285,9 @@ def _run(command: list[str]) -> None:
         raise CommandError(f"{command[0]} failed: {done.stderr.strip()}", FAILED)
 
 
-def _show(output: str, manifests: list[Manifest], sentence: str) -> int:
+def _show(
+    output: str, manifests: list[Manifest], sentence: str, stores: list[str] | None = None
+) -> int:
     rows: list[dict[str, Any]] = [
         {
             "id": manifest.id,
@@ -262,6 +305,10 @@ def _show(output: str, manifests: list[Manifest], sentence: str) -> int:
         Column("bytes", "SIZE", show_bytes, is_right=True), Column("segments", is_right=True),
         Column("newest_ms", "NEWEST MESSAGE", show_time), Column("source", is_wide=True),
     ]  # fmt: skip
+    if stores is not None:
+        columns.append(Column("store", is_wide=True))
+        for row, store in zip(rows, stores, strict=True):
+            row["store"] = store
     report = Report([Table(columns, rows, "backups", empty="no backup")], sentence=sentence)
     click.echo(render(report, output, color=False), nl=False)
     return OK

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PROGRESS_SECONDS = 1.0
 
 
-@click.group(cls=LazyGroup, short_help="Check the files of a store.")
+@click.group(cls=LazyGroup, short_help="Check the files of a store, give up what is lost.")
 def store() -> None:
     """The files of a store."""
 
@@ -50,6 +50,53 @@ def verify(session: Session, place: str, deep: bool, online: bool, commit_log: s
     if not root.is_dir():
         raise CommandError(f"{root} is not a directory", NOT_FOUND)
     return _shown(session, _offline(root, deep, commit_log))
+
+
+@store.command("give-up", epilog="Example: twinlog store give-up /var/lib/twinlog/store --yes")
+@click.argument("root", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--yes", is_flag=True, help="Really do it; else the places are only listed.")
+@click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
+              help="Directory of the log, if it is not below PATH.")  # fmt: skip
+@cluster_options
+def give_up(session: Session, root: Path, yes: bool, commit_log: str | None) -> int:
+    """Give up damaged records that no copy exists of. The broker must be stopped.
+
+    First start the broker with its replicas: what one of them has is healed by the scrub. What is
+    left is named and never served, but no slave can copy it. This command puts an empty record in
+    its place, which belongs to no queue, and keeps the damaged bytes aside. Messages there are
+    lost.
+    """
+    from twinlog.runtime.clock import SystemClock
+    from twinlog.runtime.disk import DiskLockedError, PosixDisk
+    from twinlog.store.errors import StoreError
+    from twinlog.store.integrity.give_up import GiveUp
+
+    if not root.is_dir():
+        raise CommandError(f"{root} is not a directory", NOT_FOUND)
+    disk = PosixDisk()
+    try:
+        lock = disk.lock(str(root / "lock"))
+        try:
+            work = GiveUp(disk, str(root), commit_log)
+            places = work.find()
+            for place in places if yes else ():
+                work.give_up(place, SystemClock().now_ms())
+        finally:
+            lock.release()
+    except DiskLockedError as error:
+        raise CommandError(f"{root} is in use: stop the broker first", FAILED) from error
+    except StoreError as error:
+        raise CommandError(str(error), NOT_FOUND) from error
+    except OSError as error:
+        raise CommandError(f"not done: {error}", FAILED) from error
+    finally:
+        disk.close()
+    rows = [{"place": place.text} for place in places]
+    done = "given up" if yes else "damaged; --yes gives them up, and nothing was changed"
+    sentence = f"{len(rows)} places are {done}" if rows else "no record is damaged"
+    tables = [Table([Column("place")], rows, "places")] if rows else []
+    show(session, Report(tables, sentence=sentence))
+    return FAILED if rows and not yes else OK
 
 
 def _shown(session: Session, report: Report) -> int:

@@ -173,7 +173,7 @@ class MessageStore:
 
     async def load(self, *, was_copy: bool = False) -> RecoveryReport:
         """Take the lock, load, recover. Raises StoreError with a sentence that says what to do.
-        `was_copy`: the last run was a slave, whose log may end inside a record."""
+        `was_copy`: the last process was a slave, whose log may end inside a record."""
         assert self._state == "new"
         self.turn.bind()
         try:
@@ -289,10 +289,10 @@ class MessageStore:
             if len(topic) > TOPIC_LENGTH_MAX:
                 return illegal_message(message, self.config.max_message_size)
             queue = self.queue_table.make(topic, message.queue_id)
-        if message.sys_flag & UNQUEUED_FLAG:
-            return self._put_unqueued(message)
         if len(message.body) > self.config.max_message_size:
             return illegal_message(message, self.config.max_message_size)
+        if message.sys_flag & UNQUEUED_FLAG:
+            return self._put_unqueued(message)
         queue_offset = queue.next_offset
         code = message.tags_code
         if queue.is_schedule:
@@ -365,8 +365,6 @@ class MessageStore:
     def _put_unqueued(self, message: PutMessage) -> AppendResult:
         """PREPARED and ROLLBACK records have queue offset 0 and no entry in a queue."""
         end, timestamp = self._end, self.appender.timestamp
-        if len(message.body) > self.config.max_message_size:
-            return illegal_message(message, self.config.max_message_size)
         try:
             size = len(encode_record(message, 0, end.tail, timestamp))
         except RecordError as error:

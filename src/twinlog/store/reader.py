@@ -22,6 +22,7 @@ from twinlog.message.layout import (
 from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.broker_config import BrokerConfig
 from twinlog.runtime.compiled import load
+from twinlog.runtime.disk import FileBytes
 from twinlog.store.errors import OffsetOutOfRangeError, RecordDamagedError
 from twinlog.store.filter import MessageFilter, PropertyPairs, TagsCodeFilter
 from twinlog.store.index.index_service import IndexService
@@ -44,7 +45,7 @@ _FOUND: Final = GetMessageStatus.FOUND
 _compiled = load("twinlog.store.queue._gather")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
-_SCAN_ENTRIES: Final = 800  # RocketMQ's 16000 bytes of entries.
+SCAN_ENTRIES: Final = 800  # RocketMQ's 16000 bytes of entries.
 # Enough for the store time of a record, IPv6 born host included.
 _HEAD_SIZE: Final = STORE_TIMESTAMP_AT + HOST_V6_EXTRA + 8
 _QUERY_ROUNDS: Final = 3
@@ -52,7 +53,10 @@ _QUERY_ROUNDS: Final = 3
 # each, as long as not too much is thrown away.
 _SPAN_SIZE_MAX: Final = 1 << 20
 _SPAN_WASTE: Final = 8
-_Wanted = frozenset[int] | PropertyPairs | None  # Tags codes, pairs of properties, or everything.
+Wanted = frozenset[int] | PropertyPairs  # Tags codes, or pairs of properties.
+# Entries, bytes of a segment and its first offset, begin and end of the log, how far behind the end
+# a record counts as in memory.
+Opened = tuple[bytes, FileBytes, int, int, int, int]
 
 
 def store_timestamp_of(head: bytes) -> int:
@@ -114,17 +118,15 @@ class StoreReader:
             if result is not None and result.message_count:
                 return result
         else:
-            wanted: _Wanted = message_filter.pairs
-            if isinstance(message_filter, TagsCodeFilter):
-                wanted = message_filter.codes
+            wanted = asked_of(message_filter)
             if wanted is not None:
-                span = max(_SCAN_ENTRIES, count_max)
+                span = max(SCAN_ENTRIES, count_max)
                 result = self._get_common(
                     queue, offset, count_max, wanted, bytes_max, minimum, span
                 )
                 if result is not None:
                     return result
-        data = queue.read(self._queues.pool, offset, max(_SCAN_ENTRIES, count_max))
+        data = queue.read(self._queues.pool, offset, max(SCAN_ENTRIES, count_max))
         if not data:
             entries = queue.file_size // ENTRY_SIZE
             next_file = (offset // entries + 1) * entries
@@ -175,7 +177,7 @@ class StoreReader:
         queue: ConsumeQueue,
         offset: int,
         count_max: int,
-        wanted: _Wanted,
+        wanted: Wanted | None,
         bytes_max: int | None,
         minimum: int,
         span: int,
@@ -183,19 +185,14 @@ class StoreReader:
         """What is mostly asked for, by the compiled walk; None where the other must do it."""
         if _compiled is None:
             return None
-        log = self._log
-        data = queue.read(self._queues.pool, offset, span)
-        if not data:
+        opened = self.open(queue, offset, span)
+        if opened is None:
             return None
-        first = _I64.unpack_from(data)[0]
-        log_min, log_max = log.min_offset, log.max_offset
-        mapped = log.map_at(first) if log_min <= first < log_max else None
-        if mapped is None:
-            return None
+        data, segment, base, log_min, log_max, threshold = opened
         recent, old = _limits(self._config, count_max, bytes_max)
         place = self._place(queue)
         found = _compiled.gather(
-            data, *mapped, log_min, log_max, log_max - self._memory_threshold, recent, old, wanted,
+            data, segment, base, log_min, log_max, log_max - threshold, recent, old, wanted,
             None if place is None else (crc32, place.topic, place.queue_id, offset),
         )  # fmt: skip
         if found is None:
@@ -215,8 +212,24 @@ class StoreReader:
             [records] if count else [],
             count,
             len(records),
-            log_max - last_offset > self._memory_threshold,
+            log_max - last_offset > threshold,
         )
+
+    def open(self, queue: ConsumeQueue, offset: int, span: int) -> Opened | None:
+        """What the compiled walk looks at: entries from `offset` on, and the segment of the first.
+
+        To be dropped before the turn ends. None: there is nothing, or it is not mapped.
+        """
+        data = queue.read(self._queues.pool, offset, span)
+        if not data:
+            return None
+        log = self._log
+        first = _I64.unpack_from(data)[0]
+        log_min, log_max = log.min_offset, log.appended.value
+        mapped = log.map_at(first) if log_min <= first < log_max else None
+        if mapped is None:
+            return None
+        return data, mapped[0], mapped[1], log_min, log_max, self._memory_threshold
 
     def read_records(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of (offset, size) records in order; neighbours joined."""
@@ -382,6 +395,13 @@ class StoreReader:
             return self.record_at(offset)
         except RecordDamagedError:
             return None
+
+
+def asked_of(message_filter: MessageFilter) -> Wanted | None:
+    """What a filter looks at, for the compiled walk; None where only the filter itself can say."""
+    if isinstance(message_filter, TagsCodeFilter):
+        return message_filter.codes
+    return message_filter.pairs
 
 
 def _limits(config: BrokerConfig, count_max: int, bytes_max: int | None) -> tuple[Limits, Limits]:

@@ -90,6 +90,23 @@ async def test_records_that_a_broker_writes_meanwhile_are_no_damage(
     assert (result.findings, result.record_count) == ([], 201)
 
 
+async def test_segments_that_expire_meanwhile_are_no_damage(tmp_path: Path) -> None:
+    await make_store(tmp_path, 1200)
+    root, disk = root_of(tmp_path), PosixDisk()
+    segments = sorted((root / "commitlog").iterdir())
+    assert len(segments) >= 4
+
+    def expire(*_: int) -> None:
+        for path in segments[:2]:
+            path.unlink(missing_ok=True)
+
+    result = Verifier(disk, str(root), is_deep=True, progress=expire).run()
+    disk.close()
+    assert (result.findings, result.log_start) == ([], int(segments[2].name))
+    segments[3].unlink()  # What is missing in the middle did not expire.
+    assert twinlog("store", "verify", str(root)).code != 0
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_flipped_bits_are_found(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

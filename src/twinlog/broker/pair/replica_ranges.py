@@ -7,6 +7,7 @@ administrator where there are accounts: these requests read the log past the rul
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -27,6 +28,7 @@ from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.tasks import TaskOwner
+from twinlog.store.errors import OffsetOutOfRangeError
 from twinlog.store.integrity.digests import DIGEST_SIZE, RANGE_SIZE, digest_of
 from twinlog.store.integrity.heal import Replica, range_of
 from twinlog.store.integrity.scrub import Scrubber
@@ -35,6 +37,8 @@ from twinlog.store.log.commit_log import CommitLog
 _LOG = logging.getLogger("twinlog.broker")
 _TIMEOUT_MS: Final = 5_000
 _LOOK_MS: Final = 5_000
+_FIRST_LOOK_MS: Final = 1_000  # While readers still wait for copies to be found.
+_FIRST_LOOKS: Final = 15
 RANGES_MAX: Final = 16
 READ_SIZE_MAX: Final = RANGE_SIZE
 _PIECE_MIN: Final = 4096  # An answer with less of what was asked for is the end of that log.
@@ -110,19 +114,22 @@ class ReplicaRanges:
 
     async def look(self) -> None:
         """Until cancelled: keep the list of copies that answer."""
-        while True:
+        for number in itertools.count():
             addresses = await self._succession.copies(self._name_servers())
             store_id = self._identity.store_id
             if addresses != [copy.name for copy in self._copies]:
                 self._copies = [RemoteReplica(self._client, name, store_id) for name in addresses]
                 self._scrubber.replicas_changed()
-            await self._clock.sleep_ms(_LOOK_MS)
+            is_first = number < _FIRST_LOOKS and not self._copies
+            await self._clock.sleep_ms(_FIRST_LOOK_MS if is_first else _LOOK_MS)
 
     # 10006, 10007
 
     def log_digests(self, connection: ServerConnection, request: Request) -> None:
         """TWINLOG_LOG_DIGESTS: of the ranges that lie in [offset, offset + size), one by one."""
-        self._answer(connection, request, self._digest_ranges, RANGES_MAX * RANGE_SIZE)
+        self._answer(
+            connection, request, self._digest_ranges, RANGES_MAX * RANGE_SIZE, self._proved
+        )
 
     def log_range(self, connection: ServerConnection, request: Request) -> None:
         """TWINLOG_LOG_RANGE: bytes from `offset` on, `size` at most."""
@@ -134,6 +141,7 @@ class ReplicaRanges:
         request: Request,
         read: Callable[[int, int], bytes],
         size_max: int,
+        judge: Callable[[int, bytes], bytes] = lambda offset, body: body,
     ) -> None:
         header = request.header(TwinlogLogRangeRequestHeader)
         self._check(header, size_max)
@@ -145,7 +153,9 @@ class ReplicaRanges:
         async def answer() -> None:
             try:
                 body = await self._disk.run(read, header.offset, header.size)
-                connection.reply(request, body=body)
+                connection.reply(request, body=judge(header.offset, body))
+            except OffsetOutOfRangeError as error:  # Expired or cut since it was checked.
+                connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
             finally:
                 self._waiting -= 1
 
@@ -172,6 +182,17 @@ class ReplicaRanges:
             found.append(digest_of(self._log.read(begin, length)))
             offset += length
         return b"".join(found)
+
+    def _proved(self, offset: int, digests: bytes) -> bytes:
+        """Those before the first that this store knows better: what has decayed here is healed
+        here, and is no difference between two logs."""
+        for at in range(0, len(digests), DIGEST_SIZE):
+            begin, size = range_of(offset, self._log.segment_size)
+            if self._scrubber.digests.find(begin) not in (None, digests[at : at + DIGEST_SIZE]):
+                self._scrubber.suspect(begin, size)
+                return digests[:at]
+            offset = begin + size
+        return digests
 
     # 10008
 

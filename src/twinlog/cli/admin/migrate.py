@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -195,7 +194,11 @@ def run_command(
         if move.target is not None:
             click.echo(f"{move.group}: {move.target.name} is its replica already")
             continue
-        conf = _prepare(session, move, directory / move.group, port + 10 * number, seed)
+        try:
+            conf = _prepare(session, move, directory / move.group, port + 10 * number, seed)
+        except OSError as error:
+            text = f"{move.group}: the files of its replica are not complete: {error}"
+            raise CommandError(text, FAILED, hint="call this again when that is mended") from error
         click.echo(f"{move.group}: {conf}")
         if start is not None:
             run_words(fill(start, "", name=move.group, id=move.free_id, conf=conf))
@@ -226,8 +229,19 @@ def _prepare(session: Session, move: Move, home: Path, port: int, seed: Path | N
     if values.get("aclEnable") == "true":
         _write_rules(session, move, home / "conf" / "plain_acl.yml")
         values["rocketmqHome"] = str(home)
-    conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    # Last, and as a whole: where it is, the replica can be started.
+    _write(conf, "".join(f"{key}={value}\n" for key, value in values.items()))
     return conf
+
+
+def _write(path: Path, text: str, *, is_secret: bool = False) -> None:
+    from twinlog.runtime.disk import PosixDisk, write_atomically
+
+    disk = PosixDisk()
+    try:
+        write_atomically(disk, str(path), text.encode(), is_secret=is_secret)
+    finally:
+        disk.close()
 
 
 def _copy_log(source: Path, target: Path, master: Member) -> None:
@@ -241,8 +255,23 @@ def _copy_log(source: Path, target: Path, master: Member) -> None:
     for path in full:
         if path.stat().st_size != size:
             raise CommandError(f"{path} is not {size} bytes long: not a file of this log", FAILED)
-        shutil.copyfile(path, target / path.name)
+        if (target / path.name).exists():
+            continue  # By an earlier call, as a whole.
+        _copy_whole(path, target / path.name)
         click.echo(f"copied {path}")
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """A durable copy, or none: half of a segment would be taken for a damaged one."""
+    from twinlog.runtime.disk import copy_file
+
+    part = target.with_name(f"{target.name}.tmp")
+    try:
+        copy_file(str(source), str(part))
+        part.rename(target)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _write_rules(session: Session, move: Move, path: Path) -> None:
@@ -256,8 +285,7 @@ def _write_rules(session: Session, move: Move, path: Path) -> None:
             hint=f"copy its plain_acl.yml to {path} and call this again",
         )  # fmt: skip
     rules = call(session, lambda admin: read_rules(admin, move.source.address))
-    path.touch(mode=0o600)
-    path.write_text(yaml.safe_dump(rules, sort_keys=False))
+    _write(path, yaml.safe_dump(rules, sort_keys=False), is_secret=True)
 
 
 def _wait_caught_up(session: Session, moves: list[Move], seconds: float) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import posixpath
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from uuid import uuid4
@@ -23,8 +24,9 @@ from uuid import uuid4
 import msgspec
 
 from twinlog.message.record import scan
-from twinlog.runtime.disk import Disk, copy_file
+from twinlog.runtime.disk import Disk, copy_file, make_new_directory
 from twinlog.runtime.file_copy import pieces, read_part, write_file, write_pieces
+from twinlog.runtime.numbers import number_or_none
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 from twinlog.store.integrity.files import (
     Fault,
@@ -34,6 +36,7 @@ from twinlog.store.integrity.files import (
     log_start_of,
     walk_log,
 )
+from twinlog.store.integrity.format import check_format
 from twinlog.store.integrity.manifest import (
     FOLDERS,
     BackupError,
@@ -47,14 +50,23 @@ from twinlog.store.recovery.missing_log import RESTORING
 
 # Of our own directory: what recovery, idempotent producers, metadata of the log and groups need.
 _OWN_FILES: Final = (
-    "identity.json", "metadata.json", "log-start", "producers", "queues", "epochs",
+    "identity.json", "metadata.json", "log-start", "producers", "queues", "epochs", "format.json",
 )  # fmt: skip
 # Who a store is: left behind by a restored one, which is another store from then on.
 _IDENTITY: Final = ("twinlog/identity.json", "twinlog/identity.json.bak")
 # How often a backup begins again because the log has changed meanwhile.
 _ATTEMPTS: Final = 5
 _TEMPORARY: Final = ".tmp"
+_PREFIX: Final = "backup-"
+_MOUNT_POINT: Final = "lost+found"  # In the root of a new file system.
+_AGAIN: Final = "is damaged; if it is deleted, the next backup of a store that has it copies it"
 Progress = Callable[[int, int], None]
+
+
+class _Identity(msgspec.Struct):
+    """Of the identity of a store, what is asked here."""
+
+    store_id: str = ""
 
 
 def digest_text(data: bytes) -> str:
@@ -91,8 +103,9 @@ class Backups:
 
     def create(self, root: str, now_ms: int, log_directory: str | None = None) -> Manifest:
         """Of the store below `root`, at this moment. Nothing of it is changed or locked."""
+        check_format(self._disk, root)
         directory = log_directory or posixpath.join(root, "commitlog")
-        target = posixpath.join(self._directory, f"backup-{now_ms}")
+        target = self._make_folder(now_ms)
         gone = ""
         try:
             for _ in range(_ATTEMPTS):
@@ -134,14 +147,40 @@ class Backups:
             segments, tail, files, queue_ends,
         )  # fmt: skip
 
+    def _make_folder(self, now_ms: int) -> str:
+        """Named by the time, or behind all others: the newest backup is the last one made, whatever
+        the clock says, and two that begin at once have folders of their own."""
+        while True:
+            names = [name.removeprefix(_PREFIX) for name in self._disk.list(self._directory)]
+            numbers = filter(None, map(number_or_none, names))
+            number = max([now_ms, *(1 + number for number in numbers)])
+            target = posixpath.join(self._directory, f"{_PREFIX}{number}")
+            if make_new_directory(target):
+                return target
+
     def remove_unfinished(self) -> None:
         """What killed backups left. Only while nobody else makes one here."""
         for name in self._disk.list(self._pool):
             if name.endswith(_TEMPORARY):
                 self._disk.unlink(posixpath.join(self._pool, name))
         for name in self._disk.list(self._directory):
-            if name.startswith("backup-") and not self._has_manifest(name):
+            if name.startswith(_PREFIX) and not self._has_manifest(name):
                 _remove_tree(self._disk, posixpath.join(self._directory, name))
+
+    def remove(self, names: list[str]) -> int:
+        """Backups, and the segments that no other one needs; how many of these. Only while nobody
+        else is at work here."""
+        kept = [name for name in self._names() if name not in names]
+        needed = {segment.name for name in kept for segment in self.read(name).segments}
+        for name in names:
+            folder = posixpath.join(self._directory, name)
+            self._disk.unlink(posixpath.join(folder, "manifest.json"))  # It is none from here on.
+            self._disk.fsync_directory(folder)
+            _remove_tree(self._disk, folder)
+        unused = [name for name in self._disk.list(self._pool) if name not in needed]
+        for name in unused:
+            self._disk.unlink(posixpath.join(self._pool, name))
+        return len(unused)
 
     def _copy_tables(self, root: str, target: str) -> list[SavedFile]:
         saved = []
@@ -183,7 +222,7 @@ class Backups:
             known = digests.of(start)
             is_known = len(known) == -(-log.size // RANGE_SIZE) and bytes(16) not in known
             wanted = SavedSegment(start, segment_digest(known)) if is_known else None
-            if wanted and self._disk.exists(posixpath.join(self._pool, wanted.name)):
+            if wanted and self._has_segment(wanted.name, log.size):
                 saved.append(wanted)
             else:
                 saved.append(self._copy_segment(path, start))
@@ -191,6 +230,11 @@ class Backups:
                     self.damaged.append(path)
             self._progress(done + 1, len(full) + 1)
         return saved
+
+    def _has_segment(self, name: str, size: int) -> bool:
+        """Whether the pool has it; one that was cut short is copied again."""
+        path = posixpath.join(self._pool, name)
+        return self._disk.exists(path) and self._disk.file_size(path) == size
 
     def _copy_segment(self, path: str, start: int) -> SavedSegment:
         # A name of its own: another backup may be copying the same segment.
@@ -243,12 +287,40 @@ class Backups:
         return found, broken
 
     def newest(self) -> Manifest | None:
-        """One that cannot be read is not passed over in silence: what it had would be missing."""
+        """One that cannot be read is not passed over in silence: what it had would be missing. Nor
+        is it a guess whose backup it is, if several brokers use the directory."""
         names = self._names()
         try:
-            return self.read(names[-1]) if names else None
+            found = self.read(names[-1]) if names else None
         except BackupError as error:
             raise BackupError(f"{error}; `list` shows the others, --id chooses one") from error
+        stores = {self.store_of(manifest) for manifest in self.all()}
+        if len(stores) > 1:
+            raise BackupError(
+                f"{self._directory} holds backups of {len(stores)} stores: `list -o wide` shows "
+                "them, --id chooses one"
+            )
+        return found
+
+    def all_but(self, keep: int) -> list[Manifest]:
+        """Those that are not among the newest `keep` of their store."""
+        found, seen = self.all(), Counter[str]()
+        old = []
+        for manifest in reversed(found):
+            store = self.store_of(manifest)
+            seen[store] += 1
+            if seen[store] > keep:
+                old.append(manifest)
+        return old[::-1]
+
+    def store_of(self, manifest: Manifest) -> str:
+        """Whose log it is: the id that a master shares with its slaves, or else the path."""
+        path = posixpath.join(self._directory, manifest.id, "files", _IDENTITY[0])
+        try:
+            found = msgspec.json.decode(self._disk.read_bytes(path), type=_Identity)
+        except (OSError, msgspec.DecodeError):
+            return manifest.source
+        return found.store_id or manifest.source
 
     def _names(self) -> list[str]:
         """Of finished backups, oldest first: the time is in the name."""
@@ -288,7 +360,7 @@ class Backups:
             path = posixpath.join(self._pool, segment.name)
             try:
                 if digest_file(self._disk, path) != segment.digest:
-                    faults.append(f"{path} is damaged")
+                    faults.append(f"{path} {_AGAIN}")
             except OSError as error:
                 faults.append(f"{path}: {error.strerror}")
             self._progress(done + 1, len(manifest.segments))
@@ -319,7 +391,7 @@ class Backups:
                 f"{root} holds a restore that was interrupted: delete everything there and call "
                 "it again"
             )
-        if self._disk.list(root):
+        if set(self._disk.list(root)) - {_MOUNT_POINT}:
             raise BackupError(f"{root} is not empty: a restore never writes over a store")
         faults = self.verify(manifest)
         if faults:
@@ -355,7 +427,7 @@ class Backups:
             source = self._path(manifest, saved)
             write_file(self._disk, target, self._disk.read_bytes(source), self._disk.mode(source))
         end = manifest.mark
-        if until_ms is not None and until_ms < manifest.newest_ms:
+        if until_ms is not None:
             end = self._cut(log_directory, manifest, until_ms)
             _forget_queues(self._disk, root)
         self._disk.fsync_directory(log_directory)

@@ -26,7 +26,7 @@ class Damage(msgspec.Struct, rename="camel"):
     physical_offset: int
     size: int
     reason: str
-    found_ms: int = 0
+    found_ms: int = 0  # By the monotonic clock: nobody waits longer because a clock was set.
     is_lost: bool = False  # No replica had a good copy when it was last asked.
     is_range: bool = False  # Found by a digest: somewhere in these bytes.
 
@@ -66,7 +66,7 @@ class DamageLog:
         known = self.places.get(damage.key)
         if known is None:
             known = damage
-            known.found_ms = self._clock.now_ms()
+            known.found_ms = self._clock.monotonic_ms()
             self.found_count += 1
             if len(self.places) < PLACES_MAX:
                 self.places[known.key] = known
@@ -75,13 +75,18 @@ class DamageLog:
         return self.is_waited_for(known)
 
     def is_waited_for(self, damage: Damage) -> bool:
-        waited = self._clock.now_ms() - damage.found_ms
-        return not damage.is_lost and 0 <= waited < self._wait_ms() and self.may_heal()
+        waited = self._clock.monotonic_ms() - damage.found_ms
+        return not damage.is_lost and waited < self._wait_ms() and self.may_heal()
 
     def healed(self, damage: Damage) -> None:
         if self.places.pop(damage.key, None) is not None:
             self.healed_count += 1
             _LOG.warning("damage healed: %s", damage.text)
+
+    def gone(self, damage: Damage) -> None:
+        """Expired, cut off or deleted with its topic: nobody can read it any more."""
+        if self.places.pop(damage.key, None) is not None:
+            _LOG.info("damage is gone: %s", damage.text)
 
     def count_healed(self) -> None:
         """Found by the scrub and healed at once: it never had a name."""

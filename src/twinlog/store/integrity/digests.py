@@ -73,6 +73,14 @@ class RangeDigests:
         known[number] = digest
         self._dirty.add(start)
 
+    def forget(self, offset: int) -> None:
+        """The range at `offset` is to be another one."""
+        start = offset - offset % self._segment_size
+        known, number = self.of(start), (offset - start) // RANGE_SIZE
+        if number < len(known):
+            known[number] = _NONE
+            self._dirty.add(start)
+
     def truncate(self, offset: int) -> None:
         """The log was cut: what was digested behind may be written again."""
         starts = {*self._known, *self._starts_on_disk()}
@@ -87,11 +95,13 @@ class RangeDigests:
         self.save()
 
     def remove_before(self, offset: int) -> None:
-        """Retention took these segments."""
-        for start in self._starts_on_disk():
-            if start + self._segment_size <= offset:
-                self._disk.unlink(self._path(start))
-                self._known.pop(start, None)
+        """Retention took these segments, also what of them is new and not written yet."""
+        is_gone = lambda start: start + self._segment_size <= offset  # noqa: E731
+        for start in filter(is_gone, [*self._known]):
+            del self._known[start]
+            self._dirty.discard(start)
+        for start in filter(is_gone, self._starts_on_disk()):
+            self._disk.unlink(self._path(start))
 
     def save(self) -> None:
         """Write what is new. Raises OSError; nothing is lost then but work."""

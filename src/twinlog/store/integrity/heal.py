@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, RECORD_SIZE_MIN
+from twinlog.message.record import scan
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk
 from twinlog.store.integrity.damage import Damage
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
+from twinlog.store.integrity.mixing import whole_of
 from twinlog.store.integrity.record_check import (
     QueuePlace,
     body_fault,
@@ -34,6 +36,8 @@ _LOG = logging.getLogger("twinlog.store")
 _I32: Final = struct.Struct(">i")
 _SEARCH_SIZE_MAX: Final = 64 << 20  # Between two neighbours of a queue; more is for the scrub.
 _SEARCH_STEP: Final = 256 << 10
+_PROOF_SIZE: Final = 64 << 10
+_PROOF_RECORDS: Final = 8  # Some of them may have decayed, too.
 
 
 class Replica(Protocol):
@@ -73,11 +77,16 @@ class Healer:
         wanted = self._digests.find(offset)
         if wanted is None:
             return False
-        cut_count = self._store.commit_log.cut_count
+        log = self._store.commit_log
+        cut_count = log.cut_count
         for replica in self.replicas():
             data = await replica.read(offset, size)
-            if data is not None and len(data) == size and digest_of(data) == wanted:
-                return await self._replace(offset, data, replica.name, cut_count)
+            if data is None or len(data) != size:
+                continue
+            mine = log.read_to_check(offset, size)
+            whole = await self._disk.run(whole_of, mine, data, wanted)
+            if whole is not None:
+                return await self._replace(offset, whole, replica.name, cut_count)
         return False
 
     async def heal_record(
@@ -99,9 +108,49 @@ class Healer:
                 continue
             if structure_fault(data, 0, size, offset, place=place, number=number):
                 continue
-            if not body_fault(data, 0, size):
-                return await self._replace(offset, data, replica.name, cut_count)
+            if not body_fault(data, 0, size) and await self._goes_on_alike(replica, offset + size):
+                return self._forget_digests_of_damage(offset, data) and await self._replace(
+                    offset, data, replica.name, cut_count
+                )
         return False
+
+    async def _goes_on_alike(self, replica: Replica, at: int) -> bool:
+        """Whether a copy has the records that follow here. One that went on differently, as an old
+        master's until it is cut, may have another sound record in the place of a damaged one."""
+        log = self._store.commit_log
+        if not log.min_offset <= at < log.max_offset:
+            return True
+        mine = log.read_to_check(at, _PROOF_SIZE)
+        found = scan(mine, 0, at, count_max=_PROOF_RECORDS).entries
+        if not found:
+            return True
+        its = await replica.read(at, found[-1][0] + found[-1][1] - at)
+        spans = [(entry[0] - at, entry[0] - at + entry[1]) for entry in found]
+        return its is not None and any(its[a:b] == mine[a:b] for a, b in spans)
+
+    def _forget_digests_of_damage(self, offset: int, record: bytes) -> bool:
+        """A range that was digested when this record was damaged already has a digest that proves
+        the damage. It goes before the damage does: after a kill it would call the repaired bytes
+        damaged. The scrub makes another. False: the disk has no room to say so."""
+        log = self._store.commit_log
+        if log.read_to_check(offset, len(record)) == record:
+            return True
+        begin, size = range_of(offset, log.segment_size)
+        is_forgotten = False
+        while begin < offset + len(record):
+            wanted = self._digests.find(begin)
+            if wanted is not None and digest_of(log.read_to_check(begin, size)) == wanted:
+                self._digests.forget(begin)
+                is_forgotten = True
+            begin, size = range_of(begin + size, log.segment_size)
+        try:
+            if is_forgotten:
+                self._digests.save()
+        except OSError as error:
+            _LOG.error("log not healed, its digest cannot be dropped offset=%d error=%s; tried "
+                       "again by the next pass", offset, error)  # fmt: skip
+            return False
+        return True
 
     async def _replace(self, offset: int, data: bytes, source: str, cut_count: int) -> bool:
         """Write proved bytes over those that are there, which are kept."""
@@ -209,6 +258,18 @@ class Healer:
         data = log.read_to_check(offset, size)
         place = queue_place(queue.topic, queue.queue_id)
         return not structure_fault(data, 0, size, offset, place=place, number=number)
+
+    def is_gone(self, damage: Damage) -> bool:
+        """Whether there is nothing at the place any more that somebody could read."""
+        log = self._store.commit_log
+        if not damage.topic:
+            end = damage.physical_offset + damage.size
+            return end <= log.min_offset or damage.physical_offset >= log.max_offset
+        queue = self._store.queue_table.get(damage.topic, damage.queue_id)
+        if queue is None:
+            return True
+        first = queue.min_offset(self._store.queue_table.pool, log.min_offset)
+        return not first <= damage.queue_offset < queue.max_offset
 
     # What a reader met
 

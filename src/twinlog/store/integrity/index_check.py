@@ -104,10 +104,22 @@ class IndexCheck:
         self._load()
         self.unchecked = []
         for file in list(index.files):
-            is_written_to = file is index.last_file and file.has_slots
-            if is_written_to or not await self._is_as_digested(file):
-                await self._check(index, file, is_written_to=is_written_to)
+            try:
+                await self._look_at(index, file)
+            except OffsetOutOfRangeError:
+                continue  # Its part of the log expired or was cut meanwhile.
+            except OSError:
+                if file in index.files:
+                    raise
         self._save([posixpath.basename(file.path) for file in index.files])
+
+    async def _look_at(self, index: IndexService, file: IndexFile) -> None:
+        """It may expire, and fill up, before its turn and while it is compared."""
+        if file not in index.files:
+            return
+        is_written_to = file is index.last_file and file.has_slots
+        if is_written_to or not await self._is_as_digested(file):
+            await self._check(index, file, is_written_to=is_written_to)
 
     async def _is_as_digested(self, file: IndexFile) -> bool:
         known = self._digests.get(posixpath.basename(file.path))
@@ -148,6 +160,8 @@ class IndexCheck:
         """In memory first: then slots and header are written as a whole."""
         mended = 0
         for first in range(0, file.slots_max, _SLOTS_AT_ONCE):
+            if not file.has_slots:
+                break  # Full, and written as a whole: the next pass compares all of it.
             mended += file.mend_slots(shadow, first, first + _SLOTS_AT_ONCE, count)
             await self._clock.sleep_ms(0)
         file.write_all_slots()
@@ -233,7 +247,7 @@ class IndexCheck:
             its = await self._disk.run(shadow.file.pread, size, position)
             if mine != its:
                 wrong += _differences(mine, its, position)
-        if self._store.commit_log.min_offset > 0 and file is index.files[0]:
+        if self._store.commit_log.min_offset > 0 and index.files[:1] == [file]:
             # The first entry counts its seconds from the file before, which is gone.
             first = file.entry_position(1)
             wrong = [(at, byte) for at, byte in wrong if not first + 12 <= at < first + 16]

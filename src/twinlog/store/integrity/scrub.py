@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
+import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -42,17 +43,32 @@ _HOUR_MS: Final = 3_600_000
 _URGENT_MAX: Final = 1_000
 _SEALED_AT_ONCE: Final = 16
 _FINDING_MS: Final = 15_000
+_STATE_VERSION: Final = 2
 
 
 class ScrubState(msgspec.Struct, rename="camel"):
     """Where the walk is; the file of it."""
 
     position: int = 0
-    started_ms: int = 0
-    finished_ms: int = 0
+    started_ms: int = 0  # 0: the pass is over.
+    begun_ms: int = 0  # When the last pass began; the next one begins an interval later.
     passes: int = 0
     checked_bytes: int = 0
-    version: int = 1
+    version: int = 1  # 2: with a checksum.
+    crc: int = 0
+
+    def encode(self) -> bytes:
+        self.version = _STATE_VERSION
+        self.crc = self._crc()
+        return msgspec.json.encode(self)
+
+    @property
+    def is_sound(self) -> bool:
+        """A flipped bit in a number would let a pass leave something out."""
+        return self.crc == self._crc()
+
+    def _crc(self) -> int:
+        return zlib.crc32(msgspec.json.encode(msgspec.structs.replace(self, crc=0)))
 
 
 class Scrubber:
@@ -87,6 +103,7 @@ class Scrubber:
         self._started_ms = 0
         self._known_end = 0
         self._seal_at = 0
+        self._bounds = (0, 0, 0)
         # What else is looked at, after a start and at the end of each pass.
         self.at_start: list[Callable[[], Awaitable[None]]] = []
         self.at_end: list[Callable[[], Awaitable[None]]] = [self.index_check.run]
@@ -116,10 +133,17 @@ class Scrubber:
     def _load(self) -> None:
         if not self._disk.exists(self._path):
             return
+        reason = "its checksum is wrong"
         try:
-            self.state = msgspec.json.decode(self._disk.read_bytes(self._path), type=ScrubState)
-        except msgspec.DecodeError as error:
-            _LOG.warning("place of the scrub not readable, begins again error=%s", error)
+            state = msgspec.json.decode(self._disk.read_bytes(self._path), type=ScrubState)
+            if state.is_sound:
+                self.state = state
+                return
+            if state.version < _STATE_VERSION:
+                return  # Of an older release: a pass begins.
+        except (msgspec.DecodeError, OSError) as error:
+            reason = str(error)
+        _LOG.warning("place of the scrub not readable, begins again reason=%s", reason)
 
     def _log_cut(self, offset: int) -> None:
         if self._after_cut is not None:
@@ -167,6 +191,7 @@ class Scrubber:
         await self.check_digests()
         await self._look_at(self.at_start)
         while True:
+            self._forget_gone()
             await self._heal_urgent()
             if not self._store.config.twinlog_scrub_enable and not self.is_hurried:
                 await self._rest(_IDLE_MS)
@@ -234,7 +259,7 @@ class Scrubber:
     def _begin(self) -> None:
         self._must_begin = False
         self.state.position = self._store.commit_log.min_offset
-        self.state.started_ms = self._clock.now_ms()
+        self.state.started_ms = self.state.begun_ms = self._clock.now_ms()
         self._range_begin = -1
 
     # What readers met
@@ -254,6 +279,16 @@ class Scrubber:
         while self._urgent:
             await self._heal_one(self._urgent.popleft())
 
+    def _forget_gone(self) -> None:
+        """Places that retention, a cut or a deleted topic took away."""
+        log = self._store.commit_log
+        bounds = (log.min_offset, log.cut_count, len(self._store.queue_table))
+        if bounds != self._bounds:
+            self._bounds = bounds
+            for damage in list(self._store.damage.places.values()):
+                if self.healer.is_gone(damage):
+                    self._store.damage.gone(damage)
+
     async def _heal_one(self, damage: Damage) -> None:
         damages = self._store.damage
         if damage.key not in damages.places:
@@ -267,10 +302,10 @@ class Scrubber:
             self._lose(damage)
 
     async def _heal(self, damage: Damage) -> bool:
-        if not damage.is_range:
-            return await self.healer.heal(damage)
         begin, size = damage.physical_offset, damage.size
         try:
+            if not damage.is_range:
+                return await self.healer.heal(damage)
             if await self._digest(begin, size) == self.digests.find(begin):
                 return True
             return await self.healer.heal_range(begin, size)
@@ -304,7 +339,7 @@ class Scrubber:
         if state.position >= self._limit:
             return await self._end_pass()
         if state.position == log.min_offset and not state.started_ms:
-            state.started_ms = self._clock.now_ms()
+            state.started_ms = state.begun_ms = self._clock.now_ms()
         try:
             size = await self._step(state.position)
         except OffsetOutOfRangeError:
@@ -317,18 +352,21 @@ class Scrubber:
         """The end is reached; the next pass begins when its time has come."""
         state, now = self.state, self._clock.now_ms()
         if state.started_ms:
+            self._forget_gone()
             for damage in list(self._store.damage.places.values()):
                 await self._heal_one(damage)
             await self._look_at(self.at_end)
             if self._must_begin:
                 return 1
-            state.finished_ms, state.started_ms = now, 0
+            state.started_ms = 0
             state.passes += 1
             self.is_hurried = False
             await self._save()
             _LOG.info("scrub finished pass=%d end=%d", state.passes, state.position)
         interval = self._store.config.twinlog_scrub_interval_hours * _HOUR_MS
-        if now - state.finished_ms >= interval:
+        # By its begin, since a pass over a large store takes all of the interval. One that has yet
+        # to come is that of a clock that was ahead.
+        if not 0 <= now - state.begun_ms < interval:
             self._begin()
             return 1
         return 0
@@ -400,7 +438,8 @@ class Scrubber:
         """Where the walk goes on behind damage: the next record, or the next segment."""
         log = self._store.commit_log
         segment = log.segments.find(at)
-        assert segment is not None
+        if segment is None:
+            raise OffsetOutOfRangeError(f"offset {at} has expired")
         head = log.read_to_check(at, 4)
         size = int.from_bytes(head, "big", signed=True)
         if 0 < size <= segment.end - at:
@@ -432,10 +471,12 @@ class Scrubber:
                 return True
         except OffsetOutOfRangeError:
             return False  # Cut or expired meanwhile.
-        damage = place_of(begin, size, "the range is not what its digest says")
-        damage.is_range = True
-        self._name(damage)
+        self._name(_range_damage(begin, size))
         return False
+
+    def suspect(self, begin: int, size: int) -> None:
+        """Somebody else has seen that a range is not what its digest says."""
+        self._store.damage.found(_range_damage(begin, size))
 
     async def _end_range(self, begin: int, size: int) -> None:
         """All records of the range are sound: it gets its digest, and a replica is asked."""
@@ -476,7 +517,7 @@ class Scrubber:
             await self._save()
 
     async def _save(self) -> None:
-        data = msgspec.json.encode(self.state)
+        data = self.state.encode()
         try:
             self.digests.remove_before(self._store.commit_log.min_offset)
             self.digests.save()
@@ -506,3 +547,9 @@ class Scrubber:
             "damageLost": damage.lost_count,
             "places": [place.text for place in list(damage.places.values())[:100]],
         }
+
+
+def _range_damage(begin: int, size: int) -> Damage:
+    damage = place_of(begin, size, "the range is not what its digest says")
+    damage.is_range = True
+    return damage

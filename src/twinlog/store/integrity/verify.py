@@ -37,6 +37,7 @@ from twinlog.store.integrity.files import (
 from twinlog.store.integrity.record_check import queue_place, structure_fault
 from twinlog.store.integrity.walk import Run, differing
 
+_ATTEMPTS: Final = 5
 _FINDINGS_MAX: Final = 1000
 _INDEX_STEP: Final = 50_000
 Progress = Callable[[int, int], None]
@@ -78,7 +79,20 @@ class Verifier:
 
     def run(self, log_directory: str | None = None) -> Verification:
         """Raises StoreLayoutError where there is no log, OSError where it cannot be read."""
-        log = find_log(self._disk, log_directory or posixpath.join(self._root, "commitlog"))
+        directory = log_directory or posixpath.join(self._root, "commitlog")
+        for _ in range(_ATTEMPTS):
+            first = find_log(self._disk, directory).starts[0]
+            try:
+                return self._run(directory)
+            except FileNotFoundError:
+                # A broker serves from it, and something expired: begin again with what is left.
+                if find_log(self._disk, directory).starts[0] == first:
+                    raise
+                self.result, self._ends, self._digested = Verification(), {}, 0
+        return self._run(directory)
+
+    def _run(self, directory: str) -> Verification:
+        log = find_log(self._disk, directory)
         # Before the log is read: entries that come later may lead behind its end.
         self._queues = {(q.topic, q.queue_id): q for q in find_queues(self._disk, self._root)}
         self._log = log

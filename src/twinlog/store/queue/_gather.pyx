@@ -1,9 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The records of one pull, compiled: the walk over the entries of a queue and the copy in one.
+"""The records of one pull, compiled: the walk over the entries of a queue, and the copy.
 
 Does what `_QueueScan` and `read_records` of reader.py do when all records lie in one mapped
 segment and a filter knows what it asks of an entry or of properties; everything else is left to
 them.
+
+A page that the disk cannot read, or that its file has lost, is answered with SIGBUS, which would
+end the process. So each page is touched first, by code that SIGBUS leads back out of.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -36,31 +39,64 @@ from twinlog.message._pairs cimport get2, get4, get8
 
 cdef extern from *:
     """
-    #include <errno.h>
+    #include <setjmp.h>
+    #include <signal.h>
     #include <stddef.h>
-    #include <sys/mman.h>
-    /* Whether a read of mapped pages would be answered with SIGBUS, which ends the process: the
-       disk cannot read them, or the file is shorter now. 22 is MADV_POPULATE_READ, of Linux 5.14;
-       an older kernel does not know it and is not asked. */
-    static int twinlog_is_unreadable(const char *from, size_t size) {
-    #ifdef __linux__
-        return madvise((void *) from, size, 22) != 0
-            && (errno == EFAULT || errno == EIO || errno == EHWPOISON);
-    #else
-        return 0;
-    #endif
+
+    static __thread sigjmp_buf twinlog_way_back;
+    static __thread volatile sig_atomic_t twinlog_is_touching = 0;
+    static struct sigaction twinlog_earlier_action;
+
+    static void twinlog_on_bus_error(int number, siginfo_t *info, void *context) {
+        (void) number; (void) info; (void) context;
+        if (twinlog_is_touching) {
+            twinlog_is_touching = 0;
+            siglongjmp(twinlog_way_back, 1);
+        }
+        /* Not ours: what was there before meets it, when the access is tried again. */
+        sigaction(SIGBUS, &twinlog_earlier_action, NULL);
+    }
+
+    /* Asked for each pull, since a debugging aid may have been installed meanwhile. */
+    static int twinlog_is_guarded(void) {
+        struct sigaction action;
+        if (sigaction(SIGBUS, NULL, &action) != 0)
+            return 0;
+        if ((action.sa_flags & SA_SIGINFO) && action.sa_sigaction == twinlog_on_bus_error)
+            return 1;
+        twinlog_earlier_action = action;
+        /* Not deferred: the way back does not restore a mask. */
+        action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+        sigemptyset(&action.sa_mask);
+        action.sa_sigaction = twinlog_on_bus_error;
+        return sigaction(SIGBUS, &action, NULL) == 0;
+    }
+
+    /* Whether the pages of so many bytes can be read. */
+    static int twinlog_is_readable(const char *at, size_t size, size_t page_size) {
+        const volatile char *byte = at;
+        const volatile char *last = at + size - 1;
+        if (sigsetjmp(twinlog_way_back, 0))
+            return 0;
+        twinlog_is_touching = 1;
+        while (byte < last) {
+            (void) *byte;
+            byte = (const char *) (((size_t) byte | (page_size - 1)) + 1);
+        }
+        (void) *last;
+        twinlog_is_touching = 0;
+        return 1;
     }
     """
-    bint twinlog_is_unreadable(const char* start, size_t size) noexcept
+    bint twinlog_is_guarded() noexcept
+    bint twinlog_is_readable(const char* at, size_t size, size_t page_size) noexcept
 
 cdef extern from "unistd.h":
     int getpagesize() noexcept
 
-cdef size_t _page_mask = ~(<size_t> getpagesize() - 1)
+cdef size_t _page_size = getpagesize()
 
 cdef enum:
-    WINDOW_SIZE = 65536      # Asked for at once: records of a busy queue are neighbours.
-    COUNT_MAX = 1024
     PAIRS_SIZE = 4096
     COPIED_MAX = 4096        # Up to here a copy costs less than a view.
 
@@ -68,26 +104,6 @@ cdef enum:
     SOUND = 0
     DAMAGED = 1
     NOT_PLAIN = 2
-
-
-cdef struct Window:
-    size_t start              # Of the pages that are known to be readable in this pull.
-    size_t end
-
-
-cdef bint _is_readable(Window* known, const char* at, int64_t size, const char* limit) noexcept:
-    """Whether the `size` bytes from `at` on can be read; `limit` is the end of the map."""
-    cdef size_t start = <size_t> at & _page_mask
-    cdef size_t end = <size_t> at + <size_t> size
-    cdef size_t far = min(start + WINDOW_SIZE, <size_t> limit)
-    if start >= known.start and end <= known.end:
-        return True
-    if far > end and not twinlog_is_unreadable(<const char*> start, far - start):
-        end = far
-    elif twinlog_is_unreadable(<const char*> start, end - start):
-        return False
-    known.start, known.end = start, end
-    return True
 
 
 cdef int _structure(
@@ -171,29 +187,24 @@ cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
     return out - start
 
 
-def gather(
-    bytes entries, segment, int64_t base, int64_t log_min, int64_t log_max, int64_t recent_from,
-    recent, old, wanted, checked,
-):
-    """(records, their number, entries examined, offset of the last one, whether one is gone).
+cdef bint walk(
+    bytes entries, const char* segment, Py_ssize_t segment_size, Bounds* bounds, wanted, checked,
+    Found* found,
+) except -1:
+    """Look at entry after entry until there is enough; False: not of the common kind.
 
-    `segment` are the bytes from the offset `base` on; `recent` and `old` are limits in bytes and
-    messages; `wanted` are tags codes, a PropertyPairs, or None for all. With `checked` (the CRC's
-    function, topic or None, queue id, number of the first entry) the walk ends before a damaged
-    record. None: not of the common kind, or the first one is damaged.
+    `segment` are the bytes from the offset `bounds.base` on; `wanted` are tags codes, a
+    PropertyPairs, or None for all. With `checked` (the CRC's function, topic or None, queue id,
+    number of the first entry) the walk ends before a damaged record; where the first one is
+    damaged it is not of the common kind.
     """
-    cdef int64_t places[COUNT_MAX]
-    cdef int32_t sizes[COUNT_MAX]
     cdef const char* at = PyBytes_AS_STRING(entries)
     cdef const char* end = at + PyBytes_GET_SIZE(entries)
-    cdef int64_t recent_bytes = recent[0], recent_count = recent[1]
-    cdef int64_t old_bytes = old[0], old_count = old[1]
-    cdef int64_t offset = log_max, size, tags_code, total = 0, last
-    cdef Py_ssize_t count = 0, examined = 0, i
-    cdef bint is_recent, is_gone = False
-    cdef Py_buffer view
-    cdef bytes records, pairs
-    cdef char* out
+    cdef const char* record
+    cdef int64_t offset = bounds.log_max, size, tags_code, last = bounds.base + segment_size
+    cdef Py_ssize_t count = 0, examined = 0
+    cdef bint is_recent
+    cdef bytes pairs
     cdef char text[PAIRS_SIZE]
     cdef int text_size
     cdef object codes = None, judge = None, verdict
@@ -203,86 +214,117 @@ def gather(
     cdef bytes topic = None
     cdef int64_t queue_id = 0, first_number = 0
     cdef int state
-    cdef Window known = Window(0, 0)
+    found.total = 0
+    found.is_gone = False
+    found.is_enough = True
+    if bounds.recent_count > COUNT_MAX or bounds.old_count > COUNT_MAX:
+        return False
+    if not twinlog_is_guarded():
+        return False
     if checked is not None:
         crc32, topic, queue_id, first_number = checked
     if isinstance(wanted, tuple):
         names, verdicts, judge = wanted
     else:
         codes = wanted
-    if recent_count > COUNT_MAX or old_count > COUNT_MAX:
-        return None
-    PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
-    try:
-        last = base + view.len
-        while at < end:
-            offset = get8(at)
-            size = <int32_t> get4(at + ENTRY_RECORD_SIZE_AT)
-            if count:
-                is_recent = offset >= recent_from
-                if count >= (recent_count if is_recent else old_count):
-                    break
-                if total + size > (recent_bytes if is_recent else old_bytes):
-                    break
-            examined += 1
-            if codes is not None:
-                tags_code = get8(at + ENTRY_TAGS_CODE_AT)
-                # Below it a tags code is no hash: the consumer looks at the tag itself.
-                if tags_code >= -2147483648 and <int32_t> tags_code not in codes:
-                    at += ENTRY_SIZE
-                    continue
-            at += ENTRY_SIZE
-            if offset < log_min or offset + size > log_max or size == PRE_BLANK_SIZE:
-                if crc32 is not None and size != PRE_BLANK_SIZE:
-                    if count == 0:
-                        return None
-                    examined -= 1
-                    break
-                is_gone = is_gone or count == 0
+    while True:
+        if at >= end:
+            found.is_enough = False
+            break
+        offset = get8(at)
+        size = <int32_t> get4(at + ENTRY_RECORD_SIZE_AT)
+        if count:
+            is_recent = offset >= bounds.recent_from
+            if count >= (bounds.recent_count if is_recent else bounds.old_count):
+                break
+            if found.total + size > (bounds.recent_bytes if is_recent else bounds.old_bytes):
+                break
+        examined += 1
+        if codes is not None:
+            tags_code = get8(at + ENTRY_TAGS_CODE_AT)
+            # Below it a tags code is no hash: the consumer looks at the tag itself.
+            if tags_code >= -2147483648 and <int32_t> tags_code not in codes:
+                at += ENTRY_SIZE
                 continue
-            if offset < base or offset + size > last or size <= HEAD_SIZE or count == COUNT_MAX:
-                return None
-            if not _is_readable(
-                &known, <const char*> view.buf + offset - base, size,
-                <const char*> view.buf + view.len,
-            ):
-                return None
-            if crc32 is not None:
-                state = _structure(
-                    <const char*> view.buf + offset - base, size, offset, topic, queue_id,
-                    first_number + examined - 1,
-                )
-                if state == NOT_PLAIN or state == DAMAGED and count == 0:
-                    return None
-                if state == DAMAGED:
-                    examined -= 1
-                    break
-            if names is not None:
-                text_size = _pairs(<const char*> view.buf + offset - base, size, names, text)
-                if text_size < 0:
-                    return None
-                pairs = PyBytes_FromStringAndSize(text, text_size)
-                verdict = verdicts.get(pairs)
-                if verdict is None:
-                    verdict = judge(pairs)
-                if not verdict:
-                    continue
-            if crc32 is not None and not _is_body_sound(
-                <const char*> view.buf + offset - base, crc32
-            ):
+        at += ENTRY_SIZE
+        if offset < bounds.log_min or offset + size > bounds.log_max or size == PRE_BLANK_SIZE:
+            if crc32 is not None and size != PRE_BLANK_SIZE:
                 if count == 0:
-                    return None
+                    return False
                 examined -= 1
                 break
-            places[count] = offset - base
-            sizes[count] = <int32_t> size
-            count += 1
-            total += size
-        records = PyBytes_FromStringAndSize(NULL, total)
-        out = PyBytes_AS_STRING(records)
-        for i in range(count):
-            memcpy(out, <const char*> view.buf + places[i], sizes[i])
-            out += sizes[i]
+            found.is_gone = found.is_gone or count == 0
+            continue
+        if offset < bounds.base or offset + size > last or size <= HEAD_SIZE or count == COUNT_MAX:
+            return False
+        record = segment + (offset - bounds.base)
+        if not twinlog_is_readable(record, size, _page_size):
+            return False
+        if crc32 is not None:
+            state = _structure(
+                record, size, offset, topic, queue_id, first_number + examined - 1
+            )
+            if state == NOT_PLAIN or state == DAMAGED and count == 0:
+                return False
+            if state == DAMAGED:
+                examined -= 1
+                break
+        if names is not None:
+            text_size = _pairs(record, size, names, text)
+            if text_size < 0:
+                return False
+            pairs = PyBytes_FromStringAndSize(text, text_size)
+            verdict = verdicts.get(pairs)
+            if verdict is None:
+                verdict = judge(pairs)
+            if not verdict:
+                continue
+        if crc32 is not None and not _is_body_sound(record, crc32):
+            if count == 0:
+                return False
+            examined -= 1
+            break
+        found.places[count] = offset - bounds.base
+        found.sizes[count] = <int32_t> size
+        count += 1
+        found.total += size
+    found.count = count
+    found.examined = examined
+    found.last_offset = offset
+    return True
+
+
+cdef char* copy_records(const char* segment, Found* found, char* out) noexcept:
+    """Copy what was found one behind the other; what follows it."""
+    cdef Py_ssize_t i
+    for i in range(found.count):
+        memcpy(out, segment + found.places[i], found.sizes[i])
+        out += found.sizes[i]
+    return out
+
+
+def gather(
+    bytes entries, segment, int64_t base, int64_t log_min, int64_t log_max, int64_t recent_from,
+    recent, old, wanted, checked,
+):
+    """(records, their number, entries examined, offset of the last one, whether one is gone).
+
+    `recent` and `old` are limits in bytes and messages. None: not of the common kind.
+    """
+    cdef Bounds bounds = Bounds(
+        base, log_min, log_max, recent_from, recent[0], recent[1], old[0], old[1]
+    )
+    cdef Found found
+    cdef Py_buffer view
+    cdef bytes records
+    PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
+    try:
+        if not walk(
+            entries, <const char*> view.buf, view.len, &bounds, wanted, checked, &found
+        ):
+            return None
+        records = PyBytes_FromStringAndSize(NULL, found.total)
+        copy_records(<const char*> view.buf, &found, PyBytes_AS_STRING(records))
     finally:
         PyBuffer_Release(&view)
-    return records, count, examined, offset, is_gone
+    return records, found.count, found.examined, found.last_offset, found.is_gone

@@ -28,6 +28,9 @@ from twinlog.store.log.segment import read_to_check, segment_name, zero_data
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 # A number this far ahead of the queue is not a gap but damage: filling it would fill the disk.
 GAP_ENTRIES_MAX: Final = 10_000_000
+_LOST_ENTRIES_MAX: Final = (
+    64  # Blank in a row in the middle of a queue; the searches look past them.
+)
 
 
 class ConsumeQueue:
@@ -213,12 +216,26 @@ class ConsumeQueue:
             found = self._search(pool, physical_offset, low, found - 2)
         elif found + 1 < high and self._is_before(pool, found + 1, physical_offset):
             found = self._search(pool, physical_offset, found + 2, high)
+        while found < high and self._is_blank(pool, found):
+            found += 1
         return found
 
     def _is_before(self, pool: FilePool, number: int, physical_offset: int) -> bool:
+        entry = self._entry_from(pool, number)
+        return entry is None or entry[0] < physical_offset
+
+    def _is_blank(self, pool: FilePool, number: int) -> bool:
         entry = self.entry(pool, number)
-        assert entry is not None
-        return entry[0] < physical_offset or entry[1] == PRE_BLANK_SIZE
+        return entry is not None and entry[1] == PRE_BLANK_SIZE
+
+    def _entry_from(self, pool: FilePool, number: int) -> tuple[int, int, int] | None:
+        """The first that is not blank at or behind a number: offsets grow over the few that are
+        blank because their records were lost. None before the first record, where many are."""
+        for at in range(number, min(number + _LOST_ENTRIES_MAX, self.next_offset)):
+            entry = self.entry(pool, at)
+            if entry is not None and entry[1] != PRE_BLANK_SIZE:
+                return entry
+        return None
 
     def _search(self, pool: FilePool, physical_offset: int, low: int, high: int) -> int:
         while low < high:
@@ -240,9 +257,8 @@ class ConsumeQueue:
         low, high = self.first_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
-            entry = self.entry(pool, middle)
-            assert entry is not None
-            if entry[0] < physical_offset and entry[1] > 0:
+            entry = self._entry_from(pool, middle)
+            if entry is None or (entry[0] < physical_offset and entry[1] > 0):
                 low = middle + 1
             else:
                 high = middle
@@ -253,9 +269,8 @@ class ConsumeQueue:
         low, high = self.first_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
-            entry = self.entry(pool, middle)
-            assert entry is not None
-            if entry[1] == PRE_BLANK_SIZE or entry[0] + entry[1] <= physical_end:
+            entry = self._entry_from(pool, middle)
+            if entry is None or entry[0] + entry[1] <= physical_end:
                 low = middle + 1
             else:
                 high = middle

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from twinlog.store.message_store import MessageStore
 
 _LOG = logging.getLogger("twinlog.store")
-_CHUNK_SIZE: Final = 8 << 20  # What array operations cost each time is shared by many records.
+_CHUNK_SIZE: Final = 8 << 20  # Read at once: what a call costs is shared by many records.
 _PROGRESS_MS: Final = 2000
 _FILES_NORMAL: Final = 3  # RocketMQ checks the last three files after a clean stop.
 
@@ -418,8 +418,8 @@ class Recovery:
         return StoreDamagedError(
             f"the commit log is damaged at offset {offset} ({segment.path}, position "
             f"{offset - segment.start}): {reason or 'no record begins there'}, although {why}. "
-            "Nothing was changed. Restore the file from a replica or a backup; to give up what is "
-            "behind it, move this and the later segments away",
+            "Nothing was changed. Restore the file from a replica or a backup. Without one, "
+            "`twinlog store give-up` gives up the damaged record and keeps what is behind it",
             path=segment.path,
             physical_offset=offset,
         )

@@ -193,6 +193,11 @@ class ReputService:
         if self.on_damage is not None:
             self.on_damage(offset, reason)
 
+    def healed(self) -> None:
+        """The record that dispatch stopped at is sound again."""
+        self.damage_offset = -1
+        self.wake()
+
     def truncated(self, offset: int) -> None:
         """The log was cut: go on from there."""
         self.damage_offset = -1
