@@ -148,7 +148,7 @@ PAIR_MUTANTS = (
         "twin: the master counts received for durable",
         "ha/twin/sender.py",
         "TwinSender.ack_offset",
-        "return self.durable_offset if self.is_durable else self.received_offset",
+        "return self.durable_offset if is_durable else self.received_offset",
         "return self.received_offset",
         dialect="twin",
     ),
@@ -187,10 +187,11 @@ PAIR_MUTANTS = (
     Mutant(
         "twin: a failed write is acknowledged",
         "ha/link.py",
-        "MasterLink._store",
-        'self.core.append_failed(f"the log did not take bytes up to {end_offset}: {error}")\n'
-        "            return",
-        "pass",
+        "MasterLink._take_run",
+        "self._not_stored(offset + len(body), error)\n"
+        "            self._run_events()\n"
+        "        else:\n",
+        "pass\n        if True:\n",
         dialect="twin",
     ),
     Mutant(

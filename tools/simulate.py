@@ -8,6 +8,7 @@ adds one line to the file that `--results` names, and `--totals FILE` adds them 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from built_from import commit
 from twinlog.testing.group.sim import GroupFailure, run_group_seed
 from twinlog.testing.group.world import DIALECTS
 from twinlog.testing.ha_sim import SimFailure, run_seed
@@ -93,7 +95,7 @@ def replay(seed: int, world: str, dialect: str) -> int:
 def run_many(totals: Totals, jobs: int, *, stops_at_failure: bool) -> None:
     seeds = range(totals.first, totals.first + totals.count)
     work = partial(run_one, world=totals.world, dialect=totals.dialect)
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
         for seed, result in zip(seeds, pool.map(work, seeds, chunksize=4), strict=True):
             totals.add(seed, result)
             if result["failure"]:
@@ -157,7 +159,7 @@ def main() -> int:
         has_failed |= bool(totals.failed)
         if options.results is not None:
             with options.results.open("a") as file:
-                file.write(json.dumps(vars(totals)) + "\n")
+                file.write(json.dumps({**vars(totals), "commit": commit()}) + "\n")
         if has_failed and options.stop:
             break
     return 1 if has_failed else 0

@@ -7,6 +7,7 @@ the last one ended unless told otherwise, and prints the totals of all runs.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -15,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from built_from import commit
 from twinlog.testing.swarm.sim import Swarm, SwarmFailure, run_swarm_seed
 from twinlog.testing.swarm.switches import Switches
 
@@ -92,8 +94,8 @@ def run_switches(seed: int, count: int) -> int:
 
 
 def run_many(seeds: range, jobs: int) -> dict[str, Any]:
-    total: dict[str, Any] = {"first": seeds.start, "failed": {}}
-    with ProcessPoolExecutor(jobs) as pool:
+    total: dict[str, Any] = {"first": seeds.start, "commit": commit(), "failed": {}}
+    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
         for seed, result in zip(seeds, pool.map(run_one, seeds, chunksize=4), strict=True):
             add(total, result)
             if result["failure"]:

@@ -69,8 +69,15 @@ SWARM_MUTANTS = (
         "R3: a replica is admitted before it has caught up",
         "ha/authority.py",
         "Authority._is_caught_up",
-        "if link.acked < max(self.confirmed, self._epoch_start):",
+        "if link.acked < max(self.confirmed, self._epoch_start, joining.tables_end):",
         "if link.acked < 0:",
+    ),
+    _swarm(
+        "R3: a replica is admitted without the tables",
+        "broker/group/replicas.py",
+        "ReplicasManager._admit",
+        "self._tables_for(authority.log_start_of(wish.replica_id))",
+        "self._tables_for(0)",
     ),
     _swarm(
         "R4: a promoted replica keeps its link",
@@ -164,11 +171,11 @@ SWARM_MUTANTS = (
         "        self.store.set_dispatch_limit(self.store.appended)",
     ),
     _swarm(
-        "R1: a connection that was replaced is counted",
+        "R1: who connects has everything",
         "ha/authority.py",
-        "Authority.acknowledged",
-        "if link is None or link.connection != connection:",
-        "if link is None:",
+        "Authority.connected",
+        "ReplicaLink(connection, incarnation, acked, log_start)",
+        "ReplicaLink(connection, incarnation, self._own_end, log_start)",
     ),
     _swarm(
         "R3: another process than the one that was checked is admitted",

@@ -53,6 +53,7 @@ def test_asynchronous_a_burst_is_one_frame_a_millisecond() -> None:
 
 def test_synchronous_sends_are_gathered_until_the_acknowledgement() -> None:
     world = World()
+    world.loop.network.delay_s = (0.0001, 0.0004)  # The frame arrives within its millisecond.
     log = FakeLog(segment_size=100_000, data=bytes(1000))
     master = world.master(log)
 
@@ -86,5 +87,27 @@ def test_a_slave_that_does_not_acknowledge_holds_up_a_millisecond_at_most() -> N
         await asyncio.sleep(0.002)
         assert master.ha.connections[0].core.next_offset == 1030
         await eventually(lambda: len(peer.frames) == 2)
+
+    world.run(main())
+
+
+def test_to_a_far_slave_sends_leave_while_others_are_on_their_way() -> None:
+    """After one round trip of 4 ms, and no millisecond passes between the sends that follow."""
+    world = World()
+    log = FakeLog(segment_size=100_000, data=bytes(1000))
+    master = world.master(log)
+
+    async def main() -> None:
+        peer = await _joined(world, master)
+        connection = master.ha.connections[0]
+        await asyncio.sleep(0.01)
+        log.put(b"x" * 10)
+        await asyncio.sleep(0.004)
+        peer.report(1010)
+        await eventually(lambda: connection.core.ack_offset == 1010)
+        for number in range(1, 9):
+            log.put(b"x" * 10)
+            assert connection.core.next_offset == 1010 + 10 * number
+        await eventually(lambda: len(peer.frames) == 9)
 
     world.run(main())

@@ -24,6 +24,7 @@ from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.put.idempotence import ProducerTable
 from twinlog.broker.put.once_service import IdempotentSends
 from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.role import Role
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.ha.acks import AckTable
 from twinlog.ha.group_transfer import GroupTransferService
@@ -138,6 +139,7 @@ class OnceMachine(RuleBasedStateMachine):
         self.replies = PutReplies(
             config, clock=self.clock, appended=self.store.appended, flushed=self.store.flushed,
             replication=self.transfer, store_host=NO_HOST, stats=StoreStats(0),
+            role=Role(config),
         )  # fmt: skip
         self.sends = sends
         self.once = SendOnce(sends, self.replies)

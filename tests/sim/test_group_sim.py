@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -76,3 +78,31 @@ def test_a_slave_knows_its_group_as_soon_as_it_is_linked(seed: int) -> None:
     simulation.run()
     assert simulation.memory.master_role == simulation.world.role.value
     assert simulation.loop.now_s - simulation.linked_s < 0.2, "one question and its answer"
+
+
+class FullWhileItLinks(GroupSimulation):
+    """A slave's disk is full when it hears of a promotion, and has room again soon after."""
+
+    async def _main(self) -> None:
+        await self.loop.spawn_on(self._namesrv_host, self._start_namesrv())
+        for node in self.nodes:
+            node.boot()
+        master, slave = self.nodes[:2]
+        await self.until(lambda: slave.is_up and slave.broker.ha.is_linked, 10.0)
+        await asyncio.sleep(1.0)
+        slave.disk.quota = 0
+        master.broker.identity.promotion = 77
+        slave.broker.succession.linked()
+        assert await self.until(lambda: slave.broker.identity.promotion == 77, 10.0)
+        slave.disk.quota = 1 << 40
+        await asyncio.sleep(6.0)
+        slave.kill()
+        self.kept = json.loads(slave.disk.read_bytes("/store/twinlog/identity.json"))["promotion"]
+
+
+def test_what_a_full_disk_did_not_take_is_saved_when_it_has_room() -> None:
+    """Otherwise it forgets whom it has followed, and a start as the master is refused."""
+    simulation = FullWhileItLinks(3)
+    simulation.world.is_fixed, simulation.world.has_namesrv = False, True
+    simulation.run()
+    assert simulation.kept == 77

@@ -37,6 +37,7 @@ NOTICED_AT = {
     "no_compare_and_set": 0,
     "incarnation_is_refreshed": 132,
     "lease_is_granted_while_an_election_is_written": 220,
+    "old_reports_are_believed": 300,
 }
 
 
@@ -51,5 +52,5 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
     assert notices(name, NOTICED_AT[name]), f"{name} is not noticed at its seed any more"
 
 
-def test_every_seed_that_is_named_belongs_to_a_mutant() -> None:
-    assert NOTICED_AT.keys() <= MUTANTS.keys()
+def test_every_mutant_has_a_seed() -> None:
+    assert NOTICED_AT.keys() == MUTANTS.keys()

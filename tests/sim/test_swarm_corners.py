@@ -155,3 +155,49 @@ def test_a_set_that_was_taken_and_is_lost_is_proposed_again(seed: int) -> None:
     run.world.delay_s = run.loop.network.delay_s = (0.001, 0.02)
     run.run()
     assert run.is_lost
+
+
+class NewDiskLeads(Directed):
+    """The records that named the topic are expired; a slave gets a new disk, and its master dies
+    in the moment in which the slave is in the set."""
+
+    async def story(self) -> None:
+        await self.happens(lambda: self.ledger.count("ok") > 0)
+        master, slave = self.roles()
+        await self.happens(
+            lambda: master.broker.store.commit_log.max_offset > 2 * self.world.segment_size, 50.0
+        )
+        await self.loop.spawn_on(master.host, master.expire())
+        self.expired = master.log_start
+        lost = self.id_of(slave)
+        slave.kill()
+        slave.replace_disk()
+        slave.boot()
+        await self.happens(lambda: self.id_of(slave) in self.checks.members - {lost})
+        master.kill()
+        await self.happens(lambda: slave.is_master)
+        master.boot()
+
+
+@pytest.mark.parametrize("seed", pairs(FlushDiskType.ASYNC_FLUSH, 2))
+def test_a_new_disk_that_leads_at_once_has_the_topics(seed: int) -> None:
+    """It was in the set a second after its start and asked for the tables after three."""
+    run = NewDiskLeads(seed)
+    run.world.segment_size, run.world.body_size_max, run.world.put_pause_s = 8192, 600, 0.1
+    run.run()
+    assert run.expired
+
+
+class BusyMachines(Directed):
+    """Whoever dials hears the other end before it goes on."""
+
+    async def story(self) -> None:
+        await self.happens(lambda: self.ledger.count("ok") > 5)
+
+
+@pytest.mark.parametrize("seed", pairs(FlushDiskType.ASYNC_FLUSH, 4))
+def test_a_slave_whose_master_answers_at_once_is_in_the_route(seed: int) -> None:
+    """It was linked before it knew that it had a link, and never told the name servers."""
+    run = BusyMachines(seed)
+    run.loop.network.late_rate = 1.0
+    run.run()

@@ -1,7 +1,8 @@
 """Records in a file of one controller: `groups.json` below `controllerStorePath`.
 
 A few hundred bytes for a group, written whole for each change: temporary file, sync, rename, the
-file before it as `.bak`. The directory is locked like a store: two controllers on one directory
+file before it as `.bak`. It has a checksum: a set or a master that one flipped bit made up would be
+elected from. The directory is locked like a store: two controllers on one directory
 would both be right.
 """
 
@@ -22,6 +23,7 @@ from twinlog.runtime.disk import (
     make_durable_directories,
     write_atomically,
 )
+from twinlog.runtime.sealed import BrokenSealError, sealed, unsealed
 
 _LOG = logging.getLogger("twinlog.controller")
 FORMAT = 1
@@ -78,8 +80,9 @@ class FileRecordStore:
         if not self._disk.exists(self._path):
             return []
         try:
-            groups = msgspec.json.decode(self._disk.read_bytes(self._path), type=_Groups)
-        except msgspec.DecodeError as error:
+            data = unsealed(self._disk.read_bytes(self._path))
+            groups = msgspec.json.decode(data, type=_Groups)
+        except (msgspec.DecodeError, UnicodeDecodeError, BrokenSealError) as error:
             raise RecordStoreError(
                 f"{self._path} cannot be read ({error}): restore it from its .bak, or remove both"
                 " and let the groups be adopted again"
@@ -108,7 +111,7 @@ class FileRecordStore:
         records = {**self._records, record.group: record}
         data = msgspec.json.encode(_Groups(groups=[records[name] for name in sorted(records)]))
         try:
-            await self._disk.run(self._write, data)
+            await self._disk.run(self._write, sealed(data))
         except OSError as error:
             _LOG.warning("record not written path=%s error=%s", self._path, error)
             return StoreOutcome.UNKNOWN

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from twinlog.controller import membership
+from twinlog.controller import membership, refusals
 from twinlog.controller.elect import Ballot, Standing, elect, elect_first, elect_unclean, kind_of
 from twinlog.controller.events import (
     AlterSyncStateSet,
@@ -43,12 +43,6 @@ from twinlog.controller.strangers import Strangers, identity_refusal
 
 REPLICAS_MAX = 100
 CANNOT_WRITE = "cannot write"
-BUSY = Refusal(RefusalKind.BUSY, "another change of this group is being written, ask again")
-REPLACED = Refusal(RefusalKind.REPLACED, "a newer connection of this replica has taken over")
-NOT_WRITTEN = Refusal(RefusalKind.BUSY, "the change was not written, ask again")
-LEASE_LEFT = Refusal(
-    RefusalKind.NOT_ELECTED, "the old master's lease has not ended, ask again in a moment"
-)
 
 
 class Group:
@@ -59,7 +53,7 @@ class Group:
         self.frozen = ""
         self._timing = timing
         self._since_ms = since_ms
-        self.liveness = Liveness(timing)
+        self.liveness = Liveness(timing, record.confirmed)
         self._granted_ms: int | None = None
         self._pending: Pending | None = None
         self._hand_over: HandOver | None = None
@@ -98,8 +92,12 @@ class Group:
         stranger = self._strangers.why(self.record, now_ms, beat)
         if stranger:
             return self._turn_away(beat, Refusal(RefusalKind.INVALID, stranger), beat.token)
-        if not self.liveness.note(now_ms, beat):
-            return [self._refuse(beat.token, REPLACED)]
+        is_member = beat.broker_id in self.record.sync_state_set
+        if not self.liveness.note(now_ms, beat, is_member=is_member):
+            return [self._refuse(beat.token, refusals.REPLACED)]
+        if self._is_master(beat) and not self.frozen:
+            confirmed = min(beat.confirmed or 0, beat.end)
+            self.liveness.confirmed = max(self.liveness.confirmed, confirmed)
         effects = self._freeze_if_newer(beat)
         effects += self._remove_if_doubtful(beat)
         effects += self._hand_over_if_drained(now_ms, beat)
@@ -170,10 +168,10 @@ class Group:
         others = record.sync_state_set - {n}
         if all(self.liveness.is_doubtful(record, other) for other in others):
             return []
-        following = changed(
-            record, sync_state_set=others, sync_state_set_epoch=record.sync_state_set_epoch + 1
+        following = self._changed(
+            sync_state_set=others, sync_state_set_epoch=record.sync_state_set_epoch + 1
         )
-        reason = "it lost power and is in doubt"
+        reason = self.liveness.why_doubtful(n)
         return self._commit(following, self._happened("removed", replica=n, reason=reason))
 
     @property
@@ -183,7 +181,15 @@ class Group:
     # Elections
 
     def consider(self, now_ms: int) -> list[Effect]:
-        """Whether the group needs another master, and who that is."""
+        """Whether the group needs another master, and who that is. While nobody can be elected,
+        what the one that is waited for must have is kept over a restart of this controller."""
+        effects = self._consider(now_ms)
+        is_news = self.liveness.confirmed > self.record.confirmed
+        if is_news and self._waiting_said is not None and self._may_change:
+            effects += self._commit(self._changed())
+        return effects
+
+    def _consider(self, now_ms: int) -> list[Effect]:
         if not self._may_change:
             return []
         effects = self._end_hand_over(now_ms)
@@ -284,10 +290,11 @@ class Group:
         assert winner is not None
         election = kind_of(ballot.election, winner, record)
         admitted = dict(record.admitted)
+        if election is not Election.CLEAN or epoch:
+            self.liveness.confirmed = 0  # What is lost is lost.
         if election is not Election.CLEAN:
             admitted[winner.broker_id] = winner.incarnation  # Its log is the truth from now on.
-        following = changed(
-            record,
+        following = self._changed(
             lineage=record.lineage or winner.incarnation,
             master_epoch=max(record.master_epoch, epoch) + 1,
             master_broker_id=winner.broker_id,
@@ -309,7 +316,7 @@ class Group:
             epoch=following.master_epoch,
             members=sorted(ballot.members),
             reason=reason,
-            **self._gap(),
+            **self.liveness.gap(self.record),
         )
         hints = [Hint(record.group, n) for n in sorted(record.replicas)]
         return self._commit(following, happened, *self._overtaken(following, reason), *hints)
@@ -323,14 +330,6 @@ class Group:
             return [Reply(switch.token, following)]
         text = f"no switch: {reason}, and replica {following.master_broker_id} was elected"
         return [self._refuse(switch.token, Refusal(RefusalKind.NOT_ELECTED, text))]
-
-    def _gap(self) -> dict[str, int]:
-        """What a master that answers early last had alone: at most this may be lost."""
-        report = self.liveness.get(self.record.master_broker_id)
-        confirmed = None if report is None else report.heartbeat.confirmed
-        if report is None or confirmed is None or not self.record.policy.answers_early:
-            return {}
-        return {"unconfirmed_bytes": max(0, report.heartbeat.end - confirmed)}
 
     def _first_master(self, now_ms: int) -> list[Effect]:
         """A group without a record of its own: new, or of a controller that lost its state."""
@@ -408,12 +407,12 @@ class Group:
         if self.is_alive(record.master_broker_id, now_ms):
             return self._begin_hand_over(now_ms, wanted, token)
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
-            return [self._refuse(token, LEASE_LEFT)]
+            return [self._refuse(token, refusals.LEASE_LEFT)]
         return self._then_reply(self._elect(now_ms, "an operator's request", wanted), token)
 
     def _elect_now(self, now_ms: int, token: Token) -> list[Effect]:
         """Who leads, or is elected now; a master that is dead is not an answer."""
-        effects = self.consider(now_ms)
+        effects = self._consider(now_ms)
         if self.liveness.does_master_live(self.record, now_ms):
             return self._then_reply(effects, token)
         return self._reply_if_elected(effects, token)
@@ -489,7 +488,7 @@ class Group:
             )
             return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
         if not self._are_leases_over(now_ms):
-            return [self._refuse(token, LEASE_LEFT)]
+            return [self._refuse(token, refusals.LEASE_LEFT)]
         standings = self._standings(now_ms)
         ballot = elect_unclean(standings.values(), request.designate)
         if ballot.winner is None:
@@ -506,7 +505,7 @@ class Group:
             refusal = membership.refusal(self.record, request.proposal, living)
         if refusal.text:
             return [self._refuse(request.token, refusal)]
-        following = membership.commit(self.record, request.proposal)
+        following = membership.commit(self.record, request.proposal, self.liveness.confirmed)
         before, after = self.record.sync_state_set, following.sync_state_set
         said = [self._happened("admitted", replica=n) for n in sorted(after - before)]
         said += [
@@ -540,11 +539,11 @@ class Group:
             if replica == known:
                 return [Reply(request.token, record)]
         if not self.is_settled:
-            return [self._refuse(request.token, BUSY)]
+            return [self._refuse(request.token, refusals.BUSY)]
         if replica.learner and replica.broker_id in record.sync_state_set:
             text = f"replica {replica.broker_id} is a member of the sync-state set: drain it first"
             return [self._refuse(request.token, Refusal(RefusalKind.INVALID, text))]
-        following = changed(record, replicas={**record.replicas, replica.broker_id: replica})
+        following = self._changed(replicas={**record.replicas, replica.broker_id: replica})
         return self._commit(
             following,
             self._happened("registered", replica=replica.broker_id, address=replica.address),
@@ -564,8 +563,7 @@ class Group:
         replica = msgspec.structs.replace(record.replicas[n], learner=request.is_learner)
         members = record.sync_state_set - {n} if request.is_learner else record.sync_state_set
         is_smaller = members != record.sync_state_set
-        following = changed(
-            record,
+        following = self._changed(
             replicas={**record.replicas, n: replica},
             sync_state_set=members,
             sync_state_set_epoch=record.sync_state_set_epoch + is_smaller,
@@ -587,8 +585,7 @@ class Group:
             refusal = Refusal(RefusalKind.NOT_REMOVED, text)
         if refusal.text:
             return [self._refuse(request.token, refusal)]
-        following = changed(
-            record,
+        following = self._changed(
             replicas={m: replica for m, replica in record.replicas.items() if m != n},
             sync_state_set=record.sync_state_set - {n},
             sync_state_set_epoch=record.sync_state_set_epoch + (n in record.sync_state_set),
@@ -608,7 +605,7 @@ class Group:
         """Why nothing of this group can be changed now."""
         if self.frozen:
             return Refusal(RefusalKind.FROZEN, self.frozen)
-        return NO_REFUSAL if self.is_settled else BUSY
+        return NO_REFUSAL if self.is_settled else refusals.BUSY
 
     def _not_registered(self, broker_id: int) -> Refusal:
         text = f"replica {broker_id} is not registered in {self.record.group}"
@@ -632,16 +629,20 @@ class Group:
             text = f"adoption decides which replicas count: type the group's name {record.group}"
             return [self._refuse(token, Refusal(RefusalKind.INVALID, text))]
         if not self.is_settled:
-            return [self._refuse(token, BUSY)]
+            return [self._refuse(token, refusals.BUSY)]
         if not self.frozen and record.master_epoch:
             text = "the group has a record, nothing is to be adopted"
             return [self._refuse(token, Refusal(RefusalKind.INVALID, text))]
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
-            return [self._refuse(token, LEASE_LEFT)]
+            return [self._refuse(token, refusals.LEASE_LEFT)]
         self._is_adopted = True
         return self._reply_if_elected(self._adopt_group(now_ms, self._standings(now_ms)), token)
 
     # Writing
+
+    def _changed(self, **fields: object) -> GroupRecord:
+        """The next version of the record."""
+        return changed(self.record, confirmed=self.liveness.confirmed, **fields)
 
     def _commit(self, following: GroupRecord, *after: Effect) -> list[Effect]:
         assert self._pending is None
@@ -669,7 +670,12 @@ class Group:
         if stored == pending.record:
             return self.commit_done(pending.record.version)
         refused: list[Effect] = [
-            Reply(effect.token, stored, error=NOT_WRITTEN.text, kind=NOT_WRITTEN.kind)
+            Reply(
+                effect.token,
+                stored,
+                error=refusals.NOT_WRITTEN.text,
+                kind=refusals.NOT_WRITTEN.kind,
+            )
             for effect in pending.after
             if isinstance(effect, Reply)
         ]
@@ -679,12 +685,14 @@ class Group:
             if self._hand_over is not None and stored.master_epoch != self.record.master_epoch:
                 refused += self._cancel_hand_over("another controller elected meanwhile")
             self._settle(stored)
-        return [*refused, *self._commit(changed(self.record))]
+        return [*refused, *self._commit(self._changed())]
 
     def _settle(self, record: GroupRecord) -> None:
         if record.master_epoch != self.record.master_epoch:
             self._granted_ms = None  # Nobody holds a lease of an epoch that begins now.
             self.frozen = ""  # Adopted, and written: until then the old record decides nothing.
+        known = 0 if record.confirmed < self.record.confirmed else self.liveness.confirmed
+        self.liveness.confirmed = max(known, record.confirmed)  # Less: an election gave it up.
         self.record = record
         self._pending = None
 

@@ -1,7 +1,7 @@
 """Who is alive, who is in doubt, who still hears the master: the last report of each replica. Pure.
 
-Corresponds to RocketMQ 5's RaftBrokerHeartBeatManager. Nothing of this is stored: a controller that
-starts again hears all of it again within a heartbeat.
+Corresponds to RocketMQ 5's RaftBrokerHeartBeatManager. Of this only `confirmed` is stored, in the
+record: a controller that starts again hears all else again within a heartbeat.
 """
 
 from __future__ import annotations
@@ -21,24 +21,36 @@ class Report:
     at_ms: int
     closed_ms: int | None = None
     unwritable_since_ms: int | None = None
+    lacks: int = 0
+    """Of a member that started again: bytes of what was confirmed that it began without."""
 
 
 class Liveness:
-    """The reports of one group."""
+    """The reports of one group. `confirmed` is how far its masters have said that all of the set
+    has the log: the next process of a member begins with it."""
 
-    def __init__(self, timing: Timing) -> None:
+    def __init__(self, timing: Timing, confirmed: int = 0) -> None:
         self._timing = timing
         self._reports: dict[int, Report] = {}
+        self.confirmed = self._confirmed_before = confirmed
 
     def get(self, broker_id: int | None) -> Report | None:
         return None if broker_id is None else self._reports.get(broker_id)
 
-    def note(self, now_ms: int, beat: Heartbeat) -> bool:
+    def note(self, now_ms: int, beat: Heartbeat, *, is_member: bool = False) -> bool:
         """Take a report; False for the last words of a process that has been replaced since."""
         known = self._reports.get(beat.broker_id)
         if known is not None and beat.connection < known.heartbeat.connection:
             return False
         report = Report(beat, now_ms)
+        lacks = max(0, self.confirmed - beat.end)
+        if known is None:
+            # It may be older than this controller, and its words older than those of the master.
+            lacks = min(lacks, max(0, self._confirmed_before - beat.end))
+        if known is not None and known.heartbeat.incarnation == beat.incarnation:
+            report.lacks = min(known.lacks, lacks)  # Less when it has it from its master since.
+        elif is_member:
+            report.lacks = lacks
         if not beat.is_writable:
             since = None if known is None else known.unwritable_since_ms
             report.unwritable_since_ms = now_ms if since is None else since
@@ -71,9 +83,21 @@ class Liveness:
         """Whether a replica may have lost what it acknowledged: it says so, and no process of it
         has been admitted since (R8). One that is silent is not in doubt as long as it is silent."""
         report = self._reports.get(broker_id)
-        if report is None or report.heartbeat.is_complete:
+        if report is None:
             return False
-        return not report.heartbeat.has_what(record.admitted.get(broker_id))
+        admitted = record.admitted.get(broker_id)
+        if report.lacks and admitted != report.heartbeat.incarnation:
+            return True
+        return not report.heartbeat.is_complete and not report.heartbeat.has_what(admitted)
+
+    def why_doubtful(self, broker_id: int) -> str:
+        report = self._reports[broker_id]
+        if not report.lacks:
+            return "it lost power and is in doubt"
+        return (
+            f"it began {report.lacks} bytes before what the group had confirmed: its store is an"
+            " older copy, or has lost the end of its log"
+        )
 
     def standings(self, record: GroupRecord, now_ms: int) -> dict[int, Standing]:
         """What an election needs to know of the replicas that may win it."""
@@ -116,6 +140,14 @@ class Liveness:
         who = " and ".join(text for text in late if text)
         text = f"master {number} did not drain within a second"
         return f"{text}: {who}" if who else text
+
+    def gap(self, record: GroupRecord) -> dict[str, int]:
+        """What a master that answers early last had alone: at most this may be lost."""
+        report = self.get(record.master_broker_id)
+        confirmed = None if report is None else report.heartbeat.confirmed
+        if report is None or confirmed is None or not record.policy.answers_early:
+            return {}
+        return {"unconfirmed_bytes": max(0, report.heartbeat.end - confirmed)}
 
     def _lateness(self, n: int, end: int, now_ms: int) -> str:
         report = self.get(n)

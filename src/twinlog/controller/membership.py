@@ -60,9 +60,10 @@ def _admission_refusal(
     return NO_REFUSAL
 
 
-def commit(record: GroupRecord, proposal: Proposal) -> GroupRecord:
+def commit(record: GroupRecord, proposal: Proposal, confirmed: int = 0) -> GroupRecord:
     """The record with the proposed set, also when it is the present one: a new set epoch makes
-    every copy of an earlier proposal that is still on its way stale (R2)."""
+    every copy of an earlier proposal that is still on its way stale (R2). `confirmed` is how far
+    the members are known to have the log."""
     added = proposal.members - record.sync_state_set
     admitted = {**record.admitted, **{n: proposal.incarnations[n] for n in added}}
     return changed(
@@ -70,6 +71,7 @@ def commit(record: GroupRecord, proposal: Proposal) -> GroupRecord:
         sync_state_set=proposal.members,
         sync_state_set_epoch=record.sync_state_set_epoch + 1,
         admitted=admitted,
+        confirmed=max(confirmed, record.confirmed),
     )
 
 

@@ -66,8 +66,10 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is decided about a group. `admitted` holds, for each member, the incarnation that
     was shown to be complete when it was admitted: until its machine loses power, it is.
-    `former_set` has everything that was confirmed before this epoch. `lineage` tells this group
-    from another one of the same name: the incarnation of its first master."""
+    `former_set` has everything that was confirmed before this epoch. `confirmed` is how far the
+    members were known to have the log when the record was written; a process of one of them that
+    begins with less is in doubt, also for a controller that has just started. `lineage` tells this
+    group from another one of the same name: the incarnation of its first master."""
 
     cluster: str
     group: str
@@ -80,6 +82,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sync_state_set: frozenset[int] = frozenset()
     sync_state_set_epoch: int = 0
     former_set: frozenset[int] = frozenset()
+    confirmed: int = 0
     admitted: dict[int, str] = {}
     policy: Policy = Policy()
     replicas: dict[int, Replica] = {}

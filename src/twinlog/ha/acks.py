@@ -146,10 +146,11 @@ class AckTable:
 
     def nearest(self, count: int) -> ReplicaAck | None:
         """The replica whose acknowledgement decides what `count` replicas have."""
+        if count == 1 == len(self._replicas):  # Asked for each synchronous send of a pair.
+            (replica,) = self._replicas.values()
+            return None if replica.is_partial else replica
         whole = [replica for replica in self._replicas.values() if not replica.is_partial]
         if len(whole) < count:
             return None
-        if len(whole) == 1:
-            return whole[0]
         whole.sort(key=lambda replica: -replica.ack_offset)
         return whole[count - 1]

@@ -30,6 +30,7 @@ class ReplicaLink:
     connection: int
     incarnation: str
     acked: int
+    log_start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,11 @@ class SetProposal:
 
 @dataclass(slots=True)
 class _Joining:
-    """Replicas that count already, and are proposed once they have what is confirmed."""
+    """Replicas that count already, and are proposed once they have what is confirmed, and the log
+    up to `tables_end`."""
 
     members: frozenset[int]
+    tables_end: int
     incarnations: dict[int, str] = field(default_factory=dict)
 
 
@@ -93,9 +96,12 @@ class Authority:
         self._own_end = max(self._own_end, offset)
         self._advance()
 
-    def connected(self, replica_id: int, connection: int, incarnation: str, acked: int) -> None:
-        """A replica's log was compared with ours in this epoch; it replaces what it had before."""
-        self._links[replica_id] = ReplicaLink(connection, incarnation, acked)
+    def connected(
+        self, replica_id: int, connection: int, incarnation: str, acked: int, log_start: int = 0
+    ) -> None:
+        """A replica's log, which begins at `log_start`, was compared with ours in this epoch; it
+        replaces what it had before."""
+        self._links[replica_id] = ReplicaLink(connection, incarnation, acked, log_start)
         self._advance()
 
     def acknowledged(self, replica_id: int, connection: int, offset: int) -> None:
@@ -116,6 +122,10 @@ class Authority:
     def acked_by(self, replica_id: int) -> int | None:
         link = self._links.get(replica_id)
         return None if link is None else link.acked
+
+    def log_start_of(self, replica_id: int) -> int:
+        """Where the log of a connected replica begins."""
+        return self._links[replica_id].log_start
 
     def process_of(self, replica_id: int) -> str:
         """The incarnation that is connected; empty without a connection."""
@@ -148,16 +158,17 @@ class Authority:
         assert replica_id in self.members - {self.own_id}
         return self._propose(self.members - {replica_id}, {})
 
-    def join(self, replica_id: int) -> None:
+    def join(self, replica_id: int, tables_end: int = 0) -> None:
         """Begin to admit `replica_id`: from now on nothing is confirmed that it does not have.
 
         Proposed as soon as it has what is confirmed, see `proposal`; under load it never would if
-        confirmed went on without it.
+        confirmed went on without it. `tables_end` is where a snapshot of topics, groups and offsets
+        ends that is in its log, or comes there: older records of them may have expired.
         """
         assert not self.is_changing
         assert replica_id not in self.members
-        link = self._links[replica_id]
-        self._joining = _Joining(self.members | {replica_id}, {replica_id: link.incarnation})
+        incarnations = {replica_id: self._links[replica_id].incarnation}
+        self._joining = _Joining(self.members | {replica_id}, tables_end, incarnations)
 
     def give_up_joining(self) -> None:
         """It does not catch up. A proposal that was not sent is nobody's business."""
@@ -177,7 +188,7 @@ class Authority:
             link = self._links.get(replica_id)
             if link is None or link.incarnation != incarnation:
                 return False
-            if link.acked < max(self.confirmed, self._epoch_start):
+            if link.acked < max(self.confirmed, self._epoch_start, joining.tables_end):
                 return False
         return True
 

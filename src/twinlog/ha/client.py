@@ -253,8 +253,8 @@ class HAClient:
         """One connection from dial to end; whether it brought log bytes."""
         link = await self._dial(address)
         if link is None:
+            self.link = None
             return False
-        self.link = link
         self.connect_count += 1
         _LOG.info("HA connected to master %s, log end %d", address, self._log.max_offset)
         await link.closed.wait()
@@ -305,6 +305,11 @@ class HAClient:
         return MasterLink(self, self._log, self._flushed, self._clock, core, self._settings)
 
     # What the link tells.
+
+    def link_made(self, link: MasterLink) -> None:
+        self.link = link
+        if self._is_stopping:
+            link.close("this slave follows another master, or none")
 
     def master_refusal(self, host: str) -> str:
         """Why nothing is taken from a classic master at `host`; empty when it is."""
@@ -389,7 +394,8 @@ class HAClient:
         if verdict is DamageVerdict.STAY:
             self._stay_reason = (
                 f"{self._damage_reason}; the master sent the same bytes again: replication stays"
-                " at this point, repair the master's log or replace it, then restart this slave"
+                " at this point. Heal the master's log from another replica, or stop it and run"
+                " `twinlog store give-up`; then restart this slave"
             )
             _LOG.error("%s", self._stay_reason)
         return True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
 from twinlog.ha.flow import FlowMonitor
+from twinlog.ha.pipeline import Pipeline
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.sender import (
     ConnectionEnded,
@@ -103,6 +104,7 @@ class HAConnection(HAShell, asyncio.Protocol):
         self.core = core
         self._twin = core if isinstance(core, TwinSender) else None
         self.flow = FlowMonitor(clock.monotonic_ms(), bytes_per_second_max)
+        self.pipeline = Pipeline(clock.monotonic_ms())
         self.address = "?"
         self.host = "?"
         self.close_reason = ""
@@ -164,9 +166,10 @@ class HAConnection(HAShell, asyncio.Protocol):
         stream.set_write_buffer_limits(high=high, low=low)
 
     def data_received(self, data: bytes) -> None:
-        if not self.core.is_ended:
-            self.is_notable = True
-            self.guard(self._receive, data)
+        try:
+            self._receive(data)
+        except Exception as error:  # A bug costs this connection, no more.
+            self._failed(error)
 
     def eof_received(self) -> bool:
         self.core.receive_eof()
@@ -195,7 +198,7 @@ class HAConnection(HAShell, asyncio.Protocol):
         """The log grew, or lost its oldest file."""
         self.core.log_moved(log_min, log_end)
         if self.core.state is _TRANSFER:
-            self._pump()
+            self._pump(is_told=True)
 
     def tick(self) -> None:
         """Housekeeping and heartbeats."""
@@ -235,12 +238,15 @@ class HAConnection(HAShell, asyncio.Protocol):
         self._owner.connection_failed(self, error)
 
     def _receive(self, data: bytes) -> None:
-        now_ms = self._clock.monotonic_ms()
-        if self._twin is not None and self._twin.take_ack(data, now_ms):
+        now_ms, twin = self._clock.monotonic_ms(), self._twin
+        if twin is not None and twin.take_ack(data, now_ms):
             self._owner.slave_acked(self)
-            if self.core.next_offset == self.core.log_end:
+            if twin.next_offset == twin.log_end:
                 return  # Nothing to send: heartbeats are the tick's.
+        elif self.core.is_ended:
+            return
         else:
+            self.is_notable = True
             self.core.receive_data(data, now_ms)
             self._run_events()
         self._pump()
@@ -325,13 +331,16 @@ class HAConnection(HAShell, asyncio.Protocol):
         self._is_pump_scheduled = False
         self.guard(self._pump)
 
-    def _pump(self) -> None:
-        """Send one run; the rest in later turns of the loop, so that others have theirs."""
+    def _pump(self, *, is_told: bool = False) -> None:
+        """Send one run; the rest in later turns of the loop, so that others have theirs.
+
+        `is_told`: the core knows where the log begins now.
+        """
         transport = self._transport
         if transport is None or transport.is_closing() or self._is_pump_scheduled:
             return
         now_ms = self._clock.monotonic_ms()
-        if self._log.min_offset > self.core.log_min:
+        if not is_told and self._log.min_offset > self.core.log_min:
             # Retention was faster than the tick: what is gone cannot be read.
             self.core.log_moved(self._log.min_offset, self.core.log_end)
             self._run_events()
@@ -363,10 +372,9 @@ class HAConnection(HAShell, asyncio.Protocol):
         self.told_confirmed = self._owner.confirmed_offset
         pieces = self.core.frames(run, body, self.told_confirmed)
         self._writer.writelines(pieces)
-        size = 0
-        for piece in pieces:
-            size += len(piece)
-        self.flow.add(size, now_ms)
+        if run.size:
+            self.pipeline.sent(self.core.next_offset, now_ms)
+        self.flow.add(sum(map(len, pieces)), now_ms)
 
 
 def crowded_out(connections: Iterable[HAConnection], new: HAConnection) -> HAConnection | None:

@@ -12,11 +12,15 @@ _WINDOW_MS = 1000
 class FlowMonitor:
     """Counts transferred bytes of one connection; limits them when `bytes_per_second_max` > 0."""
 
-    __slots__ = ("_bytes", "_bytes_last", "_limit", "_tokens", "_tokens_ms", "_window_ms", "total")
+    __slots__ = (
+        "_bytes", "_bytes_last", "_limit", "_tokens", "_tokens_ms", "_window_ms", "is_limited",
+        "total",
+    )  # fmt: skip
 
     def __init__(self, now_ms: int, bytes_per_second_max: int = 0) -> None:
         assert bytes_per_second_max >= 0
         self._limit = bytes_per_second_max
+        self.is_limited = bytes_per_second_max > 0
         self._window_ms = now_ms
         self._bytes = 0
         self._bytes_last = 0
@@ -24,14 +28,11 @@ class FlowMonitor:
         self._tokens_ms = now_ms
         self.total = 0
 
-    @property
-    def is_limited(self) -> bool:
-        return self._limit > 0
-
     def limit(self, bytes_per_second_max: int, now_ms: int) -> None:
         """Another limit, 0 for none; what was saved up under the old one does not count."""
         if bytes_per_second_max != self._limit:
             self._limit = bytes_per_second_max
+            self.is_limited = bytes_per_second_max > 0
             self._tokens = float(bytes_per_second_max)
             self._tokens_ms = now_ms
 

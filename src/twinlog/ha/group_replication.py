@@ -2,7 +2,7 @@
 
 Shell between HAService, which owns the connections, and the pure rules: `authority.py` (R1, R2, R5,
 R6), `in_sync.py` (whom to admit and to let go), `epochs.py`. Corresponds to RocketMQ 5's
-AutoSwitchHAService. `broker/replicas.py` tells it what the controller decided.
+AutoSwitchHAService. `broker/group/replicas.py` tells it what the controller decided.
 
 Invariants: there is an Authority exactly while this broker leads; a connection counts in the
 epoch in which it was opened only; epoch and set are on disk before they are acted by.
@@ -156,9 +156,11 @@ class GroupReplication:
         if authority is not None and authority.confirmed > self._confirmed.value:
             self._confirmed.advance(authority.confirmed)
 
-    def joined(self, hello: Hello, number: int, acked: int) -> None:
+    def joined(self, hello: Hello, number: int, acked: int, sent_from: int) -> None:
+        """A replica follows; an empty log begins where the first byte that is sent belongs."""
         if self.authority is not None:
-            self.authority.connected(hello.replica_id, number, hello.incarnation, acked)
+            log_start = sent_from if hello.log_end == hello.log_min else hello.log_min
+            self.authority.connected(hello.replica_id, number, hello.incarnation, acked, log_start)
             self.confirm()
             self.on_links_changed()
 

@@ -49,6 +49,10 @@ _LOG = logging.getLogger("twinlog.ha")
 class LinkOwner(Protocol):
     """Who is told what becomes of a link: the HAClient."""
 
+    def link_made(self, link: MasterLink) -> None:
+        """The connection is there. What the master says may come before the dial returns."""
+        ...
+
     def link_failed(self, error: BaseException) -> None: ...
 
     def master_refusal(self, host: str) -> str:
@@ -93,6 +97,7 @@ class MasterLink(HAShell, asyncio.BufferedProtocol):
         self._settings = settings
         self._resumed_at = core.log_end
         self._confirmed = -1
+        self._is_announced = True
         self._timer: TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -113,7 +118,10 @@ class MasterLink(HAShell, asyncio.BufferedProtocol):
         stream.set_write_buffer_limits(high=self.core.BACKLOG_MAX)
         if self.twin is not None:
             self._unsubscribe = self._flushed.subscribe(self._flush_moved)
-        else:
+        self._owner.link_made(self)
+        if self.core.is_ended:
+            return
+        if self.twin is None:
             host = str((stream.get_extra_info("peername") or ("?",))[0])
             if reason := self._owner.master_refusal(host):
                 self.close(reason)
@@ -125,8 +133,10 @@ class MasterLink(HAShell, asyncio.BufferedProtocol):
         return self.core.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self.core.is_ended:
-            self.guard(self._take, nbytes)
+        try:
+            self._take(nbytes)
+        except Exception as error:  # A bug costs this connection, no more.
+            self._failed(error)
 
     def eof_received(self) -> bool:
         self.core.receive_eof()
@@ -183,33 +193,40 @@ class MasterLink(HAShell, asyncio.BufferedProtocol):
 
     def _take(self, size: int) -> None:
         now_ms = self._clock.monotonic_ms()
-        run = None if self.twin is None else self.twin.take_run(size, now_ms)
-        if run is None:
-            self.core.buffer_filled(size, now_ms)
-            self._run_events()
-            self._send()
-        else:
-            self._take_run(*run)
+        twin = self.twin
+        run = None if twin is None else twin.take_run(size, now_ms)
+        try:
+            if twin is not None and run is not None:
+                self._take_run(twin, *run, now_ms)
+            elif self.core.is_ended:
+                return
+            else:
+                self.core.buffer_filled(size, now_ms)
+                self._run_events()
+                self._send()
+        finally:
+            self._announce()
         # A send of the master's may wait for what has left: all else comes after it.
         self.last_read_ms = self._clock.now_ms()
         self.flow.add(size, now_ms)
         self._note_confirmed()
 
-    def _take_run(self, offset: int, body: memoryview) -> None:
-        """Write, acknowledge, and only then tell those who follow the log."""
-        if offset != self._log.max_offset:
-            self._store(offset + len(body), self._append, offset, body)
-            self._run_events()
-            self._send()
-            return
-        self._store(offset + len(body), self._log.write_raw, offset, body)
-        if self.core.is_ended:
-            self._run_events()
-            return
+    def _take_run(self, core: TwinReceiver, offset: int, body: memoryview, now_ms: int) -> None:
+        """One frame of a transfer is stored, and acknowledged at once."""
         try:
-            self._send()
-        finally:
-            self.stored_size += len(body)
+            self._append(offset, body)
+        except (StoreError, OSError) as error:
+            self._not_stored(offset + len(body), error)
+            self._run_events()
+        else:
+            core.appended(offset + len(body))
+        if self._write(core.data_to_send(now_ms)):
+            self.last_write_ms = self._clock.now_ms()
+
+    def _announce(self) -> None:
+        """Only when the acknowledgement has left are those told who follow the log."""
+        if not self._is_announced:
+            self._is_announced = True
             self._log.announce_raw()
 
     def _tick(self) -> None:
@@ -260,13 +277,17 @@ class MasterLink(HAShell, asyncio.BufferedProtocol):
         try:
             write(*arguments)
         except (StoreError, OSError) as error:
-            self.core.append_failed(f"the log did not take bytes up to {end_offset}: {error}")
+            self._not_stored(end_offset, error)
             return
         self.core.appended(end_offset)
 
+    def _not_stored(self, end_offset: int, error: Exception) -> None:
+        self.core.append_failed(f"the log did not take bytes up to {end_offset}: {error}")
+
     def _append(self, offset: int, body: bytes | memoryview) -> None:
         if offset == self._log.max_offset:
-            self._log.append_raw(offset, body)
+            self._log.write_raw(offset, body)
+            self._is_announced = False
             self.stored_size += len(body)
         else:
             # Known bytes do not count: a full disk right behind them must not redial at once.

@@ -103,7 +103,6 @@ class HAReceiver:
         "_parsed",
         "_view",
         "_was_full",
-        "frame_count",
         "log_end",
         "reason",
         "reported_offset",
@@ -126,7 +125,6 @@ class HAReceiver:
         self._last_report_ms = now_ms
         self.state = HAConnectionState.TRANSFER
         self.reason = ""
-        self.frame_count = 0
         self.log_end = log_end
         self.reported_offset = log_end
         """`currentReportedOffset`."""
@@ -248,7 +246,6 @@ class HAReceiver:
             if self._is_fresh and not self._accept_first(offset, body):
                 return
             self._parsed = body_start + size
-            self.frame_count += 1
             if size == 0:
                 continue
             if run and offset % self.settings.segment_size == 0:

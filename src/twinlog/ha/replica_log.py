@@ -1,4 +1,4 @@
-"""What replication needs of a commit log. `store.commit_log.CommitLog` is one."""
+"""What replication needs of a commit log. `store.log.commit_log.CommitLog` is one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReplicaStore(Protocol):
 
     @property
     def was_clean(self) -> bool:
-        """Whether the last run ended with everything on disk."""
+        """Whether the last process ended with everything on disk."""
         ...
 
     async def flush(self) -> int:

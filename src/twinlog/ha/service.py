@@ -20,6 +20,7 @@ from typing import Final
 
 from twinlog.ha.acks import AckTable
 from twinlog.ha.authority import Authority
+from twinlog.ha.classic_starts import ClassicStarts
 from twinlog.ha.client import AskDialect, HAClient
 from twinlog.ha.connection import HAConnection, crowded_out
 from twinlog.ha.drain import drain
@@ -116,6 +117,7 @@ class HAService:
         self._sender_settings = settings.sender(self._log.segment_size)
         self.departed: deque[DepartedStatus] = deque(maxlen=HA_DEPARTED_COUNT_MAX)
         self.followers = Followers()
+        self._classic_starts = ClassicStarts()
         self._server: asyncio.Server | None = None
         self._timer: TimerHandle | None = None
         self._woken_ms = 0
@@ -174,6 +176,7 @@ class HAService:
         if client is not None:
             client.stop(reason)
         for connection in tuple(self.connections):
+            connection.is_notable &= connection.hello is not None  # Before HELLO none is refused.
             connection.close(reason)
 
     def lead(self, authority: Authority, role: str) -> None:
@@ -458,19 +461,20 @@ class HAService:
     def slave_joined(self, connection: HAConnection) -> None:
         core = connection.core
         self._doubt_others(connection)
-        # An empty slave of the classic dialect: it will never have what is before the last file.
-        is_partial = connection.hello is None and core.ack_offset == 0 < core.next_offset
-        self.acks.join(
-            connection.address,
-            core.ack_offset,
-            self._clock.monotonic_ms(),
-            start_offset=core.next_offset if is_partial else 0,
-        )
+        now_ms = self._clock.monotonic_ms()
+        start_offset = 0
+        if connection.hello is None:
+            is_empty = core.ack_offset == 0 < core.next_offset
+            start_offset = self._classic_starts.joined(
+                connection.host, core.next_offset if is_empty else None, now_ms,
+                keep_ms=2 * self.group_transfer.timeout_ms,
+            )  # fmt: skip
+        self.acks.join(connection.address, core.ack_offset, now_ms, start_offset=start_offset)
         if (hello := connection.hello) is not None:
             self.joined_replica_ids.add(hello.replica_id)
             self.on_twin_joined()
             if self.group is not None:
-                self.group.joined(hello, connection.number, core.ack_offset)
+                self.group.joined(hello, connection.number, core.ack_offset, core.request_offset)
             else:
                 assert self.catch_up is not None
                 self.catch_up.slave_joined(connection)
@@ -486,18 +490,20 @@ class HAService:
                 self.acks.doubt(other.address, sent_offset=other.core.next_offset)
 
     def slave_acked(self, connection: HAConnection) -> None:
-        core = connection.core
+        core, now_ms = connection.core, self._clock.monotonic_ms()
+        ack_offset = core.ack_offset
         self.acks.ack(
             connection.address,
-            core.ack_offset,
+            ack_offset,
             sent_offset=core.next_offset,
             end_offset=core.log_end,
-            now_ms=self._clock.monotonic_ms(),
+            now_ms=now_ms,
         )
         self.group_transfer.acks_changed()
         if self.group is not None and (hello := connection.hello) is not None:
-            self.group.acked(hello, connection.number, core.ack_offset)
-        if self._gathering is not None and self.settings.is_sync and not self._is_ack_awaited():
+            self.group.acked(hello, connection.number, ack_offset)
+        connection.pipeline.acked(ack_offset, now_ms)
+        if self._gathering is not None and self.settings.is_sync and not self._is_pipeline_full():
             self._gathered()
 
     def slave_refused(self, connection: HAConnection, reason: str) -> None:
@@ -635,8 +641,8 @@ class HAService:
     def _log_extended(self, end_offset: int) -> None:
         """Every append wakes every writer: at once after a pause, gathered in a burst.
 
-        While a synchronous replica has not acknowledged what it was sent, the sends that follow
-        are gathered for the next frame, as a group commit does with the disk.
+        While a synchronous replica has as many unacknowledged frames as its distance demands, the
+        sends that follow are gathered for the next one, as a group commit does with the disk.
         """
         if self.group is not None and not self.group.is_durable:
             self.group.own_end_moved()
@@ -647,16 +653,15 @@ class HAService:
         self.acks.log_extended(self._seen_end, now_ms)
         self._seen_end = end_offset
         is_pause = now_ms - self._woken_ms >= _GATHER_MS
-        if is_pause or (self.settings.is_sync and not self._is_ack_awaited()):
+        if is_pause or (self.settings.is_sync and not self._is_pipeline_full()):
             self._woken_ms = now_ms
             self._wake_writers()
         elif self._gathering is None:
             self._gathering = self._clock.call_later_ms(_GATHER_MS, self._gathered)
 
-    def _is_ack_awaited(self) -> bool:
+    def _is_pipeline_full(self) -> bool:
         for connection in self.connections:
-            core = connection.core
-            if core.ack_offset < core.next_offset and core.state is _TRANSFER:
+            if connection.pipeline.is_full and connection.core.state is _TRANSFER:
                 return True
         return False
 

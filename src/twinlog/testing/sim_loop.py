@@ -17,6 +17,7 @@ import asyncio
 import contextvars
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -64,6 +65,12 @@ def current_host() -> SimHost | None:
     return identity[0] if identity else None
 
 
+def _is_running(identity: tuple[SimHost, int]) -> bool:
+    """Whether the process that a callback belongs to lives, and is not paused."""
+    host, incarnation = identity
+    return incarnation == host.incarnation and not host.is_paused
+
+
 class _Selector:
     """Nothing to select: time moves instead."""
 
@@ -93,6 +100,10 @@ class _Handle(asyncio.Handle):
 class _TimerHandle(_Handle, asyncio.TimerHandle):
     __slots__ = ()
     __init__ = _Handle.__init__
+
+    def cancel(self) -> None:
+        self._cancelled = True  # The loop forgets it when its time comes.
+        self._callback, self._args = None, ()
 
 
 class SimLoop(asyncio.base_events.BaseEventLoop):
@@ -182,33 +193,50 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
 
     def _run_once(self) -> None:
         # The base class's, without what real time and debugging need: a seed has 20,000 steps.
+        ready, timers, identity_of = self._ready, self._timers, _IDENTITY
         while not self._stopping:
             self.step_count += 1
             if self.step_count > self._step_max:
                 text = f"{self._step_max} steps at {self.now_s:.3f} s of virtual time"
                 raise SimStepsExceeded(text)
-            self._take_due()
-            handles = list(self._ready)
-            self._ready.clear()
+            self._take_due(ready, timers)
+            handles = list(ready)
+            ready.clear()
             if len(handles) > 1 and self._shuffle:
                 self.rng.shuffle(handles)
             if self._paused:
                 handles = [handle for handle in handles if self._may_run(handle)]
             for handle in handles:
-                if not handle._cancelled and self._may_run(handle):
-                    handle._run()
+                if handle._cancelled:
+                    continue
+                context = handle._context
+                identity = context.get(identity_of)
+                if identity is not None and not _is_running(identity):
+                    self._may_run(handle)
+                    continue
+                try:
+                    context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self._callback_failed(handle, error)
 
-    def _take_due(self) -> None:
+    def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
+        message = f"Exception in callback {handle._callback!r}"
+        self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+
+    def _take_due(
+        self, ready: deque[asyncio.Handle], timers: list[tuple[float, int, asyncio.TimerHandle]]
+    ) -> None:
         """Time moves on when nothing is ready; what is due then is."""
-        timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
-        if not self._ready:
+        if not ready:
             if not timers:
                 raise SimDeadlock("nothing ready, nothing scheduled")
             self.now_s = max(self.now_s, timers[0][0])
         while timers and timers[0][0] <= self.now_s:
-            self._ready.append(heapq.heappop(timers)[2])
+            ready.append(heapq.heappop(timers)[2])
 
     def _may_run(self, handle: asyncio.Handle) -> bool:
         """Bury the callbacks of the dead, park those of the paused."""
@@ -267,9 +295,6 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
             self._timer_count += 1
             heapq.heappush(self._timers, (when, self._timer_count, handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        return  # Forgotten when its time comes.
 
     def finish(self) -> None:
         """End the run: what still waits is forgotten, and what it does about it has no effect."""

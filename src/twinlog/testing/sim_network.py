@@ -37,6 +37,9 @@ class SimNetwork:
         self.flip_probability = 0.0
         """Of one flipped bit in a piece, whoever sends it."""
         self.flip_count = 0
+        self.late_rate = 0.05
+        """Of dials whose caller goes on later than the connection is there: by then the other end
+        may have said something, as it happens on a busy machine."""
         self.dial_rule: Callable[[SimHost, str, int], tuple[float, str, int]] = _dial_as_asked
         """Seconds that a dial takes besides (negative: it is refused) and where it really ends."""
         self.on_write: Callable[[SimTransport, bytes], None] | None = None
@@ -132,6 +135,8 @@ class SimNetwork:
         far.start(server.factory())
         protocol = factory()
         near.start(protocol)
+        if self._loop.rng.random() < self.late_rate:
+            await asyncio.sleep(8 * self.draw_delay())
         return near, protocol
 
     def tampered(self, piece: bytes) -> bytes:

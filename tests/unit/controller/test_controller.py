@@ -225,6 +225,11 @@ class TestDoubt:
         bench.beat(2, incarnation="later", connection=9, is_complete=False)
         assert bench.record.sync_state_set == {1}
 
+    def test_it_leaves_too_while_the_others_are_silent(self) -> None:
+        bench = Bench(group({1, 2}), age_ms=0)
+        bench.beat(2, incarnation="later", connection=9, is_complete=False)
+        assert bench.record.sync_state_set == {1}, "who is silent is not in doubt"
+
     def test_it_is_whole_again_once_admitted(self) -> None:
         bench = Bench(group({1}))
         bench.beat(1)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import suppress
 
+import msgspec
 import pytest
 
+from twinlog.broker.group.stored import StoredGroup
 from twinlog.controller.file_store import FileRecordStore
 from twinlog.controller.record import GroupRecord, changed
-from twinlog.controller.store import StoreOutcome
+from twinlog.controller.store import RecordStoreError, StoreOutcome
+from twinlog.ha.epoch_file import EpochFile
+from twinlog.ha.epochs import EpochEntry
+from twinlog.runtime.disk import write_atomically
 from twinlog.runtime.event_journal import EventJournal
 from twinlog.testing.simdisk import SimDisk
+
+MEMBERS = frozenset({1, 3})
 
 
 @pytest.mark.parametrize("directory", ["/controller", "/a/b/controller", "controller"])
@@ -27,3 +36,53 @@ async def test_a_written_record_survives_a_power_cut(directory: str, seed: int |
     assert await store.commit(following) is StoreOutcome.DONE
     after = disk.crash(None if seed is None else random.Random(seed))
     assert await FileRecordStore(after, directory).lead() == [following]
+
+
+def flips(data: bytes) -> Iterator[bytes]:
+    """The same file with one bit of it turned over."""
+    for position in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[position] ^= 1 << bit
+            yield bytes(flipped)
+
+
+async def test_no_flipped_bit_makes_up_a_record() -> None:
+    """JSON alone would read another master, set or epoch from it, and one would be elected."""
+    disk = SimDisk()
+    store = FileRecordStore(disk, "/c")
+    await store.lead()
+    record = GroupRecord(group="a", cluster="c", version=1, master_epoch=6, sync_state_set=MEMBERS)
+    assert await store.commit(record) is StoreOutcome.DONE
+    data = disk.read_bytes("/c/groups.json")
+    for damaged in flips(data):
+        write_atomically(disk, "/c/groups.json", damaged)
+        with suppress(RecordStoreError):
+            assert await store.lead() == [record], damaged
+    with pytest.raises(RecordStoreError, match=r"restore it from its \.bak"):
+        await store.lead()
+
+
+async def test_a_file_without_a_checksum_is_read() -> None:
+    disk = SimDisk()
+    disk.make_directories("/c")
+    record = GroupRecord(group="a", cluster="c", version=1)
+    text = b'{"format":1,"groups":[' + msgspec.json.encode(record) + b"]}"
+    write_atomically(disk, "/c/groups.json", text)
+    assert await FileRecordStore(disk, "/c").lead() == [record]
+
+
+async def test_a_damaged_record_of_a_broker_counts_as_none_and_the_epoch_is_kept() -> None:
+    disk = SimDisk()
+    disk.make_directories("/store")
+    record = GroupRecord(group="a", cluster="c", version=1, master_epoch=6, sync_state_set=MEMBERS)
+    EpochFile(disk, "/store").replace([EpochEntry(6, 0, 0)])
+    stored = StoredGroup(disk, "/store", "c", "a")
+    await stored.save(record, 6)
+    data = disk.read_bytes("/store/twinlog/group.json")
+    for damaged in flips(data):
+        write_atomically(disk, "/store/twinlog/group.json", damaged)
+        again = StoredGroup(disk, "/store", "c", "a")
+        again.load()
+        assert again.record in (record, None), damaged
+        assert again.known_epoch == 6, damaged

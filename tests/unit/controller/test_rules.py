@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from support.controller_bench import GROUP, Bench, group
 from twinlog.controller import events, membership
 from twinlog.controller.core import Controller
 from twinlog.controller.elect import Standing, elect
@@ -143,6 +146,96 @@ def test_r8_who_is_in_doubt_is_elected_only_when_all_are() -> None:
     standings[3] = standing(3, end=100)
     ballot = elect({1, 2}, standings)
     assert (ballot.winner, ballot.election) == (standings[3], Election.INCOMPLETE), "it has more"
+
+
+def test_r8_a_member_that_begins_without_what_was_confirmed_is_in_doubt() -> None:
+    """An older copy of its store, or a disk that lost the end of the log, took its place."""
+    bench = Bench(group({1, 2}))
+    bench.beat(2, end=900)
+    bench.beat(1, end=1_000, confirmed=900)
+    bench.tell(events.ConnectionClosed(2))
+    bench.tell(events.ConnectionClosed(1))
+    bench.beat(2, end=800, connection=12, incarnation="copy", link_ms=None)
+    bench.wait(60_000)
+    bench.beat(2, end=800, connection=12, incarnation="copy", link_ms=None)
+    assert "elected" not in bench.kinds
+    removed = next(said for said in bench.happened if said.kind == "removed")
+    assert removed.details["reason"].startswith("it began 100 bytes before what the group had")
+    bench.beat(1, end=1_000, connection=11, incarnation="again", confirmed=900)
+    assert bench.record.master_broker_id == 1
+    assert bench.record.sync_state_set == {1}
+
+
+@pytest.mark.parametrize("is_controller_first", [True, False])
+def test_r8_an_older_copy_is_in_doubt_after_a_restart_of_the_controller(
+    is_controller_first: bool,
+) -> None:
+    """Of the master's store, while the other member is away: the controller forgot what had been
+    confirmed and elected it. It starts again in between, too."""
+    bench = Bench(group({1, 2}))
+    bench.beat(2, end=900)
+    bench.beat(1, end=1_000, confirmed=900)
+    bench.tell(events.ConnectionClosed(2))
+    bench.tell(events.ConnectionClosed(1))
+    bench.wait(60_000)
+    if is_controller_first:
+        bench.restart()
+    for process in ("copy", "copy again"):
+        bench.beat(1, end=800, connection=bench.now, incarnation=process, link_ms=None)
+        bench.wait(60_000)
+        bench.restart()
+        bench.beat(1, end=800, connection=bench.now, incarnation=process, link_ms=None)
+        bench.wait(60_000)
+        bench.beat(1, end=800, connection=bench.now, incarnation=process, link_ms=None)
+    assert "elected" not in bench.kinds
+    bench.beat(2, end=900, connection=bench.now, incarnation="again", link_ms=None)
+    assert bench.record.master_broker_id == 2
+    assert bench.record.election is Election.CLEAN
+    assert bench.record.sync_state_set == {2}
+
+
+def test_r8_a_controller_that_restarts_doubts_nobody_who_has_what_was_confirmed() -> None:
+    """Also when words of before come after newer ones of the master."""
+    bench = Bench(group({1, 2}))
+    bench.beat(2, end=900)
+    bench.beat(1, end=1_000, confirmed=900)
+    bench.tell(events.RegisterReplica("c", GROUP, Replica(broker_id=3, address="here")))
+    assert bench.stored.confirmed == 900
+    bench.restart()
+    bench.beat(1, end=1_000, confirmed=950)
+    bench.beat(2, end=900)
+    assert bench.record.sync_state_set == {1, 2}
+
+
+@pytest.mark.parametrize("end", [900, 950])
+def test_r8_a_member_that_begins_with_what_was_confirmed_is_elected(end: int) -> None:
+    """Also when more than that was known of it: the rest may be cut when it rejoins."""
+    bench = Bench(group({1, 2}))
+    bench.beat(2, end=980)
+    bench.beat(1, end=1_000, confirmed=900)
+    bench.tell(events.ConnectionClosed(2))
+    bench.tell(events.ConnectionClosed(1))
+    bench.beat(2, end=end, connection=12, incarnation="again", link_ms=None)
+    bench.wait(500)
+    bench.beat(2, end=end, connection=12, incarnation="again", link_ms=None)
+    assert bench.record.master_broker_id == 2
+
+
+def test_r8_after_an_unclean_election_what_was_confirmed_before_is_lost() -> None:
+    bench = Bench(group({1, 2}))
+    bench.beat(2, end=1_000)
+    bench.beat(3, end=500)
+    bench.beat(1, end=1_000, confirmed=1_000)
+    for n in (1, 2):
+        bench.tell(events.ConnectionClosed(n))
+    bench.wait(60_000)
+    bench.beat(3, end=500)
+    bench.tell(events.ElectMaster(GROUP, 3, is_unclean=True, typed_group=GROUP))
+    assert bench.record.master_broker_id == 3
+    bench.beat(3, end=600, connection=13, incarnation="again")
+    bench.wait(500)
+    assert bench.record.master_incarnation == "again"
+    assert bench.record.election is Election.CLEAN
 
 
 def test_r8_doubt_ends_with_the_admission_of_any_process_since_the_power_loss() -> None:

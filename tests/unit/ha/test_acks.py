@@ -110,6 +110,14 @@ def test_too_few_replicas_have_no_nearest_one_and_doubt_of_a_stranger_is_nothing
     assert [replica.name for replica in table.replicas] == ["a"]
 
 
+def test_the_only_replica_is_the_nearest_unless_it_is_partial() -> None:
+    table = AckTable()
+    replica = table.join("a", 100, 0, start_offset=50)
+    assert table.nearest(1) is None
+    replica.is_partial = False
+    assert table.nearest(1) is replica
+
+
 def test_lag_counts_from_the_time_of_which_it_has_everything() -> None:
     """Under load nobody has all of this moment; who is 10 ms behind is not an hour behind."""
     table = AckTable()

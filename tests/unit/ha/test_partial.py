@@ -60,6 +60,16 @@ class Master:
         self.acks.leave(name)
 
 
+def with_one_that_has_more() -> Master:
+    """Six puts wait for "a", which has all before them, when "b" comes with nothing."""
+    master = Master(1)
+    master.join("a", is_empty=False)
+    for _ in range(6):
+        master.put()
+    master.join("b", is_empty=True)
+    return master
+
+
 def test_an_empty_slave_confirms_nothing_before_its_first_file() -> None:
     master = Master(1)
     master.join("a", is_empty=True)  # The log is empty, too: it has all of it.
@@ -75,11 +85,7 @@ def test_an_empty_slave_confirms_nothing_before_its_first_file() -> None:
 
 
 def test_a_slave_that_has_more_is_waited_for() -> None:
-    master = Master(1)
-    master.join("a", is_empty=False)
-    for _ in range(6):
-        master.put()
-    master.join("b", is_empty=True)
+    master = with_one_that_has_more()
     master.ack("b")
     assert not master.answers
     master.ack("a")
@@ -90,11 +96,7 @@ def test_a_slave_that_has_more_is_waited_for() -> None:
 
 
 def test_a_slave_that_has_more_is_not_waited_for_without_end() -> None:
-    master = Master(1)
-    master.join("a", is_empty=False)
-    for _ in range(6):
-        master.put()
-    master.join("b", is_empty=True)
+    master = with_one_that_has_more()
     master.clock.advance(2 * TIMEOUT_MS + 1)
     assert {outcome for outcome, _ in master.answers.values()} == {Outcome.TIMEOUT}
     master.put()

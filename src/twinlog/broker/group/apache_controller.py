@@ -26,6 +26,7 @@ from twinlog.controller.record import GroupRecord, Policy, Replica
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address, split_address
 from twinlog.remoting.bodies.controller import BrokerReplicasInfo, SyncStateSet
+from twinlog.remoting.bodies.twinlog import BrokerInfo
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -156,15 +157,15 @@ class ApacheController:
         try:
             command = RemotingCommand.request(RequestCode.TWINLOG_INFO)
             answer = await self._client.invoke(address, command, _INFO_MS)
-            facts = fastjson.loads(answer.body) if answer.code == ResponseCode.SUCCESS else {}
+            is_answer = answer.code == ResponseCode.SUCCESS
+            info = fastjson.loads_as(answer.body if is_answer else b"{}", BrokerInfo)
         except (fastjson.FastjsonError, RemotingError, OSError) as error:
             _LOG.debug("master not asked address=%s error=%s", address, error)
             return join_address(host, port + 1)
-        found = facts.get("haAddress") if isinstance(facts, dict) else None
-        if not isinstance(found, str) or not found:
+        if not info.ha_address:
             return join_address(host, port + 1)
-        self._ha_addresses = {address: found}
-        return found
+        self._ha_addresses = {address: info.ha_address}
+        return info.ha_address
 
 
 def _decoded(body: bytes, kind: type[_Body]) -> _Body:

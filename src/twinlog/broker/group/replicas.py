@@ -27,7 +27,7 @@ from twinlog.broker.group.stored import Application, StoredGroup
 from twinlog.controller.record import Election, GroupRecord, Policy
 from twinlog.ha.authority import Authority, SetProposal
 from twinlog.ha.group_view import GroupState, GroupView, ReplicaRole
-from twinlog.ha.in_sync import InSync
+from twinlog.ha.in_sync import InSync, Wish
 from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.remoting.addresses import replica_address
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -216,6 +216,14 @@ class ReplicasManager:
         elif self._broker.ha.is_linked:
             self._broker.registration.resume()
 
+    def _check_registration(self) -> None:
+        """Whether name servers are told follows from what this broker is, looked at with every
+        heartbeat: an event that was missed makes it later, not never."""
+        registration = self._broker.registration
+        is_serving = bool(self.change.leading_epoch) and not self._suspect
+        if registration.is_paused and (is_serving or self._broker.ha.is_linked):
+            registration.resume()
+
     # The controller
 
     async def _follow_controller(self) -> None:
@@ -231,6 +239,7 @@ class ReplicasManager:
             except OSError as error:
                 self._say("controller", f"the identity cannot be written: {error}")
             self._go_on_alone()
+            self._check_registration()
             await self._pause(started_ms)
 
     def _go_on_alone(self) -> None:
@@ -562,7 +571,7 @@ class ReplicasManager:
         elif self._suspect and (has_lease or authority.confirmed >= end):
             _LOG.warning("not suspect any more")
             self._suspect = ""
-            self._broker.registration.resume()
+            self._check_registration()
         else:
             return
         self._update_door()
@@ -597,14 +606,45 @@ class ReplicasManager:
         wish = self._in_sync.wish(now_ms, authority.members, authority.own_id, learners)
         if wish is None:
             return
-        verb = "joins" if wish.is_admission else "leaves"
-        _LOG.info("replica %d %s the sync-state set: %s", wish.replica_id, verb, wish.reason)
         if wish.is_admission:
-            self._joining_since_ms = now_ms
-            authority.join(wish.replica_id)
+            self._admit(now_ms, authority, wish)
         else:
+            self._say_wish("leaves", wish)
             self._in_sync.fell(now_ms, wish.replica_id)
             authority.shrink(wish.replica_id)
+
+    def _say_wish(self, verb: str, wish: Wish) -> None:
+        _LOG.info("replica %d %s the sync-state set: %s", wish.replica_id, verb, wish.reason)
+
+    def _admit(self, now_ms: int, authority: Authority, wish: Wish) -> None:
+        """Who is in the set may lead at any time: it has the tables in its log (R3)."""
+        if self._hand_over_to is not None or self._suspect:
+            return  # Nothing is appended now: the next master decides, or this one later.
+        tables_end = self._tables_for(authority.log_start_of(wish.replica_id))
+        if tables_end is None:
+            reason = self._broker.store.refusal_reason
+            problem = f"replica {wish.replica_id} waits: no room for the tables: {reason}"
+            self._say("admission", problem)
+            self._in_sync.refused(now_ms, wish.replica_id)
+            return
+        self._say("admission", "")
+        self._say_wish("joins", wish)
+        self._joining_since_ms = now_ms
+        authority.join(wish.replica_id, tables_end)
+
+    def _tables_for(self, log_start: int) -> int | None:
+        """Where a snapshot of the tables ends that is in a log which begins at `log_start`: of one
+        that began later the older records are expired, or were never copied. None: no room.
+
+        It is written also while sends are refused: they wait for the replica that is to join."""
+        writer, store = self._broker.pair.writer, self._broker.store
+        if writer.snapshot is None or writer.snapshot.start < log_start:
+            store.close_for_puts("")
+            writer.write_tables()
+            self._update_door()
+        snapshot = writer.snapshot
+        is_there = snapshot is not None and snapshot.start >= log_start
+        return snapshot.stop if snapshot is not None and is_there else None
 
     async def _propose(self, authority: Authority, proposal: SetProposal) -> None:
         """One at a time; what became of it the next heartbeat says (R2)."""

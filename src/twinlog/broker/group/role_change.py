@@ -92,7 +92,8 @@ class RoleChange:
         """Lead epoch `state.epoch`, which is stored. False: something newer was learnt.
 
         Raises:
-            OSError: a disk that is full. Nothing was promised; the call may be repeated.
+            OSError: a disk that is full, or damage that is not healed yet. Nothing was promised;
+                the call may be repeated.
         """
         broker = self._broker
         store, group = broker.store, broker.ha.group
@@ -102,6 +103,9 @@ class RoleChange:
             await broker.clock.sleep_ms(0)
             if not is_wanted():
                 return False
+        if store.reput.damage_offset >= 0:
+            # Everything behind it would be cut off, and was acknowledged.
+            raise OSError(f"the record at {store.reput.damage_offset} of the log is damaged")
         store.change_role(is_master=True)
         if group.last_epoch < state.epoch:
             broker.identity.be_origin()
@@ -159,11 +163,11 @@ class RoleChange:
         broker.ha.lead(authority, role.value)
         broker.role.change(RoleState(role, MASTER_ID, state.epoch))
         broker.locks.renew_all(broker.clock.monotonic_ms())
+        store.close_for_puts("")
         broker.pair.writer.enable()
         broker.schedule.start(after_crash=True)
         broker.transactions.start(after_crash=True)
         self.leading_epoch = state.epoch
-        store.close_for_puts("")
         broker.registration.resume()
         assert broker.relay is not None
         broker.relay.release()

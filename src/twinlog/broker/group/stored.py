@@ -19,6 +19,7 @@ from twinlog.controller.record import GroupRecord
 from twinlog.ha.epoch_file import EpochFile
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 from twinlog.runtime.numbers import number_or_none
+from twinlog.runtime.sealed import BrokenSealError, sealed, unsealed
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -98,6 +99,8 @@ class StoredGroup:
         saved = _read_record(self._disk, self._path)
         if saved is not None:
             self.record, self.known_epoch = saved.record, saved.known_epoch
+        # A lost or damaged file takes the record, but not the fence: the log has its epochs, too.
+        self.known_epoch = max(self.known_epoch, _last_epoch(self._disk, self._root))
 
     # Identity
 
@@ -125,7 +128,7 @@ class StoredGroup:
         """Durable when it returns; OSError, and nothing counts then."""
         assert known_epoch >= self.known_epoch
         saved = _Saved(known_epoch, record)
-        await self._disk.run(self._write, msgspec.json.encode(saved))
+        await self._disk.run(self._write, sealed(msgspec.json.encode(saved)))
         self.record, self.known_epoch = record, known_epoch
 
     def _write(self, data: bytes) -> None:
@@ -145,12 +148,16 @@ def lead_without_controller(disk: Disk, root: str) -> None:
     saved = _read_record(disk, path)
     if saved is not None and saved.is_fixed:
         return
+    known = max(_last_epoch(disk, root), 0 if saved is None else saved.known_epoch)
+    data = msgspec.json.encode(_Saved(known + _FIXED_EPOCHS, is_fixed=True))
+    write_atomically(disk, path, sealed(data))
+
+
+def _last_epoch(disk: Disk, root: str) -> int:
+    """The newest epoch of which the log has a record."""
     epochs = EpochFile(disk, root)
     epochs.load()
-    known = max((entry.epoch for entry in epochs.history(_END)), default=0)
-    known = max(known, 0 if saved is None else saved.known_epoch)
-    data = msgspec.json.encode(_Saved(known + _FIXED_EPOCHS, is_fixed=True))
-    write_atomically(disk, path, data)
+    return max((entry.epoch for entry in epochs.history(_END)), default=0)
 
 
 def _record_path(root: str) -> str:
@@ -161,8 +168,8 @@ def _read_record(disk: Disk, path: str) -> _Saved | None:
     if not disk.exists(path):
         return None
     try:
-        return msgspec.json.decode(disk.read_bytes(path), type=_Saved)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(unsealed(disk.read_bytes(path)), type=_Saved)
+    except (msgspec.DecodeError, UnicodeDecodeError, BrokenSealError) as error:
         # Of a slave of a fixed pair it has another form, and says nothing of epochs.
         _LOG.warning("group not readable path=%s error=%s", path, error)
         return None

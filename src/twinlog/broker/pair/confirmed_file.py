@@ -31,10 +31,10 @@ class ConfirmedFile:
         config: BrokerConfig,
         disk: Disk,
         confirmed: Callable[[], int],
-        role: Role | None = None,
+        role: Role,
     ) -> None:
         self._config = config
-        self._role = role or Role(config)
+        self._role = role
         self._disk = disk
         self._confirmed = confirmed
         self._path = posixpath.join(config.store_path_root_dir, "twinlog", FILE_NAME)
@@ -42,7 +42,7 @@ class ConfirmedFile:
         self._written = 0
 
     def load(self, log_end: int) -> None:
-        """Begin with what an earlier run has published, or remove it where it has no meaning."""
+        """Begin with what an earlier process published, or remove it where it has no meaning."""
         if not self._disk.exists(self._path):
             return
         if not self._role.is_sync:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from twinlog.ha.dialect import DialectJudge, Heard, Verdict
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address
+from twinlog.remoting.bodies.twinlog import BrokerInfo
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -153,14 +154,14 @@ class DialectQuestion:
     def _heard_from_twinlog(self, answer: Request) -> Heard:
         """A broker of our group other than this one? Not a name server or another group's."""
         try:
-            body = fastjson.loads(answer.body)
+            peer = fastjson.loads_as(answer.body, BrokerInfo)
         except ValueError:
             return Heard.NOTHING
-        if not isinstance(body, dict):
-            return Heard.NOTHING
         ours = self._identity()
-        is_group = all(body.get(key) == ours[key] for key in ("clusterName", "brokerName"))
-        is_self = body.get("brokerId") == ours["brokerId"]
+        is_group = (peer.cluster_name, peer.broker_name) == (
+            ours["clusterName"], ours["brokerName"],
+        )  # fmt: skip
+        is_self = peer.broker_id == ours["brokerId"]
         return Heard.TWIN if is_group and not is_self else Heard.NOTHING
 
     async def _is_apache_of_ours(self, address: str, ha_port: str) -> bool | None:

@@ -2,9 +2,9 @@
 
 The store id names the lineage of the log, so a slave that is pointed at another master's log is
 told so before a byte is written. The replica id tells a slave that connects again from another one
-that was given the same brokerId. The role of the last run tells a master that it was a slave until
-now: its delay offsets and transaction state are a copy, a moment older than its log; the number of
-its promotion tells which of two masters is the newer (`succession.py`).
+that was given the same brokerId. The role of the last process tells a master that it was a slave
+until now: its delay offsets and transaction state are a copy, a moment older than its log; the
+number of its promotion tells which of two masters is the newer (`succession.py`).
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class StoreIdentity:
         self._writing = threading.Lock()
         self._saved = _Saved("", "")
         self.was_master = False
+        self._kept_promotion = 0  # The number that is on the disk.
         self.promotion = 0
         """Number of the newest promotion that this replica knows of; see succession.py."""
         self.is_granted = False
@@ -141,7 +142,7 @@ class StoreIdentity:
         return self.was_master and not self.is_taking_over
 
     def was_copy(self) -> bool:
-        """Whether the last run was a slave. Before the store is loaded: its recovery asks."""
+        """Whether the last process was a slave. Before the store is loaded: its recovery asks."""
         saved = self._read()
         return bool(saved.replica_uid) and not saved.is_master
 
@@ -153,7 +154,7 @@ class StoreIdentity:
         assert self._twin is not None
         saved = self._saved = self._read()
         self._saved_id = saved.store_id
-        self.promotion = saved.promotion
+        self.promotion = self._kept_promotion = saved.promotion
         self.is_granted = saved.is_granted
         self.granted_end = saved.granted_end
         self.granted_from_id = saved.granted_from_id
@@ -204,10 +205,14 @@ class StoreIdentity:
             _LOG.warning("identity not saved path=%s error=%s", self._path, error)
 
     def heard(self, promotion: int) -> None:
-        """The master's number: the next promotion must be above it."""
-        if promotion > self.promotion:
-            self.promotion = promotion
-            self._save_if_possible()
+        """The master's number: the next promotion must be above it.
+
+        Raises:
+            OSError: it is known to this process, and not saved; the next call tries again.
+        """
+        self.promotion = max(promotion, self.promotion)
+        if self.promotion > self._kept_promotion:
+            self._save()
 
     def grant(self, promotion: int, compared_end: int) -> None:
         """The next start is a promotion that was compared; `promotion` is the group's newest."""
@@ -269,6 +274,7 @@ class StoreIdentity:
             for path in (self._path, self._copy_path):
                 write_atomically(self._disk, path, msgspec.json.encode(saved))
             self._saved_id = saved.store_id
+            self._kept_promotion = saved.promotion
 
     def _now(self) -> _Saved:
         assert self._twin is not None

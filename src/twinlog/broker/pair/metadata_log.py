@@ -1,4 +1,4 @@
-"""Metadata as records of the log: topics, groups, access rules, consumer and delay offsets.
+"""Metadata as records of the log: topics, groups, locks, consumer and delay offsets.
 
 RocketMQ's slave asks for the four tables every ten seconds; what changed in between is lost with
 the master. Between two twinlogs each change is also a record of a system topic, so data and
@@ -9,6 +9,9 @@ Format: the body of a record is one JSON object of a kind below. Compaction: non
 snapshot of everything is written when a twin slave attaches that has not seen one, and everything
 after it is a change, so the state at any place of the log is the last snapshot before it plus what
 follows. Nothing is written while nothing changes.
+
+Access rules are no part of it: each broker reads its own file, as RocketMQ's brokers do, and the
+administration changes them on every broker of a group.
 
 Rules for the reader: what is not named in a record is left alone, so an empty or older table never
 deletes what is there; an offset moves only forward unless the record says that it was set back.
@@ -56,12 +59,6 @@ class DelayMoved(msgspec.Struct, tag="delay", tag_field="kind"):
     offsets: dict[int, int]
 
 
-class AclChanged(msgspec.Struct, tag="acl", tag_field="kind"):
-    """The content of the rule file."""
-
-    text: str
-
-
 class LocksMoved(msgspec.Struct, tag="locks", tag_field="kind", omit_defaults=True):
     """Queues that `client_id` has locked for ordered consumption; no client: nobody has."""
 
@@ -80,17 +77,10 @@ class EpochBegan(msgspec.Struct, tag="epoch", tag_field="kind", frozen=True):
 
 
 MetadataChange = (
-    TopicsChanged
-    | GroupsChanged
-    | OffsetsMoved
-    | DelayMoved
-    | AclChanged
-    | Armed
-    | EpochBegan
-    | LocksMoved
+    TopicsChanged | GroupsChanged | OffsetsMoved | DelayMoved | Armed | EpochBegan | LocksMoved
 )
 
-_WHOLE = (AclChanged, DelayMoved, EpochBegan, LocksMoved)  # Never cut into several records.
+_WHOLE = (DelayMoved, EpochBegan, LocksMoved)  # Never cut into several records.
 _DECODER = msgspec.json.Decoder(MetadataChange)
 
 

@@ -82,6 +82,9 @@ class MetadataWriter:
         self._owed: list[MetadataChange] = []
         self._delay_written: dict[int, int] = {}
         self.record_count = 0
+        self.snapshot: range | None = None
+        """Where in the log the newest snapshot is that was written as a whole by `write_tables`:
+        who has a log with these bytes, or had them, has every table."""
 
     @property
     def is_enabled(self) -> bool:
@@ -111,6 +114,7 @@ class MetadataWriter:
     def disable(self) -> None:
         """This broker is not the master any more; another one writes what changes."""
         self._is_enabled = self._needs_snapshot = False
+        self.snapshot = None
         self._owed = []
         self._tables.offsets.journal = None
         self._tables.guard.on_armed = None
@@ -118,7 +122,8 @@ class MetadataWriter:
             self._tables.locks.on_moved = None
 
     def write_snapshot(self) -> None:
-        """Everything, so that a slave that reads from here on lacks nothing."""
+        """Everything, so that a slave that reads from here on lacks nothing. It goes to the log
+        when the turn ends: a slave that has just said who it is has not been answered yet."""
         self._needs_snapshot = False
         owed, self._owed = self._owed, []
         for change in owed:
@@ -136,6 +141,16 @@ class MetadataWriter:
             () if self._tables.locks is None else self._tables.locks.snapshot()
         ):
             self._locks_moved(group, client_id, queues)
+
+    def write_tables(self) -> None:
+        """The same at once, for a replica that is to join; `snapshot` says where it is."""
+        store = self._tables.store
+        store.write_pending()
+        start = store.commit_log.max_offset
+        self.write_snapshot()
+        store.write_pending()
+        if not self._needs_snapshot:
+            self.snapshot = range(start, store.commit_log.max_offset)
 
     def tick(self) -> None:
         """Offsets that moved since the last call."""
@@ -270,7 +285,7 @@ class MetadataReader:
         """When the newest applied record was stored on the master: 0 before the first."""
 
     def load(self, *, only_offsets: bool = False) -> None:
-        """Find where the last run stopped, and apply what came since."""
+        """Find where the last process stopped, and apply what came since."""
         if self._disk.exists(self._path):
             try:
                 self._position = msgspec.json.decode(

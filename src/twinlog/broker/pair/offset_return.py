@@ -22,6 +22,7 @@ from twinlog.broker.role import Role
 from twinlog.broker.tables import offset_json
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager, offset_table
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.route import MASTER_ID, ClusterInfo
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
@@ -29,7 +30,6 @@ from twinlog.remoting.errors import RemotingError
 from twinlog.remoting.headers.twinlog import TwinlogOffsetsRequestHeader
 from twinlog.remoting.server import ON_LOOP_SIZE_MAX, ServerConnection
 from twinlog.runtime.config import BrokerConfig
-from twinlog.runtime.numbers import number_of
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -58,10 +58,10 @@ class OffsetReturn:
         client: RemotingClient,
         offsets: ConsumerOffsetManager,
         queue_end: Callable[[str, int], int],
-        role: Role | None = None,
+        role: Role,
     ) -> None:
         self._config = config
-        self._role = role or Role(config)
+        self._role = role
         self._client = client
         self._offsets = offsets
         self._queue_end = queue_end
@@ -126,19 +126,16 @@ class OffsetReturn:
 
     async def _slaves(self, name_servers: list[str]) -> list[str]:
         for name_server in name_servers:
-            data = await self._ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
-            if data is None:
+            answer = await self._answer(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
+            if answer is None:
                 continue
             try:
-                group = (data.get("brokerAddrTable") or {}).get(self._config.broker_name) or {}
-                addresses = group.get("brokerAddrs") or {}
-                found = [
-                    str(address) for number, address in addresses.items() if number_of(number) != 0
-                ]
-            except (AttributeError, TypeError, ValueError) as error:
+                cluster = fastjson.loads_as(answer.body, ClusterInfo)
+            except ValueError as error:
                 _LOG.warning("offset return: bad answer address=%s reason=%s", name_server, error)
                 continue
-            if found:
+            addresses = cluster.addresses_of(self._config.broker_name)
+            if found := [address for number, address in addresses.items() if number != MASTER_ID]:
                 return found
         return []
 
@@ -165,17 +162,27 @@ class OffsetReturn:
     async def _ask(
         self, address: str, code: RequestCode, header: dict[str, str] | None = None
     ) -> dict[str, Any] | None:
+        answer = await self._answer(address, code, header)
+        if answer is None:
+            return None
+        loads = offset_json.loads if code == _OFFSETS else fastjson.loads
+        try:
+            value = loads(bytes(answer.body)) if answer.body else {}
+        except ValueError as error:
+            _LOG.warning("offset return: bad answer address=%s reason=%s", address, error)
+            return None
+        return value if isinstance(value, dict) else None
+
+    async def _answer(
+        self, address: str, code: RequestCode, header: dict[str, str] | None = None
+    ) -> Request | None:
         command = RemotingCommand.request(code, header)
         try:
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
-            if answer.code != ResponseCode.SUCCESS:
-                return None
-            loads = offset_json.loads if code == _OFFSETS else fastjson.loads
-            value = loads(bytes(answer.body)) if answer.body else {}
         except (RemotingError, OSError, ValueError) as error:
             _LOG.info("offset return: no answer address=%s reason=%s", address, error)
             return None
-        return value if isinstance(value, dict) else None
+        return answer if answer.code == ResponseCode.SUCCESS else None
 
 
 def _parts(table: OffsetTable) -> Iterator[OffsetTable]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from twinlog import __version__
 from twinlog.broker.pair.dialect_question import DialectQuestion
@@ -25,6 +24,7 @@ from twinlog.broker.role import Role
 from twinlog.ha.dialect import Dialect, Heard, Verdict
 from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address, replica_address
+from twinlog.remoting.bodies.twinlog import BrokerInfo
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.twinlog import TwinlogInfoRequestHeader
@@ -63,10 +63,10 @@ class PairService:
         is_replicating: Callable[[], bool],
         ha_address: Callable[[], str],
         redispatch: Callable[[ServerConnection, Request], None],
-        role: Role | None = None,
+        role: Role,
     ) -> None:
         self._config = config
-        self._role = role or Role(config)
+        self._role = role
         self._disk = disk
         self._clock = clock
         self._tasks = tasks
@@ -80,8 +80,11 @@ class PairService:
         self._redispatch = redispatch
         self._marker = posixpath.join(config.store_path_root_dir, "twinlog", "twin_slave")
         self._master_address: str | None = None  # The last one known, also while it is away.
+        self.before_link: Callable[[], Awaitable[None]] | None = None
+        """On a slave: awaited before a master that is twinlog is dialled."""
         self.is_complete = False
         """On a master: its tables say what its log says."""
+        self._is_tail_new = False
         self._question = DialectQuestion(
             config,
             client=client,
@@ -117,6 +120,20 @@ class PairService:
         """On a master: its log has all that it should have; some of it came from a slave."""
         self.reader.catch_up(only_offsets=was_master)
         self.is_complete = True
+
+    def tail_is_coming(self) -> None:
+        """On a master that serves: a slave has more of its log, and metadata in it."""
+        if self.is_complete:
+            self.reader.follow_master()
+            self.is_complete = False
+            self._is_tail_new = True
+
+    def tail_came(self) -> bool:
+        """Apply what the tail says. False: it belongs to what the log lacked from the start."""
+        is_new, self._is_tail_new = self._is_tail_new, False
+        if is_new:
+            self.complete(was_master=False)
+        return is_new
 
     def close_gate(self) -> None:
         """Before the ports open: a master that had a twin slave answers no pull yet."""
@@ -251,7 +268,10 @@ class PairService:
         """What to speak to the master whose HA port is `ha_address`."""
         if self._role.is_controlled:
             return Verdict(Dialect.TWIN)
-        return await self._question.ask(ha_address)
+        verdict = await self._question.ask(ha_address)
+        if verdict.dialect is Dialect.TWIN and self.before_link is not None:
+            await self.before_link()
+        return verdict
 
     @property
     def is_master_twin(self) -> bool:
@@ -280,13 +300,16 @@ class PairService:
         ours = (config.broker_cluster_name, config.broker_name)
         if (header.cluster_name, header.broker_name) == ours:
             self._peer_asked(header)
-        body: dict[str, Any] = {
-            **self._identity(),
-            "brokerRole": self._role.broker_role.value,
-            "haAddress": self._ha_address(),
-            "idempotentSends": True,
-            **self.synchronize.facts(),
-        }
+        body = BrokerInfo(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=str(self._role.broker_id),
+            twinlog=__version__,
+            broker_role=self._role.broker_role.value,
+            ha_address=self._ha_address(),
+            idempotent_sends=True,
+        )
+        self.synchronize.add_versions(body)
         connection.reply(request, header={"twinlog": __version__}, body=fastjson.dumps(body))
 
     def _peer_asked(self, header: TwinlogInfoRequestHeader) -> None:

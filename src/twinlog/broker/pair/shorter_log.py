@@ -52,6 +52,12 @@ class ShorterLog:
         """The log was cut while it served; queues and offsets have followed."""
         self._guard.log_is_shorter(self._queue_ends())
 
+    def tail_came(self, *, was_own_cut: bool) -> None:
+        """A copy had more of this log. Unless its places had been given to others meanwhile, who
+        stands in what came may go on there."""
+        if not was_own_cut:
+            self._guard.tail_came(self._queue_ends())
+
     def _queue_ends(self) -> QueueEnds:
         end = self._store.max_offset_in_queue
         ends = {

@@ -64,6 +64,9 @@ class Armed(msgspec.Struct, tag="guard", tag_field="kind", omit_defaults=True):
     """The others, of queues that ended at different places."""
     is_rest_empty: bool = False
     """Queues that are not named had nothing: a copy may not have heard of a topic."""
+    seen_ms: int = 0
+    """In the file only: when its broker armed it or heard of it, by its own clock. Clocks of two
+    brokers may differ by more than the hour that it counts."""
 
 
 def lower_ends(ends: QueueEnds, others: QueueEnds) -> QueueEnds:
@@ -74,6 +77,17 @@ def lower_ends(ends: QueueEnds, others: QueueEnds) -> QueueEnds:
         for queue_id, end in queues.items():
             mine[queue_id] = min(end, mine.get(queue_id, end))
     return lower
+
+
+def _with_empty(was: Armed, ends: QueueEnds) -> QueueEnds:
+    """Where queues ended at that time; those that it does not name, and that there are now, had
+    nothing, if it says so."""
+    if not was.is_rest_empty:
+        return was.ends
+    return {
+        topic: {n: was.ends.get(topic, {}).get(n, 0) for n in queues} | was.ends.get(topic, {})
+        for topic, queues in {**was.ends, **ends}.items()
+    }
 
 
 def joined_lists(lists: EndLists, others: EndLists) -> EndLists:
@@ -127,22 +141,38 @@ class SkipGuard:
         """This copy becomes the master now; `ends` are those of its queues."""
         self._arm(ends, is_rest_empty=True)
 
+    def tail_came(self, ends: QueueEnds) -> None:
+        """The tail that was lost is back, as it was: who stands in it may go on there."""
+        if self.is_armed:
+            self._tries.clear()
+            time_ms = self._next_ms()
+            self._publish(
+                msgspec.structs.replace(self._saved, time_ms=time_ms, ends=ends, seen_ms=0)
+            )
+
     def _arm(self, ends: QueueEnds, *, is_rest_empty: bool) -> None:
         """Of earlier times within the hour the lower ends count on, for those who have not come
         back since."""
         was, earlier, between = self._saved, {}, {}
         if was.time_ms and self._age_ms() < LIFE_MS:
-            earlier = lower_ends(was.ends, was.earlier)
+            earlier = lower_ends(_with_empty(was, ends), was.earlier)
             between = ends_between(was, earlier)
             is_rest_empty |= was.is_rest_empty
         self._passed.clear()
         self._tries.clear()
-        self._saved = Armed(self._clock.now_ms(), ends, earlier, between, is_rest_empty)
         self._promoted_ms = self._clock.monotonic_ms()
         self.is_armed = bool(ends) or is_rest_empty
+        self._publish(Armed(self._next_ms(), ends, earlier, between, is_rest_empty))
+
+    def _next_ms(self) -> int:
+        """Later than what the copies have heard, also after the clock was set back."""
+        return max(self._clock.now_ms(), self._saved.time_ms + 1)
+
+    def _publish(self, armed: Armed) -> None:
+        self._saved = msgspec.structs.replace(armed, seen_ms=self._clock.now_ms())
         self._save()
         if self.on_armed is not None:
-            self.on_armed(self._saved)
+            self.on_armed(armed)
 
     def _save(self) -> None:
         try:
@@ -155,7 +185,8 @@ class SkipGuard:
     @property
     def armed(self) -> Armed | None:
         """For those who copy this log."""
-        return self._saved if self.is_armed and self._is_alive(LIFE_MS) else None
+        is_alive = self.is_armed and self._is_alive(LIFE_MS)
+        return msgspec.structs.replace(self._saved, seen_ms=0) if is_alive else None
 
     def heard(self, armed: Armed) -> None:
         """On a slave: its master's guard was armed at this place of the log. A large one comes in
@@ -164,14 +195,17 @@ class SkipGuard:
         if armed.time_ms < was.time_ms:
             return
         if armed.time_ms == was.time_ms:
-            armed = Armed(
+            self._saved = Armed(
                 was.time_ms,
                 lower_ends(was.ends, armed.ends),
                 lower_ends(was.earlier, armed.earlier),
                 joined_lists(was.between, armed.between),
                 was.is_rest_empty or armed.is_rest_empty,
+                was.seen_ms,
             )
-        self._take(armed)
+        else:
+            self._saved = msgspec.structs.replace(armed, seen_ms=self._clock.now_ms())
+            self._promoted_ms = self._clock.monotonic_ms()
         self._save()
 
     def load(self, *, was_master: bool = True) -> None:
@@ -194,7 +228,7 @@ class SkipGuard:
         self._saved = saved
         # Only the wall clock runs on between two processes. One that was set back since makes the
         # promotion lie ahead: then it counts as of now.
-        age_ms = max(0, self._clock.now_ms() - saved.time_ms)
+        age_ms = max(0, self._clock.now_ms() - (saved.seen_ms or saved.time_ms))
         self._promoted_ms = self._clock.monotonic_ms() - age_ms
 
     def _age_ms(self) -> int:
@@ -205,7 +239,7 @@ class SkipGuard:
         if age_ms >= LIFE_MS:
             # Whoever was running at the promotion has come by now, or will ask for its offset.
             self.is_armed = False
-            self._saved = Armed(0, {})
+            self._saved = Armed(self._saved.time_ms, {})  # The next one is later than this, too.
             self._passed.clear()
         return self.is_armed and age_ms < life_ms
 
@@ -273,6 +307,10 @@ class SkipGuard:
         goal = end if committed < 0 else min(committed, end)
         self._say(group, topic, queue_id, offset, goal)
         return goal
+
+    def has_passed(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether `pull` lets this group go on, wherever it asks for."""
+        return (group, topic, queue_id) in self._passed
 
     def pull_broadcast(
         self, group: str, topic: str, queue_id: int, offset: int, attributes: dict[str, Any]

@@ -35,6 +35,7 @@ from twinlog.remoting import fastjson
 from twinlog.remoting.addresses import join_address, split_address
 from twinlog.remoting.bodies.common import DataVersion, version_of
 from twinlog.remoting.bodies.subscription_group import group_from_json
+from twinlog.remoting.bodies.twinlog import BrokerInfo
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand
@@ -112,8 +113,8 @@ class SlaveSynchronize:
         master = self._current_master()
         if master is None:
             return False
-        run = await self._run_of(master) if self._is_twin() else None
-        is_spared = run is not None and run == self._base and self._spared < SPARED_MAX
+        process = await self._process_of(master) if self._is_twin() else None
+        is_spared = process is not None and process == self._base and self._spared < SPARED_MAX
         if is_spared and not self._problems:
             self._spared += 1
             self.last_success_ms = self._clock.now_ms()
@@ -133,33 +134,35 @@ class SlaveSynchronize:
                 return False
             is_complete &= await self._try(name, step, address)
         if is_complete:
-            self._base = run
+            self._base = process
             self.last_success_ms = self._clock.now_ms()
         return is_complete
 
-    def facts(self) -> dict[str, Any]:
-        """For TWINLOG_INFO: which process of this broker it is, and the versions of its tables."""
-        return {
-            "run": self._boot,
-            "topicsVersion": self._topics.data_version.to_json(),
-            "groupsVersion": self._groups.data_version.to_json(),
-        }
+    def add_versions(self, info: BrokerInfo) -> None:
+        """For slaves of this broker: which process of it it is, and the versions of its tables."""
+        info.process = self._boot
+        info.topics_version = self._topics.data_version
+        info.groups_version = self._groups.data_version
 
-    async def _run_of(self, address: str) -> tuple[str, str] | None:
+    async def _process_of(self, address: str) -> tuple[str, str] | None:
         """Which process of a twinlog master it is, when our tables are as its; otherwise None.
 
         What changed since they were taken comes through the log. So the large tables are not asked
         for again and again, only what they would say.
         """
         try:
-            facts = await self._ask(address, RequestCode.TWINLOG_INFO)
-            known = (("topics", self._topics), ("groups", self._groups))
-            for name, manager in known:
-                version = version_of(facts[f"{name}Version"], DataVersion())
-                if version not in (manager.data_version, self._taken.get(name)):
+            data = await self._ask(address, RequestCode.TWINLOG_INFO)
+            info = msgspec.convert(data, BrokerInfo, strict=False)
+            if not info.process or info.topics_version is None or info.groups_version is None:
+                raise _Refused("the master does not tell the versions of its tables")
+            for name, version, ours in (
+                ("topics", info.topics_version, self._topics.data_version),
+                ("groups", info.groups_version, self._groups.data_version),
+            ):
+                if version not in (ours, self._taken.get(name)):
                     self._base = None
-            return address, str(facts["run"])
-        except (RemotingError, OSError, ValueError, TypeError, KeyError, _Refused) as error:
+            return address, info.process
+        except (RemotingError, OSError, ValueError, _Refused) as error:
             _LOG.debug("master not asked for versions address=%s reason=%s", address, error)
             return None
 

@@ -16,7 +16,7 @@ import logging
 import posixpath
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from twinlog.broker.pair.identity import StoreIdentity
 from twinlog.broker.pair.step_back import StepBack
 from twinlog.broker.role import Role
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.route import ClusterInfo
+from twinlog.remoting.bodies.twinlog import ReplicaInfo
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand
@@ -31,11 +33,11 @@ from twinlog.remoting.errors import RemotingError
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
-from twinlog.runtime.numbers import number_of
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
+T = TypeVar("T")
 
 _ASK_TIMEOUT_MS = 1_000
 _LEARN_MS = 5_000  # A slave asks its master so often what the group looks like.
@@ -86,10 +88,10 @@ class Succession:
         fail: Callable[[str], None],
         step_back: StepBack,
         tasks: TaskOwner,
-        role: Role | None = None,
+        role: Role,
     ) -> None:
         self._config = config
-        self._role = role or Role(config)
+        self._role = role
         self._disk = disk
         self._clock = clock
         self._client = client
@@ -108,6 +110,9 @@ class Succession:
         self._heard_addresses: set[str] = set()
         self._silent_until_ms: dict[str, int] = {}
         self._is_news = asyncio.Event()
+        self._asked: tuple[str, ReplicaInfo] | None = None
+        self.is_saved = True
+        """What was heard is on the disk: a start by hand knows it."""
 
     def load(self) -> None:
         """After the identity. A master that has become a slave knows nothing of its group: what it
@@ -144,16 +149,16 @@ class Succession:
             self._check_other_master(other, await self._facts(other), group)
         for address in group.values():
             facts = await self._facts(address)
-            if facts is not None and facts["storeId"] == self._identity.store_id:
+            if facts is not None and facts.store_id == self._identity.store_id:
                 self._check_other_copy(address, facts, group)
 
     def _check_other_master(
-        self, address: str, facts: dict[str, Any] | None, slaves: Collection[int]
+        self, address: str, facts: ReplicaInfo | None, slaves: Collection[int]
     ) -> None:
-        if facts is None or facts["brokerRole"] == "SLAVE":
+        if facts is None or facts.is_slave:
             return
-        if facts["promotion"] > self._identity.promotion:
-            taken_ids = {*slaves, *facts["replicaIds"]}
+        if facts.promotion > self._identity.promotion:
+            taken_ids = {*slaves, *facts.replica_ids}
             raise ReplacedError(self._superseded_text(address), taken_ids)
         if self._identity.is_promotion:
             raise NotTheMasterError(
@@ -161,11 +166,9 @@ class Succession:
                 " accept sends into two logs. Stop it first, or set brokerRole=SLAVE here again"
             )
 
-    def _check_other_copy(
-        self, address: str, facts: dict[str, Any], slaves: Collection[int]
-    ) -> None:
-        is_led_by_other = facts["masterAddress"] not in ("", self._address)
-        if facts["promotion"] > self._identity.promotion and is_led_by_other:
+    def _check_other_copy(self, address: str, facts: ReplicaInfo, slaves: Collection[int]) -> None:
+        is_led_by_other = facts.master_address not in ("", self._address)
+        if facts.promotion > self._identity.promotion and is_led_by_other:
             # The successor is not there, but is not forgotten: two logs would go on.
             raise ReplacedError(
                 f"the replica {address} has followed a master of {self._config.broker_name} that"
@@ -173,10 +176,10 @@ class Succession:
                 f" {self._step_back.advice}; then see `twinlog ha promote`",
                 slaves,
             )
-        missing = facts["logEnd"] - self._log_end()
+        missing = facts.log_end - self._log_end()
         # A grant is for what was compared. It may be old: the master came back instead, and the
         # copies went on with it.
-        is_longer = missing > 0 and facts["logEnd"] > self._identity.granted_end
+        is_longer = missing > 0 and facts.log_end > self._identity.granted_end
         if self._identity.is_promotion and is_longer:
             raise NotTheMasterError(
                 f"the replica {address} has {missing} bytes of log that this one does not have:"
@@ -204,34 +207,50 @@ class Succession:
             address = self._master_address()
             if address is not None and self._is_linked():
                 facts = await self._facts(address)
-                if facts is not None and facts["brokerRole"] != "SLAVE":
+                if facts is not None and not facts.is_slave:
                     self._heard(address, facts)
-            is_known = self.memory.master_address == address
+            is_known = self.memory.master_address == address and self.is_saved
             with suppress(TimeoutError):
                 async with asyncio.timeout((_LEARN_MS if is_known else _LEARN_FIRST_MS) / 1000):
                     await self._is_news.wait()
 
-    def linked(self) -> None:
-        """This slave follows a master from now on: it may be lost at any time, so ask at once."""
-        self._is_news.set()
+    async def ask_before_link(self) -> None:
+        """On a slave that is about to dial: what its master says counts from the link on, and so
+        do the slave's acknowledgements. The master may be lost right after the first of them."""
+        self._asked = None
+        address = self._master_address()
+        facts = None if address is None else await self._facts(address)
+        if address is not None and facts is not None and not facts.is_slave:
+            self._asked = (address, facts)
 
-    def _heard(self, address: str, facts: dict[str, Any]) -> None:
+    def linked(self) -> None:
+        """This slave follows a master from now on."""
+        asked, self._asked = self._asked, None
+        if asked is not None and asked[0] == self._master_address():
+            self._heard(*asked)
+        self._is_news.set()  # Ask again, or for the first time.
+
+    def _heard(self, address: str, facts: ReplicaInfo) -> None:
         before = self.memory
         self.memory = GroupMemory(
             address,
-            facts["brokerRole"],
-            facts["inSyncReplicas"],
-            facts["replicaIds"],
+            facts.broker_role,
+            facts.in_sync_replicas,
+            facts.replica_ids,
             self._clock.now_ms(),
         )
+        is_news = msgspec.structs.replace(before, heard_ms=self.memory.heard_ms) != self.memory
+        was_saved, self.is_saved = self.is_saved, False
         try:
-            self._identity.heard(facts["promotion"])
-            if msgspec.structs.replace(before, heard_ms=self.memory.heard_ms) != self.memory:
+            self._identity.heard(facts.promotion)
+            if is_news or not was_saved:
                 make_own_directory(self._disk, self._config.store_path_root_dir)
                 write_atomically(self._disk, self._path, msgspec.json.encode(self.memory))
+            self.is_saved = True
         except OSError as error:
-            # A full disk: known to this process, and written when something changes again.
-            _LOG.warning("group not saved path=%s error=%s", self._path, error)
+            # A full disk: known to this process, and written as soon as there is room.
+            if was_saved:
+                _LOG.warning("group not saved path=%s error=%s", self._path, error)
 
     async def tell_predecessor(self) -> None:
         """On a promoted master: the one before it may come back, and must know at once."""
@@ -240,7 +259,7 @@ class Succession:
             return
         while True:
             facts = await self._facts(address)
-            if facts is not None and facts["brokerRole"] == "SLAVE":
+            if facts is not None and facts.is_slave:
                 return
             if facts is not None:
                 _LOG.warning("the master before this one serves again address=%s", address)
@@ -263,14 +282,14 @@ class Succession:
         is_successor = (
             self._role.is_master
             and facts is not None
-            and facts["brokerRole"] != "SLAVE"
-            and facts["storeId"] == self._identity.store_id
+            and not facts.is_slave
+            and facts.store_id == self._identity.store_id
             # Not this very broker, under an address that it had before.
-            and facts["replicaUid"] != self._identity.replica_uid
-            and self.is_later(facts["promotion"], address)
+            and facts.replica_uid != self._identity.replica_uid
+            and self.is_later(facts.promotion, address)
         )
         if facts is not None and is_successor:
-            taken_ids = set(facts["replicaIds"])
+            taken_ids = set(facts.replica_ids)
             if self._step_back.is_wanted:  # Without it, ending waits for nobody.
                 taken_ids |= set(await self._registered(self._name_servers))
             self.superseded(self._superseded_text(address), taken_ids)
@@ -304,7 +323,7 @@ class Succession:
                 continue  # It is no twinlog, or gone: this is not urgent.
             facts = await self._facts(address)
             if facts is not None:
-                if facts["storeId"] == self._identity.store_id:
+                if facts.store_id == self._identity.store_id:
                     found.append(address)
             else:
                 self._heard_addresses.discard(address)
@@ -324,55 +343,43 @@ class Succession:
             "address": self._address,
         }
 
-    async def _facts(self, address: str) -> dict[str, Any] | None:
+    async def _facts(self, address: str) -> ReplicaInfo | None:
         """What a broker of this group says of itself; None of any other, or without an answer."""
-        data = await self._ask(address, RequestCode.TWINLOG_REPLICA, self.greeting())
-        config = self._config
-        ours = (config.broker_cluster_name, config.broker_name)
-        if data is None or (data.get("clusterName"), data.get("brokerName")) != ours:
+        found = await self._ask(address, RequestCode.TWINLOG_REPLICA, ReplicaInfo, self.greeting())
+        ours = (self._config.broker_cluster_name, self._config.broker_name)
+        if found is None or (found.cluster_name, found.broker_name) != ours:
             return None
-        try:
-            return {
-                "brokerRole": str(data["brokerRole"]),
-                "storeId": str(data["storeId"]),
-                "replicaUid": str(data.get("replicaUid", "")),
-                "promotion": number_of(data["promotion"]),
-                "logEnd": number_of(data["logEnd"]),
-                "inSyncReplicas": number_of(data["inSyncReplicas"]),
-                "masterAddress": str(data.get("masterAddress", "")),
-                "replicaIds": [number_of(number) for number in data["replicaIds"]],
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            _LOG.warning("replica not understood address=%s reason=%r", address, error)
-            return None
+        return found
 
     async def _registered(self, name_servers: list[str]) -> dict[int, str]:
         """The brokers of this group that name servers know, by id."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO
-        answers = await asyncio.gather(*(self._ask(address, code) for address in name_servers))
+        answers = await asyncio.gather(
+            *(self._ask(address, code, ClusterInfo) for address in name_servers)
+        )
         found: dict[int, str] = {}
-        for data in answers:
-            try:
-                group = ((data or {}).get("brokerAddrTable") or {}).get(self._config.broker_name)
-                addresses = (group or {}).get("brokerAddrs") or {}
-                for number, address in addresses.items():
-                    # The first that knows another broker than this one.
-                    if str(address) != self._address:
-                        found.setdefault(number_of(number), str(address))
-            except (AttributeError, TypeError, ValueError) as error:
-                _LOG.warning("list of brokers not understood reason=%r", error)
+        for cluster in answers:
+            addresses = {} if cluster is None else cluster.addresses_of(self._config.broker_name)
+            for number, address in addresses.items():
+                # The first that knows another broker than this one.
+                if address != self._address:
+                    found.setdefault(number, address)
         return found
 
     async def _ask(
-        self, address: str, code: RequestCode, header: dict[str, str] | None = None
-    ) -> dict[str, Any] | None:
+        self, address: str, code: RequestCode, wanted: type[T], header: dict[str, str] | None = None
+    ) -> T | None:
+        """The body of an answer; None without one, or when it is not what was asked for."""
         command = RemotingCommand.request(code, header)
         try:
             answer = await self._client.invoke(address, command, _ASK_TIMEOUT_MS)
-            if answer.code != ResponseCode.SUCCESS:
-                return None
-            value = fastjson.loads(bytes(answer.body))
         except (RemotingError, OSError, ValueError) as error:
             _LOG.debug("not asked address=%s code=%d reason=%s", address, code, error)
             return None
-        return value if isinstance(value, dict) else None
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            return fastjson.loads_as(answer.body, wanted)
+        except ValueError as error:
+            _LOG.warning("not understood address=%s code=%d reason=%s", address, code, error)
+            return None

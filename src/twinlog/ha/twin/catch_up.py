@@ -67,6 +67,11 @@ class MasterCatchUp:
         self.reason = ""
         # Called with the new end before the own tail is cut: nobody must wait for what is in it.
         self.on_own_cut: Callable[[int, str], None] = lambda end, reason: None
+        # Called before a slave's tail is fetched, and before sends are taken again. The second is
+        # told whether an own tail had to make room for it.
+        self.on_fetch: Callable[[], None] = lambda: None
+        self.on_fetched: Callable[[bool], None] = lambda was_own_cut: None
+        self._has_fetched = self._was_own_cut = False
 
     # Start
 
@@ -139,6 +144,8 @@ class MasterCatchUp:
     def _begin_fetch(self, connection: HAConnection, common: int) -> None:
         hello = connection.hello
         assert hello is not None
+        self._has_fetched = True
+        self.on_fetch()
         try:
             if self._log.min_offset == self._log.max_offset:
                 if self._log.max_offset != common:
@@ -164,6 +171,7 @@ class MasterCatchUp:
             if other is not connection:
                 other.close(f"the master cuts its log to {common}: {reason}")
         self._confirmed.fail_above(common, reason)
+        self._was_own_cut = True
         self.on_own_cut(common, reason)
         self._log.truncate_to(common, reason=reason)
 
@@ -255,6 +263,9 @@ class MasterCatchUp:
         self._mark.note(min(self._known.confirmed, self._log.max_offset))
         self._mark.complete()
         self._known.awaited = frozenset()
+        if self._has_fetched:
+            was_own_cut, self._has_fetched, self._was_own_cut = self._was_own_cut, False, False
+            self.on_fetched(was_own_cut)
         actions, self._on_complete = self._on_complete, []
         for action in actions:
             action()

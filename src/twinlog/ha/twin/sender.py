@@ -39,7 +39,7 @@ WINDOW_SIZE = 16 * 1024 * 1024  # Unacknowledged bytes: enough for 2 ms each way
 
 @dataclass(frozen=True, slots=True)
 class MasterFacts:
-    """Who this master is. `check_replica` returns why a slave is refused, or an empty text."""
+    """Who this master is."""
 
     cluster: str
     group: str
@@ -155,9 +155,11 @@ class TwinSender:
     _is_write_complete: bool = True
     _is_heartbeat_due: bool = False
     is_proved: bool = False
+    _epoch: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._last_read_ms = self._last_write_ms = self.now_ms
+        self._epoch = self.facts.epoch  # Of this connection, whatever else of the facts changes.
 
     # Facts in.
 
@@ -342,7 +344,9 @@ class TwinSender:
         if self.state is not _TRANSFER or not self._is_write_complete:
             return None
         window_rest = self.facts.window_size - (self.next_offset - self.received_offset)
-        start, size = self.next_offset, min(self._readable(), window_rest, size_max)
+        start, segment_size = self.next_offset, self.facts.segment_size
+        file_rest = segment_size - start % segment_size
+        size = min(self.log_end - start, file_rest, window_rest, size_max, wire.BODY_SIZE_MAX)
         if size <= 0 and not self._owes_heartbeat(now_ms):
             return None
         size = max(size, 0)
@@ -383,10 +387,9 @@ class TwinSender:
         bytes | memoryview
     ]:  # fmt: skip
         """One frame for bytes of the log at `offset`, without any a heartbeat."""
-        epoch = self.facts.epoch
         if not body:
-            return [wire.encode_heartbeat(self.log_end, confirmed, epoch)]
-        return [data_head(offset, confirmed, epoch, body, self.resend_count), body]
+            return [wire.encode_heartbeat(self.log_end, confirmed, self._epoch)]
+        return [data_head(offset, confirmed, self._epoch, body, self.resend_count), body]
 
     @property
     def is_durable(self) -> bool:
@@ -395,17 +398,14 @@ class TwinSender:
     @property
     def ack_offset(self) -> int:
         """What counts as acknowledged: on the slave's disk when that is what it promises."""
-        return self.durable_offset if self.is_durable else self.received_offset
+        hello = self.hello  # As `is_durable`: asked for each acknowledgement.
+        is_durable = hello is not None and hello.is_durable
+        return self.durable_offset if is_durable else self.received_offset
 
     def check(self) -> None:
         if self.state is _TRANSFER:
             assert self.durable_offset <= self.received_offset <= self.next_offset
             assert self.next_offset <= self.log_end, (self.next_offset, self.log_end)
-
-    def _readable(self) -> int:
-        segment_size = self.facts.segment_size
-        file_end = self.next_offset - self.next_offset % segment_size + segment_size
-        return min(self.log_end, file_end, self.next_offset + wire.BODY_SIZE_MAX) - self.next_offset
 
     # Frames.
 

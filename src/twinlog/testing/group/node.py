@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from twinlog.broker.put.idempotence import ProducerTable
 from twinlog.broker.server import Broker, build_broker
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, HADialect, Reseed
+from twinlog.runtime.disk import write_atomically
 from twinlog.testing.group.ledger import Sent
 from twinlog.testing.group.records import LogImage, queue_entries
 from twinlog.testing.sim_clock import SimClock
@@ -21,6 +23,7 @@ SERVICE_PORT = 10911
 HA_PORT = 10912
 LOG_PATH = "/store/commitlog"
 QUEUE_PATH = "/store/consumequeue"
+CONFIG_PATH = "/conf/broker.conf"
 NAME_LENGTH = 20  # Of a file that is named after its first offset.
 BODY_AT = 88  # Of a record whose addresses have four bytes.
 
@@ -110,6 +113,9 @@ class GroupNode:
         self.sim.loop.revive(self.host)
         self.is_up = self.is_stopping = False
         self.sim.trace(f"{self.name} boots as {self.role}")
+        if not self.disk.exists(CONFIG_PATH):
+            self.disk.make_directories(posixpath.dirname(CONFIG_PATH))
+            write_atomically(self.disk, CONFIG_PATH, b"")
         self.sim.loop.spawn_on(self.host, self._boot()).add_done_callback(self._booted)
 
     async def _boot(self) -> None:
@@ -119,6 +125,7 @@ class GroupNode:
             disk=self.disk,
             clock=self.clock,
             on_failure=self._failed,
+            config_path=CONFIG_PATH,
         )
         broker.failures.listener = self._contained
         broker.identity._token = self.sim.token

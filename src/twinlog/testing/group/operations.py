@@ -17,7 +17,7 @@ from twinlog.testing.group.rpc import Answer, OnAnswer
 if TYPE_CHECKING:
     from twinlog.testing.group.sim import GroupSimulation
 
-CREATE_TOPIC, DELETE_EXPIRED, REPLICA = 17, 329, 10_003
+CREATE_TOPIC, DELETE_EXPIRED, REPLICA, PROMOTE = 17, 329, 10_003, 10_004
 CHOICE_TRIES = 12
 
 
@@ -48,7 +48,7 @@ class Operations:
         chosen = await self._chosen(old)
         # A classic slave does not know whose log it copies: twin slaves would not follow it.
         is_stranger = chosen is not None and chosen.is_classic and sim.world.dialect == "mixed"
-        if chosen is not None and not is_stranger:
+        if chosen is not None and not is_stranger and await self._is_granted(chosen):
             await self._promote(chosen, old)
         else:
             old.is_held = False
@@ -65,14 +65,29 @@ class Operations:
             await self.switch()
         self._sim.are_producers_silent = False
 
+    async def begin_apart(self) -> None:
+        """Copies that are linked and empty are cut off before the first message."""
+        sim = self._sim
+        if await sim.in_sync_within(5.0):
+            self._part()
+
+    async def switch_apart(self) -> None:
+        """A copy takes over that has never heard of the topic in which consumers have read: they
+        must be sent back to its beginning, for that is where new messages are."""
+        await asyncio.sleep(self._rng.uniform(0.8, 2.5))
+        await self.switch()
+        self._sim.loop.network.heal()
+
+    def _part(self) -> None:
+        for slave in self._sim.slaves:
+            self._sim.loop.network.partition(self._sim.master.host, slave.host)
+
     async def _cut_off(self) -> None:
         """The master has a tail of its own when it is lost, and nobody sends that again before it
         is the master again: of what was cut from its log it must know nothing."""
-        sim = self._sim
-        for slave in sim.slaves:
-            sim.loop.network.partition(sim.master.host, slave.host)
+        self._part()
         await asyncio.sleep(0.8)
-        sim.are_producers_silent = True
+        self._sim.are_producers_silent = True
 
     async def _chosen(self, old: GroupNode) -> GroupNode | None:
         """Some slave, or the one that `twinlog ha promote` takes instead; None if it takes none."""
@@ -92,6 +107,27 @@ class Operations:
                 self._sim.trace(f"{target.name} is not promoted: {verdict}")
             await asyncio.sleep(1.0)
         return None
+
+    async def _is_granted(self, node: GroupNode) -> bool:
+        """`twinlog ha promote` asks the slave, every second time; otherwise its role is changed by
+        hand."""
+        if not len(self._sim.promoted) % 2:
+            return True
+        replicas = [await self._replica(slave) for slave in self._sim.slaves]
+        node.is_held = True
+        ext = {
+            "brokerName": "a",
+            "brokerRole": self._sim.world.role.value,
+            "logEnd": str(node.image().end),
+            "promotion": str(max(replica.promotion for replica in replicas)),
+            "comparedEnd": str(max(replica.log_end for replica in replicas)),
+        }
+        answer = await self._sim.operator.call(node.address, PROMOTE, ext)
+        # It ends at once to start again, and may take the answer with it.
+        node.is_held = node.broker.identity.is_granted
+        if not node.is_held:
+            self._sim.trace(f"{node.name} is not promoted: {answer.code} {answer.remark}")
+        return node.is_held
 
     async def _replica(self, slave: GroupNode) -> Replica:
         answer = await self._sim.operator.call(slave.address, REPLICA, {})
@@ -132,6 +168,9 @@ class Operations:
     async def _promote(self, node: GroupNode, old: GroupNode) -> None:
         sim = self._sim
         sim.trace(f"{node.name} takes the place of {old.name}")
+        # Whoever changes the role by hand gives a full disk room first: the copy has to know by
+        # then whom it has followed.
+        await sim.until(lambda: not node.is_up or node.broker.succession.is_saved, 15.0)
         node.is_held = True
         if self._rng.random() < 0.5:
             await node.stop()

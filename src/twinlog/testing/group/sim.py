@@ -283,6 +283,10 @@ class GroupSimulation(SeedRun):
             await self.loop.spawn_on(self._namesrv_host, self._start_namesrv())
         for node in self.nodes:
             node.boot()
+        if self.world.begins_apart:
+            await self._operations.begin_apart()
+            self._note("switch_apart")
+            self._background.append(self._spawn(self._operate("switch_apart")))
         plain = self._spawn(Producer(self, self._new_rpc()).run())
         once = [self._spawn(producer.run()) for producer in self._once]
         consuming = self._spawn(self.consumer.run())

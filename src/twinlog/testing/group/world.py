@@ -47,6 +47,8 @@ NEEDS_NAMESRV = ("create_topics",)
 # Seeds below have the worlds in which the faults of tests/sim/group_seeds.txt were found. Others
 # may last longer, switch back, and have consumers that start again with their master.
 WIDE_FROM = 200
+# From here on some worlds begin apart: slaves never heard of the topic when their master is lost.
+APART_FROM = 2000
 
 
 @dataclass
@@ -86,6 +88,8 @@ class World:
     tiny_pieces: float
     restarts_consumers: bool = False
     """Consumers begin again when a master has returned: they know what it has saved."""
+    begins_apart: bool = False
+    """Slaves are cut off before the first message, and their master is lost soon after it."""
 
     @property
     def is_sync(self) -> bool:
@@ -143,6 +147,8 @@ def draw_world(seed: int, dialect: str, without: tuple[str, ...] = ()) -> World:
         _draw_faults(world, rng, without)
         if seed >= WIDE_FROM:
             _widen(world, random.Random(f"wide {dialect} {seed}"), without)
+    if seed >= APART_FROM and dialect != "mixed" and "apart" not in without:
+        world.begins_apart = random.Random(f"apart {dialect} {seed}").random() < 0.25
     return world
 
 

@@ -42,6 +42,7 @@ class ControllerSide:
     def stop(self) -> None:
         """What is being written may be written yet, or never."""
         self.core = None
+        self._model.truth.controller_began()
         self._late += [record for _, record in self._writing if self._rng.random() < 0.5]
         self._writing.clear()
 
@@ -90,6 +91,7 @@ class ControllerSide:
             for effect in self.core.handle(self.now_ms(), queue.pop(0)):
                 match effect:
                     case events.Commit():
+                        self._model.truth.choose(self.stored, effect.record)
                         queue += self._commit(effect.record)
                     case events.Reload():
                         queue.append(events.Loaded(GROUP, self.stored))

@@ -14,7 +14,7 @@ from typing import Any
 from twinlog.controller import group as controller_group
 from twinlog.controller import membership
 from twinlog.controller.events import Timing
-from twinlog.controller.liveness import Liveness, Report
+from twinlog.controller.liveness import Liveness
 from twinlog.controller.record import changed
 from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 from twinlog.ha import authority as authority_module
@@ -135,7 +135,7 @@ def no_compare_and_set() -> list[Patch]:
         is_whole = record.master_broker_id in proposal.members
         return NO_REFUSAL if is_whole else Refusal(RefusalKind.INVALID, "no")
 
-    def commit(record: Any, proposal: Any) -> Any:
+    def commit(record: Any, proposal: Any, confirmed: int) -> Any:
         members = proposal.members & record.voters
         following = record.sync_state_set_epoch + 1
         return changed(record, sync_state_set=members, sync_state_set_epoch=following)
@@ -309,10 +309,13 @@ def restart_keeps_mastership() -> list[Patch]:
 
 @mutant
 def old_reports_are_believed() -> list[Patch]:
-    def note(self: Liveness, now_ms: int, beat: Any) -> bool:
-        self._reports[beat.broker_id] = Report(beat, now_ms)
-        return True
+    def note(self: Liveness, now_ms: int, beat: Any, **facts: Any) -> bool:
+        known = self._reports.get(beat.broker_id)
+        if known is not None and beat.connection < known.heartbeat.connection:
+            self.forget(beat.broker_id)
+        return real(self, now_ms, beat, **facts)
 
+    real = Liveness.note
     return [(Liveness, "note", note)]
 
 

@@ -20,9 +20,12 @@ class Truth:
         self.visible: list[Entry] = []
         self.promoted: list[tuple[int, int, frozenset[int]]] = []
         self.lost_early = 0
+        self._anew_since = 0
+        """The epoch of the last incomplete election: older logs are not judged by the new one."""
         self.epochs: dict[int, int] = {}
         self.acted: dict[int, int] = defaultdict(int)
         """The newest epoch in which each replica led or acknowledged."""
+        self._heard: dict[int, tuple[int, bool]] = {}
 
     def answer(self, host: Host, place: int, value: int, epoch: int, is_early: bool) -> None:
         if value in self.answered:
@@ -38,6 +41,8 @@ class Truth:
 
     def see(self, host: Host, end: int) -> None:
         """A consumer reads up to `end`: one value for each place, forever."""
+        if host.last_epoch < self._anew_since:
+            return
         common = min(end, len(self.visible))
         if host.log[:common] != self.visible[:common]:
             raise Violation(f"a visible place has changed at {host.id}")
@@ -75,6 +80,28 @@ class Truth:
         if is_here and host.log[: len(self.visible)] != self.visible:
             raise Violation(f"{host.id} was admitted without a record that was visible")
 
+    def hear(self, host: Host, boots: int, *, is_complete: bool) -> None:
+        """The controller is told by a process of this replica, perhaps not its last one."""
+        if boots >= self._heard.get(host.id, (0, False))[0]:
+            self._heard[host.id] = (boots, is_complete)
+
+    def controller_began(self) -> None:
+        """It has heard nothing yet."""
+        self._heard.clear()
+
+    def choose(self, before: GroupRecord, after: GroupRecord) -> None:
+        """R8: at the moment of an election nobody wins of whom the controller has heard that its
+        present process is in doubt, whatever an earlier process says later."""
+        n = after.master_broker_id
+        is_election = after.master_epoch > before.master_epoch > 0
+        if not is_election or n is None or after.election is not Election.CLEAN:
+            return
+        boots, is_complete = self._heard.get(n, (0, True))
+        if not is_complete and before.admitted.get(n) != f"{n}.{boots}":
+            raise Violation(
+                f"{n} was elected, and its process {boots} has said that it is in doubt"
+            )
+
     def decide(self, before: GroupRecord, after: GroupRecord, hosts: dict[int, Host]) -> None:
         """R7, R8: numbers grow, only members are elected, and nobody in doubt while one is not.
         With all members in doubt the longest log wins, whoever has it."""
@@ -92,13 +119,19 @@ class Truth:
         if is_clean and after.master_broker_id not in before.sync_state_set:
             raise Violation(f"{after.master_broker_id} is not of {sorted(before.sync_state_set)}")
         if after.election is Election.INCOMPLETE:
+            # Who was chosen before and died before its log said so is chosen again.
+            is_again = before.election is Election.INCOMPLETE
             whole = [n for n in before.sync_state_set if not hosts[n].is_in_doubt]
-            if whole:
+            if whole and not is_again:
                 raise Violation(f"an incomplete log was chosen, {whole} are whole")
+            self._anew_since = after.master_epoch
             self.forget_beyond(hosts[after.master_broker_id])
 
     def forget_beyond(self, host: Host) -> None:
-        """All members lost power within a flush interval: outside of the promise, said loudly."""
-        del self.visible[len(host.log) :]
+        """All members lost power within a flush interval: outside of the promise, said loudly. The
+        longest log may be that of one who had left the set: from some place on it is another."""
+        pairs = zip(host.log, self.visible, strict=False)
+        shorter = min(len(host.log), len(self.visible))
+        del self.visible[next((n for n, (a, b) in enumerate(pairs) if a != b), shorter) :]
         values = {value for _, value in host.log}
         self.answered = {v: told for v, told in self.answered.items() if v in values}

@@ -36,7 +36,7 @@ class GroupModel:
 
     def __init__(self, seed: int, drawn: Scenario | None = None) -> None:
         rng = self.rng = random.Random(seed)
-        self.scenario = drawn or scenario.draw(rng)
+        self.scenario = drawn or scenario.draw(rng, seed)
         self.count = self.scenario.replicas
         self.policy = self.scenario.policy
         self.tick = 0
@@ -235,6 +235,9 @@ class GroupModel:
         self.send(
             host.id, CONTROLLER, kind="alter", incarnation=host.incarnation, proposal=proposal
         )
+        is_corner = "late_words" in self.scenario.kinds and not self.is_healing
+        if is_corner and proposal.incarnations and self.rng.random() < 0.3:
+            self._late_words(host, next(iter(proposal.incarnations)))
 
     # Every replica
 
@@ -316,6 +319,9 @@ class GroupModel:
         fields = {k: v for k, v in message.items() if k not in ("kind", "number")}
         kept = ("number", "incarnation", "connection")
         token = (source, {key: message[key] for key in kept})
+        boots = int(message["incarnation"].partition(".")[2])
+        if self.controller.core is not None:
+            self.truth.hear(self.hosts[source], boots, is_complete=message["is_complete"])
         self.controller.tell(events.Heartbeat(group=GROUP, broker_id=source, token=token, **fields))
 
     def controller_alter(self, source: int, message: dict[str, Any]) -> None:
@@ -587,6 +593,25 @@ class GroupModel:
                 self.stats["switches"] += 1
                 wanted = self.rng.randint(1, self.count)
                 self.controller.tell(events.ElectMaster(GROUP, designate=wanted))
+
+    def _late_words(self, master: Host, replica_id: int) -> None:
+        """Who is to be admitted loses power and says so when it is back. Then its last words before
+        that arrive, then the proposal, and nothing more of it, while the master dies (R3, R8)."""
+        host = self.hosts[replica_id]
+        if not host.is_up or host.is_paused:
+            return
+        proposal = self.network.pop()
+        self.beat(host)
+        late = self.network.pop()
+        self.kill(host, is_power_loss=True)
+        self.boot(host)
+        self.beat(host)
+        self.deliver(*self.network.pop())
+        self.deliver(*late)
+        self.deliver(*proposal)
+        self.cuts.add((replica_id, CONTROLLER))
+        self.kill(master, is_power_loss=False)
+        self.controller.tell(events.ConnectionClosed(master.heartbeat_connection))
 
     def _cut_off(self) -> None:
         """Some replicas, perhaps with the controller, from the others; here and there it leaks."""

@@ -146,7 +146,8 @@ class Checks:
             for node in self._swarm.nodes
             if node.lost_s < 0 and self._swarm.id_of(node) in before.sync_state_set
         ]
-        if whole:
+        # Who was chosen before and died before its log said so is chosen again.
+        if whole and before.election is not Election.INCOMPLETE:
             self._swarm.fail(f"an incomplete log was elected, {whole} never lost power (R8)")
 
     # Answers, at the moment they leave.
@@ -259,7 +260,10 @@ class Checks:
             text = f"{node.name} leads {epoch} and differs at {place} of {len(self.truth)}"
             swarm.fail(f"{text} confirmed bytes (R1)")
         for sent in swarm.ledger.promised():
-            if node.holds(sent):
+            if is_clean and sent.topic not in node.broker.topics.table:
+                swarm.fail(f"{node.name} leads {epoch} without the topic {sent.topic}")
+                return
+            if node.holds_or_began_later(sent, durable=False):
                 continue
             is_kept = swarm.world.is_sync or sent.offset < len(self.truth)
             if is_clean and is_kept:

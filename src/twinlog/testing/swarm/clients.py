@@ -54,7 +54,10 @@ class Router:
         if self._is_stale and self.master is not None and now_s - self._asked_s < STALE_S:
             return
         self._asked_s = now_s
-        address = self._swarm.rng.choice(self._swarm.namesrv_addresses)
+        await self.ask(self._swarm.rng.choice(self._swarm.namesrv_addresses))
+
+    async def ask(self, address: str) -> None:
+        """One name server."""
         answer = await self._rpc.call(address, GET_ROUTE, {"topic": NAMED})
         found = _ADDRESSES.search(answer.body) if answer.code == 0 else None
         if found is not None:
@@ -175,7 +178,8 @@ class SwarmConsumer:
         if answer.code == FOUND:
             await self._take(address, queue_id, position, answer)
         elif answer.code == OFFSET_MOVED and asked == address:
-            self.restart()
+            # This queue alone: two whose beginnings expired would send each other back forever.
+            self._session += 1  # It may go back.
             self._positions[queue_id] = int(answer.ext["nextBeginOffset"])
         elif answer.code not in (19, 20, OFFSET_MOVED):
             await self._router.refresh()

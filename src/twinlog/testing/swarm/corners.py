@@ -112,6 +112,29 @@ class SwarmCorners(SwarmFaults):
         for controller in swarm.controllers:
             controller.boot_if_down()
 
+    async def elect_new_disk(self) -> None:
+        """The records that named topics and groups are expired; a replica has a new disk, and
+        leads as soon as it is in the set (R3)."""
+        swarm, master = self._swarm, self._master()
+        slaves = self._slaves(master)
+        if not master.is_master or not slaves:
+            return
+        await self.expire()
+        node = self._rng.choice(slaves)
+        lost = swarm.id_of(node)
+        if not await self._lose_disk(node):
+            return
+
+        def is_member() -> bool:
+            return node.is_running and swarm.id_of(node) in swarm.checks.members - {lost}
+
+        if not await swarm.until(is_member, 12.0):
+            return
+        if len(swarm.nodes) > 2:
+            await self.switch_to(swarm.id_of(node))
+        else:
+            await self._down(master)
+
     async def power_joining(self) -> None:
         """A replica falls out and comes back; the proposal to admit it hangs on its way to the
         controller while the replica loses power; then it arrives, and the master dies (R3)."""

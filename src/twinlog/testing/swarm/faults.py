@@ -116,20 +116,32 @@ class SwarmFaults:
         node.boot_if_down()
 
     async def lose_disk(self) -> None:
+        await self._lose_disk(self._some())
+
+    async def _lose_disk(self, node: SwarmNode) -> bool:
         """Of a replica without which the set still has one that never lost anything. Nothing else
         happens until the group counts without it: two disks at once are outside of promises."""
-        swarm, node = self._swarm, self._some()
+        swarm = self._swarm
         record, lost = swarm.checks.record, swarm.id_of(node)
         if record is None or not lost or not self._is_calm():
-            return
+            return False
         others = [swarm.node_of(n) for n in record.sync_state_set - {lost}]
         if not any(other is not None and other.lost_s < 0 for other in others):
-            return
+            return False
         node.kill()
         node.replace_disk()
         swarm.calm(8.0, lambda: lost not in swarm.checks.members)
         await asyncio.sleep(self._rng.choice(DOWN_S))
         node.boot_if_down()
+        return True
+
+    async def expire(self) -> None:
+        """Old segments go, and with them what they said of topics and groups. While all are there,
+        so that nobody's log ends before another's begins."""
+        if self._is_calm() and len(self._swarm.checks.members) == len(self._swarm.nodes):
+            for node in self._swarm.nodes:
+                if node.is_master or self._rng.random() < 0.5:
+                    await self._swarm.loop.spawn_on(node.host, node.expire())
 
     def _is_calm(self) -> bool:
         """Everybody is up, nothing is cut: what happens now happens alone."""

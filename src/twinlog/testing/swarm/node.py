@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinlog.broker.server import build_broker
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole
-from twinlog.testing.group.node import HA_PORT, LOG_PATH, SERVICE_PORT, GroupNode
+from twinlog.testing.group.node import HA_PORT, LOG_PATH, NAME_LENGTH, SERVICE_PORT, GroupNode
 
 if TYPE_CHECKING:
     from twinlog.testing.swarm.sim import Swarm
@@ -118,9 +118,30 @@ class SwarmNode(GroupNode):
         super().replace_disk()
         self.checked_to = 0
 
+    @property
+    def log_start(self) -> int:
+        """The first place of its log: what was before is expired, or was never copied."""
+        names = [int(name) for name in self.disk.names(LOG_PATH) if len(name) == NAME_LENGTH]
+        return min(names, default=0)
+
+    async def expire(self) -> None:
+        """Retention takes all but the newest segments, as far as no slave lacks them."""
+        config = self.broker.config
+        config.twinlog_retention_bytes, before = 1, config.twinlog_retention_bytes
+        try:
+            count = await self.broker.store.cleaner.clean()
+        finally:
+            config.twinlog_retention_bytes = before
+        self.sim.trace(f"{self.name} has let {count} segments go")
+
     def log_bytes(self, start: int, end: int, *, durable: bool = False) -> bytes:
-        """What is written, or synced; shorter where there is nothing."""
+        """What is written, or synced; shorter where there is nothing. What is expired counts as
+        what it was."""
         parts, size = [], self.swarm.world.segment_size
+        expired_end = min(self.log_start, end)
+        if start < expired_end:
+            parts.append(bytes(self.swarm.checks.truth[start:expired_end]))
+            start = expired_end
         while start < end:
             base = start - start % size
             stop = min(end, base + size)

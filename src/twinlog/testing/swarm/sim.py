@@ -33,7 +33,7 @@ from twinlog.testing.sim_etcd import SimEtcd
 from twinlog.testing.sim_loop import SimHost, SimLoop
 from twinlog.testing.simdisk import SimDisk
 from twinlog.testing.swarm.checks import Checks
-from twinlog.testing.swarm.clients import SwarmConsumer, SwarmProducer
+from twinlog.testing.swarm.clients import Router, SwarmConsumer, SwarmProducer
 from twinlog.testing.swarm.controllers import ControllerNode
 from twinlog.testing.swarm.corners import SwarmCorners
 from twinlog.testing.swarm.lockers import Locker
@@ -43,6 +43,7 @@ from twinlog.testing.swarm.world import draw_world
 SERVE_S = 10.0
 WHOLE_S = 90.0  # Admission waits up to a minute for a replica that fell again and again.
 SAMPLE_S = 0.1
+ROUTE_S = 15.0
 OUTCOMES = {"ok": Outcome.OK, "refused": Outcome.REFUSED, "unknown": Outcome.UNKNOWN}
 
 
@@ -289,7 +290,11 @@ class Swarm(SeedRun):
         for node in self.nodes:
             if master is None or node is master or not node.is_running:
                 continue
-            mine, its = node.log_bytes(0, BODY_AT), master.log_bytes(0, BODY_AT)
+            start = max(node.log_start, master.log_start)
+            mine, its = (
+                node.log_bytes(start, start + BODY_AT),
+                master.log_bytes(start, start + BODY_AT),
+            )
             if self.checks.incomplete_count and mine[:4] != bytes(4) and mine != its:
                 node.kill()
                 node.replace_disk()
@@ -298,8 +303,28 @@ class Swarm(SeedRun):
     async def _come_to_rest(self) -> None:
         if self.checks.incomplete_count:
             await self._replace_hopeless()
+        await self._until_whole()
+        for address in self.namesrv_addresses:
+            await self._judge_route(address)
+        await self._until_whole()
+
+    async def _until_whole(self) -> None:
         if not await self.until(self._is_whole, WHOLE_S) and not self.failure:
             self.fail(f"the group is not whole again: {self._facts()}")
+
+    async def _judge_route(self, address: str) -> None:
+        """Clients find every member."""
+        deadline_s = self.loop.now_s + ROUTE_S
+        here = {node.address for node in self.nodes}
+        while not self.failure:
+            router = Router(self, self.operator)
+            await router.ask(address)
+            listed = set(router.addresses.values())
+            if listed == here:
+                return
+            if self.loop.now_s > deadline_s:
+                self.fail(f"{address} lists {listed} for {ROUTE_S} s: {self._facts()}")
+            await asyncio.sleep(0.2)
 
     async def _drain(self) -> None:
         at_end = 0
@@ -319,7 +344,11 @@ class Swarm(SeedRun):
         for record in image.records:
             if record.topic == TOPIC:
                 final[record.queue_id][record.queue_offset] = record.body
-        excused = {sent.body for sent in self.ledger.messages if sent.is_excused}
+        excused = {
+            sent.body
+            for sent in self.ledger.messages
+            if sent.is_excused or sent.offset < image.start
+        }
         for sent in self.ledger.messages:
             outcome, place = OUTCOMES[sent.status], self.places.get(sent.number, -1)
             self.history.sends.append(Send(sent.body, sent.queue_id, outcome, place))

@@ -29,6 +29,7 @@ FAULTS = (
     "slow_disk",
     "full_disk",
     "lose_disk",
+    "expire",
     "kill_controller",
     "kill_controller_and_master",
     "power_controller",
@@ -49,6 +50,7 @@ FAULTS = (
     "power_then_kill",
     "late_proposal",
     "restart_alone",
+    "elect_new_disk",
 )
 PROFILES = {
     "any": FAULTS,
@@ -116,6 +118,7 @@ PROFILES = {
         "power_then_kill",
         "late_proposal",
         "restart_alone",
+        "elect_new_disk",
     ),
 }
 """Corners need things in a row that are rare together; half of the seeds draw from all."""
