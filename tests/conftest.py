@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from support.orders import shuffled
 from support.tiers import why_not_compiled
 
 # A loaded machine is slow, not wrong: no example has a deadline.
@@ -62,7 +63,17 @@ def pytest_report_header() -> str:
     return f"compiled parts: not tested, {reason}" if reason else "compiled parts: tested"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED",
+        help="files, and the tests of each file, in an order that the seed gives",
+    )  # fmt: skip
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("shuffle")
+    if seed is not None:
+        items[:] = shuffled(items, seed, lambda item: item.path)
     if not why_not_compiled():
         return
     left_out = [item for item in items if item.get_closest_marker("compiled")]

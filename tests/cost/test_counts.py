@@ -58,12 +58,14 @@ BUDGET: dict[str, dict[str, float]] = {
         "file": 2 * FILE,
         "socket": 0.0625,
     },
-    "send, compiled": {"python": 4.6, "c": 5, "bytecode": 145, "file": FILE, "socket": 0.0625},
-    "pull, compiled": {"python": 1.6, "c": 1.1, "bytecode": 44, "file": FILE, "socket": 0.0625},
+    "send, compiled": {"python": 3.6, "c": 3, "bytecode": 110, "file": FILE, "socket": 0.0625},
+    "connections, pure": {"python": 32, "c": 48, "bytecode": 1500, "file": FILE, "socket": 1},
+    "connections, compiled": {"python": 8.6, "c": 3.4, "bytecode": 224, "file": FILE, "socket": 1},
+    "pull, compiled": {"python": 0.66, "c": 0.33, "bytecode": 17.3, "file": FILE, "socket": 0.034},
     "replicate, compiled": {
-        "python": 13.5,
-        "c": 29,
-        "bytecode": 710,
+        "python": 13,
+        "c": 15,
+        "bytecode": 480,
         "file": 2 * FILE,
         "socket": 0.0625,
     },
@@ -233,6 +235,27 @@ async def test_a_send_costs_what_it_did(parts: str, brokers: Brokers) -> None:
     reads = [sends()] * READS
     seen = await counted(lambda: feed(broker, reads, REQUESTS_A_READ), MESSAGES, broker)
     check(f"send, {parts}", seen)
+
+
+async def feed_many(broker: Broker, turns: int) -> int:
+    """So many connections send one message each, all in one turn of the loop, again and again."""
+    peers = [connect(broker) for _ in range(REQUESTS_A_READ)]
+    data = encode_command(send_command(BODY, topic="cost", queue_id=0, KEYS="k", WAIT="true"))
+    for number in range(1, turns + 1):
+        for peer, _ in peers:
+            peer.data_received(data)
+        for _, transport in peers:
+            await transport.answered(number)
+    for peer, _ in peers:
+        peer.connection_lost(None)
+    return sum(transport.writes for _, transport in peers)
+
+
+async def test_a_send_of_many_connections_costs_what_it_did(parts: str, brokers: Brokers) -> None:
+    """64 x 1 of `make bench`: each message has its own read and its own answer."""
+    broker = await brokers.start("master", mapped_file_size_commit_log=16 << 20)
+    seen = await counted(lambda: feed_many(broker, READS), MESSAGES, broker)
+    check(f"connections, {parts}", seen)
 
 
 async def test_a_pull_costs_what_it_did(parts: str, brokers: Brokers) -> None:

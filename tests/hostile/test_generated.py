@@ -10,11 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from support.hostile_world import attack, cases_for, tables
+from support.captured import Peer, world
+from support.hostile_cases import HALF, Case, config_cases, properties_text, send_ext
+from support.hostile_world import BROKER, attack, cases_for, tables
+from twinlog.runtime.config import BrokerConfig, ConfigError, update_config
+from twinlog.runtime.config_format import parse_update
+from twinlog.runtime.config_key import live_keys
 
 ATTACK_SECONDS = 25.0  # With starts, restart and promotion a minute, on two busy cores.
 KNOWN_CODES = {
@@ -35,6 +42,24 @@ def test_every_code_and_field_is_attacked() -> None:
             for name in row.header.__struct_encode_fields__:
                 texts = {case.name for case in mine if case.name.startswith(f"{name}: ")}
                 assert len(texts) > 30, (row.code, name)
+
+
+async def test_no_generated_setting_gives_up_a_transaction() -> None:
+    """Settings whose purpose that is are left out; a check may come while any other is in force."""
+    limits = {"transaction_check_max": 10**6, "transaction_time_out": BROKER["transactionTimeOut"]}
+    async with world(end=0, tables=False, **limits) as broker:
+        half = send_ext(10, "hostile", properties_text(HALF), sysFlag="4")
+        half["bornTimestamp"] = str(broker.clock.now_ms() - 60_000)
+        assert (await Peer(broker.server).ask(Case("half", 10, half, b"x").frame(1))).code == 0
+        before = msgspec.structs.asdict(broker.config)
+        for case in config_cases(25, sorted(live_keys(BrokerConfig))):
+            with suppress(ConfigError, ValueError):
+                update_config(broker.config, parse_update(case.body))
+            await broker.transactions.check()
+            broker.store.write_pending()
+            assert broker.transactions.pending_count == 1, case
+            for name, value in before.items():
+                setattr(broker.config, name, value)
 
 
 @pytest.mark.timeout(300)

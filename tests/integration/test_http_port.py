@@ -146,7 +146,8 @@ def test_numbers_of_a_pair(servers: dict[str, Process]) -> None:
     assert value(master, "rocketmq_messages_in_total", topic="load") >= 1
     assert value(master, "rocketmq_consumer_lag_messages", consumer_group="g") >= 1
     assert value(master, "rocketmq_consumer_lag_latency", consumer_group="g") > 0
-    assert value(master, "twinlog_consumer_queue_lag_messages", queue_id="0") >= 1
+    of_queue = {"consumer_group": "g", "queue_id": "0"}
+    assert value(master, "twinlog_consumer_queue_lag_messages", **of_queue) >= 1
     assert value(master, "twinlog_build_info", code=code_tier()) == 1
     assert value(master, "twinlog_replicas") == 1
     assert value(master, "twinlog_replicas_in_sync") == 1
@@ -307,10 +308,16 @@ def test_garbage_on_the_http_port(tmp_path: Path) -> None:
         for words in (b"\x00" * 5000, b"GET " + b"/" * 100_000, b"POST /metrics HTTP/1.1\r\n\r\n",
                       b"GET /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\n"):  # fmt: skip
             with socket.create_connection((host, int(number)), timeout=10) as peer:
-                peer.sendall(words)
-                peer.shutdown(socket.SHUT_WR)
-                while peer.recv(65536):
-                    pass
+                try:
+                    peer.sendall(words)
+                    peer.shutdown(socket.SHUT_WR)
+                    answer = b"".join(iter(lambda p=peer: p.recv(65536), b""))  # type: ignore[misc]
+                    assert answer.startswith(b"HTTP/1.1 400 "), words[:40]
+                except OSError as error:
+                    # Refused before its last words were read: the rest resets the connection.
+                    if len(words) <= 65536 or isinstance(error, TimeoutError):
+                        raise
+            assert get(f"{host}:{number}", "/health/live")[0] == 200
         crowd = [socket.create_connection((host, int(number))) for _ in range(200)]
         connection = Connection(broker.address)
         assert connection.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0

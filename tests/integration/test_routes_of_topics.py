@@ -19,6 +19,7 @@ from support.client_support import eventually
 from support.ha_load import Connection, ask
 from support.processes import free_port, wait_until
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from twinlog.broker.role import Role
 from twinlog.broker.routes.registration import Registration
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.broker.tables.topic_config import TopicConfigManager
@@ -114,7 +115,7 @@ class World:
         self.tasks = TaskOwner("world")
         self.registration = Registration(
             self.config, client=self.client, topics=self.topics, clock=clock,
-            broker_address="127.0.0.1:1", ha_address="127.0.0.1:2",
+            broker_address="127.0.0.1:1", ha_address="127.0.0.1:2", role=Role(self.config),
         )  # fmt: skip
         self.created = 0
 

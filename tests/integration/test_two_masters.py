@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.ha_load import ask
 from support.processes import process_group, wait_until
-from support.twinlog_servers import TWINLOG, start_twinlog_broker, start_twinlog_namesrv
+from support.twinlog_servers import (
+    TWINLOG,
+    TwinlogBroker,
+    TwinlogNamesrv,
+    start_twinlog_broker,
+    start_twinlog_namesrv,
+)
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 
@@ -30,16 +38,25 @@ def command(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_second_master_is_reported_and_never_in_the_route(tmp_path: Path) -> None:
+@contextmanager
+def two_masters(
+    directory: Path,
+) -> Iterator[tuple[TwinlogNamesrv, TwinlogBroker, TwinlogBroker]]:
+    """A name server, the master that has the place, and one that came later and knows it."""
     with process_group() as group:
-        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+        namesrv = start_twinlog_namesrv(directory / "namesrv")
         group.add(namesrv)
-        first = start_twinlog_broker(tmp_path / "first", namesrv=namesrv.address, **CONFIG)
+        first = start_twinlog_broker(directory / "first", namesrv=namesrv.address, **CONFIG)
         group.add(first)
         namesrv.wait_registered(first.address)
-        second = start_twinlog_broker(tmp_path / "second", namesrv=namesrv.address, **CONFIG)
+        second = start_twinlog_broker(directory / "second", namesrv=namesrv.address, **CONFIG)
         group.add(second)
         second.wait_for_text("another broker has our name and id")
+        yield namesrv, first, second
+
+
+def test_a_second_master_is_reported_and_never_in_the_route(tmp_path: Path) -> None:
+    with two_masters(tmp_path) as (namesrv, first, second):
         assert "two brokers with one name and id" in namesrv.output()
         # The holder hears of it with its next registration.
         first.wait_for_text("another broker has our name and id")
@@ -61,15 +78,7 @@ def test_a_second_master_is_reported_and_never_in_the_route(tmp_path: Path) -> N
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_the_second_has_the_place_at_once_when_the_first_is_gone(tmp_path: Path, end: str) -> None:
     """Also a master that was started again on a new address before the old one was gone."""
-    with process_group() as group:
-        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
-        group.add(namesrv)
-        first = start_twinlog_broker(tmp_path / "first", namesrv=namesrv.address, **CONFIG)
-        group.add(first)
-        namesrv.wait_registered(first.address)
-        second = start_twinlog_broker(tmp_path / "second", namesrv=namesrv.address, **CONFIG)
-        group.add(second)
-        second.wait_for_text("another broker has our name and id")
+    with two_masters(tmp_path) as (namesrv, first, second):
         if end == "stop":
             assert first.stop() == 0
         else:

@@ -101,7 +101,7 @@ async def test_nothing_is_late_lost_or_given_up(world: World, seed: int) -> None
         assert await broker.store.cleaner.clean() == 0
         broker.once.sweep()
         assert broker.once.decide(mark, 1).verdict is Verdict.REPEAT
-        broker.transactions.check()
+        await broker.transactions.check()
         broker._check_hold()
         broker._scan_clients()
         broker._sample_store_stats()

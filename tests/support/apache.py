@@ -15,6 +15,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar, Self
 
 from support.processes import Process
 from support.properties import write_properties
@@ -62,7 +63,12 @@ def write_home(home: Path, level: str = "INFO") -> None:
         (conf / f"logback_{name}.xml").write_text(LOGBACK.replace("LEVEL", level))
 
 
-class ApacheNamesrv(Process):
+class ApacheServer(Process):
+    """A name server or a broker: one main class with one properties file."""
+
+    kind: ClassVar[str]
+    main: ClassVar[str]
+
     def __init__(
         self,
         directory: Path,
@@ -77,48 +83,38 @@ class ApacheNamesrv(Process):
         self.port = int(str(config["listenPort"]))
         self.address = f"127.0.0.1:{self.port}"
         write_home(directory)
-        file = write_properties(directory / "namesrv.conf", config)
-        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        argv = java(main, "-c", str(file), home=directory, options=java_options, project=project)
-        super().__init__("apache namesrv", argv, log=directory / "namesrv.log", cwd=directory)
-
-    def restart(self, **changes: object) -> ApacheNamesrv:
-        namesrv = ApacheNamesrv(
-            self.directory, {**self.config, **changes}, self.java_options, self.project
+        file = write_properties(directory / f"{self.kind}.conf", config)
+        argv = java(
+            self.main, "-c", str(file), home=directory, options=java_options, project=project
         )
-        namesrv.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
-        return namesrv
+        super().__init__(
+            f"apache {self.kind}", argv, log=directory / f"{self.kind}.log", cwd=directory
+        )
 
-
-class ApacheBroker(Process):
-    def __init__(
-        self,
-        directory: Path,
-        config: dict[str, object],
-        java_options: Sequence[str],
-        project: str = APACHE,
-    ) -> None:
-        self.directory = directory
-        self.config = config
-        self.java_options = java_options
-        self.project = project
-        self.port = int(str(config["listenPort"]))
-        self.address = f"127.0.0.1:{self.port}"
-        self.ha_port = self.port + 1
-        self.store = Path(str(config["storePathRootDir"]))
-        write_home(directory)
-        file = write_properties(directory / "broker.conf", config)
-        main = "org.apache.rocketmq.broker.BrokerStartup"
-        argv = java(main, "-c", str(file), home=directory, options=java_options, project=project)
-        super().__init__("apache broker", argv, log=directory / "broker.log", cwd=directory)
-
-    def restart(self, **changes: object) -> ApacheBroker:
+    def restart(self, **changes: object) -> Self:
         """A new process on the same directory, ports and configuration, with `changes` to it."""
-        broker = ApacheBroker(
-            self.directory, {**self.config, **changes}, self.java_options, self.project
-        )
-        broker.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
-        return broker
+        config = {**self.config, **changes}
+        server = type(self)(self.directory, config, self.java_options, self.project)
+        server.wait_for_text("boot success", deadline_s=READY_DEADLINE_S)
+        return server
+
+
+class ApacheNamesrv(ApacheServer):
+    kind = "namesrv"
+    main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+
+
+class ApacheBroker(ApacheServer):
+    kind = "broker"
+    main = "org.apache.rocketmq.broker.BrokerStartup"
+
+    @property
+    def ha_port(self) -> int:
+        return self.port + 1
+
+    @property
+    def store(self) -> Path:
+        return Path(str(self.config["storePathRootDir"]))
 
 
 class ApacheController(Process):

@@ -9,6 +9,7 @@ from twinlog.broker.delay.schedule import ScheduleMessageService
 from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter, PairTables
 from twinlog.broker.pair.skip_guard import SkipGuard
 from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.role import Role
 from twinlog.broker.stats.broker_stats import BrokerStatsManager
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.broker.tables.config_file import ConfigFile
@@ -52,6 +53,7 @@ class Side:
             replication=NoReplication(),
             store_host=NO_HOST,
             stats=StoreStats(0),
+            role=Role(self.config),
         )
         self.schedule = ScheduleMessageService(
             store=self.store,

@@ -27,6 +27,7 @@ from twinlog.message.names import OP_HALF_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import version_of
+from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.remoting.codec import decode_command, encode_command
 from twinlog.remoting.codes import RequestCode
@@ -69,18 +70,24 @@ def online(
     def setup(broker: Broker, peer: Peer) -> None:
         data = build_subscription(topic, expression, kind, version)
         deque(broker.filters.register(group, [data], CompileBudget()), maxlen=0)
-        broker.consumers.register(
-            group,
-            ClientChannelInfo(peer.connection, f"127.0.0.1@{group}", "JAVA", 407),
-            [data],
-            consume_type="CONSUME_PASSIVELY",
-            message_model="CLUSTERING",
-            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
-            must_notify=False,
-            now_ms=broker.clock.monotonic_ms(),
-        )
+        _register(broker, peer, group, f"127.0.0.1@{group}", [data])
 
     return setup
+
+
+def _register(
+    broker: Broker, peer: Peer, group: str, client_id: str, wanted: list[SubscriptionData]
+) -> None:
+    broker.consumers.register(
+        group,
+        ClientChannelInfo(peer.connection, client_id, "JAVA", 407),
+        wanted,
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+        must_notify=False,
+        now_ms=broker.clock.monotonic_ms(),
+    )
 
 
 TAGS = "TagA || TagB || Zip"
@@ -92,16 +99,8 @@ def member(group: str, client_id: str, topics: dict[str, str]) -> Setup:
     """A member with a client id and several subscriptions."""
 
     def setup(broker: Broker, peer: Peer) -> None:
-        broker.consumers.register(
-            group,
-            ClientChannelInfo(peer.connection, client_id, "JAVA", 407),
-            [build_subscription(t, e, "TAG", 1) for t, e in topics.items()],
-            consume_type="CONSUME_PASSIVELY",
-            message_model="CLUSTERING",
-            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
-            must_notify=False,
-            now_ms=broker.clock.monotonic_ms(),
-        )
+        wanted = [build_subscription(t, e, "TAG", 1) for t, e in topics.items()]
+        _register(broker, peer, group, client_id, wanted)
 
     return setup
 

@@ -25,6 +25,10 @@ class Bench:
         self.answers_commits = True
         self.commits: list[GroupRecord] = []
 
+    def restart(self) -> None:
+        """Another process of the controller: it knows what is stored."""
+        self.core = Controller([self.stored], self.now)
+
     def tell(self, event: Any) -> None:
         for effect in self.core.handle(self.now, event):
             if isinstance(effect, Commit):

@@ -25,7 +25,9 @@ VERBS = ("broker", "controller", "namesrv")
 IMPORTED = [
     *(f"twinlog.cli.{name}" for name in ("main", "serve", *VERBS)),
     "twinlog.cli.admin.broker",
+    "twinlog.broker.pull._pull_lane",
     "twinlog.broker.put._send_lane",
+    "twinlog.broker.transaction._end_lane",
     "encodings.idna",
     "uvloop",
     "uvicorn.lifespan.off",

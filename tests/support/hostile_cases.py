@@ -504,6 +504,7 @@ def registration_cases(code: Code) -> Iterator[Case]:
 NOT_UPDATED = {
     "brokerPermission", "rejectTransactionMessage", "brokerRole", "autoCreateTopicEnable",
     "startAcceptSendRequestTimeStamp", "haSlaveFallbehindMax", "transactionCheckMax",
+    "fileReservedTime",
 }  # fmt: skip
 
 

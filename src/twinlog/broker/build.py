@@ -14,6 +14,7 @@ from twinlog.broker.group.replicas import ReplicasManager
 from twinlog.broker.group.stored import StoredGroup
 from twinlog.broker.host import store_host
 from twinlog.broker.pair.confirmed_file import ConfirmedFile
+from twinlog.broker.pair.dispatch_damage import DispatchDamage
 from twinlog.broker.pair.identity import StoreIdentity
 from twinlog.broker.pair.metadata_service import MetadataReader, MetadataWriter, PairTables
 from twinlog.broker.pair.offset_moved import OffsetMovedEvents
@@ -116,7 +117,7 @@ def build_store(broker: Broker, memory_size: int) -> None:
     broker.confirmed_file = ConfirmedFile(
         config, broker.disk, lambda: broker.ha.confirmed_offset, role=broker.role
     )
-    broker.store.reput.on_damage = broker.ha.damage_found
+    broker.store.reput.on_damage = _build_dispatch_damage(broker).found
     broker.store.cleaner.needed_from = lambda: broker.ha.acks.lowest
     broker.replies = PutReplies(
         config,
@@ -128,6 +129,20 @@ def build_store(broker: Broker, memory_size: int) -> None:
         stats=broker.store_stats,
         failures=broker.failures,
         role=broker.role,
+    )
+
+
+def _build_dispatch_damage(broker: Broker) -> DispatchDamage:
+    is_controlled = broker.role.is_controlled
+    return DispatchDamage(
+        log=broker.store.commit_log,
+        reput=broker.store.reput,
+        healer=broker.scrubber.healer,
+        clock=broker.clock,
+        tasks=broker.tasks,
+        is_twin=lambda: is_controlled or broker.pair.is_master_twin,
+        is_controlled=is_controlled,
+        cut=broker.ha.damage_found,
     )
 
 
@@ -165,10 +180,13 @@ def build_services(broker: Broker) -> None:
     broker.registration.on_rival = broker.succession.met_rival
     broker.replica_ranges = _build_replica_ranges(broker)
     broker.ha.on_twin_joined = broker.pair.twin_slave_joined
+    broker.pair.before_link = broker.succession.ask_before_link
     broker.ha.on_linked = broker.succession.linked
     broker.store.on_queues_cut = broker.queues_were_cut
     if broker.ha.catch_up is not None:
         broker.ha.catch_up.on_own_cut = lambda end, reason: broker.replies.give_up(reason)
+        broker.ha.catch_up.on_fetch = broker.pair.tail_is_coming
+        broker.ha.catch_up.on_fetched = broker.tail_came
     broker.pulls = PullMessageProcessor(
         broker,
         offset_moved=OffsetMovedEvents(

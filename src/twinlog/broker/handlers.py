@@ -95,8 +95,13 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         once=SendOnce(broker.once, broker.replies),
         answer_when_routed=partial(answer_when_routed, broker.registration, broker.tasks),
     )
+    ends = EndTransactionProcessor(broker)
     if broker.guard is None:
-        broker.server.lane = broker.vip_server.lane = send.lane(broker.pair.offset_return)
+        gate = broker.pair.offset_return
+        puts = (send.lane(gate), ends.lane(broker.requests.relay))
+        pulls = broker.pulls.lane(gate)
+        broker.server.lanes = tuple(lane for lane in (*puts, pulls) if lane is not None)
+        broker.vip_server.lanes = tuple(lane for lane in puts if lane is not None)
     send_back = SendBackProcessor(broker, rng=rng)
     query = QueryMessageProcessor(broker)
     records = rules.RecordRules(broker.store)
@@ -197,7 +202,7 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
         ),
         Row(code.LOCK_BATCH_MQ, NoHeader, consumer.lock_batch, rules.LOCK, QUEUES_BODY),
         Row(code.UNLOCK_BATCH_MQ, NoHeader, consumer.unlock_batch, rules.LOCK, QUEUES_BODY),
-        *_transaction_rows(broker),
+        *_transaction_rows(broker, ends),
         *_client_rows(broker),
         *_topic_rows(broker),
         *_stats_rows(broker),
@@ -208,11 +213,10 @@ def _rows(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
     ]
 
 
-def _transaction_rows(broker: Broker) -> list[Row[Any]]:
+def _transaction_rows(broker: Broker, ends: EndTransactionProcessor) -> list[Row[Any]]:
     """Transactions, and the replies of request-reply."""
     code = RequestCode
     records = rules.RecordRules(broker.store)
-    ends = EndTransactionProcessor(broker)
     replies = ReplyMessageProcessor(broker)
     return [
         Row(

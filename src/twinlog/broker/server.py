@@ -258,9 +258,24 @@ class Broker:
 
         Raises StoreError, ConfigFileError, AclConfigError or OSError that say why not.
         """
-        config = self.config
         if self.guard is not None:
             self.guard.files.load()
+        is_granted = await self._load()
+        await self._start_store()
+        self._take_up(is_granted=is_granted)
+        try:
+            await self._start_ports()
+        except OSError:
+            # Another process has the port: leave the store as clean as it was found.
+            await self.stop()
+            raise
+        self._serve()
+        _LOG.info("broker started name=%s address=%s", self.config.broker_name, self.address)
+
+    async def _load(self) -> bool:
+        """The log, recovered, who this broker is, and its tables. Whether it was promoted while it
+        was not running."""
+        config = self.config
         check_descriptors(self.disk, config)
         check_format(self.disk, config.store_path_root_dir)
         reseed_if_asked(self.disk, config.store_path_root_dir, config.commit_log_paths)
@@ -270,7 +285,7 @@ class Broker:
         self.recovery = await self.store.load(was_copy=was_copy)
         await self.once.recovered(self.recovery)
         self.identity.load()
-        is_granted = self.identity.is_granted
+        is_granted = self.identity.is_granted  # Until it is settled below.
         if self.replicas is None:
             await self._check_role()
         else:
@@ -280,30 +295,36 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets, self.filters, self.schedule):
             table.load()
         self.table_check.loaded(was_clean=self.recovery.was_clean)
+        return is_granted
+
+    async def _start_store(self) -> None:
+        """From here on the store changes: puts, flushes, scrubs, saves."""
+        assert self.recovery is not None
         await self.store.start(self.tasks)
-        write_format(self.disk, config.store_path_root_dir)
+        write_format(self.disk, self.config.store_path_root_dir)
         self.scrubber.start(self.tasks, has_point=self.recovery.has_point)
         self.saves.start(self.tasks)
-        if config.enable_property_filter:
+        if self.config.enable_property_filter:
             self.tasks.job("load-filter-parser", self.disk.run(load_parser))
         else:
             self.filters.want_parser = self._begin_to_load_parser
+
+    def _take_up(self, *, is_granted: bool) -> None:
+        """What the log says beyond its records: what is confirmed, tables that were lost, offsets
+        of the metadata. A master that lacks something takes no sends until it has it."""
         if self.replicas is not None:
             self.ha.prepare()
             self._show_confirmed()
         self._recover_tables()
         self.pair.load(was_master=self.identity.has_led)
-        self.ha.prepare(is_log_accepted=is_granted)
+        self.ha.prepare(is_log_accepted=is_granted)  # In a controlled group it is by now.
         if self.role.is_master:
             self.ha.when_complete(self._log_is_complete)
         self.store.add_dispatch_listener(self._queues_moved)
         self.pair.close_gate()
-        try:
-            await self._start_ports()
-        except OSError:
-            # Another process has the port: leave the store as clean as it was found.
-            await self.stop()
-            raise
+
+    def _serve(self) -> None:
+        """Ports are open: deliver what is due, register, and take one's place in the group."""
         if self.role.is_master:
             self.ha.when_complete(self._start_deliveries)
         self._start_timers()
@@ -314,7 +335,6 @@ class Broker:
         else:
             self._start_fixed()
         self.tasks.contained("find-replicas", self.replica_ranges.look)
-        _LOG.info("broker started name=%s address=%s", config.broker_name, self.address)
 
     def _begin_to_load_parser(self) -> None:
         self.filters.want_parser = lambda: None
@@ -364,6 +384,11 @@ class Broker:
             is_promotion=self.identity.is_taking_over,
             is_doubtful=is_doubtful,
         )
+
+    def tail_came(self, was_own_cut: bool) -> None:
+        """On a master that serves already: it has fetched what a slave had more of its log."""
+        if self.pair.tail_came():
+            self.shorter_log.tail_came(was_own_cut=was_own_cut)
 
     def _start_deliveries(self) -> None:
         """They look into the log for what was delivered already: it must be complete."""
@@ -438,9 +463,7 @@ class Broker:
     def _start_timers(self) -> None:
         config = self.config
         every = self.tasks.round
-        self.tasks.round(
-            "save-offsets", lambda: config.flush_consumer_offset_interval, self._save_offsets
-        )
+        every("save-offsets", lambda: config.flush_consumer_offset_interval, self._save_offsets)
         every("save-delays", lambda: config.flush_delay_offset_interval, self._save_delays)
         every("save-filters", lambda: _FILTER_SAVE_MS, self.filters.save)
         every(

@@ -44,6 +44,29 @@ cdef inline char* put_hexadecimal(char* at, uint64_t value) noexcept:
     return at
 
 
+cdef inline char* put_decimal(char* at, int64_t value) noexcept:
+    cdef char digits[20]
+    cdef int size = 0
+    cdef uint64_t rest
+    if value < 0:
+        at[0] = 45
+        at += 1
+        rest = <uint64_t> 0 - <uint64_t> value
+    else:
+        rest = <uint64_t> value
+    while True:
+        digits[size] = <char> (48 + rest % 10)
+        size += 1
+        rest //= 10
+        if rest == 0:
+            break
+    while size:
+        size -= 1
+        at[0] = digits[size]
+        at += 1
+    return at
+
+
 cdef inline bint extend_hash(const char* at, Py_ssize_t size, uint32_t* value) noexcept:
     """Go on with a Java hash; False: not ASCII, where bytes are not what Java hashes."""
     cdef uint32_t total = value[0]

@@ -15,6 +15,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from twinlog.namesrv.config_update import ConfigUpdater
 from twinlog.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfigError, KVConfigManager
 from twinlog.namesrv.routes import (
@@ -39,6 +41,7 @@ from twinlog.remoting.bodies.registration import (
     decode_registration,
 )
 from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.twinlog import NameServerInfo, RivalInfo
 from twinlog.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import BodyTooLargeError, CommandError
@@ -567,19 +570,13 @@ class NamesrvProcessor:
 
     def _info(self, connection: ServerConnection, request: Request) -> None:
         rivals = [
-            {
-                "brokerName": rival.broker_name,
-                "brokerId": rival.broker_id,
-                "address": rival.address,
-                "holder": rival.holder,
-            }
+            RivalInfo(rival.broker_name, rival.broker_id, rival.address, rival.holder)
             for rival in self._routes.rivals()
         ]
+        info = NameServerInfo(rivals, self._controller_address())
         header = {"twinlog": "1", "role": "namesrv"}
         failures = {} if self._failures is None else self._failures.status()
-        body = fastjson.dumps(
-            {**failures, "rivals": rivals, "controller": self._controller_address()}
-        )
+        body = fastjson.dumps({**failures, **msgspec.to_builtins(info)})
         connection.reply(request, header=header, body=body)
 
 

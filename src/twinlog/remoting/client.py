@@ -220,7 +220,7 @@ class RemotingClient:
                 await self._writable(connection)
         except TimeoutError:
             raise ConnectError(address, f"not ready within {timeout_ms:.0f} ms") from None
-        self._prepare(address, command)
+        self.prepare(address, command)
         rest_ms = max(1, deadline_ms - self._clock.monotonic_ms())
         return await connection.invoke(command, rest_ms)
 
@@ -236,7 +236,7 @@ class RemotingClient:
         """
         connection = self.connection(address)
         if connection is not None:
-            self._prepare(address, command)
+            self.prepare(address, command)
             connection.submit(command, timeout_ms, callback)
             return
         if self._waiting >= _WAITING_FOR_CONNECT_MAX:
@@ -262,7 +262,7 @@ class RemotingClient:
             rest_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
             if rest_ms <= 0:
                 raise ConnectError(address, f"not connected within {timeout_ms:.0f} ms")
-            self._prepare(address, command)
+            self.prepare(address, command)
             connection.submit(command, rest_ms, callback)
         except RemotingError as error:
             callback(None, error)
@@ -280,10 +280,11 @@ class RemotingClient:
         """
         connection = await self.connect(address)
         await self._writable(connection)
-        self._prepare(address, command)
+        self.prepare(address, command)
         connection.oneway(command)
 
-    def _prepare(self, address: str, command: RemotingCommand) -> None:
+    def prepare(self, address: str, command: RemotingCommand) -> None:
+        """Let the hooks add to a request that is about to be encoded."""
         for hook in self._hooks:
             hook(address, command)
 
@@ -315,9 +316,12 @@ class RemotingClient:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        if self._owns_tasks:
-            await self._tasks.stop()
-        for connection in self._connections.values():
-            connection.close("the client is closed")
-        await asyncio.gather(*(connection.gone() for connection in self._connections.values()))
-        self._connections.clear()
+        try:
+            if self._owns_tasks:
+                await self._tasks.stop()
+        finally:
+            connections = list(self._connections.values())
+            for connection in connections:
+                connection.close("the client is closed")
+            self._connections.clear()
+        await asyncio.gather(*(connection.gone() for connection in connections))

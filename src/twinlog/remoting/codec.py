@@ -338,6 +338,12 @@ _PULL_TEMPLATE = (
 )
 
 
+def pull_pieces(code: int, remark: bytes) -> tuple[bytes, ...]:
+    """What stands around the broker suggested, the next, least and greatest offset, and opaque."""
+    text = _PULL_TEMPLATE.replace(b"%d", b"%d" % code, 1).replace(b"%b", remark)
+    return tuple(text.split(b"%d"))
+
+
 def encode_pull_opening(
     code: int,
     opaque: int,

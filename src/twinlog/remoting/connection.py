@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from twinlog.remoting.errors import (
 from twinlog.remoting.framing import Frame, FrameSplitter
 from twinlog.remoting.limits import RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter, PendingRequests
+from twinlog.remoting.traffic import Traffic
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures, error_text
 from twinlog.runtime.loop_share import SHARE_MS
@@ -53,7 +53,7 @@ _LOOK_MASK = 3  # Behind a send the time is looked at only so often: they cost t
 _EXPIRE_MS_MIN = 20  # Time-outs are looked at no more often than this.
 
 
-class Connection(asyncio.Protocol):
+class Connection(Traffic, asyncio.Protocol):
     """Protocol of one connection. Subclasses say where it came from and what its end means."""
 
     def __init__(
@@ -66,10 +66,10 @@ class Connection(asyncio.Protocol):
         opaques: OpaqueCounter,
         failures: Failures,
     ) -> None:
+        super().__init__(limits)
         self._handler = handler
         self._failures = failures
         self._clock = clock
-        self._limits = limits
         self._turn = turn
         self._opaques = opaques
         self._splitter = FrameSplitter(
@@ -77,17 +77,7 @@ class Connection(asyncio.Protocol):
             header_size_max=limits.header_size_max,
             admit=self._admit,
         )
-        self._transport: asyncio.Transport | None = None
-        self._backlog: deque[Frame] = deque()
-        self._out: list[codec.Body] = []
         self._out_large = 0
-        self._is_in_turn = False
-        self._is_reading_paused = False
-        self._is_elsewhere = False
-        self._requests_in_flight = 0
-        self._bytes_in_flight = 0
-        self.request_count = 0
-        self._replies = 0
         self._pending = PendingRequests()
         self._unsent = 0  # The last so many of them are still in `_out`.
         self._expiry: TimerHandle | None = None
@@ -96,11 +86,7 @@ class Connection(asyncio.Protocol):
         self.attributes: dict[Any, Any] = {}
         self.remote_address: tuple[str, int] = ("unknown", 0)
         self.local_address: tuple[str, int] = ("unknown", 0)
-        self.remote_host = b"\0" * 8
-        self.is_closed = False
-        self.is_congested = False
         self.close_reason = ""
-        self.was_active = True
         self.last_active_ms = clock.monotonic_ms()
 
     # What users of a connection call
@@ -155,20 +141,6 @@ class Connection(asyncio.Protocol):
         if not self._out and not self._is_in_turn:
             self._turn.add(Phase.FLUSH_SOCKETS, self._flush_in_turn)
         self._out.append(frame)
-
-    def write_run(self, data: bytes, count: int) -> None:
-        """Write the whole frames of `count` answers now, behind what is queued."""
-        if self.is_closed or self._transport is None:
-            return
-        self._replies += count
-        if self._out or self._is_in_turn or self._is_reading_paused or self.is_congested:
-            self._out.append(data)
-            if not self._is_in_turn:
-                self.flush()
-            return
-        self._count_replies()
-        self._transport_write(data)
-        self.was_active = True
 
     def write_pieces(self, pieces: Sequence[codec.Body]) -> None:
         """Queue one answer in pieces: opening and header first, then slices of the body."""
@@ -285,12 +257,9 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         return False
 
-    def data_received(self, data: bytes) -> None:
+    def _read(self, data: bytes) -> None:
         self.was_active = True
-        try:
-            self.receive(data)
-        except Exception as error:
-            self.failed("reading", error)
+        self.receive(data)
 
     def pause_writing(self) -> None:
         self.is_congested = True
@@ -472,10 +441,6 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self.failed("writing", error)
 
-    def _transport_write(self, data: codec.Body) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
-
     def _write_large(self, out: list[codec.Body]) -> None:
         small: list[codec.Body] = []
         for piece in out:
@@ -497,15 +462,6 @@ class Connection(asyncio.Protocol):
             reason = f"{size} bytes are waiting and the peer does not read"
             _LOG.warning("peer cut off peer=%s reason=%s", self.remote_text, reason)
             self.abort(reason)
-
-    def _count_replies(self) -> None:
-        """Requests answered leave the account; their bytes by the mean, which ends at zero."""
-        replies, self._replies = self._replies, 0
-        if replies >= self._requests_in_flight:
-            self._requests_in_flight = self._bytes_in_flight = 0
-            return
-        self._bytes_in_flight -= self._bytes_in_flight * replies // self._requests_in_flight
-        self._requests_in_flight -= replies
 
     # Reading stops and goes on
 

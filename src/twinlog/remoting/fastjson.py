@@ -12,6 +12,7 @@ what has a method `wire` is what that returns.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -135,11 +136,24 @@ def _loads_fast(raw: bytes, is_forgiving: bool, lenient_max: int | None) -> Any:
             raise FastjsonError(
                 f"{error}; beyond {lenient_max} bytes only standard JSON is read"
             ) from None
-        # Off the standard: quote the integer keys, and if that is not it, parse slowly.
-    try:
-        return _decode(_INT_KEY.sub(_quote_key, raw))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Parser(raw, is_forgiving=is_forgiving).parse()
+        # Off the standard: quote the keys that are objects or integers, and if that is not it,
+        # parse slowly.
+    for keys, quote in ((_OBJECT_KEY, _quote_object), (_INT_KEY, _quote_key)):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return _decode(keys.sub(quote, raw))
+    return _Parser(raw, is_forgiving=is_forgiving).parse()
+
+
+# A table of queues has a key such as {"brokerName":"a","queueId":0,"topic":"t"} for each. What
+# looks like one within a string is quoted, too: that ends the string before a brace, which is no
+# JSON.
+_MEMBER = rb'"[^"\\]*+":(?:"[^"\\]*+"|0|-?[1-9][0-9]{0,17}+)'
+_OBJECT_KEY = re.compile(rb"([{,])(\{" + _MEMBER + rb"(?:," + _MEMBER + rb")*+\})(?=:)")
+
+
+def _quote_object(match: re.Match[bytes]) -> bytes:
+    before, key = match.groups()
+    return before + _encode(_encode(_decode(key)).decode("utf-8"))
 
 
 def _quote_key(match: re.Match[bytes]) -> bytes:
@@ -356,7 +370,8 @@ def _at_path(root: Any, path: str) -> Any:
 _BEAN_FIELDS: dict[type, tuple[tuple[str, str], ...]] = {}
 
 
-def _bean_members(bean: msgspec.Struct) -> Iterable[tuple[str, Any]]:
+def bean_members(bean: msgspec.Struct) -> Iterable[tuple[str, Any]]:
+    """Wire names and values in the order in which they are written."""
     fields = _BEAN_FIELDS.get(type(bean))
     if fields is None:
         pairs = [(f.encode_name, f.name) for f in msgspec.structs.fields(type(bean))]
@@ -430,7 +445,7 @@ def _write(value: Any, put: Callable[[bytes], None], quote_int_keys: bool) -> No
         put(scalar)
     elif isinstance(value, msgspec.Struct):
         separator = b"{"
-        for name, member in _bean_members(value):
+        for name, member in bean_members(value):
             put(separator)
             put(_encode(name))
             put(b":")
@@ -479,7 +494,7 @@ def _write_pretty(value: Any, put: Callable[[bytes], None], level: int) -> None:
         put(scalar)
         return
     if isinstance(value, msgspec.Struct):
-        members: list[tuple[Any, Any]] = list(_bean_members(value))
+        members: list[tuple[Any, Any]] = list(bean_members(value))
     elif isinstance(value, dict):
         members = list(value.items())
     else:

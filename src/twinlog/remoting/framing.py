@@ -46,6 +46,7 @@ class FrameSplitter:
         "_needed",
         "_unwanted",
         "error",
+        "is_between_frames",
     )
 
     def __init__(
@@ -64,19 +65,21 @@ class FrameSplitter:
         self._buffer = bytearray()
         self._needed = 0
         self.error: FrameError | None = None
+        self.is_between_frames = True
+        """Whether the next byte begins a frame. Asked for every read, so it is not a property."""
 
     @property
     def buffered(self) -> int:
         """Bytes of the frame that is not complete yet."""
         return len(self._buffer)
 
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether the next byte begins a frame."""
-        return not self._buffer and not self._unwanted
-
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was read; return the frames it completes, in order."""
+        frames = self._feed(data)
+        self.is_between_frames = not self._buffer and not self._unwanted
+        return frames
+
+    def _feed(self, data: bytes) -> list[Frame]:
         if self.error is not None:
             return []
         if self._unwanted:

@@ -12,7 +12,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from twinlog.remoting import codec
 from twinlog.remoting.codes import FLAG_RESPONSE, ResponseCode
@@ -21,6 +21,7 @@ from twinlog.remoting.connection import Connection
 from twinlog.remoting.errors import BodyTooLargeError, CommandError, RemoteProtocolError
 from twinlog.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from twinlog.remoting.session import OpaqueCounter
+from twinlog.remoting.traffic import Lane
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.descriptors import connections_possible
 from twinlog.runtime.failures import Failures
@@ -44,17 +45,6 @@ ON_LOOP_SIZE_MAX = 64 * 1024  # A longer body is read in a thread, where one may
 PLAIN_TEXT = ServerTls(TlsMode.DISABLED, None)
 
 
-class Lane(Protocol):
-    """Takes requests of one kind in bulk, from the first frame of a read on."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the last read ended because this turn of the loop has enough of them."""
-
-    def read(self, connection: ServerConnection, data: bytes) -> int:
-        """Handle the first frames, as far as they are of its kind; how many bytes they are."""
-
-
 class ServerConnection(Connection):
     """A peer that dialled us."""
 
@@ -68,8 +58,6 @@ class ServerConnection(Connection):
             failures=server.failures,
         )
         self._server = server
-        self._lane: Lane | None = None  # Once the first read said that it is plain text.
-        self._channel: TlsChannel | None = None
         self._is_first_read = True
         self._rest = b""  # What was read and is for the next turn: nothing is read meanwhile.
         self._partial = 0
@@ -89,54 +77,22 @@ class ServerConnection(Connection):
         super().connection_lost(error)
         self._server.connection_removed(self)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a read begins with a frame, and the frame may be handled now."""
-        return self._splitter.is_between_frames and not (
-            self._backlog or self.is_closed or self.is_congested or self._is_elsewhere
-        )
-
-    def count_requests(self, count: int, size: int) -> None:
-        """So many requests, with bodies of so many bytes, were taken and wait for their answers."""
+    def _read(self, data: bytes) -> None:
         self.was_active = True
-        self.request_count += count
-        self._requests_in_flight += count
-        self._bytes_in_flight += size
-        limits = self._limits
-        if (
-            self._requests_in_flight >= limits.requests_in_flight_max
-            or self._bytes_in_flight >= limits.bytes_in_flight_max
-        ):
-            self._update_reading()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            if self._lane is not None:
-                taken = self._lane.read(self, data)
-                if taken:
-                    if taken == len(data):
-                        return
-                    data = data[taken:]
-                    if self._lane.is_full:
-                        self._read_later(data)
-                        return
-            self.was_active = True
-            if self._is_first_read:
-                self._is_first_read = False
-                if not self._choose_channel(data[0]):
-                    return
-            if self._channel is not None:
-                data = self._decrypt(data)
-                if not data:
-                    self._end_if_peer_did()
-                    return
-            has_frames = self.receive(data)
-            partial = self._splitter.buffered
-            if partial or self._partial:
-                self._partial_changed(partial, has_frames)
-            self._end_if_peer_did()
-        except Exception as error:
-            self.failed("reading", error)
+        if self._is_first_read:
+            self._is_first_read = False
+            if not self._choose_channel(data[0]):
+                return
+        if self._channel is not None:
+            data = self._decrypt(data)
+            if not data:
+                self._end_if_peer_did()
+                return
+        has_frames = self.receive(data)
+        partial = self._splitter.buffered
+        if partial or self._partial:
+            self._partial_changed(partial, has_frames)
+        self._end_if_peer_did()
 
     def _read_later(self, data: bytes) -> None:
         """Go on in the next turn, when the others have had theirs."""
@@ -171,7 +127,7 @@ class ServerConnection(Connection):
             self._refuse("plain text where TLS is required")
             return False
         else:
-            self._lane = self._server.lane
+            self._lanes = self._server.lanes
         return True
 
     def _refuse(self, reason: str) -> None:
@@ -195,13 +151,10 @@ class ServerConnection(Connection):
         if records and self._transport is not None:
             self._transport.write(records)
 
-    def _transport_write(self, data: codec.Body) -> None:
-        assert self._transport is not None
-        if self._channel is None:
-            self._transport.write(data)
-        else:
-            self._channel.encrypt(data)
-            self._send_records()
+    def _write_secured(self, data: codec.Body) -> None:
+        assert self._channel is not None
+        self._channel.encrypt(data)
+        self._send_records()
 
     # What takes long
 
@@ -318,7 +271,7 @@ class ServerConnection(Connection):
         """Until the next call: answer requests with SYSTEM_BUSY; read nothing."""
         server = self._server
         self._handler = server.busy_handler if is_busy else server.usual_handler
-        self._lane = None if is_busy or self._channel or self._is_first_read else server.lane
+        self._lanes = () if is_busy or self._channel or self._is_first_read else server.lanes
         if is_above != self._is_above_share:
             self._is_above_share = is_above
             self._update_reading()
@@ -434,7 +387,7 @@ class RemotingServer:
         self.name = name
         self.failures = failures if failures is not None else Failures()
         self.opaques = OpaqueCounter()
-        self.lane: Lane | None = None  # For connections made from then on.
+        self.lanes: tuple[Lane, ...] = ()  # For connections made from then on.
         # Told of each refusal for a limit or a quota: connection, request code, reason.
         self.on_refused: Callable[[ServerConnection, int, str], None] = lambda *_: None
         # The largest body of a request code; what serves a table sets it.

@@ -44,7 +44,9 @@ _ALL_ACK = "a send of a controlled group waits for all replicas in sync, always;
 _NOT_CONTROLLED = "twinlog knows it in controlled groups only (enableControllerMode=true)"
 _ONLY_APACHE = "twinlog's controller is told every 400 ms and answers at once"
 _DLEDGER = "it belongs to enableDLegerCommitLog, which is refused"
-_NO_WAITING = "requests do not wait in queues, so they do not grow old there; see the quotas"
+_NO_WAITING = (
+    "requests do not wait in queues; the quotas (twinlog*PerAddress) limit what a client may send"
+)
 _NO_BIT_MAPS = "it belongs to enableConsumeQueueExt, which has no effect here"
 
 
@@ -119,9 +121,9 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ha_listen_port: Annotated[
         Port, used("Port to which slaves connect.", default="listenPort + 1")
     ] = HA_PORT_FOLLOWS
-    region_id: Annotated[str, used("Region that answers to sends name, for message traces.")] = (
-        "DefaultRegion"
-    )
+    region_id: Annotated[
+        str, used("Region that is named in answers to sends, for message traces.")
+    ] = "DefaultRegion"
 
     # Role and replication.
     broker_role: Annotated[
@@ -191,8 +193,9 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     twinlog_reseed: Annotated[
         Reseed,
         used(
-            "What a slave does with messages its master does not have: tail cuts them off and keeps"
-            " them aside, all also copies again if nothing is common, manual changes nothing."
+            "What a slave does with messages that its master does not have: tail moves them "
+            "aside; all also copies the whole log again if the two logs share nothing; manual "
+            "changes nothing."
         ),
     ] = Reseed.TAIL
     twinlog_return_as_slave: Annotated[
@@ -208,7 +211,10 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ] = False
     twinlog_ha_secret: Annotated[
         str,
-        used("Shared secret that both ends of the twin dialect prove to know; it is never shown."),
+        used(
+            "Shared secret of the twin dialect: each end proves that it knows it. It is never "
+            "shown."
+        ),
     ] = ""
     twinlog_ha_tls: Annotated[
         bool,
@@ -230,7 +236,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         bool,
         used(
             "A controller decides which broker of the group is the master. brokerRole is then how"
-            " the group answers sends, SYNC_MASTER by default, and brokerId is given out.",
+            " the group answers sends, SYNC_MASTER by default, and brokerId is assigned.",
             is_important=True,
         ),
     ] = False
@@ -248,7 +254,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         Positive,
         used(
             "How many replicas a controlled group has: a group that its controller does not know"
-            " is adopted when so many are there."
+            " is adopted when this many are there."
         ),
     ] = 1
     async_learner: Annotated[
@@ -263,19 +269,19 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         ),
     ] = 15000
     broker_election_priority: Annotated[
-        int, used("Of replicas with equal logs the one with the smallest number is elected.")
+        int, used("Among replicas with equal logs, the one with the smallest number is elected.")
     ] = 2147483647
     twinlog_relay_ms: Annotated[
         int,
         used(
-            "How long a broker that is not the master any more passes sends of clients with old"
-            " routes to the one that is, in ms; 0: not at all."
+            "How long a broker that is not the master any more passes sends of clients with old "
+            "routes to the new master, in ms. 0 means not at all."
         ),
     ] = 60_000
     broker_heartbeat_interval: Annotated[
         PositiveLong,
         no_effect(
-            "Time between two signs of life to name servers and controllers, in ms.",
+            "Time between two heartbeats to name servers and controllers, in ms.",
             "twinlog's name servers are told every second",
         ),
     ] = 1000
@@ -310,7 +316,8 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         bool, live("Hold a pull that finds nothing for as long as its client asked.")
     ] = True
     short_polling_time_mills: Annotated[
-        PositiveLong, live("How long such a pull is held without longPollingEnable, in ms.")
+        PositiveLong,
+        live("How long a pull that finds nothing is held with longPollingEnable=false, in ms."),
     ] = 1000
     disable_consume_if_consumer_read_slowly: Annotated[
         bool,
@@ -344,7 +351,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ] = 8
     auto_create_topic_enable: Annotated[
         bool,
-        live("The first send to a topic creates it; better off in production.", is_important=True),
+        live("The first send to a topic creates it; turn it off in production.", is_important=True),
     ] = True
     cluster_topic_enable: Annotated[
         bool, used("Allow sends to the topic that has the cluster's name.")
@@ -359,7 +366,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         bool, live("Tell consumers at once when their group gains or loses a member.")
     ] = True
     trace_topic_enable: Annotated[
-        bool, used("Have the topic for message traces.", is_important=True)
+        bool, used("Create the topic for message traces.", is_important=True)
     ] = False
     msg_trace_topic_name: Annotated[
         str, used("Name of the topic for message traces.", is_important=True)
@@ -378,7 +385,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         Positive, used("Groups per topic for which the Bloom filter of subscriptions is sized.")
     ] = 32
     max_error_rate_of_bloom_filter: Annotated[
-        Percent, used("Percentage of false hits that this Bloom filter may have.")
+        Percent, used("Percentage of false hits that the Bloom filter of subscriptions may have.")
     ] = 20
     filter_data_clean_time_span: Annotated[
         PositiveLong,
@@ -407,7 +414,11 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
              is_important=True),
     ] = 15  # fmt: skip
     transaction_check_interval: Annotated[
-        PositiveLong, live("Time between two rounds of such questions, in ms.", is_important=True)
+        PositiveLong,
+        live(
+            "Time between two rounds of questions about open transactions, in ms.",
+            is_important=True,
+        ),
     ] = 60000
 
     # Registration.
@@ -482,7 +493,10 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
 
     twinlog_metrics_per_queue: Annotated[
         bool,
-        used("Show the lag of each queue of each group, too: as many series as there are queues."),
+        used(
+            "Also show the lag of each queue of each group; this makes as many series as there "
+            "are queues."
+        ),
     ] = False
     enable_detail_stat: Annotated[
         bool, no_effect("Keep statistics of each topic.", "they are always kept")
@@ -497,11 +511,15 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         bool, refused("Replicate the log with DLedger.", _ABSENT)
     ] = False
     d_leger_group: Annotated[str | None, no_effect("Name of the DLedger group.", _DLEDGER)] = None
-    d_leger_peers: Annotated[str | None, no_effect("Addresses of its members.", _DLEDGER)] = None
-    d_leger_self_id: Annotated[str | None, no_effect("Which member this is.", _DLEDGER)] = None
-    preferred_leader_id: Annotated[str | None, no_effect("Which member should lead.", _DLEDGER)] = (
-        None
-    )
+    d_leger_peers: Annotated[
+        str | None, no_effect("Addresses of the members of the DLedger group.", _DLEDGER)
+    ] = None
+    d_leger_self_id: Annotated[
+        str | None, no_effect("Which member of the DLedger group this broker is.", _DLEDGER)
+    ] = None
+    preferred_leader_id: Annotated[
+        str | None, no_effect("Which member of the DLedger group should lead.", _DLEDGER)
+    ] = None
     is_enable_batch_push: Annotated[
         bool,
         no_effect(

@@ -10,20 +10,24 @@ import importlib
 import importlib.util
 import logging
 import os
-from pathlib import Path
+import posixpath
 from typing import Any
 
 _LOG = logging.getLogger("twinlog")
 
 # Every compiled part there is: a test compares the list with the sources.
 PARTS = (
+    "twinlog.broker.pull._pull_lane",
     "twinlog.broker.put._reply_writer",
     "twinlog.broker.put._send_lane",
     "twinlog.broker.put._send_properties",
+    "twinlog.broker.transaction._end_lane",
     "twinlog.client.producer._run",
     "twinlog.ha.twin._hot_frames",
     "twinlog.message._hashing",
+    "twinlog.remoting._traffic",
     "twinlog.runtime._sync_thread",
+    "twinlog.runtime._turn",
     "twinlog.spark.decode._decode",
     "twinlog.store.index._index",
     "twinlog.store.log._appender",
@@ -72,12 +76,12 @@ def load(name: str) -> Any | None:
         return None
 
 
-def _origin(name: str) -> Path | None:
+def _origin(name: str) -> str | None:
     """Where the built part lies, unless there is none or it is not wanted."""
     if is_pure_asked():
         return None
     spec = importlib.util.find_spec(name)
-    return None if spec is None or spec.origin is None else Path(spec.origin)
+    return None if spec is None else spec.origin
 
 
 def _is_usable(name: str) -> bool:
@@ -85,7 +89,8 @@ def _is_usable(name: str) -> bool:
     return origin is not None and not _is_stale(origin, name)
 
 
-def _is_stale(built: Path, name: str) -> bool:
-    """In a work tree the source lies next to it, and may have changed since."""
-    source = built.with_name(name.rpartition(".")[2] + ".pyx")
-    return source.exists() and source.stat().st_mtime > built.stat().st_mtime
+def _is_stale(built: str, name: str) -> bool:
+    """In a work tree the source lies next to it, and may have changed since. Every command comes
+    here, so this does without pathlib."""
+    source = posixpath.join(posixpath.dirname(built), name.rpartition(".")[2] + ".pyx")
+    return os.path.exists(source) and os.path.getmtime(source) > os.path.getmtime(built)

@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Meta
 
 from twinlog.runtime.config_format import ConfigValueError, key_of, text_of, trailing_comment
-from twinlog.runtime.numbers import INT32_MAX, INT64_MAX
+from twinlog.runtime.numbers import INT32_MAX, INT64_MAX, number_or_none
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 # Java's int and long: a larger number is none there, and no counter or buffer here can hold it.
@@ -173,8 +173,12 @@ class Declaration:
             raise ConfigValueError(
                 self.key, f"{comment!r} is not a comment here; put it on a line of its own"
             )
-        if _plain(self.kind) is str:
+        plain = _plain(self.kind)
+        if plain is str:
             return text
+        if plain is int and number_or_none(text.strip(), -INT64_MAX - 1) is None:
+            # msgspec takes 1e3 and 5.0 for whole numbers; whoever typed that meant something else.
+            raise ConfigValueError(self.key, f"expected {self.values}")
         try:
             return msgspec.convert(text.strip(), self.kind, strict=False)
         except msgspec.ValidationError as error:

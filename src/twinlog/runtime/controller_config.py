@@ -39,11 +39,13 @@ ElectUnclean: TypeAlias = Annotated[
     bool,
     refused(
         "Elect a replica that is not in sync when no other is left.",
-        "such an election may lose messages that were answered: here an operator asks for it,"
-        " for one group by its name. Remove the key",
+        "such an election may lose acknowledged messages: here an operator requests it for one "
+        "group by its name. Remove the key",
     ),
 ]
-_NOTIFY = "Tell brokers of an election at once, rather than with their next sign of life."
+_NOTIFY = (
+    "Tell brokers of an election at once, rather than with the answer to their next heartbeat."
+)
 Notify: TypeAlias = Annotated[bool, used(f"{_NOTIFY} Live by updateControllerConfig.")]
 LeaseMs: TypeAlias = Annotated[
     Annotated[int, Meta(ge=LEASE_MS_MIN, le=60_000)],
@@ -86,7 +88,7 @@ class ControllerConfig(ServerConfig, kw_only=True):
 
     # Of Apache's implementation.
     controller_type: Annotated[
-        str, no_effect("Which library of Apache's replicates the controllers' log.", OWN_STORE)
+        str, no_effect("Which of Apache's libraries replicates the controllers' log.", OWN_STORE)
     ] = "DLedger"
     scan_not_active_broker_interval: Annotated[
         Positive, no_effect("How often brokers that are gone are looked for, in ms.", _OWN_LEASES)

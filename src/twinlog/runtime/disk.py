@@ -211,6 +211,16 @@ def copy_file(source: str, target: str) -> None:
         os.fsync(writer.fileno())
 
 
+def make_new_directory(path: str) -> bool:
+    """False: somebody else has made it. Its parents are made too."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return False
+    return True
+
+
 _SECRET_MODE = 0o600
 
 

@@ -113,13 +113,16 @@ class JvmConfig(RemotingConfig, kw_only=True):
     commercial_trans_count: Annotated[
         int, no_effect("How a transactional message counts.", _NO_BILLING)
     ] = 1
-    commercial_big_count: Annotated[int, no_effect("How a large one counts.", _NO_BILLING)] = 1
-    commercial_base_count: Annotated[int, no_effect("How any other counts.", _NO_BILLING)] = 1
+    commercial_big_count: Annotated[int, no_effect("How a large message counts.", _NO_BILLING)] = 1
+    commercial_base_count: Annotated[
+        int, no_effect("How any other message counts.", _NO_BILLING)
+    ] = 1
     client_worker_threads: Annotated[
         int, no_effect("Threads that encode requests to other servers.", NO_THREADS)
     ] = 4
     client_callback_executor_threads: Annotated[
-        int, no_effect("Threads that handle their answers.", NO_THREADS, default="CPUs")
+        int,
+        no_effect("Threads that handle the answers of other servers.", NO_THREADS, default="CPUs"),
     ] = _CPUS
     client_oneway_semaphore_value: Annotated[
         int, no_effect("One-way requests to other servers under way.", NO_NETTY)
@@ -128,5 +131,6 @@ class JvmConfig(RemotingConfig, kw_only=True):
         int, no_effect("Asynchronous requests to other servers under way.", NO_NETTY)
     ] = 65535
     client_pooled_byte_buf_allocator_enable: Annotated[
-        bool, no_effect("Take their buffers from Netty's pool.", NO_NETTY)
+        bool,
+        no_effect("Take the buffers of requests to other servers from Netty's pool.", NO_NETTY),
     ] = False

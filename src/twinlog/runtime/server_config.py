@@ -70,7 +70,7 @@ class ServerConfig(msgspec.Struct, kw_only=True):
     acl_enable: Annotated[
         bool,
         used(
-            "Answer only accounts of conf/plain_acl.yml below rocketmqHome. The server does not"
+            "Answer only the accounts in conf/plain_acl.yml below rocketmqHome. The server does not"
             " start when the file is missing or damaged.",
             is_important=True,
         ),
@@ -93,29 +93,27 @@ class ServerConfig(msgspec.Struct, kw_only=True):
     twinlog_log_file: Annotated[str, used("File for log lines instead of standard error.")] = ""
     twinlog_log_file_size: Annotated[
         PositiveLong,
-        used("Size in bytes at which the log file is put aside and a new one started."),
+        used("Size in bytes at which the log file is renamed and a new one is started."),
     ] = 64 * 1024 * 1024
-    twinlog_log_file_count: Annotated[
-        Natural, used("How many log files that were put aside are kept.")
-    ] = 10
+    twinlog_log_file_count: Annotated[Natural, used("How many older log files are kept.")] = 10
 
     # The HTTP port: keys of 5.x, and how much a scrape may hold.
     metrics_exporter_type: Annotated[
         MetricsExporterType,
         used(
             "PROM serves /metrics on the HTTP port; DISABLE does not. Health is served in both"
-            " cases. The other exporters of Apache's are refused."
+            " cases. Apache's other exporters are refused."
         ),
     ] = MetricsExporterType.PROM
     metrics_prom_exporter_port: Annotated[
         Port,
         used(
-            "The HTTP port: /metrics, /health/live and /health/ready. 0 takes any that is free. A"
-            " port that is taken is a warning in the log."
+            "The HTTP port: /metrics, /health/live and /health/ready. 0 takes any free port. If "
+            "the port is in use, the server logs a warning and runs without it."
         ),
     ] = 5557
     metrics_prom_exporter_host: Annotated[
-        str, used("Address of the HTTP port, which asks nobody who they are.", default="127.0.0.1")
+        str, used("Address of the HTTP port, which has no access control.", default="127.0.0.1")
     ] = ""
     metrics_label: Annotated[
         str, used("Labels of all series of this server: name:value,name:value.")
@@ -123,8 +121,8 @@ class ServerConfig(msgspec.Struct, kw_only=True):
     twinlog_metrics_series_max: Annotated[
         Positive,
         used(
-            "How many series a metric may have; those beyond are left out, and"
-            " twinlog_series_left_out says how many."
+            "How many series a metric may have; further ones are left out, and "
+            "twinlog_series_left_out says how many."
         ),
     ] = 2_000
 
@@ -150,7 +148,9 @@ class RemotingConfig(ServerConfig, kw_only=True):
     # benchmark), below what ends a server; see docs/OPERATIONS.md.
     twinlog_connections_per_address: Annotated[
         Natural,
-        used("How many connections one address may have; more are closed. 0 means no limit."),
+        used(
+            "How many connections one address may have; further ones are closed. 0 means no limit."
+        ),
     ] = 8_000
     twinlog_requests_per_address: Annotated[
         Natural,

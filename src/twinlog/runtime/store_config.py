@@ -73,7 +73,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         no_effect("Keep filter data of each message next to the queues.", _NO_EXT, is_missed=True),
     ] = False
     mapped_file_size_consume_queue_ext: Annotated[
-        Positive, no_effect("Size of one file of such filter data, in bytes.", _NO_EXT)
+        Positive, no_effect("Size of one file of filter data, in bytes.", _NO_EXT)
     ] = 48 * 1024 * 1024
     bit_map_length_consume_queue_ext: Annotated[
         Positive, no_effect("Bits of filter data of one message.", _NO_EXT)
@@ -83,7 +83,10 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     ] = True
     message_index_safe: Annotated[
         bool,
-        used("After a crash, read the log again from where the index, too, was on disk."),
+        used(
+            "After a crash, read the log again from the point up to which the index was on disk, "
+            "too."
+        ),
     ] = False
     max_hash_slot_num: Annotated[Positive, used("Hash slots of one index file.")] = 5000000
     max_index_num: Annotated[
@@ -110,24 +113,29 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     twinlog_damage_wait_millis: Annotated[
         Natural,
         used(
-            "How long a consumer waits at a damaged message while a replica may give a good copy,"
-            " in ms; then it goes on behind it."
+            "How long a consumer waits at a damaged message while a replica may provide a good "
+            "copy, in ms. After that it continues with the next message."
         ),
     ] = 60_000
 
     twinlog_scrub_enable: Annotated[
         bool,
-        used("Walk over the whole store in the background, compare it with replicas and heal it."),
+        used(
+            "Check the whole store in the background (the scrub), compare it with replicas and "
+            "repair it."
+        ),
     ] = True
     twinlog_scrub_interval_hours: Annotated[
-        Positive, used("The walk sees the whole store once in this time, in hours.")
+        Positive, used("The scrub checks the whole store once in this time, in hours.")
     ] = 168
     twinlog_scrub_rate_max: Annotated[
-        Positive, used("Most bytes of the log that the walk reads per second.")
+        Positive, used("Most bytes of the log that the scrub reads per second.")
     ] = 20_000_000
     twinlog_scrub_cpu_percent: Annotated[
         Annotated[int, Meta(ge=1, le=100)],
-        used("Most of one core that the walk takes, in percent; under load it takes less."),
+        used(
+            "Largest share of one core that the scrub takes, in percent; under load it takes less."
+        ),
     ] = 5
 
     # Flushing.
@@ -200,23 +208,23 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     twinlog_retention_bytes: Annotated[
         NaturalLong,
         live(
-            "Size of the log above which its oldest files are deleted, whatever their age, in"
-            " bytes; 0: age and disk space alone decide."
+            "Size of the log above which its oldest files are deleted, whatever their age, in "
+            "bytes. With 0, only age and disk space decide."
         ),
     ] = 0
     disk_max_used_space_ratio: Annotated[
         Percent,
         live(
-            "Percentage of a used disk above which expired files are deleted at any hour; taken"
-            " as 10 to 95."
+            "How full a disk may be, in percent, before expired files are deleted at any hour;"
+            " taken as 10 to 95."
         ),
     ] = 75
     disk_space_clean_forcibly_ratio: Annotated[
         Percent,
-        live("Percentage of a used disk above which files are deleted before they expire."),
+        live("How full a disk may be, in percent, before files are deleted that have not expired."),
     ] = 85
     disk_space_warning_level_ratio: Annotated[
-        Percent, live("Percentage of a used disk above which sends are refused.")
+        Percent, live("How full a disk may be, in percent, before sends are refused.")
     ] = 90
     clean_file_forcibly_enable: Annotated[
         bool, live("Allow files to be deleted before they expire when the disk is nearly full.")
@@ -235,7 +243,8 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         no_effect("Time after which a deleted file is unmapped by force, in ms.", _NO_FORCE),
     ] = 120000
     redelete_hanged_file_interval: Annotated[
-        Positive, no_effect("Time between two attempts to delete such a file, in ms.", _NO_FORCE)
+        Positive,
+        no_effect("Time between two attempts to delete a file that is in use, in ms.", _NO_FORCE),
     ] = 120000
     disk_fall_recorded: Annotated[
         bool,
@@ -258,12 +267,12 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     access_message_in_memory_max_ratio: Annotated[
         Percent,
         live(
-            "Percentage of the machine's memory that the newest part of the log is taken to fill."
+            "Percentage of the machine's memory that the newest part of the log is assumed to fill."
             " A consumer further behind may be sent to a slave."
         ),
     ] = 40
     offset_check_in_slave: Annotated[
-        bool, live("A slave, too, corrects offsets of consumers that are outside of a queue.")
+        bool, live("A slave, too, corrects offsets of consumers that are outside a queue.")
     ] = False
 
     # Delay.
@@ -283,14 +292,14 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     ] = False
     schedule_async_deliver_max_pending_limit: Annotated[
         Positive,
-        no_effect("Most deliveries under way in parallel.", "delivery is not throttled so"),
+        no_effect("Most deliveries under way in parallel.", "delivery is not limited in this way"),
     ] = 2000
     schedule_async_deliver_max_resend_num2_blocked: Annotated[
         Natural, no_effect("Attempts before a level waits.", "a failed delivery is tried again")
     ] = 3
 
     # Light message queues and plug-ins.
-    enable_lmq: Annotated[bool, refused("Have light message queues.", NO_LMQ)] = False
+    enable_lmq: Annotated[bool, refused("Use light message queues.", NO_LMQ)] = False
     enable_multi_dispatch: Annotated[
         bool, refused("Put one message into several queues.", NO_LMQ)
     ] = False

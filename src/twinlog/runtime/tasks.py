@@ -189,6 +189,10 @@ class TaskOwner:
         if self.on_failure is not None and not self._is_stopping:
             self.on_failure(name, error)
 
+    def runs_current(self) -> bool:
+        """Whether the caller is one of these tasks."""
+        return asyncio.current_task() in self._tasks
+
     async def stop(self) -> None:
         """Cancel what still runs and wait for it to end."""
         self._is_stopping = True

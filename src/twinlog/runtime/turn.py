@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from twinlog.runtime.compiled import load
 
 Work = Callable[[], None]
 
@@ -42,7 +44,7 @@ _PHASES: Final = range(5)
 _BETWEEN: Final = 5
 
 
-class Turn:
+class TurnInPython:
     """What is to be done at the end of this turn of the loop.
 
     Whoever adds work keeps its errors to itself: one that comes out nevertheless is a bug, goes to
@@ -97,3 +99,10 @@ class Turn:
             self._phase = _BETWEEN
         if failed is not None:
             raise failed
+
+
+if TYPE_CHECKING:
+    Turn = TurnInPython
+else:
+    _compiled = load("twinlog.runtime._turn")
+    Turn = TurnInPython if _compiled is None else _compiled.Turn

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from twinlog.broker.pair.confirmed_file import ConfirmedFile
+from twinlog.broker.role import Role
 from twinlog.runtime.config import BrokerConfig, BrokerRole
 from twinlog.runtime.disk import PosixDisk
 
@@ -20,7 +21,7 @@ class World:
 
     def file(self, role: BrokerRole = BrokerRole.SYNC_MASTER) -> ConfirmedFile:
         config = BrokerConfig(store_path_root_dir=str(self.root), broker_role=role)
-        return ConfirmedFile(config, PosixDisk(), lambda: self.value)
+        return ConfirmedFile(config, PosixDisk(), lambda: self.value, Role(config))
 
     @property
     def path(self) -> Path:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.broker.pair.metadata_log import (
-    AclChanged,
     DelayMoved,
     GroupsChanged,
     MetadataChange,
@@ -32,7 +31,6 @@ VERSION = {"counter": 1, "timestamp": 2}
         GroupsChanged(version=VERSION, put={"g": {"retryMaxTimes": 3}}),
         OffsetsMoved(forward={"t@g": {0: 5}}, back={"t@h": {1: 2}}, removed=["x@y"]),
         DelayMoved(offsets={1: 12, 18: 4}),
-        AclChanged(text="accounts: []\n"),
     ],
 )
 def test_changes_survive_their_byte_form(change: MetadataChange) -> None:

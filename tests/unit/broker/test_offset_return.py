@@ -15,6 +15,7 @@ from twinlog.broker.pair import offset_return
 from twinlog.broker.pair.late_commits import LateCommits
 from twinlog.broker.pair.metadata_log import OffsetJournal
 from twinlog.broker.pair.offset_return import OffsetReturn
+from twinlog.broker.role import Role
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.remoting.codes import RequestCode as Code
@@ -29,7 +30,8 @@ INFO = {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
 
 def cluster(*slaves: str) -> dict[str, Any]:
     addresses = {"0": "master:10911"} | {str(n + 1): name for n, name in enumerate(slaves)}
-    return {"brokerAddrTable": {"broker-a": {"brokerAddrs": addresses}}}
+    data = {"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerAddrs": addresses}
+    return {"brokerAddrTable": {"broker-a": data}}
 
 
 class Peers:
@@ -67,11 +69,13 @@ class World:
         disk = SimDisk()
         disk.make_directories("/c")
         self.offsets = ConsumerOffsetManager(ConfigFile(disk, "/c/offsets.json"))
+        config = BrokerConfig(broker_name="broker-a")
         self.service = OffsetReturn(
-            BrokerConfig(broker_name="broker-a"),
+            config,
             client=self.peers,  # type: ignore[arg-type]
             offsets=self.offsets,
             queue_end=lambda topic, queue_id: self.ends.get((topic, queue_id), 0),
+            role=Role(config),
         )
 
     async def fetch(self, *name_servers: str) -> int:

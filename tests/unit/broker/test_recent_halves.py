@@ -8,7 +8,9 @@ import json
 import pytest
 
 from support.captured import Peer, world
+from support.local_brokers import until
 from twinlog.broker.server import Broker
+from twinlog.broker.stats.store_view import placed_end
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
 from twinlog.message import sysflag
 from twinlog.message.model import PutMessage, Record
@@ -18,6 +20,7 @@ from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime import loop_share
+from twinlog.runtime.watermark import Watermark
 
 FOREVER = {"file_reserved_time": 1_000_000}  # A half message of 2023 is not too old.
 PROPERTIES = {
@@ -46,7 +49,7 @@ def end(half: Request, **changes: str) -> bytes:
     fields = {
         "producerGroup": "tellers", "tranStateTableOffset": ext["queueOffset"],
         "commitLogOffset": str(int(ext["msgId"][-16:], 16)), "commitOrRollback": "8",
-        "fromTransactionCheck": "false", "msgId": "U", "transactionId": "U", **changes,
+        "fromTransactionCheck": "false", "msgId": ext.get("transactionId", ""), **changes,
     }  # fmt: skip
     return encode_command(RemotingCommand.request(RequestCode.END_TRANSACTION, fields))
 
@@ -108,6 +111,7 @@ async def test_committed_from_memory_is_what_is_committed_from_the_log(propertie
         ({"producerGroup": "others"}, "producer group wrong"),
         ({"tranStateTableOffset": "7"}, "state table offset wrong"),
         ({"commitLogOffset": "3"}, "Find prepared transaction message failed"),
+        ({"msgId": "U2", "transactionId": "U2"}, "belongs to another transaction, U1"),
     ],
 )
 @pytest.mark.parametrize("kind", ["8", "12"], ids=["commit", "rollback"])
@@ -137,6 +141,86 @@ async def test_one_that_a_check_has_moved_is_committed_with_its_new_place() -> N
         broker.store.write_pending()
         assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
         assert last_record(broker, 1).property_map["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+@pytest.mark.parametrize("named", ["msgId", "transactionId"])
+async def test_the_end_may_name_its_transaction_in_either_field(named: str) -> None:
+    async with world(end=0, tables=False) as broker:
+        peer = Peer(broker.server)
+        half = await send(peer, 1, PROPERTIES["java"])
+        ids = {"msgId": "7F000001", "transactionId": "7F000001", named: "U1"}
+        assert (await peer.ask(end(half, **ids))).code == ResponseCode.SUCCESS
+
+
+async def test_what_a_switch_has_cut_is_not_committed_for_what_is_in_its_place() -> None:
+    """This broker was the master, then a slave whose end was cut, and leads again."""
+    async with world(end=0, tables=False) as broker:
+        peer = Peer(broker.server)
+        cut = await send(peer, 1, PROPERTIES["java"])
+        broker.transactions.stop()
+        place = int(cut.ext()["msgId"][-16:], 16)
+        broker.store.commit_log.truncate_to(place, reason="cut by a test")
+        known = broker.transactions._recent
+        broker.transactions.start(after_crash=True)
+        forget(broker)
+        other = await send(peer, 5, PROPERTIES["java"])
+        assert other.ext()["msgId"] == cut.ext()["msgId"], "the same place"
+        broker.transactions.stop()
+        broker.transactions._recent = known  # The second one was put at another broker.
+        broker.transactions.start(after_crash=True)
+        assert (await peer.ask(end(other))).code == ResponseCode.SUCCESS
+        assert last_record(broker, 1).body == b"body 5"
+
+
+async def lead_again(broker: Broker, confirmed: Watermark) -> None:
+    """A new master of a controlled group, which has all of the log and knows less to be confirmed:
+    the rest is shown when the group has confirmed it."""
+    broker.transactions.stop()
+    broker.schedule.stop()
+    broker.store.set_dispatch_limit(confirmed)
+    broker.store.hide_unconfirmed()
+    broker.schedule.start(after_crash=True)
+    broker.transactions.start(after_crash=True)
+    await until(lambda: not any(level.timer for level in broker.schedule._levels.values()))
+    confirmed.advance(broker.store.commit_log.max_offset)
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+async def test_what_was_decided_in_the_unconfirmed_end_is_decided(seen: int) -> None:
+    """A check stored it again, the copy was committed, and the master died."""
+    async with world(end=0, tables=False, transaction_time_out=0, **FOREVER) as broker:
+        peer = Peer(broker.server)
+        half = await send(peer, 1, PROPERTIES["java"])
+        end_of_half = broker.store.commit_log.max_offset
+        await broker.transactions.check()
+        broker.store.write_pending()
+        assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
+        await lead_again(broker, Watermark("confirmed", end_of_half * seen))
+        await broker.transactions.check()
+        broker.store.write_pending()
+        assert broker.transactions.pending_count == 0
+        assert placed_end(broker.store, HALF_TOPIC, 0) == 2, "nobody is asked again"
+
+
+async def test_what_was_delivered_in_the_unconfirmed_end_is_not_delivered_again() -> None:
+    async with world(end=0, tables=False, message_delay_level="1s") as broker:
+        del broker.schedule.start  # type: ignore[misc]
+        broker.schedule.start(after_crash=False)
+        peer = Peer(broker.server)
+        await send(peer, 0, PROPERTIES["java"])  # So that something is confirmed.
+        place = broker.store.commit_log.max_offset
+        delayed = PROPERTIES["java"].replace("TRAN_MSG\x01true\x02", "DELAY\x011\x02")
+        ext = {
+            "a": "tellers", "b": "accounts", "c": "TBW102", "d": "4", "e": "1", "f": "0",
+            "g": "1700000000000", "h": "3", "i": delayed, "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"later")
+        assert (await peer.ask(encode_command(command))).code == ResponseCode.SUCCESS
+        await until(lambda: broker.store.max_offset_in_queue("accounts", 1) == 1)
+        await lead_again(broker, Watermark("confirmed", place))
+        await until(lambda: broker.schedule.to_json()["offsetTable"] == {1: 1})
+        broker.store.write_pending()
+        assert placed_end(broker.store, "accounts", 1) == 1
 
 
 def test_the_oldest_are_dropped_when_they_are_too_many() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twinlog.broker.put.replies import PutReplies
+from twinlog.broker.role import Role
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.message.ids import NO_HOST
 from twinlog.remoting.codec import decode_header
@@ -61,14 +62,16 @@ class Desk:
         self.appended, self.flushed = Watermark("appended"), Watermark("flushed")
         self.slave = slave
         self.peer = Peer()
+        broker_config = BrokerConfig(**values)
         self.replies = PutReplies(
-            BrokerConfig(**values),
+            broker_config,
             clock=self.clock,
             appended=self.appended,
             flushed=self.flushed,
             replication=slave,
             store_host=NO_HOST,
             stats=StoreStats(0),
+            role=Role(broker_config),
         )
         self.end = 0
 

@@ -145,7 +145,7 @@ async def open_world(monkeypatch: Any, *, is_compiled: bool, host: str, **values
     await open_without_ports(broker)
     world = World(broker, host)
     await world.read(frame(ext()))  # The topic exists from now on.
-    assert (world.connection._lane is not None) == is_compiled
+    assert bool(world.connection._lanes) == is_compiled
     return world
 
 
@@ -343,7 +343,6 @@ async def test_common_sends_are_taken(monkeypatch: Any) -> None:
     for text in ("DELAY\x011", "DELAY\x0118", "TRAN_MSG\x01true"):
         await world.read(frame(ext(i=text)))  # These queues exist from now on, too.
     common = b"".join(frame(ext(i="KEYS\x01k\x02WAIT\x01true"), opaque=n) for n in range(5))
-    assert world.connection._lane is not None
     taken = (
         common
         + frame(ext(i="DELAY\x011"))
@@ -351,8 +350,8 @@ async def test_common_sends_are_taken(monkeypatch: Any) -> None:
         + frame(ext(i="TRAN_MSG\x01true\x02PGROUP\x01pg", f="4"))
     )
     data = taken + frame(ext(i="DELAY\x0119"))
-    assert world.connection._lane.read(world.connection, data) == len(taken)
-    assert world.connection._lane.read(world.connection, common[:-1]) == len(common) // 5 * 4
+    assert world.connection._lanes[0].read(world.connection, data) == len(taken)
+    assert world.connection._lanes[0].read(world.connection, common[:-1]) == len(common) // 5 * 4
 
 
 ROOMY = {"mapped_file_size_commit_log": 1 << 20}
@@ -544,8 +543,7 @@ async def test_a_special_property_that_the_lane_does_not_know_is_not_taken(
 ) -> None:
     monkeypatch.setitem(send_properties.KINDS, "SPECIAL_ONE", send_properties.OTHER)
     world = await open_world(monkeypatch, is_compiled=True, host="127.0.0.1")
-    assert world.connection._lane is not None
     await world.read(frame(ext()))  # Its route is known from now on.
     taken = frame(ext(i="KEYS\x01k\x02SPECIAL_ON\x01v\x02SPECIAL_ONES\x01v"))
     special = frame(ext(i="KEYS\x01k\x02SPECIAL_ONE\x01v"))
-    assert world.connection._lane.read(world.connection, taken + special) == len(taken)
+    assert world.connection._lanes[0].read(world.connection, taken + special) == len(taken)

@@ -65,6 +65,20 @@ def test_a_promoted_copy_had_nothing_of_what_it_does_not_know() -> None:
     assert asks(guard, 9, group="came since", committed=3) is None
 
 
+@pytest.mark.parametrize("begins_again", ["log_is_shorter", "promoted"])
+def test_what_was_empty_at_a_promotion_is_remembered_by_the_next_start(begins_again: str) -> None:
+    """Killed before anybody came: by then the queue has messages, at places read elsewhere."""
+    clock, disk = ManualClock(), SimDisk()
+    disk.make_directories("/s")
+    SkipGuard(disk, "/s", clock).promoted({"known": {0: 4}})
+    again = SkipGuard(disk, "/s", clock)
+    again.load()
+    getattr(again, begins_again)({"known": {0: 6}, "t": {0: 9}})
+    assert asks(again, 5, committed=-1) == 0
+    assert asks(again, 9, group="came since", committed=9) is None
+    assert again.pull("g", "known", 0, 6, {}, committed=-1, queue_end=6) == 4
+
+
 def test_a_group_without_offsets_that_has_not_asked_was_in_the_lost_tail() -> None:
     """It may have committed to the old master only; a new one asks first, on its connection."""
     guard, _, _ = armed()
@@ -207,3 +221,71 @@ def test_a_restart_after_the_wall_clock_was_set_back_keeps_it() -> None:
     assert asks(again, 15) == 3
     clock.advance(LIFE_MS)
     assert asks(again, 15) is None
+
+
+@given(st.lists(st.tuples(st.integers(-3 * LIFE_MS, 3 * LIFE_MS), st.integers(0, 9)), max_size=6))
+def test_a_copy_has_heard_the_last_promotion_whatever_the_clock_was_set_to(
+    steps: list[tuple[int, int]],
+) -> None:
+    guard, clock, _ = armed()
+    copy = SkipGuard(SimDisk(), "/s", clock)
+    copy.heard(guard.armed or pytest.fail("not armed"))
+    guard.on_armed = copy.heard
+    end = 5
+    for step_ms, end in steps:
+        clock.step_wall(step_ms)
+        guard.log_is_shorter({"t": {0: end}})
+    copy.load(was_master=True)
+    assert asks(copy, 15, committed=end + 1) == end
+
+
+def test_who_stands_in_a_tail_that_came_back_goes_on_there() -> None:
+    guard, _, _ = armed()
+    heard: list[Armed] = []
+    guard.on_armed = heard.append
+    assert asks(guard, 9, group="before") == 3
+    guard.tail_came({"t": {0: 9, 1: 0}})
+    assert asks(guard, 9) is None
+    assert asks(guard, 10, group="beyond") == 3
+    assert guard.commit("other", "t", 0, 9) == 9
+    assert heard[0].ends["t"] == {0: 9, 1: 0}
+
+
+@pytest.mark.parametrize("step_ms", [-2 * LIFE_MS, -1, 0, 1, 2 * LIFE_MS])
+def test_copies_tell_the_later_one_whatever_the_clocks_say(step_ms: int) -> None:
+    """Consumers passed over messages: a master whose clock had been set back armed its guard again,
+    and its slave took that for the older of the two."""
+    guard, clock, disk = armed()
+    copy = SkipGuard(SimDisk(), "/s", ManualClock())
+    assert guard.armed is not None
+    copy.heard(guard.armed)
+    clock.step_wall(step_ms)
+    again = SkipGuard(disk, "/s", clock)
+    again.load()
+    again.log_is_shorter({"t": {0: 2, 1: 0}})
+    assert again.armed is not None
+    copy.heard(again.armed)
+    copy.promoted({"t": {0: 9, 1: 0}})
+    assert asks(copy, 4, committed=1) == 1
+    assert asks(copy, 9, group="came between", committed=8) is None
+
+
+@pytest.mark.parametrize("step_ms", [-3 * LIFE_MS, 3 * LIFE_MS])
+@pytest.mark.parametrize(("age_ms", "expected"), [(LIFE_MS - 1, 3), (LIFE_MS, None)])
+def test_the_hour_counts_by_the_clock_of_whoever_remembers_it(
+    step_ms: int, age_ms: int, expected: int | None
+) -> None:
+    """What a master says lasts an hour on its slave, however far apart their clocks are."""
+    guard, _, _ = armed()
+    clock, disk = ManualClock(), SimDisk()
+    disk.make_directories("/s")
+    clock.step_wall(step_ms)
+    copy = SkipGuard(disk, "/s", clock)
+    assert guard.armed is not None
+    copy.heard(guard.armed)
+    clock.advance(age_ms)
+    copy.heard(guard.armed)  # It is written again whenever the master starts.
+    again = SkipGuard(disk, "/s", clock)
+    again.load(was_master=False)
+    again.promoted({"t": {0: 9, 1: 0}})
+    assert asks(again, 6) == expected

@@ -27,6 +27,7 @@ from twinlog.message.hashing import jhash
 from twinlog.message.model import PutMessage
 from twinlog.message.properties import decode_properties
 from twinlog.remoting.bodies.common import DataVersion, version_of
+from twinlog.remoting.bodies.stats import BrokerStatsItem
 from twinlog.runtime.config import BrokerConfig, ConfigError, NamesrvConfig, update_config
 from twinlog.runtime.config_format import parse_update
 from twinlog.runtime.config_key import live_keys
@@ -260,8 +261,8 @@ def test_statistics_over_the_last_minute() -> None:
     for second in range(0, 70, 10):
         stats.sample(second * 1000)
         item.add(20)
-    minute = item.to_json()["statsMinute"]
-    assert minute == {"avgpt": 20.0, "sum": 120, "tps": 2.0}
+    minute = item.told().stats_minute
+    assert minute == BrokerStatsItem(avgpt=20.0, sum=120, tps=2.0)
     assert stats.find(TOPIC_PUT_NUMS, "other") is None
     stats.topic_deleted("T")
     assert stats.find(TOPIC_PUT_NUMS, "T") is None
@@ -271,13 +272,13 @@ def test_statistics_hold_what_came_before_the_first_sample() -> None:
     stats = BrokerStatsManager()
     stats.item(TOPIC_PUT_NUMS, "T").add(8)
     stats.sample(1_000_000)
-    shown = stats.item(TOPIC_PUT_NUMS, "T").to_json()
-    assert shown["statsMinute"] == {"avgpt": 8.0, "sum": 8, "tps": 0.8}
-    assert shown["statsHour"] == {"avgpt": 8.0, "sum": 8, "tps": 8 / 600}
-    assert shown["statsDay"] == {"avgpt": 8.0, "sum": 8, "tps": 8 / 3600}
+    shown = stats.item(TOPIC_PUT_NUMS, "T").told()
+    assert shown.stats_minute == BrokerStatsItem(avgpt=8.0, sum=8, tps=0.8)
+    assert shown.stats_hour == BrokerStatsItem(avgpt=8.0, sum=8, tps=8 / 600)
+    assert shown.stats_day == BrokerStatsItem(avgpt=8.0, sum=8, tps=8 / 3600)
     stats.item(TOPIC_PUT_NUMS, "T").add(1)
     stats.sample(1_010_000)
-    assert stats.item(TOPIC_PUT_NUMS, "T").to_json()["statsMinute"]["sum"] == 9
+    assert stats.item(TOPIC_PUT_NUMS, "T").told().stats_minute.sum == 9
 
 
 def test_rates_are_empty_until_their_window_is_full() -> None:

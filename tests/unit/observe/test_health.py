@@ -189,6 +189,15 @@ def test_what_to_do_without_a_master_depends_on_who_decides() -> None:
     assert sum(step.startswith("start the controller") for step in steps) == 1
 
 
+def test_a_frozen_group_is_not_left_to_its_controller() -> None:
+    """The controller does nothing until somebody restores its state or adopts the group."""
+    problem = "FROZEN: replica 1 knows epoch 4, this controller's record is of epoch 1"
+    frozen = group(master_address=None, replicas=(), is_controlled=True, decided=problem)
+    steps = [finding.next_step for finding in judge_group(frozen).findings]
+    assert len(steps) == 2
+    assert all(step.endswith("adopt the group") for step in steps), steps
+
+
 def test_too_few_brokers() -> None:
     facts = Facts(servers=(server(), ServerFacts(kind="name server", name="n")), brokers_min=2)
     health = judge(facts)

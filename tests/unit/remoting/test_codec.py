@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
 
+from support.doc_blocks import blocks_run_by
 from twinlog.remoting import codec
 from twinlog.remoting.codes import LanguageCode
 
@@ -54,3 +56,12 @@ def test_captured_command_decodes_to_the_indexed_header(entry: dict[str, object]
         assert command.ext() == (expected.get("extFields") or {})
         assert len(command.body) == entry[f"{side}BodyLength"]
         assert command.language is LanguageCode.JAVA
+
+
+def test_the_header_of_the_page_is_read_and_written_to_the_letter() -> None:
+    (block,) = blocks_run_by("tests/unit/remoting/test_codec.py", "docs/WIRE.md")
+    header = block.text.strip().encode()
+    frame = struct.pack(">ii", 4 + len(header), len(header)) + header
+    command = codec.decode_command(frame)
+    assert (command.code, command.ext(), command.opaque) == (105, {"topic": "T"}, 1)
+    assert codec.encode_command(command) == frame

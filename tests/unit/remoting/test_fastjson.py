@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinlog.remoting import codec, fastjson
@@ -63,6 +64,44 @@ def test_integer_keys_and_object_keys() -> None:
     assert keys == [{"brokerName": "b", "queueId": 0, "topic": "T"}, {"a": [1]}]
     table = {MessageQueue("T", "b", 0): 5}
     assert fastjson.dumps({"offsetTable": table}) == text.split(b",{")[0] + b"}}"
+
+
+_PIECES = st.sampled_from(
+    ["{", "}", "{", "}", ":", ":", ",", ",", '"', '"a"', '"b"', '"x,{"', '"{}:"', '"é"', "0", "-0",
+     "7", "-3", "007", "1.5", "9" * 19, "null", " ", '{"a":1,"b":"c"}:', '{{"q":0}:5}', "[", "]",
+     "\\", "'", '{"a":"\\""}:']
+)  # fmt: skip
+
+
+@given(st.lists(_PIECES, max_size=14).map("".join))
+@settings(max_examples=1500)
+def test_objects_as_keys_are_read_as_the_slow_parser_reads_them(text: str) -> None:
+    raw = text.encode()
+
+    def outcome(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except FastjsonError:
+            return FastjsonError
+
+    try:
+        wanted = msgspec.json.decode(raw)  # The standard, whatever ours would make of it.
+    except msgspec.DecodeError:
+        wanted = outcome(fastjson._Parser(raw, is_forgiving=False).parse)
+    assert outcome(lambda: fastjson._loads_fast(raw, False, None)) == wanted
+
+
+def test_a_table_of_queues_does_not_need_the_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look for new offsets reads one for each topic, with every queue in it."""
+    table = {
+        MessageQueue("t", "broker-a", number): {"maxOffset": number, "minOffset": 0}
+        for number in range(200)
+    }
+    raw = fastjson.dumps({"offsetTable": table})
+    wanted = fastjson._Parser(raw, is_forgiving=False).parse()
+    monkeypatch.setattr(fastjson, "_Parser", None)
+    assert fastjson.loads(raw) == wanted
+    assert len(wanted["offsetTable"]) == 200
 
 
 def test_text_that_looks_like_a_key_inside_a_string_is_left_alone() -> None:

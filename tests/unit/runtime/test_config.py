@@ -120,6 +120,9 @@ def test_both_spellings_of_mapped(tmp_path):
         ("slaveReadEnable=yes", ("slaveReadEnable=yes", "expected true or false")),
         ("mapedFileSizeCommitLog=1G", ("mapedFileSizeCommitLog=1G",)),
         ("fileReservedTime=-1", ("fileReservedTime=-1",)),
+        ("fileReservedTime=1e3", ("fileReservedTime=1e3", "a number")),
+        ("fileReservedTime=5.0", ("fileReservedTime=5.0", "a number")),
+        ("fileReservedTime=1_000", ("fileReservedTime=1_000", "a number")),
         ("deleteWhen=25", ("deleteWhen=25", "hour")),
         ("messageDelayLevel=1s 5x", ("messageDelayLevel=1s 5x", "'5x'")),
         ("twinlogHADialect=modern", ("twinlogHADialect=modern",)),
@@ -255,7 +258,7 @@ def test_where_the_controller_inside_a_name_server_listens(tmp_path, lines, port
         ("controllerDLegerPeers=n0-a:1;n0-b:2", "two controllers have the same id"),
         ("controllerDLegerPeers=n0-a:1;n1-b:2", "set twinlogControllerEtcd"),
         ("twinlogControllerPort=9876", "is also the name server's"),
-        ("enableElectUncleanMaster=true", "an operator asks for it"),
+        ("enableElectUncleanMaster=true", "an operator requests it"),
         ("twinlogLeaseMs=20", "from 500 to 60000"),
     ],
 )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.runtime.turn import Phase, Turn
+from support.tiers import TIERS
+from twinlog.runtime.compiled import load
+from twinlog.runtime.turn import Phase, TurnInPython
 
 PHASES = [
     Phase.WRITE_LOG,
@@ -20,12 +23,23 @@ PHASES = [
 ]
 
 
+@pytest.fixture(params=TIERS)
+def Turn(request: Any) -> Any:  # noqa: N802
+    """The class: the reference and its compiled form."""
+    return kind_of(request.param)
+
+
+def kind_of(tier: str) -> Any:
+    compiled: Any = load("twinlog.runtime._turn") if tier == "compiled" else None
+    return TurnInPython if compiled is None else compiled.Turn
+
+
 async def passes(count: int = 1) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_phases_are_done_in_their_order_whatever_came_first() -> None:
+async def test_phases_are_done_in_their_order_whatever_came_first(Turn: Any) -> None:  # noqa: N803
     turn, done = Turn(), []
     for phase in reversed(PHASES):
         turn.add(phase, lambda phase=phase: done.append(phase))
@@ -34,7 +48,7 @@ async def test_phases_are_done_in_their_order_whatever_came_first() -> None:
     assert done == PHASES
 
 
-async def test_work_for_a_later_phase_is_done_in_the_same_turn() -> None:
+async def test_work_for_a_later_phase_is_done_in_the_same_turn(Turn: Any) -> None:  # noqa: N803
     turn, done = Turn(), []
 
     def write() -> None:
@@ -46,7 +60,7 @@ async def test_work_for_a_later_phase_is_done_in_the_same_turn() -> None:
     assert done == ["answered", "flushed"]
 
 
-async def test_work_for_a_phase_that_has_begun_waits_for_the_next_turn() -> None:
+async def test_work_for_a_phase_that_has_begun_waits_for_the_next_turn(Turn: Any) -> None:  # noqa: N803
     turn, done = Turn(), []
 
     def notify() -> None:
@@ -62,7 +76,7 @@ async def test_work_for_a_phase_that_has_begun_waits_for_the_next_turn() -> None
     assert done[1:] == ["written", "notified again", "the loop ran"]
 
 
-async def test_a_turn_that_is_ended_within_a_turn_goes_on_as_it_was() -> None:
+async def test_a_turn_that_is_ended_within_a_turn_goes_on_as_it_was(Turn: Any) -> None:  # noqa: N803
     turn, done = Turn(), []
 
     def early() -> None:
@@ -75,7 +89,7 @@ async def test_a_turn_that_is_ended_within_a_turn_goes_on_as_it_was() -> None:
     assert done == ["early", "flushed"]
 
 
-async def test_the_loop_is_asked_once_a_turn() -> None:
+async def test_the_loop_is_asked_once_a_turn(Turn: Any) -> None:  # noqa: N803
     turn, calls = Turn(), []
     loop = asyncio.get_running_loop()
     original: Callable[..., asyncio.Handle] = loop.call_soon
@@ -90,7 +104,7 @@ async def test_the_loop_is_asked_once_a_turn() -> None:
     await passes()
 
 
-async def test_an_error_costs_neither_the_others_nor_the_later_phases() -> None:
+async def test_an_error_costs_neither_the_others_nor_the_later_phases(Turn: Any) -> None:  # noqa: N803
     turn, done = Turn(), []
 
     def fail() -> None:
@@ -107,14 +121,17 @@ async def test_an_error_costs_neither_the_others_nor_the_later_phases() -> None:
     assert done == [1, 2, 3]
 
 
-@given(st.lists(st.tuples(st.sampled_from(PHASES), st.lists(st.sampled_from(PHASES), max_size=3))))
+@pytest.mark.parametrize("tier", TIERS)
+@given(
+    plan=st.lists(st.tuples(st.sampled_from(PHASES), st.lists(st.sampled_from(PHASES), max_size=3)))
+)
 def test_everything_is_done_once_and_no_phase_before_an_earlier_one(
-    plan: list[tuple[int, list[int]]],
+    tier: str, plan: list[tuple[int, list[int]]]
 ) -> None:
     """Against a model: work that adds work, each noted with the turn that did it."""
 
     async def scenario() -> None:
-        turn = Turn()
+        turn = kind_of(tier)()
         done: list[tuple[int, int]] = []
         number = 0  # Of the turn.
 

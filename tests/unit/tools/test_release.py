@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import os
 import runpy
 import shutil
 import subprocess
@@ -53,6 +55,27 @@ def test_the_version_is_in_the_changelog() -> None:
     log = TOOL["CHANGELOG"].read_text(encoding="utf-8")
     assert f"## {__version__} - " in log
     assert "## Unreleased\n" in log
+
+
+@pytest.mark.parametrize("url", ["", "https://example.org/twinlog"])
+def test_the_address_of_the_project_is_given_when_it_is_built(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWINLOG_PROJECT_URL", url)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "metadata", "urls"], cwd=ROOT, capture_output=True,
+        text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == ({"Homepage": url, "Source": url} if url else {})
+    assert (url or "names no address") in TOOL["address_line"](os.environ)
+
+
+def test_an_address_that_is_none_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWINLOG_PROJECT_URL", "example.org")
+    command = [sys.executable, "-m", "hatchling", "metadata", "urls"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "https://" in done.stderr
 
 
 def test_a_release_whose_checks_failed_may_be_tried_again(tmp_path: Path) -> None:

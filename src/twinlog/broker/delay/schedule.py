@@ -19,7 +19,7 @@ from typing import Any
 from twinlog.broker.delay.levels import DelayLevels
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.stats.broker_stats import BrokerStatsManager
-from twinlog.broker.stats.store_view import INDEX_SLACK_MS, queue_entries
+from twinlog.broker.stats.store_view import INDEX_SLACK_MS, placed_end, queue_entries
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -132,12 +132,16 @@ class ScheduleMessageService:
     def max_offset(self, level: int) -> int:
         return self._store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1)
 
+    def _placed_end(self, level: int) -> int:
+        """A group's new master may have delivered what it does not know to be confirmed yet."""
+        return placed_end(self._store, SCHEDULE_TOPIC, level - 1)
+
     def start(self, *, after_crash: bool) -> None:
         """Begin to deliver. After a crash what is in the queues now is checked for copies."""
         self._is_running = True
         for level in self._levels.values():
             level.offset = self._known.get(level.level, 0)
-            level.verify_until = self.max_offset(level.level) if after_crash else 0
+            level.verify_until = self._placed_end(level.level) if after_crash else 0
             self._schedule(level, 0)
 
     def stop(self) -> None:
@@ -216,7 +220,7 @@ class ScheduleMessageService:
     def _correct_offset(self, level: _Level) -> None:
         queue_id = level.level - 1
         low = self._store.min_offset_in_queue(SCHEDULE_TOPIC, queue_id)
-        high = self.max_offset(level.level)
+        high = self._placed_end(level.level)
         corrected = min(max(level.offset, low, 0), high)
         if corrected != level.offset:
             _LOG.warning(

@@ -6,7 +6,7 @@ Corresponds to the client codes of RocketMQ's AdminBrokerProcessor and to Broker
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_topics import UNSET_REMARK
@@ -14,6 +14,13 @@ from twinlog.broker.tables.clients import ClientChannelInfo
 from twinlog.broker.tables.consumer_offset import UNKNOWN_OFFSET
 from twinlog.message.ids import parse_offset_message_id
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.clients import (
+    ConsumerConnection,
+    GetConsumerStatusBody,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
 from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
 from twinlog.remoting.codes import RequestCode, ResponseCode, version_description
 from twinlog.remoting.command import RemotingCommand, Request
@@ -64,13 +71,13 @@ class AdminClientsProcessor:
         if info is None:
             remark = f"the consumer group[{group}] not online"
             raise BrokerError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
-        body = {
-            "connectionSet": [channel.to_json() for channel in info.channels.values()],
-            "consumeFromWhere": info.consume_from_where,
-            "consumeType": info.consume_type,
-            "messageModel": info.message_model,
-            "subscriptionTable": {t: data.to_json() for t, data in info.subscriptions.items()},
-        }
+        body = ConsumerConnection(
+            connection_set=[channel.info() for channel in info.channels.values()],
+            subscription_table={t: data.to_json() for t, data in info.subscriptions.items()},
+            consume_type=info.consume_type,
+            message_model=info.message_model,
+            consume_from_where=info.consume_from_where,
+        )
         connection.reply(request, body=fastjson.dumps(body))
 
     def producer_connections(self, connection: ServerConnection, request: Request) -> None:
@@ -80,7 +87,7 @@ class AdminClientsProcessor:
         if channels is None:
             remark = f"the producer group[{group}] not exist"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-        body = {"connectionSet": [channel.to_json() for channel in channels.values()]}
+        body = ProducerConnection([channel.info() for channel in channels.values()])
         connection.reply(request, body=fastjson.dumps(body))
 
     def all_producers(self, connection: ServerConnection, request: Request) -> None:
@@ -88,18 +95,18 @@ class AdminClientsProcessor:
         skew = self._clock.now_ms() - self._clock.monotonic_ms()
         data = {
             group: [
-                {
-                    "clientId": channel.client_id,
-                    "language": channel.language,
-                    "lastUpdateTimestamp": channel.last_update_ms + skew,
-                    "remoteIP": f"/{channel.address}",
-                    "version": channel.version,
-                }
+                ProducerInfo(
+                    client_id=channel.client_id,
+                    remote_ip=f"/{channel.address}",
+                    language=channel.language,
+                    version=channel.version,
+                    last_update_timestamp=channel.last_update_ms + skew,
+                )
                 for channel in channels.values()
             ]
             for group, channels in self._producers.groups.items()
         }
-        connection.reply(request, body=fastjson.dumps({"data": data}))
+        connection.reply(request, body=fastjson.dumps(ProducerTableInfo(data)))
 
     # Reset
 
@@ -185,7 +192,7 @@ class AdminClientsProcessor:
         header: GetConsumerStatusRequestHeader,
         channels: list[ClientChannelInfo],
     ) -> None:
-        table: dict[str, Any] = {}
+        table: dict[str, dict[MessageQueue, int]] = {}
         for channel in channels:
             command = RemotingCommand.request(
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -197,8 +204,8 @@ class AdminClientsProcessor:
                     table[channel.client_id] = _queue_table(answer.body)
             except (RemotingError, ValueError, TypeError, AttributeError):
                 continue  # A member that does not answer, or oddly, is left out, as in Apache.
-        body = {"consumerTable": table, "messageQueueTable": {}}
-        connection.reply(request, remark=UNSET_REMARK, body=fastjson.dumps(body))
+        body = fastjson.dumps(GetConsumerStatusBody(table))
+        connection.reply(request, remark=UNSET_REMARK, body=body)
 
     def running_info(self, connection: ServerConnection, request: Request) -> None:
         """GET_CONSUMER_RUNNING_INFO (307): relayed as it is."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
@@ -15,7 +15,14 @@ from twinlog.broker.processors.admin_topics import UNSET_REMARK
 from twinlog.broker.stats.store_view import queue_entries
 from twinlog.broker.tables import offset_json
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import MessageQueue
+from twinlog.remoting.bodies.common import KVTable, MessageQueue
+from twinlog.remoting.bodies.offsets import (
+    ConsumeQueueData,
+    CorrectionOffsets,
+    OffsetWrapper,
+    QueryConsumeQueueResponseBody,
+    QueueTimeSpan,
+)
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
@@ -57,7 +64,7 @@ class AdminStatsProcessor:
 
     def runtime_info(self, connection: ServerConnection, request: Request) -> None:
         """GET_BROKER_RUNTIME_INFO (28)."""
-        connection.reply(request, body=fastjson.dumps({"table": self._runtime_table()}))
+        connection.reply(request, body=fastjson.dumps(KVTable(self._runtime_table())))
 
     @in_steps
     def all_consumer_offsets(
@@ -110,7 +117,7 @@ class AdminStatsProcessor:
                 table = fastjson.MapText()
                 for queue_id in range(topic.write_queue_nums):
                     queue, entry = self._progress(group, topic.topic_name, queue_id)
-                    total += entry["brokerOffset"] - entry["consumerOffset"]
+                    total += entry.broker_offset - entry.consumer_offset
                     table.add(queue, entry)
                     yield
                 tps = self._stats.group_get_tps(group, topic.topic_name)
@@ -138,17 +145,15 @@ class AdminStatsProcessor:
 
     def _progress(
         self, group: str, topic: str, queue_id: int
-    ) -> tuple[MessageQueue, dict[str, int]]:
+    ) -> tuple[MessageQueue, OffsetWrapper]:
         """The member of an offset table for one queue."""
         consumed = max(0, self._offsets.query(group, topic, queue_id))
         last = 0
         if consumed > 0:
             last = max(0, self._store.message_store_time(topic, queue_id, consumed - 1))
-        return MessageQueue(topic, self._config.broker_name, queue_id), {
-            "brokerOffset": max(0, self._store.max_offset_in_queue(topic, queue_id)),
-            "consumerOffset": consumed,
-            "lastTimestamp": last,
-        }
+        end = max(0, self._store.max_offset_in_queue(topic, queue_id))
+        queue = MessageQueue(topic, self._config.broker_name, queue_id)
+        return queue, OffsetWrapper(end, consumed, last)
 
     @in_steps
     def consume_time_span(self, connection: ServerConnection, request: Request) -> Iterator[None]:
@@ -163,7 +168,7 @@ class AdminStatsProcessor:
             yield
         connection.reply(request, body=fastjson.dumps({"consumeTimeSpanSet": spans.text}))
 
-    def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+    def _time_span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
         store = self._store
         oldest = store.earliest_message_time(topic, queue_id)
         end = store.max_offset_in_queue(topic, queue_id)
@@ -175,16 +180,16 @@ class AdminStatsProcessor:
         delay = 0
         if consumed < end:
             delay = self._clock.now_ms() - store.message_store_time(topic, queue_id, consumed)
-        return {
-            "consumeTimeStamp": consumed_at,
-            "consumeTimeStampStr": _human_time(consumed_at),
-            "delayTime": delay,
-            "maxTimeStamp": newest,
-            "maxTimeStampStr": _human_time(newest),
-            "messageQueue": MessageQueue(topic, self._config.broker_name, queue_id),
-            "minTimeStamp": oldest,
-            "minTimeStampStr": _human_time(oldest),
-        }
+        return QueueTimeSpan(
+            message_queue=MessageQueue(topic, self._config.broker_name, queue_id).wire(),
+            min_time_stamp=oldest,
+            min_time_stamp_str=_human_time(oldest),
+            max_time_stamp=newest,
+            max_time_stamp_str=_human_time(newest),
+            consume_time_stamp=consumed_at,
+            consume_time_stamp_str=_human_time(consumed_at),
+            delay_time=delay,
+        )
 
     @in_steps
     def correction_offset(self, connection: ServerConnection, request: Request) -> Iterator[None]:
@@ -196,7 +201,7 @@ class AdminStatsProcessor:
         for queue_id, offset in compared.items():
             smallest = result.get(queue_id, offset)
             result[queue_id] = _LONG_MAX if smallest > offset else smallest
-        body = {"correctionOffsets": dict(sorted(result.items()))}
+        body = CorrectionOffsets(dict(sorted(result.items())))
         connection.reply(request, body=fastjson.dumps(body))
 
     @in_steps
@@ -231,7 +236,7 @@ class AdminStatsProcessor:
         if item is None:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-        connection.reply(request, body=fastjson.dumps(item.to_json()))
+        connection.reply(request, body=fastjson.dumps(item.told()))
 
     def consume_queue(self, connection: ServerConnection, request: Request) -> None:
         """QUERY_CONSUME_QUEUE (321): entries as they are."""
@@ -250,25 +255,26 @@ class AdminStatsProcessor:
             remark = f"Index {header.index} of {queue_id}@{topic} is not exist!"
             connection.reply(request, remark=remark)
             return
-        body: dict[str, Any] = {}
-        if header.consumer_group:
-            body.update(self._subscription_of(header.consumer_group, topic))
         count = max(0, min(header.count, _ENTRIES_MAX))
-        body["maxQueueIndex"] = end
-        body["minQueueIndex"] = start
-        body["queueData"] = [
-            {"eval": False, "physicOffset": offset, "physicSize": size, "tagsCode": code}
-            for offset, size, code in queue_entries(
-                self._store, topic, queue_id, header.index, count
-            )
-        ]
+        entries = queue_entries(self._store, topic, queue_id, header.index, count)
+        body = QueryConsumeQueueResponseBody(
+            queue_data=[ConsumeQueueData(*entry) for entry in entries],
+            max_queue_index=end,
+            min_queue_index=start,
+        )
+        if header.consumer_group:
+            self._add_subscription(body, header.consumer_group, topic)
         connection.reply(request, remark=UNSET_REMARK, body=fastjson.dumps(body))
 
-    def _subscription_of(self, group: str, topic: str) -> dict[str, Any]:
+    def _add_subscription(
+        self, body: QueryConsumeQueueResponseBody, group: str, topic: str
+    ) -> None:
         data = self._consumers.find_subscription(group, topic)
         if data is None:
-            return {"filterData": f"{group}@{topic} is not online!"}
-        return {"filterData": "null", "subscriptionData": data.to_json()}
+            body.filter_data = f"{group}@{topic} is not online!"
+        else:
+            body.filter_data = "null"
+            body.subscription_data = data.to_json()
 
 
 def _human_time(timestamp_ms: int) -> str:

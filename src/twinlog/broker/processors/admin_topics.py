@@ -16,7 +16,9 @@ from twinlog.broker import names
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.tables.topic_config import FILTER_TYPES
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import MessageQueue
+from twinlog.remoting.bodies.clients import GroupList
+from twinlog.remoting.bodies.common import MessageQueue, TopicList
+from twinlog.remoting.bodies.offsets import TopicOffset
 from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.remoting.bodies.topic import TopicConfig, members_text
 from twinlog.remoting.codes import ResponseCode
@@ -116,7 +118,7 @@ class AdminTopicsProcessor:
     def topic_config(self, connection: ServerConnection, request: Request) -> None:
         """GET_TOPIC_CONFIG (351) of 5.x."""
         topic = self._topic(request.header(TopicHeader).topic)
-        connection.reply(request, body=fastjson.dumps(topic.to_json()))
+        connection.reply(request, body=fastjson.dumps(topic))
 
     @in_steps
     def topic_stats(self, connection: ServerConnection, request: Request) -> Iterator[None]:
@@ -128,12 +130,8 @@ class AdminTopicsProcessor:
             low = max(0, self._store.min_offset_in_queue(name, queue_id))
             high = max(0, self._store.max_offset_in_queue(name, queue_id))
             newest = self._store.message_store_time(name, queue_id, high - 1) if high else 0
-            progress = {
-                "lastUpdateTimestamp": max(0, newest),
-                "maxOffset": high,
-                "minOffset": low,
-            }
-            table.add(MessageQueue(name, self._config.broker_name, queue_id), progress)
+            queue = MessageQueue(name, self._config.broker_name, queue_id)
+            table.add(queue, TopicOffset(low, high, max(0, newest)))
             yield
         connection.reply(request, body=fastjson.dumps({"offsetTable": table.text}))
 
@@ -143,12 +141,12 @@ class AdminTopicsProcessor:
         topic = request.header(TopicHeader).topic
         groups = yield from self._offsets.groups_of_topic(topic)
         groups |= self._consumers.groups_of_topic(topic)
-        connection.reply(request, body=fastjson.dumps({"groupList": sorted(groups)}))
+        connection.reply(request, body=fastjson.dumps(GroupList(sorted(groups))))
 
     def system_topics(self, connection: ServerConnection, request: Request) -> None:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
-        body = fastjson.dumps({"topicList": sorted(self._topics.system_topics)})
-        connection.reply(request, body=body)
+        body = TopicList(sorted(self._topics.system_topics))
+        connection.reply(request, body=fastjson.dumps(body))
 
     def update_group(self, connection: ServerConnection, request: Request) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
@@ -186,7 +184,7 @@ class AdminTopicsProcessor:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
         version, table = self._groups.data_version.to_json(), fastjson.MapText()
         for name, group in list(self._groups.table.items()):
-            table.add(name, group.to_json())
+            table.add(name, group)
             yield
         body = {"dataVersion": version, "subscriptionGroupTable": table.text}
         connection.reply(request, body=fastjson.dumps(body))
@@ -198,7 +196,7 @@ class AdminTopicsProcessor:
         if group is None:
             remark = f"subscription group [{name}] does not exist"
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        connection.reply(request, body=fastjson.dumps(group.to_json()))
+        connection.reply(request, body=fastjson.dumps(group))
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._topics.select(name)

@@ -13,6 +13,7 @@ from twinlog.broker.errors import BrokerError
 from twinlog.broker.stats.store_view import is_on_disk
 from twinlog.broker.tables.consumer_offset import PLACES_MAX, is_offset
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.clients import ConsumerIdList, LockBatchResponseBody
 from twinlog.remoting.bodies.common import MessageQueue, queue_from_request
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
@@ -54,7 +55,7 @@ class ConsumerManageProcessor:
             remark = f"no consumer for this group, {group}"
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark, header={})
             return
-        body = fastjson.dumps({"consumerIdList": info.client_ids})
+        body = fastjson.dumps(ConsumerIdList(info.client_ids))
         connection.reply(request, header={}, body=body)
 
     def query_offset(self, connection: ServerConnection, request: Request) -> None:
@@ -134,7 +135,8 @@ class ConsumerManageProcessor:
             now_ms=self._clock.monotonic_ms(),
             is_sure=self._is_surely_master(),
         )
-        connection.reply(request, body=fastjson.dumps({"lockOKMQSet": granted}))
+        body = LockBatchResponseBody([queue.wire() for queue in granted])
+        connection.reply(request, body=fastjson.dumps(body))
 
     def unlock_batch(self, connection: ServerConnection, request: Request) -> None:
         """UNLOCK_BATCH_MQ (42)."""

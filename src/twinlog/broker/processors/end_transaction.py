@@ -17,10 +17,13 @@ from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import ResumeCheckHalfMessageRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.traffic import Lane
+from twinlog.runtime.compiled import load
 from twinlog.store.errors import RecordDamagedError
 from twinlog.store.status import PutMessageStatus
 
 if TYPE_CHECKING:
+    from twinlog.broker.group.relay import Relay
     from twinlog.broker.server import Broker
 
 
@@ -32,6 +35,19 @@ class EndTransactionProcessor:
         self._role = broker.role
         self._store = broker.store
         self._transactions = broker.transactions
+
+    def lane(self, relay: Relay | None) -> Lane | None:
+        """The compiled form of this path, where there is one."""
+        compiled = load("twinlog.broker.transaction._end_lane")
+        if compiled is None:
+            return None
+        lane: Lane = compiled.EndLane(
+            store=self._store,
+            role=self._role,
+            relay=relay,
+            commit=self._transactions.commit_recent,
+        )
+        return lane
 
     def end(self, connection: ServerConnection, request: Request) -> None:
         """END_TRANSACTION (37), mostly one-way. "Unknown" is not answered, as in Apache."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.processors.admin_config import write_values
@@ -19,6 +19,7 @@ from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, SIZE_MAGIC
 from twinlog.message.names import METADATA_TOPIC
 from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.twinlog import ReplicaInfo
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.twinlog import (
@@ -90,32 +91,32 @@ class PromoteProcessor:
         if header.address and self._succession.is_later(header.promotion, header.address):
             self._succession.met_rival(header.address)
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> ReplicaInfo:
         config, memory = self._config, self._succession.memory
-        facts: dict[str, Any] = {
-            "clusterName": config.broker_cluster_name,
-            "brokerName": config.broker_name,
-            "brokerId": self._role.broker_id,
-            "brokerRole": self._role.broker_role.value,
-            "storeId": self._identity.store_id,
-            "replicaUid": self._identity.replica_uid,
-            "promotion": self._identity.promotion,
-            "logMin": self._log.min_offset,
-            "logEnd": self._log.max_offset,
-            "confirmed": self._ha.known_confirmed,
-            "masterEnd": self._ha.known_master_end,
-            "isLinked": self._ha.is_linked,
-            "isControlled": self._role.is_controlled,
-            "replicaIds": memory.replica_ids,
-            "inSyncReplicas": memory.in_sync_replicas,
-            "masterRole": memory.master_role,
-            "masterAddress": memory.master_address,
-            "heardMs": memory.heard_ms,
-        }
+        replica_ids, in_sync_replicas = memory.replica_ids, memory.in_sync_replicas
         if self._role.is_master:
-            facts["replicaIds"] = sorted(self._ha.joined_replica_ids)
-            facts["inSyncReplicas"] = config.in_sync_replicas
-        return facts
+            replica_ids = sorted(self._ha.joined_replica_ids)
+            in_sync_replicas = config.in_sync_replicas
+        return ReplicaInfo(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=self._role.broker_id,
+            broker_role=self._role.broker_role.value,
+            store_id=self._identity.store_id,
+            replica_uid=self._identity.replica_uid,
+            promotion=self._identity.promotion,
+            log_min=self._log.min_offset,
+            log_end=self._log.max_offset,
+            confirmed=self._ha.known_confirmed,
+            master_end=self._ha.known_master_end,
+            is_linked=self._ha.is_linked,
+            is_controlled=self._role.is_controlled,
+            replica_ids=replica_ids,
+            in_sync_replicas=in_sync_replicas,
+            master_role=memory.master_role,
+            master_address=memory.master_address,
+            heard_ms=memory.heard_ms,
+        )
 
     async def _measure(
         self, connection: ServerConnection, request: Request, header: TwinlogReplicaRequestHeader
@@ -133,10 +134,10 @@ class PromoteProcessor:
         facts = self._facts()
         try:
             if header.digest_end is not None:
-                facts["digest"] = digest(self._log, header.digest_start, header.digest_end)
+                facts.digest = digest(self._log, header.digest_start, header.digest_end)
             if header.count_from is not None:
-                count, end = await count_messages(self._log, header.count_from)
-                facts["messageCount"], facts["countEnd"] = count, end
+                found = await count_messages(self._log, header.count_from)
+                facts.message_count, facts.count_end = found
         except (StoreError, ValueError) as error:
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
         else:

@@ -23,8 +23,6 @@ from twinlog.broker.filter.subscription import (
 from twinlog.broker.pull.hold import HeldPull, PullRequestHold, QueueKey
 from twinlog.broker.stats.broker_stats import (
     BROKER_GET_NUMS,
-    GROUP_GET_NUMS,
-    GROUP_GET_SIZE,
 )
 from twinlog.message import perm
 from twinlog.message.names import TOOLS_GROUP
@@ -40,8 +38,11 @@ from twinlog.remoting.headers.pull import (
     PullMessageRequestHeader,
 )
 from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.traffic import Lane
+from twinlog.runtime.compiled import load
 from twinlog.runtime.failures import error_text
 from twinlog.store.filter import MessageFilter
+from twinlog.store.reader import Wanted, asked_of
 from twinlog.store.status import GetMessageStatus, GetResult
 
 # Members that are asked for in hot paths: by their class they cost ten times as much.
@@ -53,9 +54,10 @@ _PULL_OFFSET_MOVED: Final = ResponseCode.PULL_OFFSET_MOVED
 _PULL_RETRY_IMMEDIATELY: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
 
 if TYPE_CHECKING:
+    from twinlog.broker.pair.offset_return import OffsetReturn
     from twinlog.broker.server import Broker
 
-_PULL_COUNT_MAX = 1024  # Above what Apache's own limits let through in one answer.
+PULL_COUNT_MAX = 1024  # Above what Apache's own limits let through in one answer.
 _HELD_MS_MAX = 24 * 3_600_000  # Clients ask for seconds; timers do not take every number.
 _JSON = int(SerializeType.JSON)
 
@@ -116,6 +118,27 @@ class PullMessageProcessor:
             failed=self._held_failed,
         )
         self._failures = broker.failures
+
+    def lane(self, gate: OffsetReturn) -> Lane | None:
+        """The compiled form of this path, where there is one."""
+        compiled = load("twinlog.broker.pull._pull_lane")
+        if compiled is None:
+            return None
+        lane: Lane = compiled.PullLane(
+            store=self._store,
+            config=self._config,
+            role=self._role,
+            gate=gate,
+            skip_guard=self._skip_guard,
+            groups=self._groups,
+            topics=self._topics,
+            consumers=self._consumers,
+            filters=self._filters,
+            posted=_posted_wanted,
+            answered=self._answered,
+            commit=self._offsets.commit,
+        )
+        return lane
 
     def pull(self, connection: ServerConnection, request: Request) -> None:
         """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
@@ -278,7 +301,7 @@ class PullMessageProcessor:
             header.topic,
             header.queue_id,
             offset,
-            max(1, min(header.max_msg_nums, _PULL_COUNT_MAX)),
+            max(1, min(header.max_msg_nums, PULL_COUNT_MAX)),
             message_filter=pull.filter,
             max_bytes=bulk,
         )
@@ -286,16 +309,26 @@ class PullMessageProcessor:
     def _get(self, pull: _Pull, offset: int, seen: GetResult | None = None) -> GetResult:
         """What the pull will be answered with: counted, as a look is not."""
         result = self._look(pull, offset) if seen is None else seen
-        if result.status is _FOUND:
-            self._store_stats.get_found_times += 1
-            self._store_stats.get_transferred += result.message_count
-        else:
-            self._store_stats.get_miss_times += 1
         header = pull.header
-        self._offsets.handed_out(
-            header.consumer_group, header.topic, header.queue_id, result.next_begin_offset
+        self._note_read(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            result.next_begin_offset,
+            result.message_count,
         )
         return result
+
+    def _note_read(
+        self, group: str, topic: str, queue_id: int, next_offset: int, count: int
+    ) -> None:
+        stats = self._store_stats
+        if count:
+            stats.get_found_times += 1
+            stats.get_transferred += count
+        else:
+            stats.get_miss_times += 1
+        self._offsets.handed_out(group, topic, queue_id, next_offset)
 
     def _code(self, header: PullMessageRequestHeader, result: GetResult) -> int:
         status = result.status
@@ -322,7 +355,7 @@ class PullMessageProcessor:
     ) -> None:
         header = pull.header
         if code == _SUCCESS:
-            self._count(header, result)
+            self._count(header.consumer_group, header.topic, result.message_count, result.size)
         elif code == _PULL_OFFSET_MOVED:
             self._offset_moved(
                 header.consumer_group,
@@ -383,11 +416,17 @@ class PullMessageProcessor:
             return group.which_broker_when_consume_slowly
         return group.broker_id
 
-    def _count(self, header: PullMessageRequestHeader, result: GetResult) -> None:
-        key = f"{header.topic}@{header.consumer_group}"
-        self._stats.item(GROUP_GET_NUMS, key).add(result.message_count)
-        self._stats.item(GROUP_GET_SIZE, key).add(result.size)
-        self._broker_gets.add(result.message_count)
+    def _count(self, group: str, topic: str, count: int, size: int) -> None:
+        self._stats.count_get(f"{topic}@{group}", count, size)
+        self._broker_gets.add(count)
+
+    def _answered(
+        self, group: str, topic: str, queue_id: int, next_offset: int, count: int, size: int
+    ) -> None:
+        """The compiled path answers a pull, with so many messages."""
+        self._note_read(group, topic, queue_id, next_offset, count)
+        if count:
+            self._count(group, topic, count, size)
 
     # Holding
 
@@ -485,3 +524,21 @@ def _compile(
 # A pull consumer sends the same every time; a long one is compiled each time rather than kept.
 _compiled = lru_cache(maxsize=4096)(_compile)
 _KEPT_LENGTH_MAX = 1024
+
+
+@lru_cache(maxsize=4096)
+def _posted_wanted(
+    topic: str, expression: str | None, expression_type: str | None
+) -> tuple[bool, Wanted | None] | None:
+    """For the compiled path: whether a subscription is by tags, and what it asks for.
+
+    None where only the filter itself can say. Raises as `_compile`.
+    """
+    if len(expression or "") > _KEPT_LENGTH_MAX:
+        return None
+    data, compiled = _compiled(topic, expression, expression_type)
+    wanted = message_filter(data, compiled)
+    if wanted is None:
+        return data.is_tag_type, None
+    asked = asked_of(wanted)
+    return None if asked is None else (data.is_tag_type, asked)

@@ -46,7 +46,8 @@ from twinlog.remoting.codes import FLAG_ONEWAY, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.errors import CommandError, HeaderError
 from twinlog.remoting.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from twinlog.remoting.server import Lane, ServerConnection
+from twinlog.remoting.server import ServerConnection
+from twinlog.remoting.traffic import Lane
 from twinlog.runtime.compiled import load
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 from twinlog.store.log.appender import Appender
@@ -83,9 +84,11 @@ class _Route:
 
     def count(self, messages: int, size: int) -> None:
         """So many single messages were put, with records of so many bytes."""
-        for item, amount in ((self.nums, messages), (self.size, size)):
-            item.value += amount
-            item.times += messages
+        nums, sizes = self.nums, self.size
+        nums.value += messages
+        nums.times += messages
+        sizes.value += size
+        sizes.times += messages
 
     def count_batch(self, result: AppendResult) -> None:
         """A batch was put: many messages at one time, as Apache counts."""

@@ -3,33 +3,10 @@
 """Answers to sends that are stored, compiled: `SendResponseTemplate` for a whole list of them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from twinlog.message._pairs cimport put4, put_hexadecimal
-
-
-cdef inline char* _decimal(char* at, int64_t value) noexcept:
-    cdef char digits[20]
-    cdef int size = 0
-    cdef uint64_t rest
-    if value < 0:
-        at[0] = 45
-        at += 1
-        rest = <uint64_t> 0 - <uint64_t> value
-    else:
-        rest = <uint64_t> value
-    while True:
-        digits[size] = <char> (48 + rest % 10)
-        size += 1
-        rest //= 10
-        if rest == 0:
-            break
-    while size:
-        size -= 1
-        at[0] = digits[size]
-        at += 1
-    return at
+from twinlog.message._pairs cimport put4, put_decimal, put_hexadecimal
+from twinlog.remoting._traffic cimport write_run
 
 
 cdef inline char* _piece(char* at, bytes piece) noexcept:
@@ -64,18 +41,18 @@ cdef class ReplyWriter:
             start = at = PyBytes_AS_STRING(room)
             for number in range(first, last):
                 at = self._frame(at, <tuple> plain[number])
-            connection.write_run(PyBytes_FromStringAndSize(start, at - start), last - first)
+            write_run(connection, PyBytes_FromStringAndSize(start, at - start), last - first)
             first = last
 
     cdef char* _frame(self, char* frame, tuple waiting) except NULL:
         cdef char* at = _piece(frame + 8, self._head)
-        at = _decimal(at, waiting[3])
+        at = put_decimal(at, waiting[3])
         at = _piece(at, self._id)
         at = put_hexadecimal(at, waiting[5])
         at = _piece(at, self._offset)
-        at = _decimal(at, waiting[4])
+        at = put_decimal(at, waiting[4])
         at = _piece(at, self._opaque)
-        at = _decimal(at, waiting[1])
+        at = put_decimal(at, waiting[1])
         at = _piece(at, self._end)
         put4(frame, at - frame - 4)
         put4(frame + 4, at - frame - 8)

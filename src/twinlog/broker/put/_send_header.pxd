@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Frames of sends, parsed: JSON as far as headers of clients go, and nothing beyond it.
 
-Inline, for `_send_lane.pyx`. What is written in another way than clients write it is no error: it
+Inline, for `_send_lane.pyx`; the walk over a header serves the other lanes too. What is written in another way than clients write it is no error: it
 is left to the Python path.
 """
 
@@ -25,10 +25,14 @@ cdef struct Span:
     bint has_escape
 
 
-cdef struct Header:
+cdef struct Numbers:         # Of every header, beside its ext fields.
     int64_t code
     int64_t flag
     int64_t opaque
+
+
+cdef struct Header:
+    Numbers numbers
     Span fields[FIELD_COUNT]
 
 
@@ -109,9 +113,15 @@ cdef inline const char* skip_other(Span* name, const char* at, const char* end) 
     return NULL
 
 
-cdef inline const char* read_ext_fields(const char* at, const char* end, Header* header) noexcept:
+# Takes one ext field into what a lane keeps of it; False: the frame is not for the lane.
+ctypedef bint (*TakeField)(Span* name, Span* value, void* to) noexcept
+
+
+cdef inline const char* read_fields(
+    const char* at, const char* end, TakeField take, void* to
+) noexcept:
+    """The ext fields, each a string; what follows them, or NULL."""
     cdef Span name, value
-    cdef int number
     if at >= end or at[0] != 123:
         return NULL
     at = skip_space(at + 1, end)
@@ -123,12 +133,8 @@ cdef inline const char* read_ext_fields(const char* at, const char* end, Header*
         if at >= end or at[0] != 58:
             return NULL
         at = read_string(skip_space(at + 1, end), end, &value)
-        if at == NULL:
+        if at == NULL or not take(&name, &value, to):
             return NULL
-        if name.size == 1:
-            number = name.at[0] - 97
-            if 0 <= number < FIELD_COUNT:
-                header.fields[number] = value
         at = skip_space(at, end)
         if at >= end:
             return NULL
@@ -139,15 +145,14 @@ cdef inline const char* read_ext_fields(const char* at, const char* end, Header*
         at = skip_space(at + 1, end)
 
 
-cdef inline bint read_header(const char* at, Py_ssize_t size, Header* header) noexcept:
-    """Read a header; False: not one of those that this file takes."""
+cdef inline bint read_header(
+    const char* at, Py_ssize_t size, Numbers* numbers, TakeField take, void* to
+) noexcept:
+    """Read a JSON header; False: not one of those that lanes take."""
     cdef const char* end = at + size
     cdef Span name
     cdef bint has_ext = False
-    cdef int number
-    header.code = header.flag = header.opaque = 0
-    for number in range(FIELD_COUNT):
-        header.fields[number].at = NULL
+    numbers.code = numbers.flag = numbers.opaque = 0
     at = skip_space(at, end)
     if at >= end or at[0] != 123:
         return False
@@ -161,16 +166,16 @@ cdef inline bint read_header(const char* at, Py_ssize_t size, Header* header) no
             return False
         at = skip_space(at + 1, end)
         if name.size == 4 and memcmp(name.at, b"code", 4) == 0:
-            at = read_top_number(at, end, &header.code)
+            at = read_top_number(at, end, &numbers.code)
         elif name.size == 4 and memcmp(name.at, b"flag", 4) == 0:
-            at = read_top_number(at, end, &header.flag)
+            at = read_top_number(at, end, &numbers.flag)
         elif name.size == 6 and memcmp(name.at, b"opaque", 6) == 0:
-            at = read_top_number(at, end, &header.opaque)
+            at = read_top_number(at, end, &numbers.opaque)
         elif name.size == 9 and memcmp(name.at, b"extFields", 9) == 0:
             if has_ext:
                 return False
             has_ext = True
-            at = read_ext_fields(at, end, header)
+            at = read_fields(at, end, take, to)
         else:
             at = skip_other(&name, at, end)
         if at == NULL:
@@ -183,6 +188,16 @@ cdef inline bint read_header(const char* at, Py_ssize_t size, Header* header) no
         if at[0] != 44:
             return False
         at = skip_space(at + 1, end)
+
+
+cdef inline bint keep_letter(Span* name, Span* value, void* to) noexcept:
+    """A field of a V2 header; those with longer names are passed over."""
+    cdef int number
+    if name.size == 1:
+        number = name.at[0] - 97
+        if 0 <= number < FIELD_COUNT:
+            (<Header*> to).fields[number] = value[0]
+    return True
 
 
 cdef inline bint has_required(Header* header) noexcept:
@@ -248,9 +263,22 @@ cdef inline Py_ssize_t unescape(Span* span, char* out) noexcept:
     return out - start
 
 
+cdef inline bint begins_with_other(
+    const char* at, const char* end, int64_t code, int64_t other_code
+) noexcept:
+    """Whether the first header says at once that it is of neither code: most do, to one lane."""
+    cdef int64_t found
+    at += OPENING_SIZE
+    if end - at < 8 or memcmp(at, b'{"code":', 8) != 0:
+        return False
+    return read_top_number(at + 8, end, &found) != NULL and found != code and found != other_code
+
+
 cdef inline bint parse_frame(const char* at, const char* end, Frame* frame) noexcept:
     """Whether a whole frame is at `at`, with a JSON header that this file can read."""
+    cdef Header* header = &frame.header
     cdef uint32_t length, header_size
+    cdef int number
     if end - at < OPENING_SIZE:
         return False
     length = get4(at)
@@ -260,4 +288,10 @@ cdef inline bint parse_frame(const char* at, const char* end, Frame* frame) noex
     frame.size = <Py_ssize_t> length + 4
     frame.body = at + OPENING_SIZE + header_size
     frame.body_size = frame.size - OPENING_SIZE - header_size
-    return end - at >= frame.size and read_header(at + OPENING_SIZE, header_size, &frame.header)
+    if end - at < frame.size:
+        return False
+    for number in range(FIELD_COUNT):
+        header.fields[number].at = NULL
+    return read_header(
+        at + OPENING_SIZE, header_size, &header.numbers, keep_letter, <void*> header
+    )

@@ -21,6 +21,7 @@ from twinlog.broker.put._send_header cimport (
     Frame,
     Header,
     Span,
+    begins_with_other,
     has_required,
     parse_frame,
     read_number,
@@ -35,6 +36,7 @@ from twinlog.message._layout cimport (
     TRANSACTION_ROLLBACK_TYPE,
     UNQUEUED_FLAG,
 )
+from twinlog.remoting._traffic cimport count_requests, is_ready
 from twinlog.store.log._appender cimport Appender, LogEnd, NewRecord
 
 from twinlog.broker.delay.levels import destination
@@ -135,19 +137,21 @@ cdef class SendLane:
         self._delays = [0, *(delay_levels[level] for level in sorted(delay_levels))]
         self._remember_half = remember_half
 
-    def read(self, connection, bytes data) -> int:
-        """Put the first frames of `data`, as far as they are sends of the common kind.
+    def read(self, connection, bytes data, Py_ssize_t begin=0) -> int:
+        """Put the first frames of `data` from `begin` on, as far as they are sends of the common kind.
 
         Returns how many bytes they are. With `is_full` what follows is for the next turn.
         """
-        cdef const char* start = PyBytes_AS_STRING(data)
-        cdef const char* end = start + PyBytes_GET_SIZE(data)
+        cdef const char* end = PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data)
+        cdef const char* start = PyBytes_AS_STRING(data) + begin
         cdef const char* at = start
         cdef Frame frame
         cdef Send send
         cdef Py_ssize_t count = 0, body_bytes = 0
         self.is_full = False
-        if not parse_frame(at, end, &frame) or frame.header.code != SEND_MESSAGE_V2:
+        if begins_with_other(start, end, SEND_MESSAGE_V2, SEND_MESSAGE_V2):
+            return 0
+        if not parse_frame(at, end, &frame) or frame.header.numbers.code != SEND_MESSAGE_V2:
             return 0
         if not self._may_take(connection):
             return 0
@@ -174,7 +178,7 @@ cdef class SendLane:
             return False
         if PyBytes_GET_SIZE(<bytes> connection.remote_host) != HOST_V4_SIZE:
             return False
-        return connection.is_ready
+        return is_ready(connection)
 
     cdef bint _has_turn_enough(self) except -1:
         cdef LogEnd log_end = self._appender._end
@@ -197,7 +201,7 @@ cdef class SendLane:
         if count:
             self._replies.add_run(self._first_end, self._plain, self._safe)
             self._count_run()
-            self._connection.count_requests(count, body_bytes)
+            count_requests(self._connection, count, body_bytes)
         self._connection = self._route = self._run_route = self._queue = None
         self._plain = self._safe = None
         return 0
@@ -205,7 +209,7 @@ cdef class SendLane:
     # Classify: whether it is of the common kind. Nothing is changed before that is known.
 
     cdef bint _classify(self, Frame* frame, Send* send) except -1:
-        if frame.header.code != SEND_MESSAGE_V2 or frame.header.flag != 0:
+        if frame.header.numbers.code != SEND_MESSAGE_V2 or frame.header.numbers.flag != 0:
             return False
         if frame.body_size > self._body_max or not _read_numbers(&frame.header, send):
             return False
@@ -318,7 +322,7 @@ cdef class SendLane:
             return False
         if send.found.is_half:
             self._remember(send, offset, body, keys)
-        self._add_reply(frame.header.opaque, send, offset)
+        self._add_reply(frame.header.numbers.opaque, send, offset)
         if self._route is not self._run_route:
             self._count_run()
             self._run_route = self._route
@@ -376,7 +380,7 @@ cdef inline bint _read_numbers(Header* header, Send* send) noexcept:
     """The numbers of a single message; False: it is none, or not written as clients do."""
     cdef Span* fields = header.fields
     cdef int64_t unused
-    if not has_required(header) or header.opaque != <int32_t> header.opaque:
+    if not has_required(header) or header.numbers.opaque != <int32_t> header.numbers.opaque:
         return False
     if fields[GROUP].has_escape or fields[TOPIC].has_escape or fields[DEFAULT_TOPIC].has_escape:
         return False

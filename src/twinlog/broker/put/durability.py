@@ -71,11 +71,11 @@ class DurabilityQueue(Generic[ReplyT]):
         self._late: tuple[list[tuple[int, int, _Entry[ReplyT]]], ...] = ([], [], [], [])
         self._late_numbers = itertools.count()
         self._has_late = False
-        self._count = 0
+        self.count = 0
+        """How many messages wait. Asked for each send, so it is not a property."""
 
     def __len__(self) -> int:
-        """How many messages wait."""
-        return self._count
+        return self.count
 
     def add(
         self,
@@ -95,7 +95,7 @@ class DurabilityQueue(Generic[ReplyT]):
             self._has_late = True
         else:
             line.append(entry)
-        self._count += count
+        self.count += count
 
     def advance(self, flushed: int, confirmed: int) -> Decided[ReplyT]:
         """Take out what the watermarks have passed."""
@@ -114,7 +114,7 @@ class DurabilityQueue(Generic[ReplyT]):
     def _release(self, line: deque[_Entry[ReplyT]], reached: int, decided: Decided[ReplyT]) -> None:
         while line and line[0].end_offset <= reached:
             entry = line.popleft()
-            self._count -= entry.count
+            self.count -= entry.count
             decided.append((entry.reply, _PUT_OK, entry.end_offset))
 
     def _release_late(self, flushed: int, confirmed: int, decided: Decided[ReplyT]) -> None:
@@ -123,7 +123,7 @@ class DurabilityQueue(Generic[ReplyT]):
         for heap, mark in reached:
             while heap and heap[0][0] <= mark:
                 _, _, entry = heapq.heappop(heap)
-                self._count -= entry.count
+                self.count -= entry.count
                 decided.append((entry.reply, _PUT_OK, entry.end_offset))
         self._has_late = any(self._late)
         decided.sort(key=_end_of)  # Stable: the original before its repeat.
@@ -140,7 +140,7 @@ class DurabilityQueue(Generic[ReplyT]):
                 if status is None:
                     kept.append(entry)
                 else:
-                    self._count -= entry.count
+                    self.count -= entry.count
                     decided.append((entry.reply, status, entry.end_offset))
             if late:
                 # They find their place in the line now that all of it is looked at.
@@ -171,7 +171,7 @@ class DurabilityQueue(Generic[ReplyT]):
             failed += (entry for _, _, entry in self._late[demand])
             self._lines[demand].clear()
             self._late[demand].clear()
-        self._count -= sum(entry.count for entry in failed)
+        self.count -= sum(entry.count for entry in failed)
         self._has_late = any(self._late)
         return [entry.reply for entry in failed]
 

@@ -27,6 +27,7 @@ _SYNC_FLUSH: Final = FlushDiskType.SYNC_FLUSH
 _SYNC_MASTER: Final = BrokerRole.SYNC_MASTER
 _REACHED: Final = Outcome.REACHED
 _PUT_OK: Final = PutMessageStatus.PUT_OK
+_REPLICATE: Final = Demand.REPLICATE
 
 _EXPIRE_INTERVAL_MS = 50  # Deadlines are seconds: looking 20 times per second is precise enough.
 _NO_DEADLINE_MS = 1 << 62  # The write of a turn always ends, well or not.
@@ -87,11 +88,11 @@ class PutReplies:
         store_host: bytes,
         stats: StoreStats,
         failures: Failures | None = None,
-        role: Role | None = None,
+        role: Role,
     ) -> None:
         self._failures = failures if failures is not None else Failures()
         self._config = config
-        self._role = role or Role(config)
+        self._role = role
         self._clock = clock
         self._appended_mark = appended
         self._flushed_mark = flushed
@@ -125,7 +126,7 @@ class PutReplies:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._plain) + len(self._safe) + len(self._turn) + len(self._durable)
+        return len(self._plain) + len(self._safe) + len(self._turn) + self._durable.count
 
     def add(self, result: AppendResult, waiting: _Waiting, must_wait: bool) -> None:
         """Answer `waiting` when what was put as `result` is as safe as the mode says."""
@@ -143,7 +144,8 @@ class PutReplies:
     def add_run(self, end_offset: int, plain: list[SendReply], safe: list[_SafeSend]) -> None:
         """Sends of one read, answered in JSON: those that need no more than the append, and those
         that do. The first record of all ends at `end_offset`."""
-        self._begin(end_offset)
+        if not self._plain and not self._safe and not self._turn:
+            self._begin(end_offset)
         self._plain += plain
         self._safe += safe
 
@@ -155,6 +157,12 @@ class PutReplies:
             return True
         if not self._role.is_controlled:  # Asked for each send: no calls on the way.
             return config.broker_role is _SYNC_MASTER
+        return self._waits_for_replicas
+
+    @property
+    def _waits_for_replicas(self) -> bool:
+        if not self._role.is_controlled:
+            return self._config.broker_role is _SYNC_MASTER
         return self._role.is_sync or self._must_be_confirmed
 
     @property
@@ -163,10 +171,9 @@ class PutReplies:
         return self._role.is_controlled and not self._replication.may_answer_early()
 
     def _begin(self, end_offset: int) -> None:
-        """The first put of a turn ends at `end_offset`; unless there was one already."""
-        if not self._plain and not self._safe and not self._turn:
-            self._turn_started_ms = self._clock.monotonic_ms()
-            self._appended_mark.wait(end_offset, _NO_DEADLINE_MS, self._appended)
+        """The first put of a turn ends at `end_offset`."""
+        self._turn_started_ms = self._clock.monotonic_ms()
+        self._appended_mark.wait(end_offset, _NO_DEADLINE_MS, self._appended)
 
     def add_stored(self, end_offset: int, waiting: PutCallback, must_wait: bool) -> None:
         """Answer for what was put before: at once when it is as safe as the mode says."""
@@ -185,7 +192,7 @@ class PutReplies:
         if self._config.flush_disk_type is _SYNC_FLUSH:
             demand = Demand.FLUSH
         is_awaited = end_offset > self._replication.confirmed.value  # Not so: a repeat.
-        if is_awaited and (self._role.is_sync or self._must_be_confirmed):
+        if is_awaited and self._waits_for_replicas:
             status, reason = self._replication.check_sync(end_offset)
             if status is None:
                 demand = Demand.BOTH if demand is Demand.FLUSH else Demand.REPLICATE
@@ -234,7 +241,7 @@ class PutReplies:
         turn, self._turn = self._turn, []
         reached = self._appended_mark.value
         now = self._clock.monotonic_ms()
-        self._stats.put_done(len(plain) + len(safe) + len(turn), now - self._turn_started_ms)
+        count = len(plain) + len(safe) + len(turn)
         if outcome is not _REACHED:
             plain = self._fail_plain(plain, reached, reason)
             safe = self._fail_safe(safe, reached, reason)
@@ -250,10 +257,12 @@ class PutReplies:
         except Exception as error:
             self._failures.note("replies", error, f"{len(plain)} sends")
         try:
-            self._release_turn(turn, now)
+            if turn:
+                self._release_turn(turn, now)
         finally:
             if safe:
                 self._release_safe(safe, now)
+            self._stats.put_done(count, now - self._turn_started_ms)  # When those who wait know.
 
     def _fail_plain(self, plain: list[SendReply], reached: int, reason: str) -> list[SendReply]:
         """Refuse those that are not in the log; the rest is returned."""
@@ -314,7 +323,8 @@ class PutReplies:
         elif demand:
             # To the end of the turn, so that what the turn put besides is before it in its line.
             self._wait_durable(self._appended_mark.value, safe, demand, now, len(safe))
-            self._advance()
+            if demand is not _REPLICATE:  # Which the append has not moved; a flush may be through.
+                self._advance()
         else:
             self._release_plain([waiting for _, waiting in safe])
 
@@ -329,17 +339,17 @@ class PutReplies:
             slave_deadline_ms=now + self._config.slave_timeout,
             count=count,
         )
-        self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
+        self.is_overloaded = self._durable.count >= WAITING_PUTS_MAX
         if self._timer is None:
             self._timer = self._clock.call_later_ms(_EXPIRE_INTERVAL_MS, self._expire)
 
     def _watermark_moved(self, _: int) -> None:
-        if len(self._durable):
+        if self._durable.count:
             self._advance()
 
     def _advance(self) -> None:
         decided = self._durable.advance(self._flushed_mark.value, self._replication.confirmed.value)
-        self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
+        self.is_overloaded = self._durable.count >= WAITING_PUTS_MAX
         for waiting, _, _ in decided:
             if isinstance(waiting, list):
                 self._release_plain([send for _, send in waiting])
@@ -353,14 +363,14 @@ class PutReplies:
             self._flushed_mark.value,
             self._replication.confirmed.value,
         )
-        self.is_overloaded = len(self._durable) >= WAITING_PUTS_MAX
+        self.is_overloaded = self._durable.count >= WAITING_PUTS_MAX
         for waiting, status, end_offset in decided:
             if isinstance(waiting, list):
                 for end, send in waiting:
                     self._time_out(end, send, self._status_now(end, status))
             else:
                 self._time_out(end_offset, waiting, status)
-        if len(self._durable):
+        if self._durable.count:
             self._timer = self._clock.call_later_ms(_EXPIRE_INTERVAL_MS, self._expire)
 
     def _status_now(self, end_offset: int, status: PutMessageStatus) -> PutMessageStatus:

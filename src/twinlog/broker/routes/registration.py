@@ -31,7 +31,7 @@ from twinlog.remoting.bodies.registration import (
     TopicConfigSerializeWrapper,
     encode_registration,
 )
-from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.route import MASTER_ID, ClusterInfo
 from twinlog.remoting.bodies.topic import TopicConfig
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -80,10 +80,10 @@ class Registration:
         broker_address: str,
         ha_address: str,
         on_master: MasterListener | None = None,
-        role: Role | None = None,
+        role: Role,
     ) -> None:
         self._config = config
-        self._role = role or Role(config)
+        self._role = role
         self._client = client
         self._topics = topics
         self._clock = clock
@@ -96,7 +96,8 @@ class Registration:
         self._told = asyncio.Event()  # Set, and replaced, whenever a name server has answered.
         self._rivals_logged_ms: dict[str, int] = {}
         self._is_enabled = True
-        self._is_paused = self._role.is_controlled
+        self.is_paused = self._role.is_controlled
+        """In a controlled group: this broker does not know yet, or any more, what it is."""
         self._is_registered = False
         self.on_rival: Callable[[str], None] = lambda address: None
         """Called with the address of another broker that lives with our name and id."""
@@ -250,14 +251,15 @@ class Registration:
     async def _look_for_rival(self, view: NamesrvView) -> None:
         """An Apache name server has whoever registered last (106): is it still us?"""
         answer = await self._ask(view, RequestCode.GET_BROKER_CLUSTER_INFO)
-        table = None if answer is None else _member(answer.body, "brokerAddrTable")
-        data = table.get(self._config.broker_name) if isinstance(table, dict) else None
-        holders = data.get("brokerAddrs") if isinstance(data, dict) else None
-        if not isinstance(holders, dict):
-            return
-        holder = {str(key): value for key, value in holders.items()}.get(str(self._role.broker_id))
-        is_other = isinstance(holder, str) and holder != self._broker_address
-        self._note_rival(view, holder if is_other else None, is_in_route=True)
+        try:
+            cluster = None if answer is None else fastjson.loads_as(answer.body, ClusterInfo)
+        except ValueError:
+            return  # Not a list of brokers.
+        holders = {} if cluster is None else cluster.addresses_of(self._config.broker_name)
+        if holders:
+            holder = holders.get(self._role.broker_id)
+            is_other = holder is not None and holder != self._broker_address
+            self._note_rival(view, holder if is_other else None, is_in_route=True)
 
     async def _is_changed(self, view: NamesrvView) -> bool:
         """Ask whether it has our data version (322)."""
@@ -282,19 +284,19 @@ class Registration:
         self._is_enabled = self._is_registered = False
 
     def pause(self) -> None:
-        """In a controlled group: say nothing until this broker knows again what it is."""
-        self._is_paused = True
+        """Say nothing until this broker knows again what it is."""
+        self.is_paused = True
 
     def resume(self) -> None:
         """This broker has a role, perhaps another one than before: tell everybody at once."""
-        self._is_paused = False
+        self.is_paused = False
         if self._role.is_master:
             self._topics.bump_version()  # The same version would be taken for known.
         self.wake()
 
     async def _register(self, view: NamesrvView) -> bool:
         """One registration. True: it was taken."""
-        if not self._is_enabled or self._is_paused:
+        if not self._is_enabled or self.is_paused:
             return False
         self._is_registered = True
         before = self._client.connection(view.address)
@@ -486,14 +488,15 @@ class Registration:
         """904 every second to those that understand it: they notice at once when we stop."""
         while True:
             await self._clock.sleep_ms(_HEARTBEAT_MS)
-            for view in () if self._is_paused else self._current_views():
+            for view in () if self.is_paused else self._current_views():
                 if view.is_answering:
                     self._heartbeat(view)
 
     def _heartbeat(self, view: NamesrvView) -> None:
         connection = self._client.connection(view.address)
-        if connection is None:
-            # The connection broke: the name server forgot us, so register instead.
+        if connection is None or connection is not view.connection:
+            # The connection broke: the name server forgot us, so register instead. Also when
+            # another request has opened a new one since.
             view.is_twinlog = False
             self._wakes[view.address].set()
             return

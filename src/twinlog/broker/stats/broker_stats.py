@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, ItemsView
-from typing import Any
+
+from twinlog.remoting.bodies.stats import BrokerStatsData, BrokerStatsItem
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
@@ -65,31 +66,27 @@ class StatsItem:
         self.value += value
         self.times += 1
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "statsDay": _window(self.day),
-            "statsHour": _window(self.hour),
-            "statsMinute": _window(self.minute),
-        }
+    def told(self) -> BrokerStatsData:
+        return BrokerStatsData(_window(self.day), _window(self.hour), _window(self.minute))
 
     @property
     def tps(self) -> float:
-        """Growth a second over the last minute."""
-        return float(_window(self.minute)["tps"])
+        """Growth per second over the last minute."""
+        return _window(self.minute).tps
 
 
-def _window(samples: deque[_Sample]) -> dict[str, Any]:
+def _window(samples: deque[_Sample]) -> BrokerStatsItem:
     if not samples:
-        return {"avgpt": 0.0, "sum": 0, "tps": 0.0}
+        return BrokerStatsItem()
     first, last = samples[0], samples[-1]
     total = last[1] - first[1]
     elapsed = last[0] - first[0]
     times = last[2] - first[2]
-    return {
-        "avgpt": total / times if times > 0 else 0.0,
-        "sum": total,
-        "tps": total * 1000.0 / elapsed if elapsed > 0 else 0.0,
-    }
+    return BrokerStatsItem(
+        avgpt=total / times if times > 0 else 0.0,
+        sum=total,
+        tps=total * 1000.0 / elapsed if elapsed > 0 else 0.0,
+    )
 
 
 class BrokerStatsManager:
@@ -110,6 +107,16 @@ class BrokerStatsManager:
         """Count a put outside the send path."""
         self.item(TOPIC_PUT_NUMS, topic).add(count)
         self.item(TOPIC_PUT_SIZE, topic).add(size)
+
+    def count_get(self, key: str, count: int, size: int) -> None:
+        """Count what was handed out; a key is `topic@group`."""
+        nums, sizes = self._items[GROUP_GET_NUMS].get(key), self._items[GROUP_GET_SIZE].get(key)
+        if nums is None or sizes is None:
+            nums, sizes = self.item(GROUP_GET_NUMS, key), self.item(GROUP_GET_SIZE, key)
+        nums.value += count  # Once for each pull: without a call for each item.
+        nums.times += 1
+        sizes.value += size
+        sizes.times += 1
 
     def item(self, name: str, key: str) -> StatsItem:
         """The item, made at its first use."""

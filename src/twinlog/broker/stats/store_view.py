@@ -22,6 +22,26 @@ def queue_entries(
     return [(physical, size, tags_code) for physical, size, tags_code in ENTRY.iter_unpack(data)]
 
 
+def placed_end(store: MessageStore, topic: str, queue_id: int) -> int:
+    """The number that the next message of a queue gets. In a controlled group consumers see less:
+    what is not confirmed yet has its place already."""
+    queue = store.queue_table.get(topic, queue_id)
+    return 0 if queue is None else queue.next_offset
+
+
+def placed_entries(
+    store: MessageStore, topic: str, queue_id: int, offset: int, count: int
+) -> list[QueueEntry]:
+    """The same as `queue_entries`, also of what consumers do not see yet."""
+    found = queue_entries(store, topic, queue_id, offset, count)
+    queue = store.queue_table.get(topic, queue_id)
+    if found or queue is None:
+        return found
+    hidden = range(offset, min(offset + count, queue.next_offset))
+    entries = (queue.entry(store.queue_table.pool, number) for number in hidden)
+    return [entry for entry in entries if entry is not None]
+
+
 def is_on_disk(store: MessageStore, topic: str, queue_id: int, offset: int, memory: int) -> bool:
     """Whether an entry lies so far behind the end that it no longer counts as in memory."""
     entries = queue_entries(store, topic, queue_id, offset, 1)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from twinlog.broker.errors import BrokerError
+from twinlog.remoting.bodies.clients import ConnectionInfo
 from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.codes import ResponseCode
 
@@ -50,13 +51,9 @@ class ClientChannelInfo:
         host, port = self.connection.remote_address[:2]
         return f"{host}:{port}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "clientAddr": self.address,
-            "clientId": self.client_id,
-            "language": self.language,
-            "version": self.version,
-        }
+    def info(self) -> ConnectionInfo:
+        """For the lists of who is connected."""
+        return ConnectionInfo(self.client_id, self.address, self.language, self.version)
 
 
 Channels = dict[Any, ClientChannelInfo]

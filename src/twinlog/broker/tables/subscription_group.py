@@ -49,10 +49,6 @@ class SubscriptionGroupManager:
         members = await self._texts.pieces(lambda: self.table)
         await self.file.save_table(self.data_version.to_json(), "subscriptionGroupTable", members)
 
-    def to_json(self) -> dict[str, Any]:
-        table = {name: group.to_json() for name, group in self.table.items()}
-        return {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": table}
-
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's config, created with defaults when that is allowed; None when not."""
         config = self.table.get(group)
@@ -105,4 +101,4 @@ class SubscriptionGroupManager:
 
 def _pretty_text(group: SubscriptionGroupConfig) -> str:
     """The member of the table in the file."""
-    return fastjson.dumps_pretty({group.group_name: group.to_json()}, level=1)[1:-3].decode()
+    return fastjson.dumps_pretty({group.group_name: group}, level=1)[1:-3].decode()

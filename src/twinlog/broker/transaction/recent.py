@@ -50,6 +50,10 @@ class RecentHalves:
             self._size -= _size_of(half)
         return half
 
+    def find(self, physical_offset: int) -> RecentHalf | None:
+        """The same, which stays."""
+        return self._halves.get(physical_offset)
+
 
 def _size_of(half: RecentHalf) -> int:
     return len(half.message.body) + len(half.message.properties) + _OVERHEAD

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.host import store_host
 from twinlog.broker.put.replies import PutCallback
-from twinlog.broker.stats.store_view import INDEX_SLACK_MS, queue_entries
+from twinlog.broker.stats.store_view import (
+    INDEX_SLACK_MS,
+    placed_end,
+    placed_entries,
+    queue_entries,
+)
 from twinlog.broker.transaction import half as halves
 from twinlog.broker.transaction.pending import HalfPlace, PendingHalves
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
@@ -51,6 +56,7 @@ _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
 _GROUPS_SAID = 16  # In one check; what is behind them is one line.
 _GROUP = PROPERTY_PRODUCER_GROUP.encode()
+_UNIQUE = PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
 
 
 class TransactionalMessageService:
@@ -83,13 +89,19 @@ class TransactionalMessageService:
     # Life
 
     def start(self, *, after_crash: bool) -> None:
-        """Find the undecided: those behind the saved progress that no op message speaks of."""
+        """Find the undecided: those behind the saved progress that no op message speaks of.
+
+        Also in what a group has not confirmed yet: it is in this log, and what follows a half
+        message there decides it, whenever consumers see either.
+        """
         half_progress = self._progress(HALF_TOPIC)
         op_progress = self._progress(OP_HALF_TOPIC)
         self._pending = PendingHalves(half_progress, op_progress)
+        # Where a record was that a switch has cut, another one may be now.
+        self._recent = RecentHalves()
         done = self._read_ops(op_progress)
         self._is_running = True
-        self._read_halves()
+        self._read_halves(is_start=True)
         if self._store.max_offset_in_queue(HALF_TOPIC, 0):
             self._show_topic()
         for offset in done:
@@ -103,7 +115,7 @@ class TransactionalMessageService:
 
     def _progress(self, topic: str) -> int:
         saved = self._offsets.query(TRANSACTION_GROUP, topic, 0)
-        end = self._store.max_offset_in_queue(topic, 0)
+        end = placed_end(self._store, topic, 0)
         return min(max(saved, self._store.min_offset_in_queue(topic, 0), 0), end)
 
     def note_progress(self) -> None:
@@ -122,10 +134,11 @@ class TransactionalMessageService:
         if self._is_running and (HALF_TOPIC, 0) in keys:
             self._read_halves()
 
-    def _read_halves(self) -> None:
+    def _read_halves(self, *, is_start: bool = False) -> None:
+        read = placed_entries if is_start else queue_entries
         while True:
             start = self._pending.next_offset
-            entries = queue_entries(self._store, HALF_TOPIC, 0, start, _READ)
+            entries = read(self._store, HALF_TOPIC, 0, start, _READ)
             for offset, (physical_offset, size, _) in enumerate(entries, start):
                 self._pending.add(offset, HalfPlace(physical_offset, size))
             if not entries:
@@ -135,7 +148,7 @@ class TransactionalMessageService:
         """Half offsets that op messages from `start` on declare done."""
         done: list[int] = []
         while True:
-            entries = queue_entries(self._store, OP_HALF_TOPIC, 0, start, _READ)
+            entries = placed_entries(self._store, OP_HALF_TOPIC, 0, start, _READ)
             if not entries:
                 return done
             for index, (physical_offset, size, _) in enumerate(entries):
@@ -153,7 +166,7 @@ class TransactionalMessageService:
         and its last copy says how it stands.
         """
         last: dict[str, int] = {}
-        while entries := queue_entries(self._store, HALF_TOPIC, 0, start, _READ):
+        while entries := placed_entries(self._store, HALF_TOPIC, 0, start, _READ):
             for offset, (physical_offset, size, _) in enumerate(entries, start):
                 record = self._read(HalfPlace(physical_offset, size))
                 if record is None:
@@ -237,14 +250,19 @@ class TransactionalMessageService:
             message = halves.committed_message(record, *target)
             wait = record.property_map.get(PROPERTY_WAIT_STORE_MSG_OK, "true")
             must_wait = wait.lower() == "true"
+        result = self._put_committed(message, offset)
+        if answered is not None:
+            self._replies.add(result, answered, must_wait)
+
+    def _put_committed(self, message: PutMessage, half_offset: int) -> AppendResult:
+        """The message, and the note that its half is done, in the same turn."""
         result = self._store.put(message)
         if result.status is not PutMessageStatus.PUT_OK:
             raise _refused(result)
-        self._note_done(offset)
+        self._note_done(half_offset)
         self.commit_count += 1
         self._stats.count_put(message.topic, 1, result.end_offset - result.physical_offset)
-        if answered is not None:
-            self._replies.add(result, answered, must_wait)
+        return result
 
     def rollback(self, header: EndTransactionRequestHeader) -> None:
         """Drop the half message. Raises BrokerError that says why not."""
@@ -254,16 +272,50 @@ class TransactionalMessageService:
 
     def _find_recent(self, header: EndTransactionRequestHeader) -> RecentHalf | None:
         """The half message that ends, if it is at hand and the end is right in every respect."""
-        half = self._recent.take(header.commit_log_offset)
+        half = self._recent_of(
+            header.producer_group,
+            header.tran_state_table_offset,
+            header.commit_log_offset,
+            header.msg_id,
+            header.transaction_id,
+        )
+        self._recent.take(header.commit_log_offset)
+        return half
+
+    def _recent_of(
+        self, group: str, half_offset: int, log_offset: int, *ids: str | None
+    ) -> RecentHalf | None:
+        half = self._recent.find(log_offset)
         if (
             half is not None
-            and half.half_offset == header.tran_state_table_offset
+            and half.half_offset == half_offset
             # Also false for one whose append failed, or that a check has moved.
-            and self._pending.is_at(half.half_offset, header.commit_log_offset)
-            and property_value(half.message.properties, _GROUP) == header.producer_group.encode()
+            and self._pending.is_at(half_offset, log_offset)
+            and property_value(half.message.properties, _GROUP) == group.encode()
+            and _names(ids, property_value(half.message.properties, _UNIQUE))
         ):
             return half
         return None
+
+    def commit_recent(
+        self,
+        group: str,
+        half_offset: int,
+        log_offset: int,
+        message_id: str | None,
+        transaction_id: str | None,
+    ) -> bool:
+        """A one-way commit of the common kind, for the compiled path; False: it is not one.
+
+        Raises BrokerError where the store refuses it.
+        """
+        half = self._recent_of(group, half_offset, log_offset, message_id, transaction_id)
+        if half is None:
+            return False
+        self._recent.take(log_offset)
+        halves.commit_half(half.message, half.topic, half.queue_id, log_offset)
+        self._put_committed(half.message, half_offset)
+        return True
 
     def _find(self, header: EndTransactionRequestHeader) -> tuple[int, Record]:
         try:
@@ -280,6 +332,10 @@ class TransactionalMessageService:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if record.queue_offset != header.tran_state_table_offset:
             remark = "The transaction state table offset wrong"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+        unique = record.property_map.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
+        if not _names((header.msg_id, header.transaction_id), unique.encode()):
+            remark = f"The half message there belongs to another transaction, {unique}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
         offset = self._pending.find(record.queue_offset)
         if offset is None:
@@ -408,6 +464,16 @@ class TransactionalMessageService:
     def resume(self, record: Record) -> AppendResult:
         """Put a message that was given up back to be checked, with its counter at 0."""
         return self._store.put(halves.with_check_times(record, 0))
+
+
+def _names(ids: tuple[str | None, ...], unique: bytes | None) -> bool:
+    """Whether the end is that of this half message, as far as both say.
+
+    Places are not enough: a half message that a switch has cut leaves its place to another one.
+    Clients name the id as the message's, as the transaction's, or as both.
+    """
+    named = [each.encode() for each in ids if each]
+    return not unique or not named or unique in named
 
 
 def _refused(result: AppendResult) -> BrokerError:

@@ -7,11 +7,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from twinlog.remoting.fastjson import bean_members
 from twinlog.runtime.numbers import INT32_MAX, number_of
 
 
 class Body(msgspec.Struct, rename="camel"):
     """A Java bean: wire names in camel case, None is left out."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Members in the order in which fastjson writes them."""
+        return dict(bean_members(self))
 
 
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):

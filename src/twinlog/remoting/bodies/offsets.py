@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,6 +29,47 @@ class OffsetWrapper(Body):
     broker_offset: int = 0
     consumer_offset: int = 0
     last_timestamp: int = 0
+
+
+class QueueTimeSpan(Body):
+    """One queue of an answer to QUERY_CONSUME_TIME_SPAN: times as numbers and as text."""
+
+    message_queue: dict[str, str | int]
+    min_time_stamp: int
+    min_time_stamp_str: str
+    max_time_stamp: int
+    max_time_stamp_str: str
+    consume_time_stamp: int
+    consume_time_stamp_str: str
+    delay_time: int
+
+
+class CorrectionOffsets(Body):
+    """Answer to QUERY_CORRECTION_OFFSET: by queue id."""
+
+    correction_offsets: dict[int, int] = msgspec.field(default_factory=dict)
+
+
+class ConsumeQueueData(Body):
+    """One entry of a consume queue as it stands in the file. The optional members are Apache's."""
+
+    physic_offset: int = 0
+    physic_size: int = 0
+    tags_code: int = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Body):
+    """Answer to QUERY_CONSUME_QUEUE. What the group wants only when one was named."""
+
+    subscription_data: dict[str, Any] | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] = msgspec.field(default_factory=list)
+    max_queue_index: int = 0
+    min_queue_index: int = 0
 
 
 class ConsumeStats(Body):

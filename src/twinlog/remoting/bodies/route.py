@@ -45,3 +45,15 @@ class ClusterInfo(Body):
 
     broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+    def brokers(self) -> dict[str, BrokerData]:
+        """By name; the addresses of each in the order of the ids."""
+        return {
+            name: BrokerData(data.cluster, name, dict(sorted(data.broker_addrs.items())))
+            for name, data in self.broker_addr_table.items()
+        }
+
+    def addresses_of(self, broker_name: str) -> dict[int, str]:
+        """Of a group by broker id, in the order of the ids; empty when nobody is registered."""
+        found = self.broker_addr_table.get(broker_name)
+        return {} if found is None else dict(sorted(found.broker_addrs.items()))

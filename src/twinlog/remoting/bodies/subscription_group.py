@@ -23,20 +23,6 @@ class SubscriptionGroupConfig(Body):
     retry_queue_nums: int = 1
     which_broker_when_consume_slowly: int = 1
 
-    def to_json(self) -> dict[str, Any]:
-        """Members in the order in which fastjson writes them."""
-        return {
-            "brokerId": self.broker_id,
-            "consumeBroadcastEnable": self.consume_broadcast_enable,
-            "consumeEnable": self.consume_enable,
-            "consumeFromMinEnable": self.consume_from_min_enable,
-            "groupName": self.group_name,
-            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
-            "retryMaxTimes": self.retry_max_times,
-            "retryQueueNums": self.retry_queue_nums,
-            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
-        }
-
 
 class SubscriptionGroupWrapper(Body):
     """Answer to 201: all groups of a broker and the version of the table."""

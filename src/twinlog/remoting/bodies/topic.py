@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import Body
@@ -40,18 +40,6 @@ class TopicConfig(Body):
     topic_sys_flag: int = 0
     order: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Members in the order in which fastjson writes them."""
-        return {
-            "order": self.order,
-            "perm": self.perm,
-            "readQueueNums": self.read_queue_nums,
-            "topicFilterType": self.topic_filter_type,
-            "topicName": self.topic_name,
-            "topicSysFlag": self.topic_sys_flag,
-            "writeQueueNums": self.write_queue_nums,
-        }
-
 
 def topic_digest(name: str, read_queues: int, write_queues: int) -> int:
     """A number that stands for one topic; their sum stands for a table, in whatever order.
@@ -72,7 +60,7 @@ def members_text(topics: Iterable[TopicConfig]) -> bytes:
     return ",".join(
         f'"{topic.topic_name}":{_formatted(_COMPACT, topic)}'
         if _is_plain(topic.topic_name) and _is_plain(topic.topic_filter_type)
-        else fastjson.dumps({topic.topic_name: topic.to_json()})[1:-1].decode()
+        else fastjson.dumps({topic.topic_name: topic})[1:-1].decode()
         for topic in topics
     ).encode()
 
@@ -87,7 +75,7 @@ def pretty_text(topic: TopicConfig) -> str:
     """The member of the table in a configuration file."""
     if _is_plain(topic.topic_name) and _is_plain(topic.topic_filter_type):
         return f'\n\t\t"{topic.topic_name}":{_formatted(_PRETTY, topic)}'
-    return fastjson.dumps_pretty({topic.topic_name: topic.to_json()}, level=1)[1:-3].decode()
+    return fastjson.dumps_pretty({topic.topic_name: topic}, level=1)[1:-3].decode()
 
 
 def _formatted(form: str, topic: TopicConfig) -> str:
