@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from support.command_line import Result, mqadmin, twinlog
+from support.doc_blocks import blocks_run_by
 from support.processes import process_group
 from support.twinlog_servers import start_guarded_broker
 
@@ -72,6 +74,20 @@ def test_the_life_of_an_account(guarded: Guarded) -> None:
     assert "billing-app" not in guarded.accounts()
     gone = guarded.twinlog("acl", "remove", "reader-on", "--yes")
     assert (gone.code, "did you mean 'reader-one'?" in gone.err) == (3, True)
+
+
+def test_the_commands_of_the_page(guarded: Guarded) -> None:
+    (block,) = blocks_run_by("tests/cli/test_accounts.py", "docs/OPERATIONS.md")
+    add, test, update, listing, remove = (shlex.split(line)[1:] for line in block.lines)
+    added = guarded.twinlog(*add).ok()
+    assert "shown only now: " in added.out
+    assert guarded.accounts()["billing-app"]["topicPerms"] == ["orders=PUB|SUB"]
+    assert [row["allowed"] for row in guarded.twinlog(*test, "-o", "json").ok().json] == [True] * 2
+    guarded.twinlog(*update).ok()
+    assert guarded.accounts()["billing-app"]["topicPerms"] == ["refunds=PUB"]
+    assert "billing-app" in guarded.twinlog(*listing).ok().out
+    guarded.twinlog(*remove, "--yes").ok()  # A person is asked.
+    assert "billing-app" not in guarded.accounts()
 
 
 def test_the_rules_are_told_before_they_are_tried(guarded: Guarded) -> None:

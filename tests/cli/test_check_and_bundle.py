@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from support.command_line import LocalTwins, process
+from support.doc_blocks import blocks_run_by
 from support.processes import wait_until
 from twinlog.cli.debug import profile, without_secrets
 
@@ -22,6 +24,16 @@ def used(cluster: LocalTwins) -> LocalTwins:
     cluster.twinlog("topic", "produce", "orders", "one", "two", "three", "--key", "k").ok()
     cluster.twinlog("topic", "consume", "orders", "--group", "billing", "-c", 1).ok()
     return cluster
+
+
+def test_the_plugin_of_the_page(used: LocalTwins) -> None:
+    (block,) = blocks_run_by("tests/cli/test_check_and_bundle.py", "docs/OPERATIONS.md")
+    (line,) = block.lines
+    program, *words = shlex.split(line)
+    assert program == "twinlog"
+    done = used.twinlog(*words, "--disk-warning", 101, "--disk-critical", 102)
+    assert LINE.match(done.out), done
+    assert "'billing lag'=" in done.out
 
 
 def test_a_plugin_says_one_line(used: LocalTwins) -> None:

@@ -119,6 +119,13 @@ def test_every_node_is_restarted_and_nothing_acknowledged_is_lost(twins: LocalTw
     assert (idle.code, idle.out.count("true")) == (10, 1)
     assert "broker-a:1 is not back after 2 s: the command has not restarted it" in idle.err
     assert pids == {name: twins.pid(name) for name in before}
+    # One that never comes back leaves the others as they are, and nothing begins without it.
+    gone = rolling_restart(twins, f"kill -9 {pids['broker-a-1']}", "--wait", "3s")
+    assert (gone.code, gone.out.count("kill")) == (10, 1)
+    assert "broker-a:1 is not back after 3 s" in gone.err
+    assert twins.pid("broker-a-0") == pids["broker-a-0"]
+    again = rolling_restart(twins, "exit 4")
+    assert (again.code, "not begun" in again.err) == (10, True)
 
 
 def offset_call(address: str, code: int, **more: object) -> str | None:

@@ -88,6 +88,7 @@ def test_in_a_terminal_one_line_lives(tmp_path: Path) -> None:
         child.expect(frame)
         child.expect("SIGKILL of the master")
         child.expect(r"\x1b\[Kno master +acknowledged")
+        child.expect("rows archived +none")
         child.expect("VERDICT: nothing acknowledged was lost")
         child.expect(pexpect.EOF)
     assert child.exitstatus == 0

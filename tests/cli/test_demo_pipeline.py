@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.stores import message, running_store, small_config
+from twinlog.cli.demo import pipeline
 from twinlog.cli.demo.pipeline import run_pipeline
 from twinlog.cli.demo.sabotage import sabotage_slave
 from twinlog.cli.demo.traffic import TOPIC
@@ -42,3 +43,13 @@ async def test_damage_is_not_archived_and_the_audit_names_it(tmp_path: Path) -> 
     assert any(line.startswith("archive refused: ") for line in said)
     assert findings.audit_differences == 1
     assert "differences, first:" in findings.audit_result
+
+
+async def test_a_job_that_takes_too_long_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "JOB_SECONDS_MAX", 0)
+    with pytest.raises(TimeoutError, match="`twinlog spark archive` took longer than 0 s"):
+        await run_pipeline(
+            tmp_path, tmp_path, tmp_path / "archive", set(), Findings(), lambda _: None
+        )

@@ -240,11 +240,17 @@ def test_what_makes_a_command_slow_to_start_is_not_imported(cluster: LocalTwins)
     )
     heavy = "numpy,uvloop,pyspark,rich,yaml,psutil,lark,twinlog.store,twinlog.broker"
     # Files and codecs of servers and consumers; a thread to look up what is an address already.
-    wasted = "ctypes,mmap,lzma,concurrent.futures.thread,twinlog.message.record"
+    wasted = "ctypes,mmap,lzma,shutil,pathlib,concurrent.futures.thread,twinlog.message.record"
     for names, own_max, words in (
         (f"{heavy},{wasted},asyncio,twinlog.client.net.instance", 30, ("topic", "list")),
-        (f"{heavy},{wasted},twinlog.client.producer.producer", 84, ("ha", "status")),
-        (f"{heavy},{wasted},twinlog.client.consumer.consumer_core", 88, ("group", "list")),
+        (f"{heavy},{wasted},twinlog.client.producer.producer", 91, ("ha", "status")),
+        (f"{heavy},{wasted},twinlog.client.consumer.consumer_core", 93, ("group", "list")),
+        (
+            f"{heavy},{wasted},twinlog.client.producer.producer",
+            86,
+            ("topic", "show", "SELF_TEST_TOPIC"),
+        ),
+        (f"{heavy},{wasted},twinlog.client.producer.producer", 94, ("doctor",)),
     ):
         python = Path(sys.executable)
         done = process("-c", code, names, "-n", cluster.namesrv, *words, program=python).ok()

@@ -130,6 +130,8 @@ def test_an_election_without_a_candidate_names_nobody_as_the_master(pair: World)
     name = pair.group.name
     pair.group.kill(2)
     pair.group.until_in_sync(1)
+    found = pair.twinlog("ha", "switch", name)
+    assert (found.code, "nothing to switch to" in found.err) == (FAILED, True), found
     pair.group.kill(1)
     found = pair.twinlog("ha", "elect", name)
     assert (found.code, "nobody is elected" in found.err) == (FAILED, True), found
@@ -148,12 +150,19 @@ def test_a_switch_hands_over_and_back(pair: World) -> None:
     assert events[-4:] == ["hand-over", "elected", "hand-over", "elected"]
 
 
+def test_a_switch_to_the_present_master_is_done_already(pair: World) -> None:
+    name = pair.group.name
+    done = pair.twinlog("ha", "switch", name, "--to", "1").ok()
+    assert f"replica 1 at 127.0.0.1:20001 is the master of {name} already" in done.out
+    assert pair.twinlog("ha", "switch", name, "--to", "1", "-o", "json").ok().json["epoch"] == 1
+    assert state_of(pair)["epoch"] == 1
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
         (["switch", "nobody"], NOT_FOUND, "knows no group 'nobody'"),
         (["switch", "GROUP", "--to", "7"], NOT_FOUND, "no replica '7'"),
-        (["switch", "GROUP", "--to", "1"], USAGE, "is the master of GROUP already"),
         (["switch", "GROUP", "--to", "²"], NOT_FOUND, "no replica '²'"),
         (["elect", "GROUP", "--unclean", "other"], USAGE, "the name of the group is GROUP"),
         (["elect", "GROUP", "--to", "2"], USAGE, "--to needs --unclean"),

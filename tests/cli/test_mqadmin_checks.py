@@ -10,6 +10,8 @@ from pathlib import Path
 from support.command_line import MQADMIN, LocalTwins, Result
 from twinlog.cli.mqadmin.checks import running_info_text
 from twinlog.client import ConsumeFrom, Message, Producer, PushConsumer
+from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.clients import ConsumerRunningInfo
 
 DEADLINE_S = 60
 
@@ -58,18 +60,27 @@ async def test_consumer_status(cluster: LocalTwins) -> None:
 
 def test_running_information_has_apaches_form() -> None:
     queue = '{"brokerName":"b","queueId":1,"topic":"T"}'
-    info = {
+    told = {
         "properties": {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"},
         "subscriptionSet": [{"topic": "T", "subString": "a", "classFilterMode": False}],
-        "mqTable": {queue: {"commitOffset": 7, "locked": True}},
+        "mqTable": {queue: {"commitOffset": 7, "locked": True, "cachedMsgSizeInMiB": 2}},
         "statusTable": {"T": {"pullRT": 1.5, "consumeFailedMsgs": 3}},
         "jstack": "main at ...",
     }
+    info = fastjson.loads_as(fastjson.dumps(told), ConsumerRunningInfo)
     lines = running_info_text(info).splitlines()
     assert f"{'PROP_CONSUME_TYPE':<40}: CONSUME_PASSIVELY" in lines
     assert f"001 Topic: {'T':<40} ClassFilter: {'false':<8} SubExpression: a" in lines
     assert f"{'T':<32}  {'b':<32}  {1:<4}  {7:<20}" in lines
     assert any("commitOffset=7," in line and "locked=true" in line for line in lines)
+    (detail,) = [line for line in lines if "ProcessQueueInfo [" in line]
+    assert re.findall(r"(\w+)=", detail) == [
+        "commitOffset", "cachedMsgMinOffset", "cachedMsgMaxOffset", "cachedMsgCount",
+        "cachedMsgSizeInMiB", "transactionMsgMinOffset", "transactionMsgMaxOffset",
+        "transactionMsgCount", "locked", "tryUnlockTimes", "lastLockTimestamp", "droped",
+        "lastPullTimestamp", "lastConsumeTimestamp",
+    ]  # fmt: skip
+    assert "cachedMsgSizeInMiB=2," in detail
     assert f"{'T':<32}  {1.5:14.2f} {0:14.2f} {0:14.2f} {0:14.2f} {0:18.2f} {3:25d}" in lines
     assert lines[-2:] == ["#Consumer jstack#", "main at ..."]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from support.command_line import TWINLOG
+from support.doc_blocks import blocks_run_by
 
-PAGE = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
 DEADLINE_S = 120
 
 
 def commands() -> list[tuple[str, int]]:
     """Each `$` line of a console block, and the exit code that it should have."""
-    blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    blocks = blocks_run_by("tests/cli/test_operations_page.py", "docs/OPERATIONS.md")
     found = []
-    for line in "".join(blocks).splitlines():
+    for line in "".join(block.text for block in blocks).splitlines():
         assert line.startswith("$ "), line
         command, _, code = line[2:].partition("   # exit ")
         found.append((command, int(code or 0)))

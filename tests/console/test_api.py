@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +13,7 @@ import httpx
 import pytest
 
 from support.console import ConsolePair
+from support.doc_blocks import blocks_run_by
 from support.json_schema import faults
 
 Described = dict[str, Any]
@@ -51,6 +55,28 @@ def answer_schema(said: Described, status: int) -> Described:
     found: Described = responses.get(str(status), responses["default"])
     schema: Described = found["content"]["application/json"]["schema"]
     return schema
+
+
+def test_the_commands_of_the_page(pair: ConsolePair, http: httpx.Client) -> None:
+    """A group of the page's name that has read a topic of the page's name."""
+    http.post("/api/topics", json={"topic": "orders", "read_queues": 1, "write_queues": 1})
+    http.post("/api/topics/orders/messages", json={"body": "x"})
+    pair.twinlog("topic", "consume", "orders", "--group", "billing", "-c", 1).ok()
+    before = pair.twinlog("group", "progress", "billing", "-o", "json").json
+    (block,) = blocks_run_by("tests/console/test_api.py", "docs/CONSOLE.md")
+    answers = []
+    for line in block.lines:
+        done = subprocess.run(
+            ["bash", "-c", line.replace("http://127.0.0.1:8082", pair.url)], timeout=60,
+            env={**os.environ, "TOKEN": pair.tokens["admin"]}, capture_output=True, check=True,
+        )  # fmt: skip
+        answers.append(json.loads(done.stdout))
+    replication, reset = answers
+    assert (replication["is_healthy"], replication["error"]) == (True, "")
+    assert reset.get("error", "") == "", reset
+    # A dry run changes nothing. Other tests may have put messages into the topic before.
+    after = pair.twinlog("group", "progress", "billing", "-o", "json").json
+    assert (after["lag"], after["queues"]) == (before["lag"], before["queues"])
 
 
 def test_every_answer_fits_its_schema(

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.doc_blocks import blocks_run_by
 from support.processes import wait_until
 
 RULES = """
@@ -43,6 +44,15 @@ def running(directory: Path, *options: str) -> Iterator[tuple[str, str]]:
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_it_says_what_the_page_shows(tmp_path: Path) -> None:
+    (block,) = blocks_run_by("tests/console/test_command.py", "docs/CONSOLE.md")
+    command, *shown = block.text.splitlines()
+    assert command == "twinlog console -n 127.0.0.1:9876"  # `running` types it with free ports.
+    with running(tmp_path) as (url, text):
+        said = re.sub(r"token=\S+", "token=...", text.replace(url, "http://127.0.0.1:8082"))
+        assert [line for line in said.splitlines() if "token=" in line] == shown
 
 
 def test_tokens_are_printed_and_new_each_time(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from support.command_line import process
 from support.console import bearer, running_console
 from support.failover_group import Group, running_group
 from support.processes import Process, free_port, wait_until
+from support.twinlog_servers import start_twinlog_broker
 from twinlog.client import Message, blocking
 from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode
@@ -72,12 +74,23 @@ def comes_soon(http: httpx.Client, path: str) -> str:
     return texts[-1]
 
 
+def when_healthy(http: httpx.Client) -> dict[str, Any]:
+    """The picture once all is well: another test may have stopped a server a moment ago."""
+    pictures: list[dict[str, Any]] = []
+
+    def is_healthy() -> bool:
+        pictures.append(http.get("/api/replication").json())
+        return bool(pictures[-1]["is_healthy"])
+
+    wait_until(is_healthy, "all is well", deadline_s=60)
+    return pictures[-1]
+
+
 def test_a_silent_controller_is_said_and_takes_nothing_from_the_page(
     group: Group, http: httpx.Client
 ) -> None:
-    before = http.get("/api/replication").json()
+    before = when_healthy(http)
     assert before["controller_error"] == ""
-    assert before["is_healthy"]
     with stopped(group.controller):
         wait_until(
             lambda: http.get("/api/replication").json()["controller_error"], "it is said",
@@ -145,18 +158,16 @@ def test_a_silent_replica_delays_no_page(group: Group, http: httpx.Client) -> No
 def test_a_stale_switch_is_refused(group: Group, http: httpx.Client) -> None:
     """Two operators look at the same master; the second one decides by an old picture."""
     group.wait_in_sync()
-
-    def seen() -> dict[str, Any]:
-        found: dict[str, Any] = http.get("/api/replication").json()["groups"][0]
-        return found
-
     pictures = []
 
     def is_whole() -> bool:
-        """Those who were silent before have come back to the name server and to the console."""
-        found = seen()
+        """Those who were silent before have come back to the console and to the controller: a
+        member that is silent stays in the set for a while, and is none to switch to."""
+        picture = http.get("/api/replication").json()
+        found = picture["groups"][0]
         pictures.append(found)
-        return bool(found["master"] and found["version"] and len(found["in_sync"]) == 2)
+        is_known = found["master"] and found["version"] and len(found["in_sync"]) == 2
+        return bool(picture["is_healthy"] and is_known)
 
     wait_until(is_whole, "the console knows the whole group", deadline_s=60)
     old = pictures[-1]
@@ -168,6 +179,32 @@ def test_a_stale_switch_is_refused(group: Group, http: httpx.Client) -> None:
     assert "was changed after this page was loaded" in late.json()["error"]
     dry = http.post("/api/replication/broker-a/switch?dry_run=true", json=body)
     assert dry.status_code == 409
+
+
+def test_a_member_that_is_not_registered_is_shown_and_missed(tmp_path: Path) -> None:
+    """The controller hears it, no name server lists it: the page has it, alive and silent."""
+    with running_group(tmp_path, 1) as found:
+        (tmp_path / "b1").mkdir()
+        slave = start_twinlog_broker(
+            tmp_path / "b1", namesrv=f"127.0.0.1:{free_port()}", enableControllerMode="true",
+            controllerAddr=found.controller.address, brokerId=-1, brokerRole="SYNC_MASTER",
+            mappedFileSizeCommitLog=1 << 24,
+        )  # fmt: skip
+        found.brokers.append(slave)
+        found.wait_in_sync()
+        address = found.namesrv.address
+        with running_console(tmp_path, address) as (url, token), bearer(url, token) as client:
+
+            def states() -> dict[str, str]:
+                groups = client.get("/api/replication").json()["groups"]
+                return {r["address"]: r["state"] for g in groups for r in g["replicas"]}
+
+            wait_until(lambda: states().get(slave.address) == "ok", "it is shown", deadline_s=60)
+            with stopped(slave):
+                wait_until(
+                    lambda: states().get(slave.address) in ("silent", "gone"), "it is missed",
+                    deadline_s=60,
+                )  # fmt: skip
 
 
 async def announced(namesrv: str, broker: str, look: Callable[[], None]) -> None:

@@ -9,18 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
+from support.doc_blocks import PAGES, ROOT, RUN, Block, Rule, blocks_of, not_run, page_id
 from twinlog.cli.main import cli
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)]*)?\)")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 IN_BLOCK = re.compile(r"^(?:\$ )?(twinlog [a-z].*)", re.MULTILINE)
 IN_TEXT = re.compile(r"`(twinlog [a-z][^`\n]*)`")
-
-
-def page_id(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def anchors(page: Path) -> set[str]:
@@ -90,36 +85,29 @@ def wrong_words(words: list[str]) -> list[str]:
     return [word for word in words if word.startswith("-") and word.split("=")[0] not in options]
 
 
-# Blocks with commands or programs, and the test that runs all of a page's blocks of that kind.
-RUN_BY = {
-    "docs/OPERATIONS.md": ("console", "tests/cli/test_operations_page.py"),
-    "docs/CLIENT.md": ("python", "tests/client/test_documentation.py"),
-    **{f"docs/{name}.md": ("console", "tests/cli/test_pages_followed.py")
-       for name in ("GROUPS", "MONITORING", "DEPLOYMENT")},
-    **{page_id(page): ("console python properties yaml", "tests/packaging/test_guides.py")
-       for page in PAGES if page.parent.name in ("guides", "zh")},
-    "README.md": ("console python", "tests/docs/test_readme_followed.py"),
-    "docs/SPARK.md": ("bash python", "tests/spark/test_recipes.py"),
-}  # fmt: skip
-# Shown next to a block that is run, or run with other addresses by the test that is named.
-SHOWN = {
-    ("docs/OPERATIONS.md", "sh"): "tests/cli/test_accounts.py",
-    ("docs/CONSOLE.md", "text"): "tests/console/test_command.py",
-    ("docs/CLIENT.md", "console"): "tests/client/test_documentation.py",
-    ("CONTRIBUTING.md", ""): "tests/docs/test_docs.py",
-}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_block_of_commands_is_run_by_a_test(page: Path) -> None:
-    kinds, test = RUN_BY.get(page_id(page), ("", ""))
-    assert not test or (ROOT / test).exists()
-    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
-        language = block.partition("\n")[0].removeprefix("```").strip()
-        has_commands = re.search(r"^(\$ |twinlog |mqadmin |make )", block, re.MULTILINE)
-        if has_commands or language in ("console", "python", "sh", "bash"):
-            shown = SHOWN.get((page_id(page), language))
-            assert language in kinds.split() or (ROOT / str(shown)).exists(), block
+def test_every_block_is_run_by_a_test(page: Path) -> None:
+    """Block by block; a picture and what a program printed are not run."""
+    assert [(block.text, why) for block in blocks_of(page) if (why := not_run(block))] == []
+    typed = re.compile(r"^(\$ |twinlog |mqadmin |make [a-z]+$|curl |python )", re.MULTILINE)
+    shown = [b.text for b in blocks_of(page) if b.language == "" and typed.search(b.text)]
+    assert shown == [] or page.name == "CONTRIBUTING.md"  # It lists what each target does.
+
+
+def test_a_block_that_nothing_runs_is_seen() -> None:
+    new = Block("docs/STORE.md", "Files", "console", "$ twinlog store verify DIR\n")
+    assert not_run(new) == "no test runs it (support/doc_blocks.py)"
+    assert not_run(new._replace(page="docs/OPERATIONS.md")) == ""
+    assert not_run(new._replace(page="docs/OPERATIONS.md", language="sh"))
+    assert not_run(new._replace(page="README.md"))  # In a section that nobody follows.
+
+
+@pytest.mark.parametrize("rule", RUN, ids=lambda rule: f"{rule.page} {rule.test}")
+def test_a_rule_still_has_blocks_and_its_test_takes_them(rule: Rule) -> None:
+    assert [block for block in blocks_of(ROOT / rule.page) if rule.has(block)] != []
+    text = (ROOT / rule.test).read_text(encoding="utf-8")
+    takes = ("blocks_run_by(", "Reader(", "SECTION.search(", '"docs" / "CLIENT.md"', '"demo"')
+    assert any(way in text for way in takes), f"{rule.test} reads no page"
 
 
 def test_wrong_verbs_and_options_are_seen() -> None:
@@ -135,10 +123,12 @@ def test_paths_of_tests_in_the_documents_exist() -> None:
 
 
 def test_the_readme_is_in_order() -> None:
-    """What it is in three sentences, a picture, the two commands, then proof."""
+    """What it is in a few short sentences, a picture, the two commands, then proof."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     opening = text.split("\n```")[0].removeprefix("# twinlog").strip()
-    assert opening.count(". ") + opening.count(".\n") == 2, "what it is, in three sentences"
+    sentences = re.split(r"(?<=[.:]) ", " ".join(opening.split()))
+    assert len(opening.split()) < 150, "what it is, for whom, and why better"
+    assert [sentence for sentence in sentences if len(sentence.split()) > 25] == []
     picture, commands = text.index("┌"), text.index("$ make demo")
     assert picture < commands < text.index("VERDICT") < text.index("\n## ")
     assert re.findall(r"^\$ (.*?)  ", text, re.MULTILINE)[:2] == ["make demo", "make test"]
@@ -175,3 +165,10 @@ def test_the_page_about_layers_names_every_package() -> None:
     )
     packages = {path.parent.name for path in (ROOT / "src" / "twinlog").glob("*/__init__.py")}
     assert named == packages
+
+
+def test_the_page_about_compiled_parts_names_each_of_them() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "twinlog"
+    there = {path.relative_to(package).as_posix() for path in package.rglob("*.pyx")}
+    assert set(re.findall(r"`([\w/]+\.pyx)`", text)) == there

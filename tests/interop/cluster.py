@@ -6,16 +6,21 @@ there is wrong, whatever twinlog does.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from support.apache import start_apache_broker, start_apache_namesrv
+from support.client_support import eventually_async
 from support.java_driver import Event
-from support.processes import Process, ProcessGroup
+from support.processes import Process, ProcessGroup, process_group
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from twinlog.admin import Admin
 
 SUBJECT = os.environ.get("INTEROP_SUBJECT", "twinlog")
 FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -42,6 +47,31 @@ _numbers = itertools.count(1)
 def unique(word: str) -> str:
     """A topic or group name that no other test of this session uses."""
     return f"{word}_{next(_numbers)}"
+
+
+@contextmanager
+def apache_of(project: str, directory: Path, **config: object) -> Iterator[str]:
+    """Apache's name server and a broker of one version; the name server's address, once the broker
+    is registered: that of 5.3 says seconds earlier that it has started."""
+    with process_group() as group:
+        namesrv = group.add(start_apache_namesrv(directory / "namesrv", project=project))
+        group.add(
+            start_apache_broker(
+                directory / "broker", namesrv=namesrv.address, project=project,
+                **{**BROKER_CONFIG, **config},  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+        asyncio.run(_wait_for_registration(namesrv.address))
+        yield namesrv.address
+
+
+async def _wait_for_registration(name_server: str) -> None:
+    async with Admin(name_server) as admin:
+
+        async def is_registered() -> bool:
+            return bool((await admin.cluster()).masters())
+
+        await eventually_async(is_registered, "a registered broker", 60)
 
 
 @dataclass

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import ClientError
-from twinlog.client.net.answers import body_as, json_object
+from twinlog.client.net.answers import body_as
 from twinlog.message.perm import PERM_WRITE
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import KVTable
+from twinlog.remoting.bodies.stats import BrokerStatsData
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -243,11 +243,10 @@ async def clean_unused(admin: Admin, address: str, code: int) -> Request:
     return await admin.ask(address, code, action="cleaning", timeout_ms=60_000)
 
 
-async def broker_stats(admin: Admin, address: str, name: str, key: str) -> dict[str, Any]:
+async def broker_stats(admin: Admin, address: str, name: str, key: str) -> BrokerStatsData:
     """Counts of the last minute, hour and day (request 315)."""
     answer = await admin.ask(
         address, RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsDataRequestHeader(name, key),
         action="statistics",
     )  # fmt: skip
-    result: dict[str, Any] = json_object(answer)
-    return result
+    return body_as(answer, BrokerStatsData)

@@ -14,10 +14,11 @@ import msgspec
 
 from twinlog.client.errors import ClientError, NoBrokerError, UsageError
 from twinlog.client.lifetime import Lifetime
-from twinlog.client.net.answers import json_object
+from twinlog.client.net.answers import body_as
 from twinlog.client.net.instance import ClientInstance
-from twinlog.client.net.routes import TopicRoute, parse_broker_data
+from twinlog.client.net.routes import TopicRoute
 from twinlog.client.settings import ClientSettings, resolve
+from twinlog.remoting.bodies import route as bodies
 from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Header, Request
@@ -146,16 +147,9 @@ class Admin(Lifetime):
         answer = await self.ask_name_server(
             RequestCode.GET_BROKER_CLUSTER_INFO, action="list of brokers"
         )
-        data = json_object(answer)
-        brokers = {
-            name: parse_broker_data({"brokerName": name, **entry})
-            for name, entry in (data.get("brokerAddrTable") or {}).items()
-        }
-        clusters = {
-            name: tuple(sorted(members))
-            for name, members in (data.get("clusterAddrTable") or {}).items()
-        }
-        return ClusterInfo(brokers, clusters)
+        data = body_as(answer, bodies.ClusterInfo)
+        clusters = {name: tuple(sorted(some)) for name, some in data.cluster_addr_table.items()}
+        return ClusterInfo(data.brokers(), clusters)
 
     async def masters(self, cluster: str | None = None) -> list[str]:
         """Addresses of all masters; an error when there is none."""

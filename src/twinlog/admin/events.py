@@ -30,8 +30,10 @@ async def cluster_events(
     *,
     since_ms: int | None = None,
     limit: int | None = None,
+    controller: str | None = None,
 ) -> ClusterEvents:
-    """What changed in group `name`, or in all. Apache's servers keep no journal."""
+    """What changed in group `name`, or in all; `controller` names controllers instead of those that
+    servers know. Apache's servers keep no journal."""
     header = EventsRequestHeader(name, since_ms, limit)
 
     async def ask(address: str) -> list[dict[str, Any]]:
@@ -42,13 +44,13 @@ async def cluster_events(
         found = msgspec.json.decode(answer.body, type=Events).events
         return [{**event, "from": address} for event in found]
 
-    found = await gather(await _journals(admin, name), ask)
+    found = await gather(await _journals(admin, name, controller), ask)
     merged = [event for events in found.values.values() for event in events]
     merged.sort(key=event_time)
     return ClusterEvents(merged if limit is None else merged[-limit:], found.failures)
 
 
-async def _journals(admin: Admin, name: str | None) -> list[str]:
+async def _journals(admin: Admin, name: str | None, controller: str | None) -> list[str]:
     brokers = (await admin.cluster()).brokers
     replicas = [
         address
@@ -57,4 +59,5 @@ async def _journals(admin: Admin, name: str | None) -> list[str]:
         for address in broker.broker_addrs.values()
     ]
     servers = admin.instance.name_servers.addresses
-    return list(dict.fromkeys([*replicas, *await find_controllers(admin), *servers]))
+    controllers = await find_controllers(admin, controller)
+    return list(dict.fromkeys([*replicas, *controllers, *servers]))

@@ -22,7 +22,7 @@ from twinlog.client.errors import (
     UnreadableAnswerError,
     UsageError,
 )
-from twinlog.client.net.answers import body_as, json_object
+from twinlog.client.net.answers import body_as
 from twinlog.remoting.addresses import split_address, split_addresses
 from twinlog.remoting.bodies.controller import (
     ControllerGroups,
@@ -30,6 +30,7 @@ from twinlog.remoting.bodies.controller import (
     Events,
     GroupFacts,
 )
+from twinlog.remoting.bodies.twinlog import NameServerInfo
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Header, Request
 from twinlog.remoting.headers import controller as headers
@@ -80,7 +81,7 @@ async def find_controllers(admin: Admin, given: str | None = None) -> list[str]:
 async def _of_name_servers(admin: Admin) -> list[str]:
     async def ask(address: str) -> str:
         answer = await admin.ask(address, RequestCode.TWINLOG_INFO, action="name server")
-        return str(json_object(answer).get("controller") or "")
+        return body_as(answer, NameServerInfo).controller
 
     found = await gather(admin.instance.name_servers.addresses, ask)
     return [address for address in found.values.values() if address]
@@ -327,11 +328,20 @@ def _is_member(group: GroupFacts, broker_id: int) -> bool:
     return any(replica.broker_id == broker_id and replica.is_member for replica in group.replicas)
 
 
+def present_master(group: GroupFacts) -> Master | None:
+    """Who leads, if it is heard; a master that is silent may not come back as one."""
+    members = tuple(sorted(replica.broker_id for replica in group.replicas if replica.is_member))
+    for replica in group.replicas:
+        if replica.broker_id == group.master_broker_id and replica.is_alive:
+            return Master(replica.broker_id, replica.address, group.master_epoch, members)
+    return None
+
+
 def choose_target(group: GroupFacts) -> int:
     """Whom to switch to unless the operator says: the member that has the most.
 
     Raises:
-        UsageError: no other member is alive.
+        ClientError: no other member is alive.
     """
     others = [
         replica
@@ -339,7 +349,7 @@ def choose_target(group: GroupFacts) -> int:
         if replica.is_member and replica.is_alive and replica.broker_id != group.master_broker_id
     ]
     if not others:
-        raise UsageError(
+        raise ClientError(
             f"no other replica of {group.broker_name} is in sync and alive: nothing to switch to"
         )
     best = max(others, key=lambda r: (r.is_writable, r.end or 0, -r.priority, -r.broker_id))

@@ -21,15 +21,18 @@ from twinlog.client.errors import (
 from twinlog.client.message import check_group
 from twinlog.client.net.answers import (
     body_as,
-    json_object,
     parse_offset_table,
     table_by_queue,
 )
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.clients import ConsumerConnection
-from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.bodies.clients import (
+    ConnectionInfo,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ProducerConnection,
+)
 from twinlog.remoting.bodies.offsets import ConsumeStats
 from twinlog.remoting.bodies.subscription import SubscriptionData
 from twinlog.remoting.bodies.subscription_group import (
@@ -131,7 +134,7 @@ async def put_group_config(admin: Admin, address: str, config: SubscriptionGroup
     check_group(config.group_name)
     return await admin.ask(
         address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None,
-        fastjson.dumps(config.to_json()), action=f"group {config.group_name!r}",
+        fastjson.dumps(config), action=f"group {config.group_name!r}",
     )  # fmt: skip
 
 
@@ -194,7 +197,7 @@ async def group_members(admin: Admin, group: str, *, address: str | None = None)
         except ClientError as failure:
             error = failure
             continue
-        return _members_of(body_as(answer, ConsumerConnection))
+        return _group_members(body_as(answer, ConsumerConnection))
     raise error or ConsumerNotOnlineError(206, f"group {group!r} is not online")
 
 
@@ -229,13 +232,16 @@ async def progress_of_many(
     return dict(await asyncio.gather(*(ask(group) for group in groups)))
 
 
-def _members_of(body: ConsumerConnection) -> GroupMembers:
+def _members_of(connections: Iterable[ConnectionInfo]) -> tuple[Member, ...]:
     members = [
-        Member(one.client_id, one.client_addr, one.language, one.version)
-        for one in body.connection_set
+        Member(one.client_id, one.client_addr, one.language, one.version) for one in connections
     ]
+    return tuple(sorted(members, key=lambda member: member.client_id))
+
+
+def _group_members(body: ConsumerConnection) -> GroupMembers:
     return GroupMembers(
-        members=tuple(sorted(members, key=lambda member: member.client_id)),
+        members=_members_of(body.connection_set),
         subscriptions=tuple(map(subscription_from_wire, body.subscription_table.values())),
         consume_type=body.consume_type,
         message_model=body.message_model,
@@ -246,24 +252,24 @@ def _members_of(body: ConsumerConnection) -> GroupMembers:
 async def producer_members(admin: Admin, group: str, topic: str) -> tuple[Member, ...]:
     """Producers of a group that are connected to the brokers of a topic."""
 
-    async def read(address: str) -> GroupMembers:
+    async def read(address: str) -> tuple[Member, ...]:
         answer = await admin.ask(
             address, RequestCode.GET_PRODUCER_CONNECTION_LIST,
             GetProducerConnectionListRequestHeader(group),
             action=f"producers of {group!r}",
         )  # fmt: skip
-        return _members_of(body_as(answer, ConsumerConnection))
+        return _members_of(body_as(answer, ProducerConnection).connection_set)
 
     found = await gather(await admin.route_masters(topic), read)
     if not found.values:
         found.all_or_raise()
-    members = {m.client_id: m for answer in found.values.values() for m in answer.members}
+    members = {m.client_id: m for answer in found.values.values() for m in answer}
     return tuple(members[client_id] for client_id in sorted(members))
 
 
 async def running_info(
     admin: Admin, group: str, client_id: str, *, with_stack: bool = False
-) -> dict[str, Any]:
+) -> ConsumerRunningInfo:
     """What one member says of itself."""
     header = GetConsumerRunningInfoRequestHeader(group, client_id, with_stack)
     (address, *_) = await _addresses_of(admin, group)
@@ -271,8 +277,7 @@ async def running_info(
         address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, action="running information",
         timeout_ms=15_000,
     )  # fmt: skip
-    result: dict[str, Any] = json_object(answer)
-    return result
+    return body_as(answer, ConsumerRunningInfo)
 
 
 async def member_subscriptions(admin: Admin, group: str) -> Gathered[tuple[SubscriptionData, ...]]:
@@ -283,7 +288,7 @@ async def member_subscriptions(admin: Admin, group: str) -> Gathered[tuple[Subsc
         info = await running_info(admin, group, client_id)
         return tuple(
             subscription_from_wire(item)
-            for item in info.get("subscriptionSet") or ()
+            for item in info.subscription_set
             if not str(item.get("topic", "")).startswith(RETRY_PREFIX)
         )
 
@@ -297,8 +302,7 @@ async def queue_owners(admin: Admin, group: str) -> dict[MessageQueue, str]:
     found = await gather(clients, lambda client_id: running_info(admin, group, client_id))
     owners: dict[MessageQueue, str] = {}
     for client_id, info in found.values.items():
-        for key in info.get("mqTable") or {}:
-            owners[queue_from_answer(fastjson.loads(key))] = client_id
+        owners |= dict.fromkeys(table_by_queue(info.mq_table), client_id)
     return owners
 
 

@@ -6,8 +6,7 @@ Of an Apache 4.9 master, which says nothing about its slaves, the ends of the lo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -23,11 +22,11 @@ from twinlog.admin.ha import (
 )
 from twinlog.admin.replicas import ReplicaFacts, all_replicas
 from twinlog.client.errors import ClientError
-from twinlog.client.net.answers import json_object
+from twinlog.client.net.answers import body_as
 from twinlog.observe.health import GroupFacts, RivalFacts, ServerFacts
 from twinlog.remoting.bodies.route import MASTER_ID
+from twinlog.remoting.bodies.twinlog import NameServerInfo, RivalInfo
 from twinlog.remoting.codes import RequestCode
-from twinlog.runtime.numbers import number_of
 
 
 async def ha_status(
@@ -47,29 +46,24 @@ async def ha_status(
     ]
 
 
-async def _rivals(admin: Admin) -> list[Mapping[str, Any]]:
+async def _rivals(admin: Admin) -> list[RivalInfo]:
     """Brokers that twinlog name servers keep out of the route because another has their place."""
-    found: list[Mapping[str, Any]] = []
+    found: list[RivalInfo] = []
     for address in admin.instance.name_servers.addresses:
         try:
             answer = await admin.ask(address, RequestCode.TWINLOG_INFO, action="name server")
-            data = json_object(answer)
+            found += body_as(answer, NameServerInfo).rivals
         except ClientError:
             continue  # An Apache name server, or one that does not answer.
-        found += [rival for rival in data.get("rivals") or () if isinstance(rival, Mapping)]
     return found
 
 
-def _with_rivals(status: GroupHAStatus, rivals: Iterable[Mapping[str, Any]]) -> GroupHAStatus:
+def _with_rivals(status: GroupHAStatus, rivals: Iterable[RivalInfo]) -> GroupHAStatus:
     """Two brokers with one name and id: whoever has not the place still takes what it is sent."""
     seen = tuple(
-        RivalFacts(
-            number_of(rival.get("brokerId", MASTER_ID)),
-            str(rival.get("holder")),
-            str(rival.get("address")),
-        )
+        RivalFacts(rival.broker_id, rival.holder, rival.address)
         for rival in rivals
-        if rival.get("brokerName") == status.broker_name
+        if rival.broker_name == status.broker_name
     )
     both = tuple(dict.fromkeys((*seen, *status.facts.rivals)))
     return replace(status, facts=replace(status.facts, rivals=both))

@@ -8,6 +8,7 @@ from twinlog.admin.client import Admin
 from twinlog.client.errors import UsageError
 from twinlog.client.net.answers import json_object
 from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.headers.twinlog import TwinlogScrubRequestHeader
 from twinlog.runtime.numbers import is_number, number_of
 
 
@@ -31,7 +32,7 @@ async def scrub(admin: Admin, address: str, *, begin: bool = False) -> dict[str,
     answer = await admin.ask(
         address,
         RequestCode.TWINLOG_SCRUB,
-        {"begin": "true"} if begin else {},
+        TwinlogScrubRequestHeader(begin=begin),
         action=f"scrub of {address}",
     )
     return json_object(answer)

@@ -19,7 +19,7 @@ from twinlog.client.errors import (
 )
 from twinlog.client.message import RESERVED_PROPERTIES, Message, ReceivedMessage, SendReceipt
 from twinlog.client.net import calls
-from twinlog.client.net.answers import json_object
+from twinlog.client.net.answers import body_as
 from twinlog.client.producer.outgoing import SendRequest, read_receipts, send_command
 from twinlog.client.queues import MessageQueue
 from twinlog.message import properties
@@ -27,6 +27,7 @@ from twinlog.message.ids import host_text, parse_offset_message_id
 from twinlog.message.names import TOOLS_GROUP, retry_topic
 from twinlog.message.properties import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, encode_properties
 from twinlog.message.sysflag import COMPRESSION_MASK
+from twinlog.remoting.bodies.clients import ConsumeMessageDirectlyResult
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.headers.clients import ConsumeMessageDirectlyResultRequestHeader
 from twinlog.remoting.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
@@ -255,7 +256,7 @@ async def send_again(producer: Producer, message: ReceivedMessage, target: str) 
 
 async def consume_directly(
     admin: Admin, group: str, client_id: str, message: ReceivedMessage
-) -> dict[str, object]:
+) -> ConsumeMessageDirectlyResult:
     """Have one member of a group handle a message now; what its handler did."""
     address = admin.instance.master_address(message.queue.broker_name) or message.store_host
     header = ConsumeMessageDirectlyResultRequestHeader(
@@ -265,8 +266,7 @@ async def consume_directly(
         address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, action="direct consumption",
         timeout_ms=15_000,
     )  # fmt: skip
-    result: dict[str, object] = json_object(answer)
-    return result
+    return body_as(answer, ConsumeMessageDirectlyResult)
 
 
 async def send_to_retry(admin: Admin, group: str, message: ReceivedMessage) -> SendReceipt:

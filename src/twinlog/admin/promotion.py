@@ -8,10 +8,10 @@ the replicas say; `promote` asks them, and the chosen one to become the master.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin, gather
@@ -21,14 +21,14 @@ from twinlog.client.errors import (
     ClientError,
     RequestCodeNotSupportedError,
 )
-from twinlog.client.net.answers import json_object
+from twinlog.client.net.answers import body_as
 from twinlog.remoting.bodies.route import MASTER_ID, BrokerData
+from twinlog.remoting.bodies.twinlog import ReplicaInfo
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.twinlog import (
     TwinlogPromoteRequestHeader,
     TwinlogReplicaRequestHeader,
 )
-from twinlog.runtime.numbers import number_of
 
 SLAVE = "SLAVE"
 MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
@@ -379,7 +379,7 @@ async def _ask(admin: Admin, address: str, broker_id: int) -> Replica:
         raise  # Not a replica that is gone: an account that may not ask.
     except ClientError as error:
         return _unreached(address, broker_id, error)
-    return _parse(json_object(answer), address)
+    return _replica(body_as(answer, ReplicaInfo), address)
 
 
 async def _ask_apache(admin: Admin, address: str, broker_id: int) -> Replica:
@@ -398,23 +398,23 @@ def _unreached(address: str, broker_id: int, error: ClientError) -> Replica:
     return Replica(address=address, broker_id=broker_id, error=str(error), is_refusing=is_refusing)
 
 
-def _parse(data: Mapping[str, Any], address: str) -> Replica:
+def _replica(info: ReplicaInfo, address: str) -> Replica:
     return Replica(
         address=address,
-        broker_id=number_of(data["brokerId"]),
-        role=str(data["brokerRole"]),
-        store_id=str(data["storeId"]),
-        promotion=number_of(data["promotion"]),
-        log_min=number_of(data["logMin"]),
-        log_end=number_of(data["logEnd"]),
-        confirmed=number_of(data["confirmed"]),
-        master_end=number_of(data["masterEnd"]),
-        is_linked=bool(data["isLinked"]),
-        is_controlled=bool(data.get("isControlled")),
-        replica_ids=tuple(number_of(number) for number in data["replicaIds"]),
-        in_sync_replicas=number_of(data["inSyncReplicas"]),
-        master_role=str(data["masterRole"]),
-        master_address=str(data["masterAddress"]),
+        broker_id=info.broker_id,
+        role=info.broker_role,
+        store_id=info.store_id,
+        promotion=info.promotion,
+        log_min=info.log_min,
+        log_end=info.log_end,
+        confirmed=info.confirmed,
+        master_end=info.master_end,
+        is_linked=info.is_linked,
+        is_controlled=info.is_controlled,
+        replica_ids=tuple(info.replica_ids),
+        in_sync_replicas=info.in_sync_replicas,
+        master_role=info.master_role,
+        master_address=info.master_address,
     )
 
 
@@ -441,7 +441,9 @@ async def _with_digests(admin: Admin, replicas: Sequence[Replica]) -> list[Repli
             answer = await admin.ask(
                 address, RequestCode.TWINLOG_REPLICA, header, action="comparison of logs"
             )
-            found.append(Digest(start, end, number_of(json_object(answer)["digest"])))
+            digest = body_as(answer, ReplicaInfo).digest
+            if digest is not None:
+                found.append(Digest(start, end, digest))
         return tuple(found)
 
     digests = await gather(wanted, ask)
@@ -458,10 +460,9 @@ async def _count(admin: Admin, replica: Replica, offset: int) -> int | None:
         )  # fmt: skip
     except ClientError:
         return None
-    data = json_object(answer)
-    return (
-        number_of(data["messageCount"]) if number_of(data["countEnd"]) >= replica.log_end else None
-    )
+    info = body_as(answer, ReplicaInfo)
+    is_whole = info.count_end is not None and info.count_end >= replica.log_end
+    return info.message_count if is_whole else None
 
 
 # Doing it
@@ -494,5 +495,5 @@ async def _is_serving(admin: Admin, group: str, address: str) -> bool:
         broker = (await admin.cluster()).brokers.get(group)
     except ClientError:
         return False
-    is_master = json_object(answer).get("brokerRole") in MASTER_ROLES
+    is_master = body_as(answer, ReplicaInfo).broker_role in MASTER_ROLES
     return is_master and broker is not None and broker.master_address == address

@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "generate",
         "Print files for systemd, compose and shells.",
     ),
-    "store": ("twinlog.cli.store", "store", "Check the files of a store."),
+    "store": ("twinlog.cli.store", "store", "Check the files of a store, give up what is lost."),
     "backup": ("twinlog.cli.backup", "backup", "Back up a broker's store, and restore it."),
     "migrate": ("twinlog.cli.admin.migrate", "migrate", "Move a cluster from Apache, or back."),
     "bench": ("twinlog.cli.bench", "bench", "Measure sending and consuming."),

@@ -13,7 +13,7 @@ from typing import Any
 from twinlog.admin import failover
 from twinlog.admin.client import ClusterInfo
 from twinlog.admin.events import cluster_events
-from twinlog.admin.replicas import ReplicaFacts, all_replicas
+from twinlog.admin.replicas import ReplicaFacts, all_replicas, ask_replica
 from twinlog.client.errors import ClientError
 from twinlog.console.directory import ANSWER_MS, ConsoleAdmin
 from twinlog.console.findings import findings
@@ -58,6 +58,7 @@ class Watcher:
         self._controllers_ms = -CONTROLLERS_MS
         self._control: dict[str, tuple[ControlledGroup, str]] = {}
         self._control_error = ""
+        self._heard: list[tuple[str, int, str]] = []  # Group, id and address of slaves.
         self._events: list[dict[str, Any]] = []
         self.journal: list[EventView] = []
         self._watchers = 0
@@ -88,9 +89,12 @@ class Watcher:
     async def look(self) -> Snapshot:
         """Ask everybody once."""
         error = await self._ask_name_server()
-        facts, _ = await asyncio.gather(
-            all_replicas(self._admin, self._info, timeout_ms=ANSWER_MS), self._ask_controller()
+        facts, unlisted, _ = await asyncio.gather(
+            all_replicas(self._admin, self._info, timeout_ms=ANSWER_MS),
+            self._ask_unlisted(),
+            self._ask_controller(),
         )
+        facts += unlisted
         now_ms = self._clock.now_ms()
         groups = self._groups(facts, now_ms)
         self._admin.silent = frozenset(entry.address for entry in facts if not entry.is_reached)
@@ -110,6 +114,22 @@ class Watcher:
         except ClientError as error:
             return str(error)
         return ""
+
+    async def _ask_unlisted(self) -> list[ReplicaFacts]:
+        """Replicas that the controller hears and no name server lists: a member of the set that
+        has not registered is missed otherwise. One that does not answer either is remembered."""
+        listed = {
+            address for name in self._info.names()
+            for address in self._info.brokers[name].broker_addrs.values()
+        }  # fmt: skip
+        found = await asyncio.gather(
+            *(
+                ask_replica(self._admin, *place, timeout_ms=ANSWER_MS)
+                for place in self._heard
+                if place[2] not in listed
+            )
+        )
+        return [facts for facts in found if facts.is_reached]
 
     async def _ask_controller(self) -> None:
         """Who decides is looked for now and then; what it decided is asked each time."""
@@ -132,6 +152,12 @@ class Watcher:
         self._control = {
             g.broker_name: (self._controlled(g), version_of(decided_of(g))) for g in groups
         }
+        self._heard = [
+            (g.broker_name, replica.broker_id, replica.address)
+            for g in groups
+            for replica in g.replicas
+            if replica.is_alive and replica.broker_id != g.master_broker_id
+        ]
 
     def _controlled(self, group: GroupFacts) -> ControlledGroup:
         events = [event for event in self._events if event.get("group") == group.broker_name]
@@ -152,6 +178,7 @@ class Watcher:
         """Nobody names one; while the name server or a broker is silent that proves nothing."""
         if not self._admin.silent and not self._admin.name_server_error:
             self._controllers, self._control, self._control_error = None, {}, ""
+            self._heard = []
 
     async def _read_events(self) -> None:
         """The journals of all servers: they know more, and from before this began to look."""

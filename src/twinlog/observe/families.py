@@ -102,7 +102,8 @@ QUEUEING_LATENCY = _family(
     *_CONSUMED, is_conditional=True,
 )  # fmt: skip
 SEND_TO_DLQ = _family(
-    "rocketmq_send_to_dlq_messages", _C, "Messages that a group gave up.", *_CONSUMED,
+    "rocketmq_send_to_dlq_messages", _C, "Messages that were moved to the dead letters of a "
+    "group.", *_CONSUMED,
     is_conditional=True,
 )  # fmt: skip
 PRODUCER_CONNECTIONS = _family(
@@ -150,7 +151,7 @@ HEALTH_FINDING = _family(
 ROLE = _family("twinlog_broker_role", _G, "1 for the role that the broker has.", "role")
 LOG_OFFSET = _family(
     "twinlog_log_offset_bytes", _G,
-    "How far the log is: min, appended, flushed, dispatched, confirmed.", "mark",
+    "Positions in the log: min, appended, flushed, dispatched, confirmed.", "mark",
 )  # fmt: skip
 REPLICAS = _family("twinlog_replicas", _G, "Slaves that are connected to this master.")
 REPLICAS_IN_SYNC = _family("twinlog_replicas_in_sync", _G, "Slaves that are in sync.")
@@ -163,7 +164,7 @@ REPLICA_LAG_BYTES = _family(
 )  # fmt: skip
 REPLICA_LAG_SECONDS = _family(
     "twinlog_replica_lag_seconds", _G,
-    "Age of the latest moment of which a slave has everything; 0 when it has all.", "replica",
+    "Age of the newest moment from which a slave has every message; 0 when it has all.", "replica",
     is_conditional=True,
 )  # fmt: skip
 REPLICA_ACK_AGE = _family(
@@ -190,7 +191,8 @@ SLAVE_LINKED = _family(
 )  # fmt: skip
 SLAVE_STOPPED = _family(
     "twinlog_slave_stopped", _G,
-    "On a slave: 1 when it does not go on although its master is there (damage, divergence).",
+    "On a slave: 1 when it has stopped replicating although its master is there (damage, "
+    "divergence).",
     is_conditional=True,
 )  # fmt: skip
 SLAVE_BEHIND = _family(
@@ -221,7 +223,9 @@ PUT_SECONDS = _family(
     "twinlog_put_seconds", _H, "Time from the first put of a turn to its place in the log."
 )
 FSYNC_SECONDS = _family("twinlog_fsync_seconds", _H, "Time of one sync of the commit log.")
-DISK_USED = _family("twinlog_disk_used_ratio", _G, "How full a disk is, of 1.", "directory")
+DISK_USED = _family(
+    "twinlog_disk_used_ratio", _G, "Used share of a disk, from 0 to 1.", "directory"
+)
 DISK_FREE = _family("twinlog_disk_free_bytes", _G, "Bytes that are left on a disk.", "directory")
 DISK_REFUSE = _family(
     "twinlog_disk_refuse_ratio", _G, "How full a disk may be before sends are refused.",
@@ -245,11 +249,11 @@ BUILD_INFO = _family(
     "version", "python", "code", servers=ALL,
 )  # fmt: skip
 LOOP_LAG = _family(
-    "twinlog_loop_lag_seconds", _H, "How late the event loop was, looked at ten times per second.",
+    "twinlog_loop_lag_seconds", _H, "How late the event loop was, measured ten times per second.",
     servers=ALL,
 )  # fmt: skip
 LOOP_LAG_MAX = _family(
-    "twinlog_loop_lag_max_seconds", _G, "How late the event loop was at most in the last minute.",
+    "twinlog_loop_lag_max_seconds", _G, "The longest delay of the event loop in the last minute.",
     servers=ALL,
 )  # fmt: skip
 REQUESTS_REFUSED = _family(
@@ -268,7 +272,8 @@ SERIES_LEFT_OUT = _family(
     "metric", servers=ALL, is_conditional=True,
 )  # fmt: skip
 SCRAPE_SECONDS = _family(
-    "twinlog_scrape_seconds", _G, "How long the last scrape took; the event loop goes on.",
+    "twinlog_scrape_seconds", _G, "How long the last scrape took; the event loop serves others "
+    "meanwhile.",
     servers=ALL,
 )  # fmt: skip
 
@@ -284,13 +289,13 @@ DAMAGE_HEALED = _family(
     "twinlog_store_damage_healed", _C, "Damaged places that were healed from a replica or the log."
 )
 DAMAGE_OPEN = _family(
-    "twinlog_store_damage_open", _G, "Damaged places that are known by name and not healed."
+    "twinlog_store_damage_open", _G, "Damaged places that are known and not healed."
 )
 SCRUBBED_BYTES = _family(
-    "twinlog_store_scrubbed_bytes", _C, "Bytes of the log that the walk over the store has checked."
+    "twinlog_store_scrubbed_bytes", _C, "Bytes of the log that the scrub has checked."
 )
 SCRUB_PASSES = _family(
-    "twinlog_store_scrub_passes", _C, "Walks over the whole store that were finished."
+    "twinlog_store_scrub_passes", _C, "Scrubs of the whole store that were finished."
 )
 ROUTE_TOPICS = _family("twinlog_route_topics", _G, "Topics in the route.", servers=(NAMESRV,))
 ROUTE_RIVALS = _family(
@@ -317,7 +322,8 @@ GROUP_REPLICAS = _family(
     servers=(CONTROLLER,), is_conditional=True,
 )  # fmt: skip
 FAILOVERS = _family(
-    "twinlog_failovers", _C, "Elections of a master, by what they were and why; N is a number.",
+    "twinlog_failovers", _C, "Elections of a master, by kind and reason; numbers in a reason are "
+    "shown as N.",
     "broker_name", "kind", "reason", servers=(CONTROLLER,), is_conditional=True,
 )  # fmt: skip
 WITHOUT_MASTER = _family(

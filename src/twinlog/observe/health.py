@@ -377,6 +377,9 @@ def _disk(server: ServerFacts, disk: DiskFacts) -> Finding:
 
 
 _CONTROLLER_ACTS = "start replicas that are down; for the rest the controller acts by itself"
+_RESTORE_OR_ADOPT = (
+    "restore the newest copy of the controller's state; or start all replicas and adopt the group"
+)
 
 
 def _group(group: GroupFacts) -> Iterator[Finding]:
@@ -399,7 +402,12 @@ def _group(group: GroupFacts) -> Iterator[Finding]:
 
 
 def _decided(name: str, problem: str) -> Finding:
-    return Finding(Level.PROBLEM, Code.CONTROLLER, name, problem, _CONTROLLER_ACTS)
+    return Finding(Level.PROBLEM, Code.CONTROLLER, name, problem, _after_decision(problem))
+
+
+def _after_decision(problem: str) -> str:
+    """A frozen group waits for a person: its controller has an old copy of its state."""
+    return _RESTORE_OR_ADOPT if problem.startswith("FROZEN") else _CONTROLLER_ACTS
 
 
 def _rival(group: GroupFacts, facts: RivalFacts) -> Finding:
@@ -428,7 +436,7 @@ def _no_master(group: GroupFacts) -> Finding:
 
 def _after_master_loss(group: GroupFacts) -> str:
     if group.decided:
-        return _CONTROLLER_ACTS
+        return _after_decision(group.decided)
     if group.is_controlled:
         return "start the controller: it elects one of the replicas that are left"
     promote = f"twinlog ha promote {group.name} --dry-run"

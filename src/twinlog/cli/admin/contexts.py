@@ -62,12 +62,23 @@ def load() -> Contexts:
         return msgspec.json.decode(file.read_bytes(), type=Contexts)
     except FileNotFoundError:
         return Contexts()
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}", FAILED) from error
+    except msgspec.DecodeError as error:
         raise CommandError(f"{file} cannot be read: {error}", FAILED) from error
 
 
 def save(contexts: Contexts) -> None:
     file = path()
+    try:
+        _write(file, contexts)
+    except OSError as error:
+        text = f"{file} cannot be written: {error.strerror}"
+        hint = "choose another file with TWINLOG_CONFIG"
+        raise CommandError(text, FAILED, hint=hint) from error
+
+
+def _write(file: Path, contexts: Contexts) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if "TWINLOG_CONFIG" not in os.environ:
         file.parent.chmod(0o700)  # Ours alone; a place that somebody named may be shared.

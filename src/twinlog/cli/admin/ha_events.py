@@ -37,16 +37,34 @@ def events(
 ) -> int:
     """Show elections, admissions, removals and switches: when and why."""
 
+    said: set[str] = set()
+
     async def read(admin: Admin, since_ms: int | None, count: int | None) -> list[dict[str, Any]]:
-        return await read_events(admin, controller, name, since_ms, count)
+        from twinlog.admin.failover import Controllers, about_ha
+        from twinlog.client.errors import ClientError, RequestCodeNotSupportedError, UsageError
+
+        try:
+            controllers = await Controllers.find(admin, controller)
+            found = await controllers.events(name, since_ms=since_ms)
+        except (UsageError, RequestCodeNotSupportedError):
+            raise
+        except ClientError as error:
+            found = await _without_leader(admin, controller, name, since_ms, error)
+            if str(error) not in said:  # Once, not in each round of --follow.
+                click.echo(f"twinlog: {error}; this is what the others have kept", err=True)
+                said.add(str(error))
+        return about_ha(found, count)
 
     return show_events(session, read, since, limit, follow)
 
 
-async def read_events(
-    admin: Admin, controller: str | None, name: str | None, since_ms: int | None, limit: int | None
+async def _without_leader(
+    admin: Admin, controller: str | None, name: str | None, since_ms: int | None, error: Exception
 ) -> list[dict[str, Any]]:
-    from twinlog.admin.failover import Controllers, about_ha
+    """While no controller leads, which is when one looks: every server has its own journal."""
+    from twinlog.admin.events import cluster_events
 
-    controllers = await Controllers.find(admin, controller)
-    return about_ha(await controllers.events(name, since_ms=since_ms), limit)
+    found = await cluster_events(admin, name, since_ms=since_ms, controller=controller)
+    if not found.events and found.failures:
+        raise error
+    return found.events

@@ -234,15 +234,17 @@ def switch(session: Session, name: str, wanted: str | None, controller: str | No
     is passed on. Nothing fails, and nothing happens when it is not ready within a second.
     """
 
-    async def act(controllers: Controllers, group: GroupFacts) -> Master:
-        from twinlog.admin.failover import choose_target
+    async def act(controllers: Controllers, group: GroupFacts) -> tuple[Master, str]:
+        from twinlog.admin.failover import choose_target, present_master
 
         target = choose_target(group) if wanted is None else _replica_id(group, wanted)
-        if target == group.master_broker_id:
-            raise CommandError(f"replica {target} is the master of {name} already", USAGE)
-        return await controllers.switch(group, target)
+        present = present_master(group)
+        if present is not None and present.broker_id == target:
+            return present, " already"
+        return await controllers.switch(group, target), " now"
 
-    return _done(session, name, _with_group(session, name, controller, act), " now")
+    master, how = _with_group(session, name, controller, act)
+    return _done(session, name, master, how)
 
 
 @click.command("elect", epilog="Example: twinlog ha elect broker-a --unclean broker-a --to 2")

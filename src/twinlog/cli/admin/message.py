@@ -218,8 +218,8 @@ async def _hand_over(
     result = await messages.consume_directly(admin, group, client_id, found)
     row = {
         "message_id": found.message_id, "group": group, "client_id": client_id,
-        "result": result.get("consumeResult"), "milliseconds": result.get("spentTimeMills"),
-        "remark": result.get("remark"),
+        "result": result.consume_result, "milliseconds": result.spent_time_mills,
+        "remark": result.remark,
     }  # fmt: skip
     columns = [Column(key) for key in row]
     return Report([Table(columns, [row])], is_healthy=row["result"] == "CR_SUCCESS")

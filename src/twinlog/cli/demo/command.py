@@ -118,7 +118,7 @@ async def _run(options: Any, report: Path | None, *, as_json: bool) -> int:
         async with watching(run, is_quiet=as_json):
             verdict = await run.run()
     except (DemoFailure, ClusterError, ClientError, JavaClientError, TimeoutError) as error:
-        click.echo(f"twinlog: the demo stopped: {error or 'a job took too long'}", err=True)
+        click.echo(f"twinlog: the demo stopped: {str(error) or 'a step took too long'}", err=True)
         return EXIT_FAILED
     facts = circumstances() | {
         "Client": "RocketMQ Java 4.9.7" if options.with_apache_client else "twinlog.client",
@@ -169,7 +169,7 @@ def _print(verdict: Verdict, report: Path) -> None:
         ("p99 of a send", f"{verdict.latency_ms_before['p99']:.1f} ms before,"
          f" {verdict.latency_ms_after['p99']:.1f} ms after"),
         ("audit", verdict.audit),
-        ("rows archived", f"{verdict.rows_archived:,}"),
+        ("rows archived", verdict.rows_archived_text),
     ]  # fmt: skip
     click.echo()
     for name, value in rows:

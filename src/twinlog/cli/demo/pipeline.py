@@ -76,6 +76,9 @@ async def _job(directory: Path, *arguments: str) -> tuple[int, dict[str, Any], s
     try:
         async with asyncio.timeout(JOB_SECONDS_MAX):
             output, errors = await process.communicate()
+    except TimeoutError:
+        text = f"`twinlog spark {arguments[0]}` took longer than {JOB_SECONDS_MAX} s"
+        raise TimeoutError(text) from None
     finally:
         await _end_group(process)
     lines = output.decode("utf-8", "replace").strip().splitlines()

@@ -117,7 +117,7 @@ def _rows(verdict: Verdict) -> list[tuple[str, str, str]]:
         ("p99 of a send, ms", f"{before['p99']:.1f} / {after['p99']:.1f}",
          "99 of 100 acknowledged sends took at most this long."),
         ("Audit", verdict.audit, "The Spark job that compares the two replicas' files."),
-        ("Rows archived", "not run" if verdict.rows_archived < 0 else f"{verdict.rows_archived:,}",
+        ("Rows archived", verdict.rows_archived_text,
          "Messages that the Spark job wrote to Parquet, each exactly once."),
     ]  # fmt: skip
 

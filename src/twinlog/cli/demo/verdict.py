@@ -62,7 +62,11 @@ class Verdict(msgspec.Struct, kw_only=True):
     latency_ms_before: dict[str, float]
     latency_ms_after: dict[str, float]
     audit: str
-    rows_archived: int
+    rows_archived: int  # -1 when there is no archive.
+
+    @property
+    def rows_archived_text(self) -> str:
+        return "none" if self.rows_archived < 0 else f"{self.rows_archived:,}"
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = msgspec.to_builtins(self)

@@ -124,7 +124,7 @@ async def _running(call: Call, group: str) -> list[str]:
     subscriptions: dict[str, str] = {}
     for member in (await groups.group_members(call.admin, group)).members:
         info = await groups.running_info(call.admin, group, member.client_id)
-        subscriptions[member.client_id] = json.dumps(info.get("subscriptionSet"), sort_keys=True)
+        subscriptions[member.client_id] = json.dumps(info.subscription_set, sort_keys=True)
     if len(set(subscriptions.values())) < 2:
         return []
     return [f"[MONITOR]  [NOTIFY] reportConsumerRunningInfo: ConsumerGroup: {group}, "

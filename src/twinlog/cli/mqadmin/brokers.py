@@ -217,18 +217,9 @@ async def _sums(call: Call, addresses: list[str], name: str, key: str) -> tuple[
             data = await brokers.broker_stats(call.admin, address, name, key)
         except ClientError:
             continue  # The broker has no such counter yet.
-        tps += float((data.get("statsMinute") or {}).get("tps", 0))
-        day += day_sum(data)
+        tps += data.stats_minute.tps
+        day += data.day_sum
     return tps, day
-
-
-def day_sum(data: dict[str, Any]) -> int:
-    """The sum of the longest window that has counted anything."""
-    for window in ("statsDay", "statsHour", "statsMinute"):
-        total = int((data.get(window) or {}).get("sum", 0))
-        if total:
-            return total
-    return 0
 
 
 # Name servers

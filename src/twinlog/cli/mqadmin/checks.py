@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from twinlog.admin import groups, messages
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
@@ -16,12 +18,13 @@ from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
 from twinlog.client.message import Message
-from twinlog.client.net.answers import json_object
+from twinlog.client.net.answers import body_as, table_by_queue
 from twinlog.client.producer.producer import Producer
 from twinlog.message.names import TRACE_TOPIC
-from twinlog.remoting import fastjson
-from twinlog.remoting.bodies.common import queue_from_answer
+from twinlog.remoting.bodies.clients import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
+from twinlog.remoting.bodies.offsets import ConsumeQueueData, QueryConsumeQueueResponseBody
 from twinlog.remoting.codes import RequestCode, version_description
+from twinlog.remoting.headers.pull import QueryConsumeQueueRequestHeader
 from twinlog.runtime.numbers import number_or_none
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ async def consumer_status(call: Call) -> None:
     form = Form("{:<10} {:<40} {:<20} {}")
     call.line(form("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile"))
     directory = Path(tempfile.mkdtemp(prefix="mqadmin-consumer-status-"))
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, ConsumerRunningInfo] = {}
     for member in members.members:
         try:
             info = await groups.running_info(
@@ -68,7 +71,7 @@ async def consumer_status(call: Call) -> None:
         _judge(call, found)
 
 
-def _judge(call: Call, found: Mapping[str, Mapping[str, Any]]) -> None:
+def _judge(call: Call, found: Mapping[str, ConsumerRunningInfo]) -> None:
     subscriptions = [_subscriptions(info) for _, info in sorted(found.items())]
     call.line("\n")
     if any(entry != subscriptions[0] for entry in subscriptions):
@@ -81,42 +84,39 @@ def _judge(call: Call, found: Mapping[str, Mapping[str, Any]]) -> None:
             call.line(line)
 
 
-def _subscriptions(info: Mapping[str, Any]) -> set[tuple[str, str]]:
-    rows = info.get("subscriptionSet") or ()
-    return {(str(row.get("topic")), str(row.get("subString"))) for row in rows}
+def _subscriptions(info: ConsumerRunningInfo) -> set[tuple[str, str]]:
+    return {(str(row.get("topic")), str(row.get("subString"))) for row in info.subscription_set}
 
 
-def _stuck_queues(client_id: str, info: Mapping[str, Any]) -> list[str]:
-    properties = info.get("properties") or {}
+def _stuck_queues(client_id: str, info: ConsumerRunningInfo) -> list[str]:
+    properties = info.properties
     if properties.get("PROP_CONSUME_TYPE") != "CONSUME_PASSIVELY":
         return []
     is_ordered = str(properties.get("PROP_CONSUMEORDERLY")).lower() == "true"
     now, lines = now_ms(), []
     for queue, process in _queues(info):
         name = f"{client_id} {java.queue_text(queue)}"
-        waited = now - int(process.get("lastConsumeTimestamp") or 0)
-        if is_ordered and not process.get("locked"):
-            waited = now - int(process.get("lastLockTimestamp") or 0)
+        waited = now - process.last_consume_timestamp
+        if is_ordered and not process.locked:
+            waited = now - process.last_lock_timestamp
             lines.append(f"{name} can't lock for a while, {waited}ms")
-        elif is_ordered and process.get("droped") and process.get("tryUnlockTimes"):
-            lines.append(f"{name} unlock {process['tryUnlockTimes']} times, still failed")
-        elif not is_ordered and waited > 60_000 and process.get("cachedMsgCount"):
+        elif is_ordered and process.droped and process.try_unlock_times:
+            lines.append(f"{name} unlock {process.try_unlock_times} times, still failed")
+        elif not is_ordered and waited > 60_000 and process.cached_msg_count:
             lines.append(f"{name} can't consume for a while, maybe blocked, {waited}ms")
     return lines
 
 
-def _queues(info: Mapping[str, Any]) -> list[tuple[MessageQueue, Mapping[str, Any]]]:
-    table = info.get("mqTable") or {}
-    found = [(queue_from_answer(fastjson.loads(key)), value) for key, value in table.items()]
-    return sorted(found, key=lambda row: (row[0].topic, row[0].broker_name, row[0].queue_id))
+def _queues(info: ConsumerRunningInfo) -> list[tuple[MessageQueue, ProcessQueueInfo]]:
+    return sorted(table_by_queue(info.mq_table).items(), key=lambda row: row[0])
 
 
-def running_info_text(info: Mapping[str, Any]) -> str:
+def running_info_text(info: ConsumerRunningInfo) -> str:
     """What one consumer says of itself, as ConsumerRunningInfo.formatString has it."""
     lines = ["#Consumer Properties#"]
-    lines += [f"{key:<40}: {value}" for key, value in (info.get("properties") or {}).items()]
+    lines += [f"{key:<40}: {value}" for key, value in info.properties.items()]
     lines += ["", "", "#Consumer Subscription#"]
-    rows = sorted(info.get("subscriptionSet") or (), key=lambda row: str(row.get("topic")))
+    rows = sorted(info.subscription_set, key=lambda row: str(row.get("topic")))
     for number, row in enumerate(rows, 1):
         class_filter = java.boolean(bool(row.get("classFilterMode")))
         lines.append(
@@ -129,7 +129,7 @@ def running_info_text(info: Mapping[str, Any]) -> str:
     lines.append(head("#Topic", "#Broker Name", "#QID", "#Consumer Offset"))
     lines += [
         f"{queue.topic:<32}  {queue.broker_name:<32}  {queue.queue_id:<4}  "
-        f"{process.get('commitOffset', 0):<20}"
+        f"{process.commit_offset:<20}"
         for queue, process in queues
     ]
     lines += ["", "", "#Consumer MQ Detail#"]
@@ -138,13 +138,13 @@ def running_info_text(info: Mapping[str, Any]) -> str:
         f"{queue.topic:<64}  {queue.broker_name:<32}  {queue.queue_id:<4}  {_process_text(process)}"
         for queue, process in queues
     ]
-    lines += ["", "", "#Consumer RT&TPS#", *_rate_lines(info.get("statusTable") or {})]
-    if info.get("jstack"):
-        lines += ["", "", "#Consumer jstack#", str(info["jstack"])]
+    lines += ["", "", "#Consumer RT&TPS#", *_rate_lines(info.status_table)]
+    if info.jstack:
+        lines += ["", "", "#Consumer jstack#", info.jstack]
     return "\n".join(lines) + "\n"
 
 
-def _rate_lines(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _rate_lines(table: Mapping[str, ConsumeStatus]) -> list[str]:
     lines = [
         "{:<64}  {:>14} {:>14} {:>14} {:>14} {:>18} {:>25}".format(
             "#Topic", "#Pull RT", "#Pull TPS", "#Consume RT", "#ConsumeOK TPS",
@@ -152,33 +152,22 @@ def _rate_lines(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
         )
     ]  # fmt: skip
     for topic, row in sorted(table.items()):
-        rates = [
-            float(row.get(name) or 0)
-            for name in ("pullRT", "pullTPS", "consumeRT", "consumeOKTPS", "consumeFailedTPS")
-        ]
-        cells = " ".join(f"{rate:14.2f}" for rate in rates[:4])
-        failed = int(row.get("consumeFailedMsgs") or 0)
-        lines.append(f"{topic:<32}  {cells} {rates[4]:18.2f} {failed:25d}")
+        rates = (row.pull_rt, row.pull_tps, row.consume_rt, row.consume_ok_tps)
+        cells = " ".join(f"{rate:14.2f}" for rate in rates)
+        failed = f"{row.consume_failed_tps:18.2f} {row.consume_failed_msgs:25d}"
+        lines.append(f"{topic:<32}  {cells} {failed}")
     return lines
 
 
-_PROCESS_FIELDS = (
-    "commitOffset", "cachedMsgMinOffset", "cachedMsgMaxOffset", "cachedMsgCount",
-    "cachedMsgSizeInMiB", "transactionMsgMinOffset", "transactionMsgMaxOffset",
-    "transactionMsgCount", "locked", "tryUnlockTimes", "lastLockTimestamp", "droped",
-    "lastPullTimestamp", "lastConsumeTimestamp",
-)  # fmt: skip
-
-
-def _process_text(process: Mapping[str, Any]) -> str:
-    def value(name: str) -> str:
-        found = process.get(name, 0)
+def _process_text(process: ProcessQueueInfo) -> str:
+    def text(name: str, value: int) -> str:
         if name.startswith("last"):
-            moment = datetime.fromtimestamp(int(found) // 1000)
-            return f"{moment:%Y%m%d%H%M%S}{int(found) % 1000:03d}"
-        return java.boolean(bool(found)) if name in ("locked", "droped") else str(found)
+            moment = datetime.fromtimestamp(value // 1000)
+            return f"{moment:%Y%m%d%H%M%S}{value % 1000:03d}"
+        return java.boolean(value) if isinstance(value, bool) else str(value)
 
-    inside = ", ".join(f"{name}={value(name)}" for name in _PROCESS_FIELDS)
+    members = zip(process.__struct_encode_fields__, msgspec.structs.astuple(process), strict=True)
+    inside = ", ".join(f"{name}={text(name, value)}" for name, value in members)
     return f"ProcessQueueInfo [{inside}]"
 
 
@@ -334,39 +323,37 @@ async def query_cq(call: Call) -> None:
     address = options.get("b")
     if address is None:
         address = (await call.admin.route_masters(topic))[0]
-    header: dict[str, Any] = {
-        "topic": topic, "queueId": options.number("q", 0), "index": index,
-        "count": options.number("c", 10),
-    }  # fmt: skip
-    if "g" in options:
-        header["consumerGroup"] = options.text("g")
+    group = options.text("g") if "g" in options else None
+    header = QueryConsumeQueueRequestHeader(
+        topic, options.number("q", 0), index, options.number("c", 10), group
+    )
     answer = await call.admin.ask(
         address, RequestCode.QUERY_CONSUME_QUEUE, header, action="entries of a queue"
     )
     if not answer.body:
         raise CommandError(answer.remark or f"no entry {index} in the queue", NOT_FOUND)
-    body = json_object(answer)
-    if body.get("subscriptionData") is not None:
-        call.line(f"Subscription data: \n{java.pretty_json(body['subscriptionData'])}")
+    body = body_as(answer, QueryConsumeQueueResponseBody)
+    if body.subscription_data is not None:
+        call.line(f"Subscription data: \n{java.pretty_json(body.subscription_data)}")
         call.line(_SEPARATOR)
-    if body.get("filterData") is not None:
-        call.line(f"Filter data: \n{body['filterData']}")
+    if body.filter_data is not None:
+        call.line(f"Filter data: \n{body.filter_data}")
         call.line(_SEPARATOR)
-    call.line(f"Queue data: \nmax: {body.get('maxQueueIndex')}, min: {body.get('minQueueIndex')}")
+    call.line(f"Queue data: \nmax: {body.max_queue_index}, min: {body.min_queue_index}")
     call.line(_SEPARATOR)
-    for number, entry in enumerate(body.get("queueData") or (), index):
+    for number, entry in enumerate(body.queue_data, index):
         call.line(f"idx: {number}")
         call.line(_entry_text(entry))
         call.line(_SEPARATOR)
 
 
-def _entry_text(entry: Mapping[str, Any]) -> str:
-    def quoted(name: str) -> str:
-        return f"{name}='{'null' if entry.get(name) is None else entry[name]}'"
+def _entry_text(entry: ConsumeQueueData) -> str:
+    def quoted(value: str | None) -> str:
+        return f"'{'null' if value is None else value}'"
 
     return (
-        f"ConsumeQueueData{{physicOffset={entry.get('physicOffset')}, "
-        f"physicSize={entry.get('physicSize')}, tagsCode={entry.get('tagsCode')}, "
-        f"{quoted('extendDataJson')}, {quoted('bitMap')}, "
-        f"eval={java.boolean(bool(entry.get('eval')))}, {quoted('msg')}}}"
+        f"ConsumeQueueData{{physicOffset={entry.physic_offset}, physicSize={entry.physic_size}, "
+        f"tagsCode={entry.tags_code}, extendDataJson={quoted(entry.extend_data_json)}, "
+        f"bitMap={quoted(entry.bit_map)}, eval={java.boolean(entry.eval)}, "
+        f"msg={quoted(entry.msg)}}}"
     )

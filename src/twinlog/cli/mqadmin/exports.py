@@ -9,7 +9,6 @@ from twinlog.admin import brokers, groups, topics
 from twinlog.admin.brokers import first_number
 from twinlog.cli.exit_codes import FAILED, CommandError
 from twinlog.cli.mqadmin import java
-from twinlog.cli.mqadmin.brokers import day_sum
 from twinlog.cli.mqadmin.places import masters, one_of_places
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
@@ -185,4 +184,4 @@ async def _put_stats(call: Call, address: str, topic: str) -> tuple[float, int]:
         data = await brokers.broker_stats(call.admin, address, "TOPIC_PUT_NUMS", topic)
     except ClientError:
         return 0.0, 0  # Nothing counted yet.
-    return float((data.get("statsMinute") or {}).get("tps", 0)), day_sum(data)
+    return data.stats_minute.tps, data.day_sum

@@ -11,6 +11,7 @@ from twinlog.message.hashing import jhash
 if TYPE_CHECKING:
     from twinlog.client.message import ReceivedMessage, SendReceipt
     from twinlog.client.queues import MessageQueue
+    from twinlog.remoting.bodies.clients import ConsumeMessageDirectlyResult
     from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
     from twinlog.remoting.bodies.topic import TopicConfig
 
@@ -117,16 +118,13 @@ def send_result(receipt: SendReceipt) -> str:
     )
 
 
-def direct_result(result: Mapping[str, Any]) -> str:
-    def value(name: str) -> str:
-        found = result.get(name)
-        if isinstance(found, bool):
-            return boolean(found)
-        return "null" if found is None else str(found)
-
-    names = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
-    inner = ", ".join(f"{name}={value(name)}" for name in names)
-    return f"ConsumeMessageDirectlyResult [{inner}]"
+def direct_result(result: ConsumeMessageDirectlyResult) -> str:
+    remark = "null" if result.remark is None else result.remark
+    return (
+        f"ConsumeMessageDirectlyResult [order={boolean(result.order)},"
+        f" autoCommit={boolean(result.auto_commit)}, consumeResult={result.consume_result},"
+        f" remark={remark}, spentTimeMills={result.spent_time_mills}]"
+    )
 
 
 def pretty_json(value: Any, depth: int = 0) -> str:
