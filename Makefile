@@ -86,7 +86,7 @@ bench-routes: setup
 
 # Replication, and whole brokers, on virtual time under faults. SEED=7 WORLD=group DIALECT=twin replays
 # one with its trace; SEEDS=20000 are shared by all kinds. In parts: FIRST=5000 RESULTS=file, which
-# `python tools/simulate.py --totals file` adds up.
+# `python tools/simulate.py --totals file` adds up; tools/sim.jsonl has the runs so far.
 sim: setup
 	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--count $(SEEDS)) \
 		--world $(or $(WORLD),all) --dialect $(or $(DIALECT),all) --first $(or $(FIRST),0) \
@@ -142,7 +142,9 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "docs: .cache/site/index.html"
 
-# Everything that a release needs, except the commit, the tag and the upload: it prints those. VERSION=0.2.0.
+# Everything that a release needs, except the commit, the tag and the upload: it prints those. VERSION=0.2.0;
+# URL=https://... is the address of the project in the metadata of the packages.
+release: export TWINLOG_PROJECT_URL = $(URL)
 release: setup
 	$(BIN)/python tools/release.py "$(VERSION)"
 	$(MAKE) lint docs dist

@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIGURATION.md"
 HEAD = """\
 # Configuration
 
-Every key of the properties files of broker, name server and controller.
+This page lists every key of the properties files of broker, name server and controller.
 `twinlog config explain KEY` prints the same for one key, `twinlog config lint FILE` checks a file.
 This page is written by `python tools/config_reference.py`; to change it, change a declaration in
 `src/twinlog/runtime/*_config.py`.

@@ -34,7 +34,7 @@ These are the exit codes of every command. `tests/cli` checks them.
 | 3 | The topic, group, message, store or archive does not exist. | Check the spelling; the message suggests the nearest name. |
 | 4 | No server answers. | Check the address and whether the server runs: `twinlog ps`, `twinlog doctor`. |
 | 10 | The cluster is not healthy, or only some of the brokers answered. | `twinlog ha status` says why. |
-| 130 | The command was interrupted with Ctrl-C. | Nothing. |
+| 130 | The command was interrupted with Ctrl-C. In the first milliseconds, while Python itself and the script that pip wrote are starting, Python prints a traceback; the command ends anyway. | Nothing. |
 """
 RESPONSES = """\
 ## Response codes

@@ -14,9 +14,10 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "METRICS.md"
 HEAD = """\
 # Metrics
 
-Every metric of broker, name server and controller, as `/metrics` of their HTTP port has it
-(`metricsPromExporterPort`, 5557 on loopback unless told otherwise). How to scrape, what to alert
-on and what to do then: `docs/MONITORING.md`.
+This page lists every metric that broker, name server and controller serve at `/metrics`
+of their HTTP port (`metricsPromExporterPort`, 5557 on loopback by default).
+[MONITORING](MONITORING.md)
+says how to scrape them, what to alert on and what to do then.
 
 All series of a broker have the labels `cluster`, `node_type`, `node_id` (the broker's name) and
 `broker_id`; those of name servers and controllers have `node_type` and `node_id` (their address).
@@ -30,9 +31,9 @@ ABSENT = """\
 ## What RocketMQ 5 has and twinlog does not
 
 - `rocketmq_pop_*` belong to POP consumption, which remoting clients of 4.9 do not use.
-- `rocketmq_message_size` and `rocketmq_rpc_latency` would cost each message a measurement. The
+- `rocketmq_message_size` and `rocketmq_rpc_latency` would add a measurement to each message. The
   mean size is `rocketmq_throughput_in_total` over `rocketmq_messages_in_total`;
-  `twinlog_put_seconds` and `twinlog_fsync_seconds` say where time goes.
+  `twinlog_put_seconds` and `twinlog_fsync_seconds` show where the time is spent.
 - `rocketmq_timer_*` and `rocketmq_timing_messages` belong to the timer wheel of 5.x, and so does
   `rocketmq_delay_message_latency`; delayed messages are in `twinlog_delay_messages`.
 - `rocketmq_finish_message_latency`: how many transactions wait is `rocketmq_half_messages`.

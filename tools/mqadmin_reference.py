@@ -52,13 +52,13 @@ VERBS_5_3 = (
 HEAD = """\
 # mqadmin
 
-`mqadmin VERB` takes the options of Apache's tool and prints its columns, without a JVM, against
-our servers and Apache's. Errors are one line on standard error and an exit code (0 ok, 1 failed,
-2 usage, 3 not found, 4 unreachable, 10 not all brokers answered), where Apache prints a stack
-trace and exits with 0.
+`mqadmin VERB` takes the options of Apache's tool and prints its columns, without a JVM. It works
+with our servers and with Apache's. Errors are one line on standard error and an exit code (0 ok,
+1 failed, 2 usage, 3 not found, 4 unreachable, 10 not all brokers answered), where Apache prints a
+stack trace and exits with 0.
 
 `-o json` works with every verb: one object with `rows` (the cells of tables under their titles),
-`values` and `lines`; a verb that repeats itself prints one object a round. Besides a verb's own
+`values` and `lines`; a verb that repeats itself prints one object per round. Besides a verb's own
 options there are OWN; see [OPERATIONS](OPERATIONS.md#which-cluster-as-whom).
 
 Secrets are written and never shown: `getAclConfig`, `getUser` and `listUser` print `******` in

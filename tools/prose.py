@@ -31,6 +31,10 @@ HABITS = [
     (rf"\b{_COUNTED} an? (?:second|minute|hour)\b", "per second"),
     (r"\b(?:\d[\d,.]*|bytes|times|us|ms) a (?:message|send|record)\b", "per message"),
     (rf"\b{_NUMBER}(?: \w+s| object)? an? {_UNIT}\b", "per"),
+    (
+        r"\bone (?:report|object|line|reply|write|call|row) a (?:frame|round|turn|message|read)\b",
+        "per",
+    ),
     (r"\bin a second\b", "per second, or within a second"),
     (r"\bbeside\b", "besides, next to, or with"),
     (r"\b(?:he|it|master|slave|broker|client|accepted|taken|is|are) besides\b", "also"),

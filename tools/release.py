@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,8 +21,7 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 OPEN = "## Unreleased"
 NEXT = """\
-release {version} is ready in dist/. Its metadata names no address of the project; if there is a
-public one, add [project.urls] to pyproject.toml and run `make dist` again. To publish it:
+release {version} is ready in dist/. {address} To publish it:
   git commit -am "Release {version}" && git tag -a v{version} -m "twinlog {version}"
   git push --follow-tags
   python -m twine upload dist/*
@@ -84,6 +85,16 @@ def cut(version: str) -> None:
     CHANGELOG.write_text(log, encoding="utf-8")
 
 
+def address_line(environment: Mapping[str, str]) -> str:
+    """What the metadata says about where the project is (tools/metadata_hook.py)."""
+    url = environment.get("TWINLOG_PROJECT_URL", "")
+    if url:
+        return f"Its metadata names {url}."
+    return (
+        "Its metadata names no address of the project; `make release ... URL=https://...` adds one."
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("version")
@@ -91,7 +102,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.next:
-            print(NEXT.format(version=options.version))
+            print(NEXT.format(version=options.version, address=address_line(os.environ)))
         else:
             cut(options.version)
     except ReleaseError as error:

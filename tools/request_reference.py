@@ -50,9 +50,13 @@ def page() -> str:
 def _row(code: RequestCode, servers: dict[str, list[Row[Any]]]) -> str:
     found = {name: row for name, rows in servers.items() for row in rows if row.code == code}
     names = [*found, *(["to clients"] if code in TO_CLIENTS else [])]
-    sizes = {f"{row.body_max // 1024} KiB" for row in found.values()}
+    sizes = {_size(row.body_max) for row in found.values()}
     cells = [str(code.value), f"`{code.name}`", ", ".join(names) or "-", ", ".join(sizes) or "-"]
     return f"| {' | '.join(cells)} |\n"
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
 if __name__ == "__main__":

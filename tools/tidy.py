@@ -51,7 +51,7 @@ EXEMPT = {
     ("tools/tidy.py", "no absolute path of one machine"),
 }
 # Composition roots and processes of their own: they may read the clock or draw numbers.
-FREE_PREFIXES = tuple(f"src/twinlog/{name}/" for name in ("cli", "spark", "demo", "testing"))
+FREE_PREFIXES = tuple(f"src/twinlog/{name}/" for name in ("cli", "spark", "testing"))
 
 
 def tracked_files() -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -22,6 +23,7 @@ _RECORD_OVERHEAD = 230  # Of a 1 KiB message in the log: fields, topic, properti
 _SAMPLE_S = 3.0
 _FIXED_RATE = 8_000
 _IDLE_S = 4.0
+_LOAD_CORE, _BROKER_CORE = 0, 1
 _LOAD_S = 2.0
 
 
@@ -102,13 +104,18 @@ def _memory(make: str) -> Subject:
 
 
 class _Groups:
-    """`twinlog up` with so many groups of one broker each."""
+    """`twinlog up` with so many groups of one broker each. Pinned: the load generators have the
+    first core, the brokers the second one and nothing else."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: Path, count: int, *, is_pinned: bool = False) -> None:
         self.directory = directory
+        self._is_pinned = is_pinned
         self._run("up", "--brokers", "1", "--groups", str(count), "--free-ports")
         nodes = json.loads((directory / "cluster.json").read_text())["nodes"]
         self.brokers = [node for node in nodes if node["kind"] == "broker"]
+        if is_pinned:
+            for broker in self.brokers:
+                _pin_process(broker["pid"], _BROKER_CORE)
 
     def _run(self, *arguments: str) -> None:
         argv = [str(TWINLOG), *arguments, "--dir", str(self.directory)]
@@ -120,6 +127,8 @@ class _Groups:
         """The same load on every group at once, all connections together as many as on one."""
 
         def run(node: Mapping[str, Any]) -> dict[str, Any]:
+            if self._is_pinned:
+                os.sched_setaffinity(0, {_LOAD_CORE})  # Of this thread, and of what it starts.
             return clusters.run_load(
                 "send", addr=f"127.0.0.1:{node['port']}", topic="groups", size=1024,
                 queues=QUEUES, conns=16 // len(self.brokers), depth=16,
@@ -133,10 +142,16 @@ class _Groups:
         self._run("down", "--purge")
 
 
-def _groups(count: int) -> Subject:
+def _pin_process(pid: int, core: int) -> None:
+    """All threads that there are; those that they start follow them."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+
+
+def _groups(count: int, *, is_pinned: bool = False) -> Subject:
     def run(context: Context) -> Mapping[str, float]:
         seconds = max(2.0, _SAMPLE_S * min(1.0, context.scale))
-        groups = _Groups(context.directory / "cluster", count)
+        groups = _Groups(context.directory / "cluster", count, is_pinned=is_pinned)
         try:
             groups.load(seconds=1)
             fastest = groups.load(seconds=seconds)
@@ -149,6 +164,10 @@ def _groups(count: int) -> Subject:
             * 1e6
             / sum(report["messages"] for report in paced),
             "p99": max(report["latency_ms"]["p99"] for report in fastest),
+            "busy": sum(
+                report["processes"]["broker"]["cpu_s"] / report["seconds"] for report in fastest
+            )
+            * 100,
         }
 
     return run
@@ -180,18 +199,38 @@ ROWS = [
         {make: _memory(make) for make in MAKES},
         text="Load: 200 connections with 128 B, 8 with 64 KiB, then pulls of the backlog.",
     ),
-    Row(
-        "groups-2",
-        "a broker group per core behind one name server, 1 KiB",
-        [
-            Metric("rate", "msg/s, all groups", "higher"),
-            Metric(
-                "cpu", f"us of a broker per message at {_FIXED_RATE:,} msg/s per group", "lower"
+    *(
+        Row(
+            name,
+            title,
+            [
+                Metric("rate", "msg/s, all groups", "higher"),
+                Metric(
+                    "cpu", f"us of a broker per message at {_FIXED_RATE:,} msg/s per group", "lower"
+                ),
+                Metric("busy", "% of a core, all brokers at full rate"),
+                Metric("p99", "ms", "lower"),
+            ],
+            {
+                "two groups": _groups(2, is_pinned=is_pinned),
+                "one group": _groups(1, is_pinned=is_pinned),
+            },
+            text="`twinlog up --groups 2` against one group: 16 x 16 in all, no slaves. " + text,
+        )
+        for name, title, is_pinned, text in (
+            (
+                "groups-2",
+                "a broker group per core behind one name server, 1 KiB",
+                False,
+                "The load generators share the two cores with the brokers.",
             ),
-            Metric("p99", "ms", "lower"),
-        ],
-        {"two groups": _groups(2), "one group": _groups(1)},
-        text="`twinlog up --groups 2` against one group: 16 x 16 in all, no slaves. The load "
-        "generators share the two cores with the brokers.",
+            (
+                "pinned-groups-2",
+                "two groups and one on one core, the load generators on the other, 1 KiB",
+                True,
+                "The brokers have one core together and the load generators the other, so a ratio "
+                "of 1 says that a second group costs nothing but the core that it needs.",
+            ),
+        )
     ),
 ]

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -53,9 +55,10 @@ func proxy(o *options) error {
 func forward(from, to net.Conn, delay time.Duration, reports *reportParser) {
 	pending := make(chan chunk, 512)
 	go func() {
+		runtime.LockOSThread() // Its sleep is the kernel's, and blocks no other goroutine.
 		defer to.Close()
 		for c := range pending {
-			time.Sleep(time.Until(c.due))
+			sleepUntil(c.due)
 			if _, err := to.Write(c.data); err != nil {
 				from.Close()
 			}
@@ -74,6 +77,15 @@ func forward(from, to net.Conn, delay time.Duration, reports *reportParser) {
 		if err != nil {
 			return
 		}
+	}
+}
+
+// sleepUntil is precise to some 50 us. The timers of Go's runtime wait in whole milliseconds when
+// nothing else runs, which a network of 2 ms does not do.
+func sleepUntil(due time.Time) {
+	for rest := time.Until(due); rest > 0; rest = time.Until(due) {
+		pause := syscall.NsecToTimespec(rest.Nanoseconds())
+		syscall.Nanosleep(&pause, nil)
 	}
 }
 
