@@ -184,7 +184,8 @@ class Nemesis:
         self._note(f"kill {self._name(broker)} for {pause_s} s")
         await asyncio.to_thread(broker.kill)
         await asyncio.sleep(pause_s)
-        self._group.restart(broker)
+        if broker in self._group.brokers:  # Otherwise another fault has started it again.
+            self._group.restart(broker)
 
     async def kill(self) -> None:
         if living := self._living():

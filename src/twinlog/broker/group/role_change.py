@@ -166,7 +166,7 @@ class RoleChange:
         store.close_for_puts("")
         broker.pair.writer.enable()
         broker.schedule.start(after_crash=True)
-        broker.transactions.start(after_crash=True)
+        broker.transactions.start(after_crash=True, after_switch=True)
         self.leading_epoch = state.epoch
         broker.registration.resume()
         assert broker.relay is not None

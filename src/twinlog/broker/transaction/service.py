@@ -55,6 +55,9 @@ _LONG_MAX = (1 << 63) - 1
 _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
 _GROUPS_SAID = 16  # In one check; what is behind them is one line.
+# After a switch clients come by themselves: those of RocketMQ look for routes every 30 s and send
+# heartbeats every 30 s. Meanwhile their sends are passed on, and nobody is there to be asked.
+_PRODUCERS_COME_MS = 70_000
 _GROUP = PROPERTY_PRODUCER_GROUP.encode()
 _UNIQUE = PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode()
 
@@ -79,6 +82,7 @@ class TransactionalMessageService:
         self._is_running = False
         self._given_up = (0, "")  # In the present check: how many, and the last.
         self._unasked: dict[str, tuple[int, str]] = {}  # By group: how many, and one of them.
+        self._counts_unasked_from_ms = 0  # Monotonic.
         self.commit_count = 0
         self.rollback_count = 0
 
@@ -88,12 +92,15 @@ class TransactionalMessageService:
 
     # Life
 
-    def start(self, *, after_crash: bool) -> None:
+    def start(self, *, after_crash: bool, after_switch: bool = False) -> None:
         """Find the undecided: those behind the saved progress that no op message speaks of.
 
         Also in what a group has not confirmed yet: it is in this log, and what follows a half
-        message there decides it, whenever consumers see either.
+        message there decides it, whenever consumers see either. After a switch, producers are
+        given the time to come before a check that can't ask anybody counts.
         """
+        wait_ms = _PRODUCERS_COME_MS if after_switch else 0
+        self._counts_unasked_from_ms = self._clock.monotonic_ms() + wait_ms
         half_progress = self._progress(HALF_TOPIC)
         op_progress = self._progress(OP_HALF_TOPIC)
         self._pending = PendingHalves(half_progress, op_progress)
@@ -417,20 +424,25 @@ class TransactionalMessageService:
             self._pending.done(offset)
 
     def _ask(self, offset: int, record: Record, times: int) -> None:
+        group = record.property_map.get(PROPERTY_PRODUCER_GROUP, "")
+        connection = self._producers.available_connection(group)
+        target = halves.real_queue(record)
+        if connection is None or target is None:
+            self._note_unasked(group, record)
+            if self._clock.monotonic_ms() < self._counts_unasked_from_ms:
+                return
         message = halves.with_check_times(record, times)
         result = self._store.put(message)
         if result.status is not PutMessageStatus.PUT_OK:
             return
         self._pending.moved(offset, result.queue_offset)
-        group = record.property_map.get(PROPERTY_PRODUCER_GROUP, "")
-        connection = self._producers.available_connection(group)
-        target = halves.real_queue(record)
-        if connection is None or target is None:
-            name = group if len(self._unasked) < _GROUPS_SAID else "(others)"
-            count, _ = self._unasked.get(name, (0, ""))
-            self._unasked[name] = (count + 1, record.message_id)
-            return
-        connection.oneway(self._check_request(record, message, result, target))
+        if connection is not None and target is not None:
+            connection.oneway(self._check_request(record, message, result, target))
+
+    def _note_unasked(self, group: str, record: Record) -> None:
+        name = group if len(self._unasked) < _GROUPS_SAID else "(others)"
+        count, _ = self._unasked.get(name, (0, ""))
+        self._unasked[name] = (count + 1, record.message_id)
 
     def _check_request(
         self,
