@@ -226,7 +226,7 @@ _QUESTIONS: dict[str, Callable[[Session, str], Iterable[str]]] = {
 def _asked(session: Session, question: Callable[[Admin], Awaitable[T]]) -> T:
     import asyncio
 
-    from twinlog.cli.one_loop import run_loop
+    from twinlog.cli.admin.session import run_loop
 
     async def main() -> T:
         async with asyncio.timeout(_limit()), session.admin() as admin:

@@ -172,13 +172,48 @@ def call(session: Session, action: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def run_async(session: Session, main: Callable[[], Awaitable[T]]) -> T:
-    from twinlog.cli.one_loop import run_loop
     from twinlog.client.errors import ClientError
 
     try:
         return run_loop(main)
     except ClientError as error:
         raise explain(error, session) from error
+
+
+def run_loop(main: Callable[[], Awaitable[T]]) -> T:
+    """The result of `main` in a loop of its own, which Ctrl-C never catches half made.
+
+    Python raises KeyboardInterrupt wherever it is. Within the making or the closing of a loop that
+    leaves an object without its fields, and their destructors print tracebacks. So the signal waits
+    while the loop is made, is asyncio's own while `main` works, and ends the process afterwards.
+    """
+    import asyncio
+    import signal
+    import threading
+
+    # Not for a thread, nor where somebody else answers, or a job's shell ignores the signal.
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+    async def working() -> T:
+        if not is_ours:
+            return await main()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        try:
+            return await main()
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    if not is_ours:
+        return asyncio.run(working())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return asyncio.run(working())
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def show(session: Session, report: Report) -> int:

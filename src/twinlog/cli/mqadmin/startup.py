@@ -117,8 +117,7 @@ def _session(options: Values) -> Session:
 
 
 def _execute(verb: Verb, options: Values) -> int:
-    from twinlog.cli.admin.session import explain
-    from twinlog.cli.one_loop import run_loop
+    from twinlog.cli.admin.session import explain, run_loop
     from twinlog.client.errors import ClientError
 
     session = _session(options)
