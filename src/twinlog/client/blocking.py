@@ -110,7 +110,13 @@ class _LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.submit(coroutine).result()
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C, or what another signal raised: the call must not go on without its caller.
+            future.cancel()
+            raise
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """A plain function, run on the loop's thread: it may touch the client's state."""
@@ -468,8 +474,15 @@ class PushConsumer(_Consumer):
         self._thread.run(self._client.commit())
 
     def run_forever(self) -> None:
-        """Wait until another thread closes the consumer, or for Ctrl-C."""
-        self._closed.wait()
+        """Wait until another thread closes the consumer, or for Ctrl-C.
+
+        Raises when it can no longer work.
+        """
+        try:
+            self._thread.run(self._client.run_forever())
+        except ClientClosedError:
+            if not self._closed.is_set():
+                raise
 
     def close(self) -> None:
         """Pull no more, let running handlers end, commit, leave the group."""
@@ -513,7 +526,22 @@ class PullConsumer(_Consumer):
 
     def poll(self, timeout_ms: float = 5000, max_count: int = 32) -> list[ReceivedMessage]:
         """Up to `max_count` messages; an empty list when none came in time."""
-        return self._thread.run(self._client.poll(timeout_ms, max_count))
+        return self._taken(self._client.poll(timeout_ms, max_count))
+
+    def _taken(self, call: Coroutine[Any, Any, T]) -> T:
+        """What a call hands out. An interrupted caller does not have it."""
+        try:
+            return self._thread.run(call)
+        except ClientError:
+            raise
+        except BaseException:
+            with contextlib.suppress(ClientError):
+                self.hand_back()
+            raise
+
+    def hand_back(self) -> None:
+        """What was handed out last is handed out again."""
+        self._thread.call(self._client.hand_back)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         # One message at a time across the threads: a message counts as done when the next is asked.
@@ -530,7 +558,7 @@ class PullConsumer(_Consumer):
     ) -> Iterator[list[ReceivedMessage]]:
         """Messages that are committed when the block ends without an exception."""
         batch = self._client.batch(timeout_ms, max_count)
-        messages = self._thread.run(_enter(batch))
+        messages = self._taken(_enter(batch))
         try:
             yield messages
         except BaseException as error:
@@ -584,8 +612,17 @@ def _in_thread(
             "the handler is async: use twinlog.client, or write a plain function"
         )
 
+    def call(*arguments: Any) -> T:
+        try:
+            return function(*arguments)
+        except Exception:
+            raise
+        except BaseException as error:
+            # sys.exit() would end the loop, and every call of the program would wait forever.
+            raise ClientError(f"the handler raised {error!r}") from error
+
     async def run(*arguments: Any) -> T:
-        call = functools.partial(function, *arguments)
-        return await asyncio.get_running_loop().run_in_executor(pool, call)
+        bound = functools.partial(call, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(pool, bound)
 
     return run

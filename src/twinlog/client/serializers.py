@@ -38,8 +38,11 @@ class JsonSerializer:
     def dumps(self, value: Any) -> bytes:
         """The value as JSON."""
         try:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        except (TypeError, ValueError) as error:
+            # NaN and infinity are not JSON: what reads them in another language would fail.
+            return json.dumps(
+                value, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+            ).encode()
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidMessageError(f"the value cannot be written as JSON: {error}") from error
 
     def loads(self, body: bytes) -> Any:

@@ -29,7 +29,6 @@ from twinlog.client.consumer.rebalance import (
 )
 from twinlog.client.consumer.subscription import parse_subscription
 from twinlog.client.errors import (
-    AccessDeniedError,
     ClientClosedError,
     ClientError,
     TopicNotFoundError,
@@ -114,16 +113,20 @@ class ConsumerCore:
 
     # Life
 
-    async def start(self) -> None:
+    async def start(self) -> bool:
+        """Connect and begin to work. False when it works already."""
         self.instance.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         await self.instance.start()
+        if self._is_started:
+            return False
+        self._is_started = True
         tasks = self.instance.tasks
         tasks.contained("rebalance", self._run)
         if self.settings.commits_by_timer:
             tasks.contained("commit offsets", self._commit_loop)
         if self.settings.is_ordered and not self.settings.is_broadcast:
             tasks.contained("renew locks", self._lock_loop)
-        self._is_started = True
+        return True
 
     async def stop(self, handler_timeout_ms: float) -> None:
         """Let go of every queue: handlers end (at most so long), offsets are committed."""
@@ -167,16 +170,29 @@ class ConsumerCore:
         await self._look_up(topic)
         if sql:
             await self._check_sql(subscription)
+        before = self.subscriptions.get(topic)
         self.subscriptions[topic] = subscription
         try:
             await self._join()
-        except AccessDeniedError:
-            del self.subscriptions[topic]
+        except BaseException:  # Also when the caller gives up: nobody handles what comes.
+            if self.subscriptions.get(topic) is subscription:
+                self._restore(topic, before)
             raise
         for queue, reader in list(self.readers.items()):
             if queue.topic == topic and reader.subscription is not subscription:
                 reader.change(subscription)
         return subscription
+
+    def _restore(self, topic: str, before: SubscriptionData | None) -> None:
+        """A subscription did not come about: what was there before holds again."""
+        if before is not None:
+            self.subscriptions[topic] = before
+            return
+        del self.subscriptions[topic]
+        for queue, reader in self.readers.items():
+            if queue.topic == topic:
+                reader.stop()
+        self._wake.set()  # The next round lets go of them.
 
     async def unsubscribe(self, topic: str) -> None:
         if self.subscriptions.pop(topic, None) is None:
@@ -308,15 +324,17 @@ class ConsumerCore:
         if self._is_stopping:
             return True  # Whoever stops it lets go of everything.
         current = [queue for queue in self.readers if queue.topic == topic]
-        change = difference(current, target)
+        revoked = difference(current, target).revoked
         is_complete = await self._let_go(
-            {*change.revoked, *(q for q in current if self.readers[q].process.is_dropped)}
+            {*revoked, *(q for q in current if self.readers[q].process.is_dropped)}
         )
-        if not change.gained or self._is_stopping:
+        # Also those that were dropped just now and are ours again.
+        gained = difference(list(self.readers), target).gained
+        if not gained or self._is_stopping:
             return is_complete
         if not is_alone:
             await self.instance.clock.sleep_ms(TAKEOVER_WAIT_MS)
-        return await self._take(change.gained) and is_complete
+        return await self._take(gained) and is_complete
 
     async def _member_ids(self, broker_names: list[str]) -> list[str]:
         error: ClientError | None = None

@@ -33,6 +33,26 @@ class ConsumerHealth:
     """Queues whose last pull failed."""
 
 
+OFFSET_MAX = (1 << 63) - 1  # A long of the protocol.
+
+
+def check_offset(offset: int) -> None:
+    """Raise when it is no offset: a broker would refuse it again and again."""
+    if not isinstance(offset, int) or offset > OFFSET_MAX:
+        raise UsageError(f"offset {offset!r} must be a whole number up to {OFFSET_MAX}")
+    if offset < 0:
+        raise UsageError(f"offset {offset} is negative")
+
+
+def check_time(timestamp_ms: int) -> None:
+    """Raise when it is no time: `time.time() * 1000` is not a whole number."""
+    if not isinstance(timestamp_ms, int) or abs(timestamp_ms) > OFFSET_MAX:
+        raise UsageError(
+            f"a time is a whole number of milliseconds since 1970, not {timestamp_ms!r}: "
+            "int(time.time() * 1000) is now"
+        )
+
+
 class Positions:
     """Offsets, seeking, lag and health. Mixed into the two consumers."""
 
@@ -56,8 +76,7 @@ class Positions:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at `offset` of an assigned queue."""
-        if offset < 0:
-            raise UsageError(f"offset {offset} is negative")
+        check_offset(offset)
         reader = self._reader(queue)
         reader.seek(offset)
         self._core.offsets.update(queue, offset)
@@ -75,6 +94,7 @@ class Positions:
 
     async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
         """Go on at the first message stored at or after the time, in these queues or in all."""
+        check_time(timestamp_ms)
         for queue in queues or self.assignment:
             offset = await calls.offset_for_time(self._instance, queue, timestamp_ms)
             self.seek(queue, offset)
@@ -91,6 +111,7 @@ class Positions:
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after the time, else the end."""
+        check_time(timestamp_ms)
         await self._instance.route(queue.topic)
         return await calls.offset_for_time(self._instance, queue, timestamp_ms)
 

@@ -73,6 +73,12 @@ class ProcessQueue:
         if offset > self._end_offset:
             self._end_offset = offset
 
+    def forget_from(self, offset: int) -> None:
+        """What was pulled from `offset` on and nobody has seen will be pulled again."""
+        while self._offsets and self._offsets[-1] >= offset:
+            self.size -= self._sizes.pop(self._offsets.pop(), 0)
+        self._end_offset = min(self._end_offset, offset)
+
     def finish(self, offset: int) -> int:
         """The message at `offset` is done, whatever came of it. Returns `commit_offset`."""
         size = self._sizes.pop(offset, None)

@@ -20,7 +20,7 @@ from typing import Self, Unpack
 from twinlog.client.consumer.consumer_core import ConsumeFrom, ConsumerCore, ConsumerSettings
 from twinlog.client.consumer.consumer_requests import ConsumerRequests
 from twinlog.client.consumer.listener import RebalanceListener
-from twinlog.client.consumer.positions import Positions
+from twinlog.client.consumer.positions import Positions, check_offset
 from twinlog.client.consumer.process_queue import ProcessQueue
 from twinlog.client.consumer.push_consumer import choose_strategy
 from twinlog.client.consumer.queue_reader import QueueReader, ReadLimits
@@ -258,6 +258,10 @@ class PullConsumer(Positions, Lifetime):
         if messages:
             await self.commit()
 
+    def hand_back(self) -> None:
+        """What was handed out last is handed out again."""
+        self._hand_back(list(self._in_hand))
+
     def _hand_back(self, taken: list[tuple[QueueReader, ProcessQueue, ReceivedMessage]]) -> None:
         """Go back to the first message of each queue that was in hand."""
         self.forget_in_hand()
@@ -280,12 +284,24 @@ class PullConsumer(Positions, Lifetime):
         """Commit what was handed out so far, or these offsets, and wait for the brokers."""
         self._instance.check_usable()
         if offsets is not None:
-            for queue, offset in offsets.items():
-                self._core.offsets.update(queue, offset)
-            await self._core.offsets.commit(list(offsets), wait=True)
+            await self._commit_these(offsets)
             return
         self._finish_in_hand()
         await self._core.offsets.commit(wait=True)
+
+    async def _commit_these(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            check_offset(offset)
+            if queue in self._core.readers:
+                self._core.offsets.update(queue, offset)
+        # At once and not from the store: a queue of somebody else must not stay in there.
+        commits = [
+            calls.commit_offset(self._instance, self.group, queue, offset, wait=True)
+            for queue, offset in offsets.items()
+        ]
+        for result in await asyncio.gather(*commits, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     def position(self, queue: MessageQueue) -> int:
         """The next offset that will be handed out."""
@@ -300,7 +316,9 @@ class PullConsumer(Positions, Lifetime):
         for queue in queues or self.assignment:
             reader = self._reader(queue)
             reader.pause()
-            reader.seek(self.position(queue))
+            # Only what was read ahead comes again: what is in hand is done when the caller says so.
+            reader.read_again(self.position(queue))
+            self._buffer = deque(item for item in self._buffer if item[0] is not reader)
 
     def resume(self, *queues: MessageQueue) -> None:
         """Hand out messages of these queues (of all without arguments) again."""

@@ -206,15 +206,24 @@ class PushConsumer(Positions, Lifetime):
 
     async def start(self) -> Self:
         """Connect and begin with what `on` has registered; the `async with` block does it."""
-        await self._core.start()
+        if not await self._core.start():
+            return self
         for index, worker in enumerate(self._workers):
             # Vital: the message that it had in hand would never be handled nor committed.
             worker.task = self._instance.tasks.vital(f"worker {index}", worker.run)
         self._instance.tasks.contained("watch handlers", self._watch_handlers)
+        try:
+            await self._subscribe_waiting()
+        except BaseException:
+            # Nobody closes what did not start: it would stay a member of its group.
+            await self.close()
+            raise
+        return self
+
+    async def _subscribe_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for topic, expression, sql, handling in waiting:
             await self._subscribe(topic, expression, sql, handling)
-        return self
 
     async def close(self) -> None:
         """Pull no more, let running handlers end, commit, leave the group.
@@ -318,16 +327,22 @@ class PushConsumer(Positions, Lifetime):
         try:
             await self._core.subscribe(topic, expression, sql=sql)
         except BaseException:
-            if before is None:
-                self._handlers.pop(topic, None)
-            else:
-                self._handlers[topic] = before
+            if self._handlers.get(topic) is handling:
+                self._restore_handler(topic, before)
             raise
+
+    def _restore_handler(self, topic: str, before: _Handling | None) -> None:
+        if before is None:
+            self._handlers.pop(topic, None)
+        else:
+            self._handlers[topic] = before
 
     async def unsubscribe(self, topic: str) -> None:
         """Give the queues of a topic back to the group."""
+        handling = self._handlers.get(topic)
         await self._core.unsubscribe(topic)
-        self._handlers.pop(topic, None)
+        if self._handlers.get(topic) is handling:  # Not that of a subscription made meanwhile.
+            self._handlers.pop(topic, None)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Pull no more of these queues (of all without arguments); what was pulled is handled."""
@@ -359,7 +374,8 @@ class PushConsumer(Positions, Lifetime):
         await self.commit()
 
     def _sought(self, reader: QueueReader) -> None:
-        self._queue_released(reader)
+        # Still in line, or in the hands of its worker: a second one would handle it next to that.
+        self._backlogs.pop(reader, None)
 
     # From readers to workers
 
@@ -464,9 +480,9 @@ class PushConsumer(Positions, Lifetime):
         try:
             await handling.call(messages)
         except asyncio.CancelledError:
-            if not worker.take_timeout():
+            error = self._why_cancelled(worker)
+            if error is None:
                 raise
-            error = TimeoutError(f"handler did not end within {self._consume_timeout_ms} ms")
         except Exception as failure:
             # The handler's own error: the message comes again, the consumer goes on.
             error = failure
@@ -476,6 +492,14 @@ class PushConsumer(Positions, Lifetime):
             for context in contexts:
                 guarded(hooks.after_consume, context, error)
         return error
+
+    def _why_cancelled(self, worker: _Worker) -> Exception | None:
+        """What a cancellation within a handler means; None when it is the worker's own end."""
+        if worker.take_timeout():
+            return TimeoutError(f"handler did not end within {self._consume_timeout_ms} ms")
+        if worker.is_cancelled:
+            return None
+        return RuntimeError("the handler was cancelled by what it waited for")
 
     async def _call_now(self, message: ReceivedMessage) -> BaseException | None:
         """Handle a message that an administrator sent us, outside of its queue."""
@@ -528,12 +552,12 @@ class PushConsumer(Positions, Lifetime):
     # Ordered mode
 
     async def _handle_ordered(self, worker: _Worker, reader: QueueReader) -> None:
-        backlog = self._backlogs.get(reader)
         pause_ms = 0.0
         reader.handler_started()
         try:
             for _ in range(ORDERED_TURN):
                 process = reader.process
+                backlog = self._backlogs.get(reader)  # Another one after a seek.
                 if not backlog or process.is_dropped or not self._core.is_locked(reader):
                     break
                 messages = self._ordered_batch(backlog)
@@ -626,6 +650,11 @@ class _Worker:
         assert self.task is not None
         self._is_timed_out = True
         self.task.cancel()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody ends this worker; else a handler raised CancelledError by itself."""
+        return self.task is None or self.task.cancelling() > 0
 
     def take_timeout(self) -> bool:
         """Whether the cancellation that just arrived was ours."""

@@ -105,6 +105,12 @@ class QueueReader:
         self.next_offset = offset
         self._pull_again()
 
+    def read_again(self, offset: int) -> None:
+        """What was read from `offset` on was handed to nobody: it is read again, later."""
+        self.process.forget_from(offset)
+        self.next_offset = offset
+        self._pull_again()
+
     def _pull_again(self) -> None:
         """Abandon the pull that is on its way: what it brings would not be taken."""
         if self._task is not None:

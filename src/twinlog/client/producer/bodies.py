@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinlog.client.errors import UsageError
+from twinlog.client.errors import ClientError, InvalidMessageError, UsageError
 from twinlog.client.serializers import Serializer
 from twinlog.message import sysflag
 from twinlog.message.compression import compress
@@ -43,7 +43,13 @@ class Bodies:
         """What the serializer makes of a value."""
         if self._serializer is None:
             raise UsageError("this producer has no serializer: Producer(..., serializer=JSON)")
-        return self._serializer.dumps(value)
+        try:
+            return self._serializer.dumps(value)
+        except ClientError:
+            raise
+        except Exception as error:
+            # Whatever a serializer of somebody else raises.
+            raise InvalidMessageError(f"the value cannot be written: {error!r}") from error
 
     def compressed(self, body: bytes) -> tuple[int, bytes]:
         """The system flag and the bytes to send for a body."""
