@@ -13,7 +13,7 @@ import pytest
 from support.command_line import LocalTwins, process
 from support.doc_blocks import blocks_run_by
 from support.processes import wait_until
-from twinlog.cli.debug import profile, without_secrets
+from twinlog.cli.debug import hide_secrets, profile, without_secrets
 
 LINE = re.compile(r"TWINLOG (OK|WARNING|CRITICAL|UNKNOWN) - [^|\n]+( \| [^|\n]+)?\n\Z")
 
@@ -75,6 +75,23 @@ def test_secrets_stay_at_home() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "connecting with --secret-key HIDEME to x", "http://user:HIDEME@host/path",
+        "secretKey='HIDEME, HIDEME'", "Authorization: Bearer HIDEME", "SEC_TOKEN=HIDEME",
+        '{"secretKey": "HIDEME, HIDEME"}', "password: HIDEME,HIDEME;HIDEME",
+        "accessKey=me&secretKey=HIDEME&x=1",
+    ],
+)  # fmt: skip
+def test_secrets_in_a_text_are_hidden_as_a_whole(text: str) -> None:
+    told = hide_secrets(f"before {text} after")
+    assert "HIDEME" not in told
+    assert told.startswith("before ")
+    assert told.endswith(" after")
+    assert "HIDEME" not in str(without_secrets({"remark": [text]}))
+
+
 def test_a_profile_counts_stacks() -> None:
     stack = 'Current thread 0x1 (most recent call first):\n  File "/x/a.py", line 3 in inner\n'
     text = profile((stack + '  File "/x/a.py", line 9 in outer\n') * 2)
@@ -87,7 +104,10 @@ def test_a_profile_counts_stacks() -> None:
 def test_a_bundle_has_what_helps(used: LocalTwins, tmp_path: Path) -> None:
     file = tmp_path / "problem.tar.gz"
     conf = used.directory / "broker-a-0" / "extra.conf"
-    conf.write_text("accessKey=me\nsecretKey=hunter2hunter2\n")
+    conf.write_text(
+        "accessKey=me\nsecretKey=hunter2hunter2\n"
+        'tlsServerKeyPassword=a,hunter2;hunter2 hunter2"hunter2\n'
+    )
     done = used.twinlog("debug", "bundle", "--out", file, "--dir", used.directory).ok()
     conf.unlink()
     assert done.err == ""

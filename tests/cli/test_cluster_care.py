@@ -111,6 +111,9 @@ def test_every_node_is_restarted_and_nothing_acknowledged_is_lost(twins: LocalTw
     assert [line.split()[0] for line in steps] == ["broker-a:1", "broker-a:0"]
     assert all(twins.pid(name) != pid for name, pid in before.items())
     assert acknowledged <= bodies(twins.master)
+    planned = rolling_restart(twins, "restart {name}", "--dry-run", "-o", "json").ok()
+    assert [step["command"] for step in planned.json] == ["restart broker-a"] * 2
+    assert "restart broker-a" in planned.err
     # The first command that fails ends it: the others are not touched.
     pids = {name: twins.pid(name) for name in before}
     assert rolling_restart(twins, "exit 4").code == 1

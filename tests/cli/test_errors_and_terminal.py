@@ -12,6 +12,7 @@ import pexpect
 import pytest
 
 from support.command_line import TWINLOG, LocalTwins, Result, mqadmin, process, twinlog
+from twinlog.cli.output import Column, Report, Table, render
 
 DEADLINE_S = 60
 
@@ -49,6 +50,33 @@ def one_line(result: Result, code: int, *parts: str) -> None:
 )
 def test_wrong_usage_is_exit_code_2(words: list[str], parts: list[str]) -> None:
     one_line(twinlog(*words), 2, *parts)
+
+
+def test_bytes_that_are_no_text_are_one_line(cluster: LocalTwins) -> None:
+    for words in (("events", "\udcff"), ("topic", "list", "--cluster", "\udcff")):
+        one_line(cluster.twinlog(*words), 2, "is not valid UTF-8")
+    one_line(cluster.mqadmin("topicStatus", "-t", "\udcff"), 2, "is not valid UTF-8")
+
+
+def test_a_name_that_the_system_refuses_is_one_line() -> None:
+    for words in (("ps", "--dir"), ("backup", "list"), ("store", "verify"), ("store", "give-up")):
+        refused = twinlog(*words, "x" * 3000)
+        assert refused.code in (1, 3), refused
+        one_line(refused, refused.code, "xxx")
+
+
+def test_what_a_terminal_cannot_show_is_escaped(cluster: LocalTwins) -> None:
+    cluster.twinlog("topic", "create", "signs").ok()
+    cluster.twinlog("topic", "produce", "signs", "日本").ok()
+    words = ("topic", "consume", "signs", "-o", "start", "-e", "-n", cluster.namesrv)
+    shown = process(*words, PYTHONIOENCODING="latin-1").ok()
+    assert shown.out.endswith(" \\u65e5\\u672c\n")
+
+
+def test_names_of_a_report_with_data_for_programs_first() -> None:
+    """`ha status -o name` of a group with a controller was a traceback."""
+    report = Report([Table([], [{"x": 1}], "data"), Table([Column("name")], [{"name": "a"}])])
+    assert render(report, "name") == "a\n"
 
 
 def test_no_name_server_is_exit_code_4() -> None:

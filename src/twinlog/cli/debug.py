@@ -40,7 +40,16 @@ STACK_STEP_SECONDS = 0.05
 STACK_WAIT_SECONDS = 5.0
 METRICS_SECONDS = 5.0
 _SECRET = re.compile(r"(?i)(secret|password|passwd|token|credential|private)")
-_IN_TEXT = re.compile(r"(?i)((?:secret|password|passwd|token)[\w.-]*\"?\s*[=:]\s*\"?)([^\s\"&,;]+)")
+_WORD = r"(?:secret|password|passwd|token|credential)[\w.-]*"
+# What may stand before a secret, and the secret itself: all of a quoted text, or up to a blank.
+_IN_TEXT = [
+    re.compile(rf"(?i)({_WORD}[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s&\"']+)"),
+    re.compile(rf"(?i)(--[\w-]*{_WORD}\s+)(\"[^\"]*\"|'[^']*'|\S+)"),
+    re.compile(r"(?i)((?:authorization\s*[=:]\s*(?:bearer|basic)?|bearer)\s+)(\S+)"),
+    re.compile(r"(\w://[^\s/:@]*:)([^\s/@]+)(?=@)"),
+]
+_SETTING = re.compile(r"(?m)^([^#\n=:]*(?:secret|password|passwd|token|credential)[^\n=:]*[=:]).*$",
+                      re.IGNORECASE)  # fmt: skip
 _FRAME = re.compile(r'  File "([^"]+)", line \d+ in (\S+)')
 HIDDEN = "******"
 
@@ -87,7 +96,7 @@ class Bundle:
     def add(self, name: str, value: Any) -> None:
         """Text as it is, anything else as JSON; secrets are made unreadable."""
         if isinstance(value, str):
-            text = _IN_TEXT.sub(rf"\g<1>{HIDDEN}", value)
+            text = hide_secrets(value)
         else:
             text = json.dumps(without_secrets(value), indent=2, default=str, ensure_ascii=False)
         self.files[name] = text.encode()
@@ -111,6 +120,13 @@ class Bundle:
                 archive.addfile(entry, io.BytesIO(data))
 
 
+def hide_secrets(text: str) -> str:
+    """A text in which what looks like a secret is unreadable: too much rather than too little."""
+    for pattern in _IN_TEXT:
+        text = pattern.sub(rf"\g<1>{HIDDEN}", text)
+    return text
+
+
 def without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {
@@ -119,7 +135,7 @@ def without_secrets(value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [without_secrets(item) for item in value]
-    return value
+    return hide_secrets(value) if isinstance(value, str) else value
 
 
 # This machine
@@ -246,7 +262,9 @@ def _log(collected: Bundle, node: Node) -> None:
 
 
 def _conf(collected: Bundle, node: Node, file: Path) -> None:
-    collected.add(f"config/{node.name}-{file.name}", file.read_text())
+    # To the end of the line: a password may have blanks, commas and quotes.
+    settings = _SETTING.sub(rf"\g<1>{HIDDEN}", file.read_text())
+    collected.add(f"config/{node.name}-{file.name}", settings)
 
 
 def _answers_signal(pid: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,7 @@ def _help(context: click.Context) -> str:
 
 def run_group(group: click.Command, args: Sequence[str], prog_name: str) -> int:
     """Call it; whatever goes wrong becomes one line on standard error and an exit code."""
+    show_all_characters()
     try:
         result = group.main(list(args), prog_name=prog_name, standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -107,11 +109,33 @@ def run_group(group: click.Command, args: Sequence[str], prog_name: str) -> int:
         return _missing_module(error)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
+    except UnicodeEncodeError as error:
+        return complain(not_encoded(error), USAGE)
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python would complain once more at its end.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return complain(of_system(error), FAILED)
+
+
+def of_system(error: OSError) -> str:
+    """About a file or a socket that somebody named; what we expect is said where it happens."""
+    where = "" if error.filename is None else f"{error.filename!s}: "
+    return f"{where}{error.strerror or error}"
+
+
+def not_encoded(error: UnicodeEncodeError) -> str:
+    """Bytes that are no UTF-8 reach Python as halves of characters: no request can carry them."""
+    return f"{error.object!r} is not valid UTF-8"
+
+
+def show_all_characters() -> None:
+    """What a terminal cannot show is written as an escape; Python would raise in the middle."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 # A package that is not always there -> the extra that brings it.

@@ -153,8 +153,9 @@ def render(
 
 def _names(report: Report) -> list[str]:
     for table in report.tables:
-        key = table.name_key or table.columns[0].key
-        return list(dict.fromkeys(str(row[key]) for row in table.rows))
+        if table.columns:  # Others are data for programs only.
+            key = table.name_key or table.columns[0].key
+            return list(dict.fromkeys(str(row[key]) for row in table.rows))
     return [str(value) for value in list(report.fields.values())[:1]]
 
 

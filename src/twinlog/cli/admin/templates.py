@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 
 from twinlog.cli.exit_codes import FAILED, CommandError
 
@@ -15,8 +16,12 @@ def fill(template: str, address: str, **values: object) -> str:
     return template
 
 
-def run_words(words: str) -> None:
-    """In a shell, in the foreground; an exit code other than 0 ends the command."""
-    done = subprocess.run(words, shell=True, check=False)
+def run_words(words: str, *, is_quiet: bool = False) -> None:
+    """In a shell, in the foreground; an exit code other than 0 ends the command.
+
+    Quiet: what it prints goes to standard error, where the output is for a program.
+    """
+    stdout = sys.stderr.fileno() if is_quiet else None
+    done = subprocess.run(words, shell=True, check=False, stdout=stdout)
     if done.returncode:
         raise CommandError(f"the command ended with {done.returncode}: {words}", FAILED)

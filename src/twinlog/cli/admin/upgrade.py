@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from twinlog.cli.admin.options import cluster_options
-from twinlog.cli.admin.session import Session, call, run
+from twinlog.cli.admin.session import Session, call, run, show
 from twinlog.cli.admin.templates import fill, run_words
 from twinlog.cli.exit_codes import OK, UNHEALTHY, CommandError
 from twinlog.cli.output import Column, Report, Table
@@ -72,22 +72,36 @@ def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -
     found = call(session, check)
     if not found.is_fit:
         raise CommandError(f"not begun: {'; '.join(found.obstacles)}", UNHEALTHY)
+    done: list[dict[str, object]] = []
     for step in found.steps:
         words = fill(
             template, step.address, name=step.broker_name, id=step.broker_id, role=step.role
         )
-        click.echo(words)
+        _say(session, words)
+        name = f"{step.broker_name}:{step.broker_id}"
+        done.append({"broker": name, "command": words, "seconds": None})
         if dry_run:
             continue
         if successor := call(session, functools.partial(hand_over, step=step)):
-            click.echo(f"replica {successor} is the master of {step.broker_name} now")
+            _say(session, f"replica {successor} is the master of {step.broker_name} now")
         began = time.monotonic()
-        run_words(words)
+        run_words(words, is_quiet=not _is_for_people(session))
         _wait_in_sync(session, step, len(found.steps), parse_duration(wait))
-        click.echo(
-            f"{step.broker_name}:{step.broker_id} in sync after {time.monotonic() - began:.1f} s"
-        )
-    return OK
+        done[-1]["seconds"] = round(time.monotonic() - began, 1)
+        _say(session, f"{name} in sync after {done[-1]['seconds']} s")
+    return OK if _is_for_people(session) else show(session, Report([Table(_DONE, done, "steps")]))
+
+
+_DONE = [Column("broker"), Column("command"), Column("seconds", is_right=True)]
+
+
+def _is_for_people(session: Session) -> bool:
+    return session.output in ("table", "wide")
+
+
+def _say(session: Session, text: str) -> None:
+    """Each step as it happens; a program that reads the output gets all of them at the end."""
+    click.echo(text, err=not _is_for_people(session))
 
 
 def _wait_in_sync(session: Session, step: RestartStep, count: int, seconds: float) -> None:

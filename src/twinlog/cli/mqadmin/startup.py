@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from twinlog.cli.exit_codes import INTERRUPTED, UNHEALTHY, USAGE, CommandError
-from twinlog.cli.lazy import complain, nearest
+from twinlog.cli.exit_codes import FAILED, INTERRUPTED, UNHEALTHY, USAGE, CommandError
+from twinlog.cli.lazy import complain, nearest, not_encoded, of_system, show_all_characters
 from twinlog.cli.mqadmin.options import Values, help_text, parse, wants_json
 from twinlog.cli.mqadmin.rows import Document
 from twinlog.cli.mqadmin.verbs import REFUSED, VERB_ALIASES, VERBS, Verb
@@ -52,16 +52,21 @@ class Call:
 
 def run(args: Sequence[str]) -> int:
     """The whole of `mqadmin`; returns the exit code."""
+    show_all_characters()
     try:
         return _run(list(args))
     except CommandError as error:
         return complain(error.line, error.code, prefix="mqadmin: ")
+    except UnicodeEncodeError as error:
+        return complain(not_encoded(error), USAGE, prefix="mqadmin: ")
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return complain(of_system(error), FAILED, prefix="mqadmin: ")
 
 
 def _run(args: list[str]) -> int:

@@ -21,6 +21,7 @@ from twinlog.client.errors import (
     NoWritableQueueError,
     TopicNotFoundError,
     TransportError,
+    UsageError,
     broker_error,
 )
 from twinlog.client.net.answers import body_as
@@ -158,6 +159,8 @@ class RouteTable:
             route = parse_route(fastjson.loads(answer.body))
         except ClientError as error:
             return error
+        except UnicodeEncodeError:
+            return UsageError(f"{topic!r} is not valid UTF-8")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             return NotANameServerError(f"the answer about topic {topic!r} is unreadable: {error!r}")
         except Exception as error:
