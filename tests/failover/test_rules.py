@@ -71,6 +71,19 @@ async def test_r3_a_replica_is_admitted_for_the_process_that_was_seen(tmp_path: 
         assert group.record.admitted[2] == second.replicas.incarnation
 
 
+async def test_r3_the_tables_are_in_the_log_once_for_those_who_join(tmp_path: Path) -> None:
+    """A promotion writes them, and says where: admissions need no second copy."""
+    async with local_group(tmp_path) as group:
+        first = await group.start("first")
+        await until(lambda: group.is_known and first.role.is_master)
+        written = first.pair.writer.record_count
+        assert written
+        await group.start("second")
+        await group.start("third")
+        await group.in_sync(3)
+        assert first.pair.writer.record_count == written
+
+
 async def test_r4_an_epoch_is_stored_before_it_is_led(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

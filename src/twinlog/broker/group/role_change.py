@@ -164,7 +164,7 @@ class RoleChange:
         broker.role.change(RoleState(role, MASTER_ID, state.epoch))
         broker.locks.renew_all(broker.clock.monotonic_ms())
         store.close_for_puts("")
-        broker.pair.writer.enable()
+        broker.pair.writer.enable(at_once=True)  # Where it is, those who join want to know.
         broker.schedule.start(after_crash=True)
         broker.transactions.start(after_crash=True, after_switch=True)
         self.leading_epoch = state.epoch

@@ -95,8 +95,9 @@ class MetadataWriter:
         """What was committed since the last record."""
         return self._tables.offsets.journal
 
-    def enable(self) -> None:
-        """From now on every change is written; what there is already is written first."""
+    def enable(self, *, at_once: bool = False) -> None:
+        """From now on every change is written; what there is already is written first, before
+        this call returns if `at_once`."""
         if self._is_enabled:
             return
         self._is_enabled = True
@@ -108,7 +109,10 @@ class MetadataWriter:
         self._tables.guard.on_armed = self._write
         if self._tables.locks is not None:
             self._tables.locks.on_moved = self._locks_moved
-        self.write_snapshot()
+        if at_once:
+            self.write_tables()
+        else:
+            self.write_snapshot()
         _LOG.info("metadata is written into the log from now on topic=%s", METADATA_TOPIC)
 
     def disable(self) -> None:
@@ -143,7 +147,7 @@ class MetadataWriter:
             self._locks_moved(group, client_id, queues)
 
     def write_tables(self) -> None:
-        """The same at once, for a replica that is to join; `snapshot` says where it is."""
+        """The same at once, for replicas that are to join; `snapshot` says where it is."""
         store = self._tables.store
         store.write_pending()
         start = store.commit_log.max_offset
