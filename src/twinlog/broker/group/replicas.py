@@ -643,8 +643,7 @@ class ReplicasManager:
             writer.write_tables()
             self._update_door()
         snapshot = writer.snapshot
-        is_there = snapshot is not None and snapshot.start >= log_start
-        return snapshot.stop if snapshot is not None and is_there else None
+        return None if snapshot is None or snapshot.start < log_start else snapshot.stop
 
     async def _propose(self, authority: Authority, proposal: SetProposal) -> None:
         """One at a time; what became of it the next heartbeat says (R2)."""
