@@ -341,3 +341,26 @@ async def test_a_scrub_that_is_asked_for_during_another_looks_at_everything(
     gate.open()
     await until(lambda: scrubber.state.passes > passes, 120)
     assert flip.is_healed
+
+
+@pytest.mark.parametrize("is_mark_there", [True, False])
+async def test_a_master_does_not_give_up_its_log_for_what_has_decayed_on_its_slave(
+    brokers: Brokers, is_mark_there: bool
+) -> None:
+    """It comes back, and the logs differ in a record that the slave knows as confirmed: by a bit
+    that has flipped there. Without its mark the master does not know more itself."""
+    master, slave = await running_pair(brokers)
+    bodies = await fill(brokers, master, slave, random.Random(5))
+    path = Path(slave.store.commit_log.segments.segments[-1].path)
+    flip = flip_bit(path, path.read_bytes().index(bodies[-9]) + 5, random.Random(1))
+    await brokers.end(master)
+    if not is_mark_there:
+        (Path(master.store.root) / "twinlog" / "confirmed.mark").unlink()
+    port = master.config.listen_port
+    again = await brokers.start("master", broker_role="SYNC_MASTER", listen_port=port, **CONFIG)
+    await until(lambda: again.ha.status().departed)  # The slave came, and was refused.
+    await scrubbed(slave)
+    await until(lambda: flip.is_healed and slave.ha.is_linked)
+    for broker in (again, slave):
+        assert not list((Path(broker.store.root) / "twinlog").glob("cut-*"))
+        assert await bodies_served(brokers, broker) == set(bodies)

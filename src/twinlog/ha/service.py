@@ -267,10 +267,10 @@ class HAService:
             self.client.stop()
         if self._server is not None:
             self._server.close()
+        self._note_confirmed()  # As long as those who have acknowledged are connected.
         for connection in tuple(self.connections):
             connection.close("the broker is stopping")
         self.group_transfer.stop()
-        self._note_confirmed()
         if self.twin is not None:
             self.twin.mark.close()
 

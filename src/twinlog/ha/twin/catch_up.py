@@ -147,13 +147,10 @@ class MasterCatchUp:
         self._has_fetched = True
         self.on_fetch()
         try:
-            if self._log.min_offset == self._log.max_offset:
-                if self._log.max_offset != common:
-                    self._log.start_at(common)
-            elif self._log.max_offset > common:
-                self._cut_own(connection, common)
+            if self._log.min_offset == self._log.max_offset != common:
+                self._log.start_at(common)
         except (StoreError, OSError) as error:
-            connection.twin.refuse(ErrorCode.DISK, f"the master cannot cut its log: {error}")
+            connection.twin.refuse(ErrorCode.DISK, f"the master cannot begin its log: {error}")
             return
         _LOG.warning(
             "this log lacks what a slave has: fetching slave=%s from=%d to=%d known confirmed=%d",
@@ -165,7 +162,9 @@ class MasterCatchUp:
         connection.twin.fetch(common)
 
     def _cut_own(self, connection: HAConnection, common: int) -> None:
-        """Messages that this master took after it came back, none of them confirmed."""
+        """Messages that this master took after it came back, none of them confirmed. Not before
+        the first record of the slave's tail was checked: one that has decayed there differs, too.
+        """
         reason = f"the log of {connection.address} is confirmed where this one differs"
         for other in tuple(self._service.connections):
             if other is not connection:
@@ -179,9 +178,12 @@ class MasterCatchUp:
         assert self._checker is not None
         core = connection.twin
         try:
+            begin = self._checker.offset
             whole = self._checker.take(body)
             if whole:
-                self._log.append_raw(self._log.max_offset, whole)
+                if self._log.max_offset > begin:
+                    self._cut_own(connection, begin)
+                self._log.append_raw(begin, whole)
         except RemoteProtocolError as error:
             core.refuse(ErrorCode.PROTOCOL, str(error))
             return
