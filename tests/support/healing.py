@@ -20,11 +20,13 @@ CONFIG: dict[str, Any] = {
 MESSAGES = 400
 
 
-async def running_pair(brokers: Brokers, **more: Any) -> tuple[Broker, Broker]:
+async def running_pair(
+    brokers: Brokers, *, slave_config_path: str | None = None, **more: Any
+) -> tuple[Broker, Broker]:
     server = await brokers.name_server()
     CONFIG["namesrv_addr"] = f"127.0.0.1:{server.config.listen_port}"
     master = await brokers.master(**CONFIG, **more)
-    slave = await brokers.slave(master, **CONFIG)
+    slave = await brokers.slave(master, config_path=slave_config_path, **CONFIG)
     await until(lambda: master.scrubber.healer.replicas() and slave.scrubber.healer.replicas())
     return master, slave
 

@@ -61,6 +61,7 @@ class Replica:
     master_end: int = 0
     is_linked: bool = False
     is_controlled: bool = False
+    damage: str = ""
     replica_ids: tuple[int, ...] = ()
     in_sync_replicas: int = 0
     master_role: str = ""
@@ -176,6 +177,8 @@ def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
     found = _Findings()
     others = [r for r in replicas if r.address != target.address]
     _judge_master(found, replicas, target)
+    if target.damage:
+        found.refusals.append(f"{target.name}: {target.damage}")
     longest = _judge_copies(found, others, target)
     _judge_marks(found, replicas, target)
     _judge_absent(found, replicas, target)
@@ -411,6 +414,7 @@ def _replica(info: ReplicaInfo, address: str) -> Replica:
         master_end=info.master_end,
         is_linked=info.is_linked,
         is_controlled=info.is_controlled,
+        damage=info.damage,
         replica_ids=tuple(info.replica_ids),
         in_sync_replicas=info.in_sync_replicas,
         master_role=info.master_role,

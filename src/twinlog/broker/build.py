@@ -141,6 +141,7 @@ def _build_dispatch_damage(broker: Broker) -> DispatchDamage:
         clock=broker.clock,
         tasks=broker.tasks,
         is_twin=lambda: is_controlled or broker.pair.is_master_twin,
+        is_linked=lambda: broker.ha.is_linked,
         is_controlled=is_controlled,
         cut=broker.ha.damage_found,
     )

@@ -518,6 +518,7 @@ class MessageStore:
         if is_master:
             while self.dispatch_step():
                 pass
+            assert self.reput.damage_offset < 0, "what follows the damage would be cut off"
             end = self.dispatched.value
             if end < self.appended.value:
                 self.commit_log.truncate_to(end, reason="no whole record at the end of the log")

@@ -53,6 +53,13 @@ def test_a_living_master_is_a_refusal_that_nothing_overrules() -> None:
     assert choose([MASTER]) is None
 
 
+def test_a_damaged_log_is_a_refusal_that_nothing_overrules() -> None:
+    damaged = replace(ONE, damage="the record at 7 of the log is damaged")
+    refusals = judge([damaged, TWO], damaged).refusals
+    assert refusals == ("h1:10911 (brokerId 1): the record at 7 of the log is damaged",)
+    assert judge([damaged, TWO], TWO).refusals == ()
+
+
 def test_a_registered_master_that_is_silent_may_live_one_that_refuses_does_not() -> None:
     assert "may live" in judge([SILENT, ONE, TWO], ONE).losses[0]
     assert judge([GONE, ONE, TWO], ONE).losses == ()

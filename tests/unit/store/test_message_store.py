@@ -363,6 +363,23 @@ async def test_new_master_dispatches_what_it_has_and_cuts_a_torn_end():
         assert store.max_offset_in_queue("T", 0) == 3
 
 
+async def test_nobody_becomes_master_by_cutting_off_what_follows_damage():
+    good = make_store(small_config("/other"), SimDisk())
+    await good.load()
+    good.open_for_puts()
+    ends = [good.put(message(number)).end_offset for number in range(3)]
+    good.write_pending()
+    data = bytearray(good.commit_log.read(0, ends[-1]))
+    await good.stop()
+    data[ends[0] + 100] ^= 0xFF
+    async with _store(broker_role=BrokerRole.SLAVE, broker_id=1) as store:
+        store.commit_log.append_raw(0, bytes(data))
+        with pytest.raises(AssertionError, match="would be cut off"):
+            store.change_role(is_master=True)
+        assert not store.is_master
+        assert store.commit_log.max_offset == ends[-1]
+
+
 async def test_deleted_topics_start_again_at_zero():
     async with _store() as store:
         for number in range(3):

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twinlog.broker.host import store_host
+from twinlog.broker.pair.dispatch_damage import damage_advice
 from twinlog.broker.pair.metadata_log import EpochBegan, encode_change
 from twinlog.broker.role import MASTER_ID, RoleState
 from twinlog.ha.authority import Authority
@@ -103,9 +104,8 @@ class RoleChange:
             await broker.clock.sleep_ms(0)
             if not is_wanted():
                 return False
-        if store.reput.damage_offset >= 0:
-            # Everything behind it would be cut off, and was acknowledged.
-            raise OSError(f"the record at {store.reput.damage_offset} of the log is damaged")
+        if damage := damage_advice(store.reput.damage_offset):
+            raise OSError(damage)
         store.change_role(is_master=True)
         if group.last_epoch < state.epoch:
             broker.identity.be_origin()

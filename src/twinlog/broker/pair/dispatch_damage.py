@@ -4,6 +4,9 @@ Cutting the log back to it and asking the master again takes away what the slave
 for as long as that takes. In a group with a controller it may be elected meanwhile, and everything
 behind the damage would be missing. So the record is first fetched from a replica and written in its
 place; the log is cut only where nobody has it.
+
+A slave of a fixed pair cuts only while it is connected to its master, which has the rest. Without
+one it waits: a promotion is refused until the record is whole, or was given up.
 """
 
 from __future__ import annotations
@@ -25,6 +28,17 @@ _PAUSE_MS: Final = 500
 _TRIES: Final = 6  # Replicas are found in the first seconds.
 
 
+def damage_advice(offset: int) -> str:
+    """For a replica that is to lead: why it does not, and what to do. -1: nothing is damaged."""
+    if offset < 0:
+        return ""
+    return (
+        f"the record at {offset} of the log is damaged, and what is behind it was acknowledged:"
+        " start a replica that has the record, from which it is fetched; if there is none, stop"
+        " this broker and give up that record alone with `twinlog store give-up`"
+    )
+
+
 class DispatchDamage:
     """What a broker does when its dispatcher stops at a damaged record."""
 
@@ -37,6 +51,7 @@ class DispatchDamage:
         clock: Clock,
         tasks: TaskOwner,
         is_twin: Callable[[], bool],
+        is_linked: Callable[[], bool],
         is_controlled: bool,
         cut: Callable[[int, str], None],
     ) -> None:
@@ -47,19 +62,27 @@ class DispatchDamage:
         self._clock = clock
         self._tasks = tasks
         self._is_twin = is_twin
+        self._is_linked = is_linked
         self._is_controlled = is_controlled
         self._cut = cut
-        self._healing = self._healed = -1
+        self._healing = self._healed = self._said = -1
 
     def found(self, offset: int, reason: str) -> None:
         if offset == self._healing:
             return
-        # What stops there again was not cured by the replica's bytes.
-        if offset == self._healed or not (self._is_twin() or self._healer.replicas()):
+        if self._may_cut() and not self._may_heal(offset):
             self._cut(offset, reason)
             return
         self._healing = offset
         self._tasks.job("heal-before-dispatch", self._heal(offset, reason))
+
+    def _may_heal(self, offset: int) -> bool:
+        """What stops there again was not cured by the replica's bytes."""
+        return offset != self._healed and (self._is_twin() or bool(self._healer.replicas()))
+
+    def _may_cut(self) -> bool:
+        """Whether somebody has what is behind the record, or a controller knows that it is cut."""
+        return self._is_controlled or self._is_linked()
 
     async def _heal(self, offset: int, reason: str) -> None:
         try:
@@ -77,15 +100,21 @@ class DispatchDamage:
         """In a group with a controller until it is: others count on what comes behind it."""
         tries = 0
         while self._reput.damage_offset == offset:
-            if await self._healer.heal_record(offset):
+            if offset != self._healed and await self._healer.heal_record(offset):
                 return True
-            tries += 1
-            if await self._is_everywhere(offset) or (tries >= _TRIES and not self._is_controlled):
-                return False
-            if tries == _TRIES:
-                _LOG.error("damage waits for a replica with a good copy offset=%d", offset)
+            if self._may_cut():
+                tries += 1
+                is_last = tries >= _TRIES and not self._is_controlled
+                if is_last or await self._is_everywhere(offset):
+                    return False
+            self._say_waiting(offset, tries)
             await self._clock.sleep_ms(_PAUSE_MS)
         return False
+
+    def _say_waiting(self, offset: int, tries: int) -> None:
+        if tries == _TRIES or (not tries and offset != self._said):
+            self._said = offset
+            _LOG.error("%s", damage_advice(offset))
 
     async def _is_everywhere(self, offset: int) -> bool:
         """Whether a replica has the same bytes: then it is the master's own damage."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twinlog.broker.errors import BrokerError
+from twinlog.broker.pair.dispatch_damage import damage_advice
 from twinlog.broker.processors.admin_config import write_values
 from twinlog.message.crc import crc32
 from twinlog.message.layout import MAGIC_BLANK, MESSAGE_MAGICS, SIZE_MAGIC
@@ -52,6 +53,7 @@ class PromoteProcessor:
         self._config = broker.config
         self._role = broker.role
         self._log = broker.store.commit_log
+        self._reput = broker.store.reput
         self._ha = broker.ha
         self._identity = broker.identity
         self._succession = broker.succession
@@ -110,6 +112,7 @@ class PromoteProcessor:
             confirmed=self._ha.known_confirmed,
             master_end=self._ha.known_master_end,
             is_linked=self._ha.is_linked,
+            damage=damage_advice(self._reput.damage_offset),
             is_controlled=self._role.is_controlled,
             replica_ids=replica_ids,
             in_sync_replicas=in_sync_replicas,
@@ -164,6 +167,8 @@ class PromoteProcessor:
             _refuse("this slave is connected to its master, which lives: stop the master first")
         if self._log.max_offset < log_end:
             _refuse(f"the log ends at {self._log.max_offset} now, not at {log_end}: compare again")
+        if damage := damage_advice(self._reput.damage_offset):
+            _refuse(damage)
         self._grant(header)
         self._write_role(role)
         _LOG.warning("promoted role=%s peer=%s", role, connection.remote_text)

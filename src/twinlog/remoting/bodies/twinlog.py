@@ -27,6 +27,7 @@ class ReplicaInfo(Body):
     in_sync_replicas: int
     replica_uid: str = ""
     is_controlled: bool = False
+    damage: str = ""  # Why it cannot lead before its log is whole, and what to do.
     master_role: str = ""
     master_address: str = ""
     heard_ms: int = 0
