@@ -11,7 +11,6 @@ copy then finds a stale version.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -394,11 +393,10 @@ class Group:
             return self._elect_unclean(now_ms, request)
         wanted = request.designate
         if wanted in (None, record.master_broker_id):
-            return self._elect_now(now_ms, token)
+            return self._elect_now(now_ms, request)
         assert wanted is not None
         if wanted not in record.sync_state_set:
-            members = sorted(record.sync_state_set)
-            text = f"replica {wanted} is not in the sync-state set {members}"
+            text = f"replica {wanted} is not in the sync-state set {sorted(record.sync_state_set)}"
             return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
         if not self.is_alive(wanted, now_ms):
             text = f"replica {wanted} sends no heartbeats"
@@ -408,22 +406,24 @@ class Group:
             return self._begin_hand_over(now_ms, wanted, token)
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
             return [self._refuse(token, refusals.LEASE_LEFT)]
-        return self._then_reply(self._elect(now_ms, "an operator's request", wanted), token)
+        effects = self._elect(now_ms, "an operator's request", wanted)
+        return self._reply_if_elected(effects, request)
 
-    def _elect_now(self, now_ms: int, token: Token) -> list[Effect]:
+    def _elect_now(self, now_ms: int, request: ElectMaster) -> list[Effect]:
         """Who leads, or is elected now; a master that is dead is not an answer."""
         effects = self._consider(now_ms)
         if self.liveness.does_master_live(self.record, now_ms):
-            return self._then_reply(effects, token)
-        return self._reply_if_elected(effects, token)
+            return self._then_reply(effects, request.token)
+        return self._reply_if_elected(effects, request)
 
-    def _reply_if_elected(self, effects: list[Effect], token: Token) -> list[Effect]:
+    def _reply_if_elected(self, effects: list[Effect], request: ElectMaster) -> list[Effect]:
         if self._pending is not None:
-            return self._then_reply(effects, token)
+            self._pending = self._pending.answered(request.token, request.designate)
+            return effects
         master = self.record.master_broker_id
         silent = "no replica sends heartbeats" if master is None else f"master {master} is silent"
         refusal = Refusal(RefusalKind.NOT_ELECTED, f"nobody is elected: {self.waiting or silent}")
-        return [*effects, self._refuse(token, refusal)]
+        return [*effects, self._refuse(request.token, refusal)]
 
     def _begin_hand_over(self, now_ms: int, target: int, token: Token) -> list[Effect]:
         if self._hand_over is not None:
@@ -456,8 +456,7 @@ class Group:
         """Answer `token` when what is being written is written, or now if nothing is."""
         if self._pending is None:
             return [*effects, Reply(token, self.record)]
-        reply = Reply(token, self._pending.record)
-        self._pending = replace(self._pending, after=(*self._pending.after, reply))
+        self._pending = self._pending.answered(token)
         return effects
 
     def _end_hand_over(self, now_ms: int) -> list[Effect]:
@@ -489,12 +488,12 @@ class Group:
             return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
         if not self._are_leases_over(now_ms):
             return [self._refuse(token, refusals.LEASE_LEFT)]
-        standings = self._standings(now_ms)
-        ballot = elect_unclean(standings.values(), request.designate)
+        ballot = elect_unclean(self._standings(now_ms).values(), request.designate)
         if ballot.winner is None:
             text = "no replica sends heartbeats"
             return [self._refuse(token, Refusal(RefusalKind.NOT_ALIVE, text))]
-        return self._then_reply(self._install(now_ms, ballot, "an operator's command"), token)
+        effects = self._install(now_ms, ballot, "an operator's command")
+        return self._reply_if_elected(effects, request)
 
     # Replicas and the set
 
@@ -636,7 +635,8 @@ class Group:
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
             return [self._refuse(token, refusals.LEASE_LEFT)]
         self._is_adopted = True
-        return self._reply_if_elected(self._adopt_group(now_ms, self._standings(now_ms)), token)
+        effects = self._adopt_group(now_ms, self._standings(now_ms))
+        return self._reply_if_elected(effects, ElectMaster(record.group, token=token))
 
     # Writing
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from twinlog.controller.events import Effect, Token
+from twinlog.controller.events import Effect, Reply, Token
 from twinlog.controller.record import GroupRecord
+from twinlog.controller.refusals import RefusalKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,14 @@ class Pending:
 
     record: GroupRecord
     after: tuple[Effect, ...]
+
+    def answered(self, token: Token, wanted: int | None = None) -> Pending:
+        """With an answer to whoever asked for it; not what it wants if another replica leads."""
+        reply, elected = Reply(token, self.record), self.record.master_broker_id
+        if wanted not in (None, elected):
+            error = f"replica {wanted} cannot lead now: replica {elected} was elected"
+            reply = replace(reply, error=error, kind=RefusalKind.NOT_ELECTED)
+        return replace(self, after=(*self.after, reply))
 
 
 @dataclass(slots=True)

@@ -149,6 +149,28 @@ class TestSwitch:
         assert not bench.ask(wish).error
         assert bench.record.master_broker_id == 3, "the one that was wished for, not the longest"
 
+    def test_a_wish_that_elects_nobody_is_answered_with_the_reason(self) -> None:
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2, link_ms=0, is_writable=False)
+        bench.tell(events.ConnectionClosed(1))
+        asked = bench.ask(events.ElectMaster(GROUP, designate=2, token="switch"))
+        assert bench.record.master_epoch == 4
+        assert asked.kind is RefusalKind.NOT_ELECTED
+        assert "nobody is elected: " in asked.error
+        assert "waiting for replica 1" in asked.error
+
+    def test_a_wish_that_elects_another_is_answered_with_the_reason(self) -> None:
+        bench = Bench(group({1, 2, 3}))
+        bench.beat(1)
+        bench.beat(2, link_ms=0, is_writable=False)
+        bench.beat(3, link_ms=0)
+        bench.tell(events.ConnectionClosed(1))
+        asked = bench.ask(events.ElectMaster(GROUP, designate=2, token="switch"))
+        assert bench.record.master_broker_id == 3
+        assert asked.kind is RefusalKind.NOT_ELECTED
+        assert asked.error == "replica 2 cannot lead now: replica 3 was elected"
+
     def test_a_drained_master_goes_on_while_nothing_may_be_changed(self) -> None:
         bench = switching_bench()
         bench.beat(3, known_epoch=9)
