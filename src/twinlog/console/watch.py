@@ -116,8 +116,9 @@ class Watcher:
         return ""
 
     async def _ask_unlisted(self) -> list[ReplicaFacts]:
-        """Replicas that the controller hears and no name server lists: a member of the set that
-        has not registered is missed otherwise. One that does not answer either is remembered."""
+        """Replicas that the controller hears and no name server lists, as with a `namesrvAddr` that
+        leads elsewhere: without this question nobody would see that such a member of the set
+        stands still. One that does not answer either is remembered."""
         listed = {
             address for name in self._info.names()
             for address in self._info.brokers[name].broker_addrs.values()
