@@ -109,6 +109,13 @@ class ClientInstance:
         if asyncio._get_running_loop() not in (None, self._loop):
             raise UsageError("this client belongs to another event loop: open one here")
 
+    def own_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop in which this client was started, and which is running now."""
+        if self._loop is None:
+            self.check_usable()
+        self.check_loop()
+        return asyncio.get_running_loop()
+
     @property
     def unique_ids(self) -> UniqueIdGenerator:
         assert self._unique_ids is not None

@@ -132,7 +132,6 @@ class Producer(Lifetime):
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._taken = 0  # Messages that were taken and wait for room in the buffer.
         self._idle_waiters: list[asyncio.Future[None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._instance.add_member(self)
         self._instance.on_failure.append(self._instance_failed)
@@ -167,7 +166,6 @@ class Producer(Lifetime):
 
     async def start(self) -> Self:
         """Connect; the `async with` block does it."""
-        self._loop = asyncio.get_running_loop()
         self._request_reply.start()
         await self._instance.start()
         if self._once is not None and not self._once.producer_id:
@@ -398,7 +396,7 @@ class Producer(Lifetime):
         first = messages[start]
         if type(first) is not Message or not is_checked_topic(first.topic):
             return None
-        loop = self._own_loop()
+        loop = self._instance.own_loop()
         key = self._batching.free_lane(first)
         size_room, count_room = self._batching.room(key)
         run = pack_run(
@@ -415,16 +413,6 @@ class Producer(Lifetime):
         if self._closing:
             raise ClientClosedError("this producer is closed: open a new one")
         self._instance.check_usable()
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop in which this producer was started, and which must be running now."""
-        loop = self._loop
-        if loop is None:
-            self._instance.check_usable()
-            raise ClientClosedError("this producer is not started")
-        if asyncio.get_running_loop() is not loop:
-            raise UsageError("this producer belongs to another event loop: open one here")
-        return loop
 
     def _enqueue(
         self, message: Message, queue: MessageQueue | None, timeout_ms: int | None
@@ -535,7 +523,7 @@ class Producer(Lifetime):
         return choose_by_key(queues, message.sharding_key) if queues else None
 
     def _prepare(self, message: Message) -> tuple[bytes, bytes, Ticket]:
-        loop = self._own_loop()
+        loop = self._instance.own_loop()
         context = None if self._hooks is None else guarded(self._hooks.before_send, message)
         body = check_message(message, self._message_size_max)
         unique_id = self._instance.unique_ids.next_id()
@@ -653,7 +641,7 @@ class Producer(Lifetime):
 
     async def _wait_for_room(self, *, is_bulk: bool = False) -> None:
         self._instance.check_usable()
-        loop = self._own_loop()
+        loop = self._instance.own_loop()
         self._taken += 1
         try:
             while self._is_over_limit() or (is_bulk and self._batching.is_backed_up):
