@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +100,7 @@ def measure(
 ) -> results.Document:
     order = [row.name for row in all_rows()]
     scale = float(os.environ.get("SCALE", "0.2" if is_quick else "1"))
-    base = Path(tempfile.mkdtemp(prefix="twinlog-bench-", dir=os.environ.get("BENCH_DIR")))
+    base = harness.new_directory("twinlog-bench-")
 
     def make_directory(name: str) -> Path:
         path = base / name

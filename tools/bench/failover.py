@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Mapping
@@ -105,8 +104,7 @@ def bodies_aside(group: Group) -> set[bytes]:
 
 
 def run(row: Row, make: str) -> dict[str, Any]:
-    base = os.environ.get("BENCH_DIR")
-    directory = Path(tempfile.mkdtemp(prefix="twinlog-failover-", dir=base))
+    directory = harness.new_directory("twinlog-failover-")
     places = Host.several(row.replicas) if row.has_hosts else nullcontext([])
     try:
         with places as hosts:

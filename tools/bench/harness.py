@@ -15,6 +15,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,6 +92,14 @@ def explain_if_asked(text: str | None) -> None:
         if sys.argv[1:] in (["--help"], ["-h"]):
             sys.exit(0)
         sys.exit(f"\nno arguments are taken: {' '.join(sys.argv[1:])}")
+
+
+def new_directory(prefix: str) -> Path:
+    """For stores: below BENCH_DIR, else where temporary files go."""
+    base = os.environ.get("BENCH_DIR") or None
+    if base is not None and not Path(base).is_dir():
+        sys.exit(f"BENCH_DIR={base} is not a directory: make it first")
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
 
 
 def compile_all() -> None:

@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -243,7 +242,7 @@ CURVES = [
 
 
 def measure(curve: Curve, scale: float) -> dict[str, Any]:
-    directory = Path(tempfile.mkdtemp(prefix="twinlog-scale-", dir=os.environ.get("BENCH_DIR")))
+    directory = harness.new_directory("twinlog-scale-")
     taken, started = harness.moment(), time.monotonic()
     points = []
     try:

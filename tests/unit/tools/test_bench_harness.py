@@ -191,3 +191,16 @@ def test_a_curve_that_fails_loses_none_of_the_others(tmp_path, monkeypatch, caps
     kept = json.loads((tmp_path / "scale.json").read_text())["curves"]
     assert {entry["name"]: len(entry["points"]) for entry in kept} == {"first": 1, "second": 2}
     assert "first failed: RuntimeError: the broker is gone" in capsys.readouterr().err
+
+
+def test_a_directory_for_stores_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    done = subprocess.run(
+        [sys.executable, harness.ROOT / "tools" / "bench" / "failover.py"],
+        env={**os.environ, "BENCH_DIR": str(missing), "OUT": str(tmp_path / "out.jsonl")},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr.splitlines()) == (
+        "", [f"BENCH_DIR={missing} is not a directory: make it first"],
+    )  # fmt: skip
