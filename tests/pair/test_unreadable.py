@@ -14,10 +14,11 @@ import pytest
 from support.damage import flip_bit
 from support.decay import CONFIG as DECAY_CONFIG
 from support.decay import fill as fill_processes
-from support.decay import full_segments, scrub, served, wait_for_replicas
+from support.decay import full_segments, served, wait_for_replicas
 from support.healing import bodies_served, fill, running_pair, scrubbed
 from support.local_brokers import Brokers
 from support.pair_story import running_pair as running_processes
+from support.served import scrub
 from twinlog.runtime.disk import PosixFile
 from twinlog.store.integrity.damage import place_of
 from twinlog.store.integrity.heal import Healer

@@ -19,16 +19,15 @@ from typing import Any
 from support.command_line import process
 from support.damage import Flip, flip_bit
 from support.failover_group import TOPIC, Group, switch
-from support.ha_load import Connection, ask
+from support.ha_load import Connection
 from support.processes import wait_until
+from support.served import QUEUES, end_of, records_served, scrub, scrub_status
 from support.twinlog_servers import TwinlogBroker
 from twinlog.client import Message, Producer
 from twinlog.message.record import decode_record
-from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 
 SEGMENT = 1 << 18
-QUEUES = 4
 RETENTION = 24 * SEGMENT
 CONFIG: dict[str, Any] = {
     "mappedFileSizeCommitLog": SEGMENT,
@@ -95,58 +94,23 @@ class StormLoad:
             await asyncio.sleep(0.02)
 
 
-def bounds(connection: Connection, queue_id: int) -> tuple[int, int]:
+def first_of(connection: Connection, queue_id: int) -> int:
     header = {"topic": TOPIC, "queueId": queue_id}
-    low = connection.call(RequestCode.GET_MIN_OFFSET, header).ext()["offset"]
-    high = connection.call(RequestCode.GET_MAX_OFFSET, header).ext()["offset"]
-    return int(low), int(high)
+    return int(connection.call(RequestCode.GET_MIN_OFFSET, header).ext()["offset"])
 
 
 def ends(broker: TwinlogBroker) -> list[int]:
     connection = Connection(broker.address)
     try:
-        return [bounds(connection, queue_id)[1] for queue_id in range(QUEUES)]
+        return [end_of(connection, TOPIC, queue_id) for queue_id in range(QUEUES)]
     finally:
         connection.close()
 
 
 def served(broker: TwinlogBroker) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """Place and body of everything that one node gives, going on behind errors."""
-    connection = Connection(broker.address)
-    try:
-        for queue_id in range(QUEUES):
-            offset, end = bounds(connection, queue_id)
-            while offset < end:
-                pull = {
-                    "consumerGroup": "g", "topic": TOPIC, "queueId": queue_id,
-                    "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0,
-                    "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-                    "expressionType": "TAG",
-                }  # fmt: skip
-                answer = connection.call(RequestCode.PULL_MESSAGE, pull)
-                data, at = bytes(answer.body), 0
-                while at < len(data):
-                    record = decode_record(data, at, check_crc=False)
-                    yield (queue_id, record.queue_offset), record.body
-                    at += record.total_size
-                offset = max(offset + 1, int(answer.ext().get("nextBeginOffset", 0)))
-    finally:
-        connection.close()
-
-
-def scrub_status(broker: TwinlogBroker, *, begin: bool = False) -> dict[str, Any]:
-    header = {"begin": "true"} if begin else {}
-    answer = ask(broker.address, RequestCode.TWINLOG_SCRUB, header)
-    assert answer.code == 0, answer.remark
-    status: dict[str, Any] = fastjson.loads(bytes(answer.body))
-    return status
-
-
-def scrub(broker: TwinlogBroker) -> dict[str, Any]:
-    passes = scrub_status(broker, begin=True)["passes"]
-    over = lambda: scrub_status(broker)["passes"] > passes  # noqa: E731
-    wait_until(over, "the scrub has seen all", deadline_s=DEADLINE_S)
-    return scrub_status(broker)
+    """Place and body of everything that one node gives."""
+    for record in records_served(broker, TOPIC):
+        yield (record.queue_id, record.queue_offset), record.body
 
 
 @dataclass
@@ -203,9 +167,9 @@ class Storm:
     def heal(self) -> None:
         """Every node looks at everything; then nothing may be named any more."""
         for broker in self.group.brokers:
-            scrub(broker)
+            scrub(broker, DEADLINE_S)
         for broker in self.group.brokers:
-            places = scrub(broker)["places"]
+            places = scrub(broker, DEADLINE_S)["places"]
             assert places == [], (broker.address, places)
         left = [flip for flip in self.flips if flip.path.exists() and not flip.is_healed]
         assert left == [], [str(flip) for flip in left]
@@ -298,7 +262,7 @@ class Storm:
         for broker in self.group.brokers:
             found = dict(served(broker))
             connection = Connection(broker.address)  # Behind it: something may have expired.
-            low = {queue: bounds(connection, queue)[0] for queue in range(QUEUES)}
+            low = {queue: first_of(connection, queue) for queue in range(QUEUES)}
             connection.close()
             for place, number in self.load.acknowledged.items():
                 if place[1] >= low[place[0]] and found.get(place) != body_of(number):

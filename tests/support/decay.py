@@ -20,12 +20,12 @@ from typing import Any
 
 from support.command_line import twinlog
 from support.damage import Flip, flip_bit, log_place
-from support.ha_load import Connection, ask, send_command
+from support.ha_load import Connection, send_command
 from support.pair_story import Pair, running_pair
 from support.processes import wait_until
+from support.served import QUEUES, records_served, scrub, scrub_status
 from support.twinlog_servers import TwinlogBroker
 from twinlog.message.layout import ENTRY
-from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 
@@ -45,13 +45,11 @@ CONFIG: dict[str, Any] = {
     "flushIntervalCommitLog": 50,
     "flushConsumerOffsetInterval": 500,
 }
-QUEUES = 4
 STORED = (0, 10, 11, 12)  # All but the first: without its slave, or too late for it.
 GROUP = "g"
 # Nobody changes these meanwhile: what was there is what must be there again.
 TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
 CONDITIONS = ("running", "stopped", "load", "master alone", "slave alone")
-SCRUB_DEADLINE_S = 300.0
 
 
 @dataclass
@@ -110,53 +108,17 @@ def _has_offset(broker: TwinlogBroker) -> bool:
 
 
 def served(broker: TwinlogBroker) -> Iterator[bytes]:
-    """Every body that a reader of all queues is given, going on behind errors."""
-    connection = Connection(broker.address)
-    try:
-        for queue_id in range(QUEUES):
-            header = {"topic": "load", "queueId": queue_id}
-            end = int(connection.call(RequestCode.GET_MAX_OFFSET, header).ext()["offset"])
-            offset = 0
-            while offset < end:
-                pull = {
-                    "consumerGroup": "g", "topic": "load", "queueId": queue_id,
-                    "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0,
-                    "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-                    "expressionType": "TAG",
-                }  # fmt: skip
-                answer = connection.call(RequestCode.PULL_MESSAGE, pull)
-                data, at = bytes(answer.body), 0
-                while at < len(data):
-                    record = decode_record(data, at, check_crc=False)
-                    yield record.body
-                    at += record.total_size
-                offset = max(offset + 1, int(answer.ext().get("nextBeginOffset", 0)))
-    finally:
-        connection.close()
-
-
-def _status(broker: TwinlogBroker, header: dict[str, str] | None = None) -> dict[str, Any]:
-    answer = ask(broker.address, RequestCode.TWINLOG_SCRUB, header or {})
-    assert answer.code == 0, answer.remark
-    value: dict[str, Any] = fastjson.loads(bytes(answer.body))
-    return value
-
-
-def scrub(broker: TwinlogBroker) -> dict[str, Any]:
-    """A whole walk over its store, begun now; what it says at its end."""
-    passes = _status(broker, {"begin": "true"})["passes"]
-    is_over = lambda: _status(broker)["passes"] > passes  # noqa: E731
-    wait_until(is_over, "the scrub has seen all", deadline_s=SCRUB_DEADLINE_S)
-    return _status(broker)
+    """Every body that a reader of all queues is given."""
+    return (record.body for record in records_served(broker, "load"))
 
 
 def log_end(broker: TwinlogBroker) -> int:
-    return int(_status(broker)["end"])
+    return int(scrub_status(broker)["end"])
 
 
 def wait_for_replicas(*brokers: TwinlogBroker) -> None:
     for broker in brokers:
-        wait_until(lambda b=broker: _status(b)["replicas"], "it knows the other copy")  # type: ignore[misc]
+        wait_until(lambda b=broker: scrub_status(b)["replicas"], "it knows the other copy")  # type: ignore[misc]
 
 
 class Decay:
