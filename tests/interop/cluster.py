@@ -61,8 +61,13 @@ def apache_of(project: str, directory: Path, **config: object) -> Iterator[str]:
                 **{**BROKER_CONFIG, **config},  # type: ignore[arg-type]
             )
         )  # fmt: skip
-        asyncio.run(_wait_for_registration(namesrv.address))
+        wait_for_registration(namesrv.address)
         yield namesrv.address
+
+
+def wait_for_registration(name_server: str) -> None:
+    """A broker is ready when it serves; clients find it when it has registered."""
+    asyncio.run(_wait_for_registration(name_server))
 
 
 async def _wait_for_registration(name_server: str) -> None:
@@ -102,6 +107,8 @@ def start_cluster(
     values = {**BROKER_CONFIG, **config}
     address = namesrv.address  # type: ignore[attr-defined]
     broker = group.add(start_broker(directory / "broker", namesrv=address, **values))  # type: ignore[arg-type]
+    if not values.get("aclEnable"):  # Otherwise somebody has to say who asks.
+        wait_for_registration(address)
     return Cluster(group, namesrv, broker)
 
 

@@ -13,6 +13,7 @@ from interop.cluster import (
     names,
     start_cluster,
     unique,
+    wait_for_registration,
 )
 from interop.stores import log_bytes, queues, repairs_in
 from support.apache import start_apache_broker
@@ -61,6 +62,7 @@ def test_store_changes_hands(
         before_queues = queues(cluster.broker.store)  # type: ignore[attr-defined]
         config = dict(cluster.broker.config)  # type: ignore[attr-defined]
         new = group.add(STARTERS[reader](tmp_path / "broker", **config))  # type: ignore[arg-type]
+        wait_for_registration(cluster.address)
         if how == "stop":
             assert repairs_in(new.output()) == []
         # Everything is served under its old offsets, and the log goes on behind it.
