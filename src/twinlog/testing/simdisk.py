@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import posixpath
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,11 +31,10 @@ from typing_extensions import Buffer
 
 from twinlog.runtime.disk import DiskLockedError, DiskSpace, DiskSyncError
 from twinlog.testing.siminode import BLOCK_SIZE, SimInode
+from twinlog.testing.simtree import DIRECTORY, NameTree, name_of, parent_of
 
 _T = TypeVar("_T")
 _QUOTA_DEFAULT = 1 << 40
-_DIRECTORY = None  # What a directory is in a table of names.
-_Tree = dict[str, SimInode | None]
 
 
 class SimCrash(BaseException):
@@ -64,11 +62,11 @@ class _NameChange:
             tuple(map(new, self.directories)),
         )
 
-    def apply(self, tree: _Tree) -> None:
+    def apply(self, tree: NameTree) -> None:
         for name in self.removed:
-            tree.pop(name, None)
+            tree.remove(name)
         for name, inode in self.added:
-            tree[name] = inode
+            tree.set(name, inode)
 
 
 @dataclass(slots=True)
@@ -192,8 +190,8 @@ class SimDisk:
         self.crash_after: int | None = None
         self.is_off = False
         self.boot_count = 0
-        self._tree: _Tree = {"": _DIRECTORY, "/": _DIRECTORY}
-        self._durable: _Tree = dict(self._tree)
+        self._tree = NameTree()
+        self._durable = NameTree()
         self._pending: list[_NameChange] = []
         self._faults: list[_Fault] = []
         self._gate: asyncio.Event | None = None
@@ -207,10 +205,10 @@ class SimDisk:
         if name not in self._tree:
             if not create:
                 raise self._error(errno.ENOENT, path)
-            self._need_directory(_parent(name), path)
+            self._need_directory(parent_of(name), path)
             inode = SimInode()
             inode.modified_ms = self.now_ms()
-            self._change(_NameChange((), ((name, inode),), (_parent(name),)))
+            self._change(_NameChange((), ((name, inode),), (parent_of(name),)))
         inode = self._file(name, path)
         inode.mode = inode.mode if mode is None else mode
         return SimFile(self, path, inode, read_only=read_only)
@@ -223,22 +221,22 @@ class SimDisk:
 
     def is_directory(self, path: str) -> bool:
         name = self._begin("is_directory", path)
-        return name in self._tree and self._tree[name] is _DIRECTORY
+        return name in self._tree and self._tree[name] is DIRECTORY
 
     def make_directories(self, path: str) -> None:
         name = self._begin("make_directories", path)
         missing = []
         while name not in self._tree:
             missing.append(name)
-            name = _parent(name)
+            name = parent_of(name)
         self._need_directory(name, path)
         for directory in reversed(missing):
-            added = ((directory, _DIRECTORY),)
-            self._change(_NameChange((), added, (_parent(directory),)))
+            added = ((directory, DIRECTORY),)
+            self._change(_NameChange((), added, (parent_of(directory),)))
 
     def list(self, path: str) -> list[str]:
         name = self._begin("list", path)
-        return sorted(posixpath.basename(child) for child in self._children(name))
+        return list(self._tree.names(name))
 
     def file_size(self, path: str) -> int:
         return len(self._file(self._begin("file_size", path), path).live)
@@ -252,31 +250,31 @@ class SimDisk:
 
     def rename(self, source: str, target: str) -> None:
         name = self._begin("rename", source)
-        new_name = self._name(target)
+        new_name = name_of(target)
         if name not in self._tree:
             raise self._error(errno.ENOENT, source)
-        self._need_directory(_parent(new_name), target)
-        if self._tree[name] is _DIRECTORY and self._children(new_name):
+        self._need_directory(parent_of(new_name), target)
+        if self._tree[name] is DIRECTORY and self._tree.names(new_name):
             raise self._error(errno.ENOTEMPTY, target)
-        moved = [old for old in self._tree if old == name or old.startswith(name + "/")]
+        moved = self._tree.below(name)
         added = tuple((new_name + old[len(name) :], self._tree[old]) for old in moved)
-        if self._tree[name] is _DIRECTORY:
+        if self._tree[name] is DIRECTORY:
             # What is not safe yet inside a moved directory is made safe under its new name.
             self._pending = [change.moved(name, new_name) for change in self._pending]
-        directories = (_parent(name), _parent(new_name))
+        directories = (parent_of(name), parent_of(new_name))
         self._change(_NameChange(tuple(moved), added, directories))
 
     def unlink(self, path: str) -> None:
         name = self._begin("unlink", path)
         self._file(name, path)
-        self._change(_NameChange((name,), (), (_parent(name),)))
+        self._change(_NameChange((name,), (), (parent_of(name),)))
 
     def remove_directory(self, path: str) -> None:
         name = self._begin("remove_directory", path)
         self._need_directory(name, path)
-        if self._children(name):
+        if self._tree.names(name):
             raise self._error(errno.ENOTEMPTY, path)
-        self._change(_NameChange((name,), (), (_parent(name),)))
+        self._change(_NameChange((name,), (), (parent_of(name),)))
 
     def fsync_directory(self, path: str) -> None:
         try:
@@ -350,7 +348,7 @@ class SimDisk:
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """Rot: one bit of a file is another, on the platter and in memory."""
-        inode = self._file(self._name(path), path)
+        inode = self._file(name_of(path), path)
         for image in (inode.live, inode.durable):
             if offset < len(image):
                 image[offset] ^= 1 << bit
@@ -371,11 +369,11 @@ class SimDisk:
         self.is_off = True
         disk = SimDisk(quota=self.quota, now_ms=self.now_ms)
         disk.boot_count = self.boot_count + 1
-        tree = dict(self._durable)
+        tree = self._durable.copy()
         for change in self._pending:
             if rng is not None and rng.random() < 0.5:
                 change.apply(tree)
-        disk._tree = _without_orphans(tree)
+        disk._tree = tree.without_orphans()
         inodes: dict[int, SimInode] = {}
 
         def choose(count: int) -> int:
@@ -385,13 +383,13 @@ class SimDisk:
             if inode is not None:
                 if id(inode) not in inodes:
                     inodes[id(inode)] = inode.survivor(choose)
-                disk._tree[name] = inodes[id(inode)]
-        disk._durable = dict(disk._tree)
+                disk._tree.set(name, inodes[id(inode)])
+        disk._durable = disk._tree.copy()
         return disk
 
     def peek(self, path: str, offset: int, size: int, *, durable: bool = False) -> bytes:
         """What is in a file, or on the platter, also when the power is off; nothing is counted."""
-        name = self._name(path)
+        name = name_of(path)
         inode = (self._durable if durable else self._tree).get(name)
         if inode is None:
             return b""
@@ -400,19 +398,14 @@ class SimDisk:
     def names(self, directory: str, *, durable: bool = False) -> Sequence[str]:
         """What is in a directory, for whoever judges the disk from outside."""
         tree = self._durable if durable else self._tree
-        start = self._name(directory) + "/"
-        return sorted(
-            name[len(start) :]
-            for name in tree
-            if name.startswith(start) and "/" not in name[len(start) :]
-        )
+        return tree.names(name_of(directory))
 
     def remove_tree(self, directory: str) -> None:
         """Somebody deletes a directory and all that is in it, for good."""
-        start = self._name(directory)
+        start = name_of(directory)
         for tree in (self._tree, self._durable):
-            for name in [n for n in tree if n == start or n.startswith(start + "/")]:
-                del tree[name]
+            for name in tree.below(start):
+                tree.remove(name)
 
     def boot_id(self) -> str:
         return f"boot-{self.boot_count}"
@@ -467,20 +460,12 @@ class SimDisk:
 
     def _begin(self, call: str, path: str) -> str:
         self.begin(call, path)
-        return self._name(path)
+        return name_of(path)
 
     def _change(self, change: _NameChange) -> None:
         change.apply(self._tree)
         self._pending.append(change)
         self.changed()
-
-    def _children(self, name: str) -> Sequence[str]:
-        return [other for other in self._tree if other not in ("", name) and _parent(other) == name]
-
-    @staticmethod
-    def _name(path: str) -> str:
-        name = posixpath.normpath(path)
-        return "" if name == "." else name
 
     def _file(self, name: str, path: str) -> SimInode:
         if name not in self._tree:
@@ -493,23 +478,9 @@ class SimDisk:
     def _need_directory(self, name: str, path: str) -> None:
         if name not in self._tree:
             raise self._error(errno.ENOENT, path)
-        if self._tree[name] is not _DIRECTORY:
+        if self._tree[name] is not DIRECTORY:
             raise self._error(errno.ENOTDIR, path)
 
     @staticmethod
     def _error(number: int, path: str) -> OSError:
         return OSError(number, os.strerror(number), path)
-
-
-def _parent(name: str) -> str:
-    return posixpath.dirname(name)
-
-
-def _without_orphans(tree: _Tree) -> _Tree:
-    """A name whose directory did not survive cannot be reached: it is gone too."""
-    kept: _Tree = {}
-    for name in sorted(tree):
-        parent = _parent(name)
-        if name in ("", "/") or (parent in kept and kept[parent] is _DIRECTORY):
-            kept[name] = tree[name]
-    return kept

@@ -121,8 +121,8 @@ class SwarmNode(GroupNode):
     @property
     def log_start(self) -> int:
         """The first place of its log: what was before is expired, or was never copied."""
-        names = [int(name) for name in self.disk.names(LOG_PATH) if len(name) == NAME_LENGTH]
-        return min(names, default=0)
+        names = self.disk.names(LOG_PATH)  # Sorted, and of one length: the first is the lowest.
+        return next((int(name) for name in names if len(name) == NAME_LENGTH), 0)
 
     async def expire(self) -> None:
         """Retention takes all but the newest segments, as far as no slave lacks them."""
