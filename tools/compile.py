@@ -64,6 +64,11 @@ def sources() -> list[Path]:
     return sorted((ROOT / "src").rglob("*.pyx"))
 
 
+def shipped() -> list[Path]:
+    """Without what is for the simulations only: no wheel has them."""
+    return [path for path in sources() if "testing" not in path.parts]
+
+
 def is_done() -> bool:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     shared = max((path.stat().st_mtime for path in (ROOT / "src").rglob("*.pxd")), default=0.0)
@@ -95,7 +100,7 @@ def build(library: Path | None = None) -> None:
             [str(path.relative_to(ROOT))],
             extra_compile_args=["-O2", "-g0"],
         )
-        for path in sources()
+        for path in (sources() if library is None else shipped())
     ]
     modules = cythonize(
         extensions, build_dir=str(BUILD), include_path=["src"], quiet=True, language_level=3

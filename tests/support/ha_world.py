@@ -14,7 +14,8 @@ from twinlog.ha.settings import HASettings
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.testing.sim_clock import SimClock
-from twinlog.testing.sim_loop import SimHost, SimLoop
+from twinlog.testing.sim_loop import SimLoop
+from twinlog.testing.sim_steps import SimHost
 
 HA_PORT = 10912
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from twinlog.runtime.clock import TimerHandle
-from twinlog.testing.sim_loop import SimHost, SimLoop
+from twinlog.testing.sim_loop import SimLoop
+from twinlog.testing.sim_steps import SimHost, wake
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -30,7 +31,17 @@ class SimClock:
         return self.monotonic_ms()
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        await asyncio.sleep(duration_ms / 1000 / self._host.clock_rate)
+        # As asyncio.sleep does it, without asking which loop runs.
+        delay_s = duration_ms / 1000 / self._host.clock_rate
+        if delay_s <= 0:
+            await asyncio.sleep(0)
+            return
+        future = self._loop.create_future()
+        handle = self._loop.call_later(delay_s, wake, future)
+        try:
+            await future
+        finally:
+            handle.cancel()
 
     def call_later_ms(
         self, delay_ms: float, callback: Callable[..., object], *arguments: Any

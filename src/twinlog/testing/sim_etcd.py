@@ -17,7 +17,8 @@ import msgspec
 
 from twinlog.controller.etcd_client import bytes64
 from twinlog.testing.sim_clock import SimClock
-from twinlog.testing.sim_loop import SimHost, SimLoop
+from twinlog.testing.sim_loop import SimLoop
+from twinlog.testing.sim_steps import SimHost
 
 ETCD_PORT = 2379
 EXPIRY_PAUSE_MS = 500

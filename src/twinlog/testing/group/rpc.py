@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from twinlog.testing.sim_loop import SimHost, SimLoop
+from twinlog.testing.sim_loop import SimLoop
+from twinlog.testing.sim_steps import SimHost
 
 _IS_RESPONSE = 1
 

@@ -43,8 +43,9 @@ from twinlog.testing.group.watch import HAWatch
 from twinlog.testing.group.world import draw_world
 from twinlog.testing.seed_run import SeedFailure, SeedRun
 from twinlog.testing.sim_clock import SimClock
-from twinlog.testing.sim_loop import SimHost, SimLoop
+from twinlog.testing.sim_loop import SimLoop
 from twinlog.testing.sim_network import SimTransport
+from twinlog.testing.sim_steps import SimHost
 from twinlog.testing.simdisk import SimDisk
 
 NAMESRV_PORT = 9876

@@ -12,7 +12,7 @@ from twinlog.testing.group.rpc import Answer
 from twinlog.testing.swarm.node import NAME, SwarmNode
 
 if TYPE_CHECKING:
-    from twinlog.testing.sim_loop import SimHost
+    from twinlog.testing.sim_steps import SimHost
     from twinlog.testing.simdisk import SimDisk
     from twinlog.testing.swarm.sim import Swarm
 
