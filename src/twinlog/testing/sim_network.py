@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinlog.testing.sim_loop import SimHost, SimLoop
+    from twinlog.testing.sim_loop import SimLoop
+    from twinlog.testing.sim_steps import SimHost
 
 WINDOW = 256 * 1024
 
@@ -75,7 +76,7 @@ class SimNetwork:
         return not self._cuts and not self.loss_rate
 
     def is_cut(self, source: SimHost, target: SimHost) -> bool:
-        return (source.address, target.address) in self._cuts
+        return bool(self._cuts) and (source.address, target.address) in self._cuts
 
     def reset_all(self) -> None:
         """Every connection breaks, both ends are told."""
@@ -150,7 +151,8 @@ class SimNetwork:
 
     def draw_delay(self) -> float:
         rng = self._loop.rng
-        delay_s = rng.uniform(*self.delay_s)
+        shortest_s, longest_s = self.delay_s
+        delay_s = shortest_s + (longest_s - shortest_s) * rng.random()
         if self.loss_rate:
             again_s = 0.2
             while rng.random() < self.loss_rate and again_s < 4:
@@ -279,10 +281,10 @@ class SimTransport(asyncio.Transport):
 
     def pump(self) -> None:
         """Set the next piece on its way, if the link carries and nothing is on it."""
-        peer = self.peer
-        if self._is_moving or self.is_dead or peer is None:
+        if self._is_moving or not (self._outgoing or self._eof_after_pending):
             return
-        if not self._outgoing and not self._eof_after_pending:
+        peer = self.peer
+        if self.is_dead or peer is None:
             return
         if self._network.is_cut(self.host, peer.host):
             return
@@ -307,13 +309,14 @@ class SimTransport(asyncio.Transport):
                 self.is_dead = True
                 self._forget()
             return
+        network, rng = self._network, self._loop.rng
         size = min(len(self._outgoing), WINDOW)
-        if size and self.rng.random() < self._network.tiny_pieces:
-            size = self.rng.randint(1, min(size, 40))
+        if size and rng.random() < network.tiny_pieces:
+            size = rng.randint(1, min(size, 40))
         piece = bytes(self._outgoing[:size])
         del self._outgoing[:size]
-        self._network.byte_count += size
-        peer.deliver(self._network.tampered(piece))
+        network.byte_count += size
+        peer.deliver(network.tampered(piece))
         if not self._outgoing and self._eof_after_pending:
             self._eof_after_pending = False
             self.is_dead = True

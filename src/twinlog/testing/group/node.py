@@ -37,6 +37,7 @@ class GroupNode:
         self.role = role
         self.broker_id = broker_id
         self.host = sim.loop.add_host(name)
+        self.address = f"{self.host.address}:{SERVICE_PORT}"
         self.clock = SimClock(sim.loop, self.host)
         self.disk = SimDisk(now_ms=self.clock.now_ms)
         self.is_up = False
@@ -46,10 +47,6 @@ class GroupNode:
         """When the disk last lost something."""
         self._paused_at_s: float | None = None
         self.broker: Broker
-
-    @property
-    def address(self) -> str:
-        return f"{self.host.address}:{SERVICE_PORT}"
 
     @property
     def ha_address(self) -> str:

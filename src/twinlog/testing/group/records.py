@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
 MESSAGE_MAGIC = 0xDAA320A7
 BLANK_MAGIC = 0xCBD43194
 _HEAD = struct.Struct(">IIIiiqqi")  # Size to system flag.
+_SIZE_AND_MAGIC = struct.Struct(">II")
 _BODY_SIZE_AT = 84
 _ENTRY = struct.Struct(">qiq")
 _FILLER = 0x7FFFFFFF  # The size in entries before the first of a queue.
@@ -42,20 +44,12 @@ class LogImage:
         self.end = self._walk()
 
     def _walk(self) -> int:
-        position = self.start
-        while (data := self._files.get(self._base(position))) is not None:
-            index = position - self._base(position)
-            if index + 8 > len(data):
-                return position
-            size, magic = struct.unpack_from(">II", data, index)
-            if magic == BLANK_MAGIC and size == self._segment_size - index:
-                position = self._base(position) + self._segment_size
-                continue
-            record = parse_record(data, index, position)
-            if record is None:
-                return position
-            self.records.append(record)
-            position += record.size
+        position, size = self.start, self._segment_size
+        while (data := self._files.get(base := self._base(position))) is not None:
+            records, position = _walk_segment(data, base, position - base, size)
+            self.records += records
+            if position < base + size:
+                break
         return position
 
     def _base(self, position: int) -> int:
@@ -69,6 +63,25 @@ class LogImage:
             parts.append(self._files.get(base, b"")[start - base : stop - base])
             start = stop
         return b"".join(parts)
+
+
+@lru_cache(maxsize=128)
+def _walk_segment(
+    data: bytes, base: int, index: int, segment_size: int
+) -> tuple[tuple[Found, ...], int]:
+    """Its records from `index` on, and where they end: in the next segment, if it is whole. All
+    but the last segments of a log are asked for again and again, by every replica."""
+    records: list[Found] = []
+    while index < segment_size and index + 8 <= len(data):
+        size, magic = _SIZE_AND_MAGIC.unpack_from(data, index)
+        if magic == BLANK_MAGIC and size == segment_size - index:
+            return tuple(records), base + segment_size
+        record = parse_record(data, index, base + index)
+        if record is None:
+            break
+        records.append(record)
+        index += record.size
+    return tuple(records), base + index
 
 
 def parse_record(data: bytes, index: int, position: int) -> Found | None:

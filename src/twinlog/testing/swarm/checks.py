@@ -162,7 +162,7 @@ class Checks:
             elif transport.remote[1] == CONTROLLER_PORT and PROPOSAL in data:
                 self._proposes(data)
             return
-        if not any(name in data for name in TELLING):
+        if TELLING[0] not in data and TELLING[1] not in data:
             return
         for header, body in _frames(data):
             ext = header.get("extFields") or {}

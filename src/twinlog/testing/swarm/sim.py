@@ -30,7 +30,8 @@ from twinlog.testing.history_check import History, Outcome, Send
 from twinlog.testing.seed_run import SeedFailure, SeedRun
 from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.sim_etcd import SimEtcd
-from twinlog.testing.sim_loop import SimHost, SimLoop
+from twinlog.testing.sim_loop import SimLoop
+from twinlog.testing.sim_steps import SimHost
 from twinlog.testing.simdisk import SimDisk
 from twinlog.testing.swarm.checks import Checks
 from twinlog.testing.swarm.clients import Router, SwarmConsumer, SwarmProducer
@@ -81,6 +82,8 @@ class Swarm(SeedRun):
         self._calm: tuple[float, Callable[[], bool]] = (0.0, lambda: True)
         self._faults_under_way: list[asyncio.Task[Any]] = []
         self.nodes = [SwarmNode(self, n + 1) for n in range(world.replicas)]
+        self._ids_from: GroupRecord | None = None
+        self._ids: dict[str, int] = {}
         self._nodes_by_address = {node.host.address: node for node in self.nodes}
         self.etcd = self._new_etcd() if world.controllers > 1 else None
         self.controllers = [ControllerNode(self, n + 1) for n in range(world.controllers)]
@@ -128,8 +131,13 @@ class Swarm(SeedRun):
     def id_of(self, node: SwarmNode) -> int:
         """The id that the controller gave it; 0 before."""
         record = self.checks.record
-        replicas = {} if record is None else record.replicas
-        return max((n for n, r in replicas.items() if r.address == node.address), default=0)
+        if record is None:
+            return 0
+        if record is not self._ids_from:
+            self._ids_from, self._ids = record, {}
+            for number, replica in record.replicas.items():
+                self._ids[replica.address] = max(number, self._ids.get(replica.address, 0))
+        return self._ids.get(node.address, 0)
 
     def node_of(self, broker_id: int) -> SwarmNode | None:
         """None for an id whose disk is gone."""
