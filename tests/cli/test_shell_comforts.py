@@ -23,6 +23,7 @@ from support.command_line import MQADMIN, TWINLOG, LocalTwins, mqadmin, process,
 from support.doc_blocks import blocks_run_by
 from support.processes import process_group, wait_until
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from twinlog.cli.output import Column, Report, Table, render, width_of
 
 DEADLINE_S = 60
 
@@ -168,7 +169,9 @@ def test_processes_as_json(filled: LocalTwins) -> None:
 
 @pytest.mark.parametrize("columns", [40, 80])
 def test_tables_fit_a_narrow_terminal(filled: LocalTwins, columns: int) -> None:
-    for words in (("broker", "list"), ("topic", "show", "orders"), ("ha", "status"), ("doctor",)):
+    twinlog("context", "add", "narrow", "-n", "a-long-name.example.com:9876;another.example:9876")
+    for words in (("broker", "list"), ("topic", "show", "orders"), ("ha", "status"), ("doctor",),
+                  ("context", "list"), ("config", "print")):  # fmt: skip
         terminal = spawn(TWINLOG, *words, columns=columns, NAMESRV_ADDR=filled.namesrv)
         terminal.expect(pexpect.EOF)
         terminal.close()
@@ -176,6 +179,53 @@ def test_tables_fit_a_narrow_terminal(filled: LocalTwins, columns: int) -> None:
         table = [line for line in text.split("\r\n") if "  " in line]
         assert table, words
         assert max(map(len, table)) <= columns, words
+    twinlog("context", "delete", "narrow").ok()
+
+
+def test_wide_characters_take_two_columns(filled: LocalTwins) -> None:
+    filled.twinlog("topic", "produce", "orders", "x", "--tag", "订单已经付款", "--key", "宽").ok()
+    filled.twinlog("topic", "produce", "orders", "x", "--tag", "paid", "--key", "宽").ok()
+    words = ("message", "query", "orders", "--key", "宽")
+    wait_until(lambda: len(filled.twinlog(*words, "-o", "json").json) == 2, "both are indexed")
+    for columns in (60, 160):
+        terminal = spawn(TWINLOG, *words, columns=columns, NAMESRV_ADDR=filled.namesrv)
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", str(terminal.before))
+        table = [line for line in text.split("\r\n") if "  " in line]
+        assert len(table) == 3
+        assert max(map(width_of, table)) <= columns
+
+
+def test_tables_are_aligned_with_wide_characters() -> None:
+    table = Table([Column("tag"), Column("n", is_right=True)],
+                  [{"tag": "订单", "n": 1}, {"tag": "a", "n": 22}])  # fmt: skip
+    assert render(Report([table]), "table") == "TAG    N\n订单   1\na     22\n"
+    assert render(Report([table]), "table", width=6).splitlines()[1] == "订单 …"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_watch_that_is_ended_gives_the_cursor_back(filled: LocalTwins, number: int) -> None:
+    terminal = spawn(TWINLOG, "topic", "list", "--watch", "200ms", NAMESRV_ADDR=filled.namesrv)
+    terminal.expect(re.escape("\x1b[?25l"))
+    terminal.expect("orders")
+    terminal.kill(number)
+    terminal.expect(re.escape("\x1b[?25h"))
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.signalstatus == number
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["topic create x", "topic produce orders x", "group delete g", "message resend X", "top",
+     "events", "ha switch b", "acl add a", "cluster rolling-restart --command x"],
+)  # fmt: skip
+def test_what_cannot_be_watched_says_so(words: str) -> None:
+    """It was ignored; and nobody wants a message sent again every two seconds."""
+    refused = twinlog(*words.split(), "--watch", "1s")
+    assert (refused.code, refused.out) == (2, "")
+    assert "no such option" in refused.err.lower()
 
 
 def test_watch_draws_over_what_is_there(filled: LocalTwins) -> None:

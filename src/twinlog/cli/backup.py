@@ -20,7 +20,16 @@ import click
 
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
-from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, show_bytes, show_time
+from twinlog.cli.output import (
+    OUTPUTS,
+    Column,
+    Report,
+    Table,
+    render,
+    show_bytes,
+    show_time,
+    terminal_width,
+)
 from twinlog.cli.store import Progress
 from twinlog.cli.times import parse_time
 
@@ -99,7 +108,7 @@ def verify(place: Path, name: str | None, output: str) -> int:
     columns = [Column("id"), Column("finding")]
     tables = [Table(columns, rows, "findings")] if rows else []
     report = Report(tables, sentence=sentence, is_healthy=not rows)
-    click.echo(render(report, output, color=False), nl=False)
+    click.echo(render(report, output, color=False, width=terminal_width()), nl=False)
     return FAILED if rows else OK
 
 
@@ -310,5 +319,5 @@ def _show(
         for row, store in zip(rows, stores, strict=True):
             row["store"] = store
     report = Report([Table(columns, rows, "backups", empty="no backup")], sentence=sentence)
-    click.echo(render(report, output, color=False), nl=False)
+    click.echo(render(report, output, color=False, width=terminal_width()), nl=False)
     return OK

@@ -10,7 +10,7 @@ import click
 
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup, nearest
-from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, uses_color
+from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, terminal_width, uses_color
 
 if TYPE_CHECKING:
     from twinlog.runtime.config import AnyConfig, BrokerConfig, LoadedConfig
@@ -33,7 +33,7 @@ def config() -> None:
 
 
 def _print(report: Report, output: str) -> None:
-    click.echo(render(report, output, color=uses_color()), nl=False)
+    click.echo(render(report, output, color=uses_color(), width=terminal_width()), nl=False)
 
 
 def struct_of(role: str) -> type[AnyConfig]:

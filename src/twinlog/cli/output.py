@@ -197,7 +197,7 @@ def _table(table: Table, *, color: bool, is_wide: bool, width: int | None) -> st
     cells = [[one_line(column.show(row.get(column.key))) for column in columns]
              for row in table.rows]  # fmt: skip
     heads = [column.head for column in columns]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(heads, *cells, strict=True)]
     if width is not None:
         may_shrink = [index for index, column in enumerate(columns) if not column.is_right]
         widths = fit(widths, may_shrink, width)
@@ -226,15 +226,37 @@ def fit(widths: Sequence[int], may_shrink: Sequence[int], width: int) -> list[in
 
 
 def cut(text: str, width: int | None) -> str:
-    """At most `width` characters; an ellipsis says that there was more."""
-    if width is None or len(text) <= width:
+    """At most `width` columns; an ellipsis says that there was more."""
+    if width is None or width_of(text) <= width:
         return text
-    return text[: max(0, width - 1)] + "…" * (width > 0)
+    kept = text[: max(0, width - 1)]
+    while width_of(kept) > max(0, width - 1):
+        kept = kept[:-1]
+    return kept + "…" * (width > 0)
+
+
+def width_of(text: str) -> int:
+    """Columns of a terminal: Chinese characters take two, accents of their own none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0 if combining(character) else 1 + (east_asian_width(character) in "WF")
+        for character in text
+    )
+
+
+def padded(text: str, width: int, *, is_right: bool = False) -> str:
+    """The text cut or filled up to exactly so many columns."""
+    text = cut(text, width)
+    blanks = " " * (width - width_of(text))
+    return blanks + text if is_right else text + blanks
 
 
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    padded = (
-        cut(cell, width).rjust(width) if column.is_right else cut(cell, width).ljust(width)
+    filled = (
+        padded(cell, width, is_right=column.is_right)
         for cell, column, width in zip(cells, columns, widths, strict=True)
     )
-    return GAP.join(padded).rstrip()
+    return GAP.join(filled).rstrip()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, call, show
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, CommandError
 from twinlog.cli.lazy import LazyGroup
@@ -36,7 +36,7 @@ def store() -> None:
 )
 @click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
               help="Directory of the log, if it is not below PATH.")  # fmt: skip
-@cluster_options
+@once_options
 def verify(session: Session, place: str, deep: bool, online: bool, commit_log: str | None) -> int:
     """Check that a store is intact. Exit code 0: it is; 1: it is not, and where.
 
@@ -57,7 +57,7 @@ def verify(session: Session, place: str, deep: bool, online: bool, commit_log: s
 @click.option("--yes", is_flag=True, help="Really do it; else the places are only listed.")
 @click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
               help="Directory of the log, if it is not below PATH.")  # fmt: skip
-@cluster_options
+@once_options
 def give_up(session: Session, root: Path, yes: bool, commit_log: str | None) -> int:
     """Give up damaged records that no copy exists of. The broker must be stopped.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -29,11 +30,20 @@ def painter(output: str, *, color: bool) -> Iterator[Callable[[Report], None]]:
     if not is_screen:
         yield lambda report: _print(report, output)
         return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave_and_end)
     click.echo(_ENTER, nl=False)
     try:
         yield lambda report: _draw(report, output, color=color)
     finally:
         click.echo(_LEAVE, nl=False)
+
+
+def _leave_and_end(number: int, frame: object) -> None:
+    """The shell that goes on in this terminal wants its cursor back."""
+    os.write(sys.stdout.fileno(), _LEAVE.encode())
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 def _print(report: Report, output: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, missing_of, run, show
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup, nearest
@@ -127,7 +127,7 @@ def _account_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @acl.command("add", epilog="Example: twinlog acl add billing-app --topic 'orders=PUB|SUB' "
              "--group billing=SUB")  # fmt: skip
 @_account_options
-@cluster_options
+@once_options
 def add(session: Session, account_name: str, secret: str | None, **values: Any) -> int:
     """Add an account. Without --secret, a secret is generated and shown once."""
     made = secret or secrets.token_urlsafe(_SECRET_BYTES)
@@ -150,7 +150,7 @@ def add(session: Session, account_name: str, secret: str | None, **values: Any) 
 
 @acl.command("update", epilog="Example: twinlog acl update billing-app --topic refunds=PUB")
 @_account_options
-@cluster_options
+@once_options
 def update(session: Session, account_name: str, secret: str | None, **values: Any) -> int:
     """Change an account. What is not given stays as it is."""
     if secret is None and not any(value not in (None, {}) for value in values.values()):
@@ -207,7 +207,7 @@ async def _put(admin: Admin, accounts: dict[str, AclAccount], secret: str | None
 @acl.command("remove", epilog="Example: twinlog acl remove billing-app --yes")
 @click.argument("account_name", metavar="ACCOUNT")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
-@cluster_options
+@once_options
 def remove(session: Session, account_name: str, is_sure: bool) -> int:
     """Remove an account. Clients that use it are refused at once."""
     confirm(f"remove account {account_name}?", is_sure)
@@ -266,7 +266,7 @@ def _unknown(access_key: str, found: Gathered[AclTable]) -> CommandError:
     "--admin", "is_admin", is_flag=True, help="Ask whether it may administer the cluster."
 )
 @click.option("--from", "remote", default="", metavar="IP", help="Assume a client at this address.")
-@cluster_options
+@once_options
 def test(session: Session, account_name: str, **values: Any) -> int:
     """Say what the rules allow, without trying it. Exit code 0: every broker allows it; else 1."""
     if not any(values[name] for name in ("publishes", "subscribes", "groups", "is_admin")):

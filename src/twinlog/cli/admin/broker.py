@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, run, show
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup, nearest
@@ -210,7 +210,7 @@ async def _config_get(admin: Admin, name: str, keys: tuple[str, ...]) -> Report:
 @click.argument("name")
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE...")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
-@cluster_options
+@once_options
 def config_set(session: Session, name: str, changes: tuple[str, ...], is_sure: bool) -> int:
     """Change settings while the broker runs; it writes them to its file."""
     values = {}
@@ -255,7 +255,7 @@ def _permission_command(name: str, text: str, *, adds: bool) -> None:
     @broker.command(name, help=text, epilog=f"Example: twinlog broker {name} broker-a")
     @click.argument("broker_name")
     @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
-    @cluster_options
+    @once_options
     def command(session: Session, broker_name: str, is_sure: bool) -> int:
         if not adds:
             confirm(f"let no producer choose {broker_name}?", is_sure)

@@ -12,7 +12,7 @@ from twinlog.cli.admin import contexts
 from twinlog.cli.admin.tls import Tls, take, tls_options
 from twinlog.cli.exit_codes import USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
-from twinlog.cli.output import OUTPUTS, Column, Report, Table, render
+from twinlog.cli.output import OUTPUTS, Column, Report, Table, render, terminal_width
 
 _COLUMNS = [
     Column("name"), Column("current"), Column("namesrv"), Column("access_key"), Column("tls"),
@@ -50,7 +50,7 @@ def _row(name: str, entry: contexts.Context, current: str) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]], output: str) -> None:
     empty = "no contexts; add one with: twinlog context add NAME --namesrv ADDR"
-    click.echo(render(Report([Table(_COLUMNS, rows, empty=empty)]), output), nl=False)
+    click.echo(render(Report([Table(_COLUMNS, rows, empty=empty)]), output, width=terminal_width()), nl=False)
 
 
 @context.command("list", epilog="Example: twinlog context list")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin.ha_group import controller_option, sentence_of
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, missing_of, run, show
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
@@ -116,7 +116,7 @@ def _controller_rows(peers: dict[str, str], asked: Any) -> list[dict[str, Any]]:
 @click.option("--group", "typed", metavar="BROKER", default="",
               help="Type the name of the group: it decides which replicas count.")  # fmt: skip
 @controller_option
-@cluster_options
+@once_options
 def adopt(session: Session, name: str, typed: str, controller: str | None) -> int:
     """Declare the replicas that are here to be all there are, and elect a master among them.
 

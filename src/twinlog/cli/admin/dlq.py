@@ -10,7 +10,7 @@ import click
 
 from twinlog.cli.admin.consume import message_row
 from twinlog.cli.admin.message import LIST_COLUMNS
-from twinlog.cli.admin.options import cluster_options, connection_options
+from twinlog.cli.admin.options import cluster_options, connection_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
 from twinlog.cli.exit_codes import NOT_FOUND, CommandError
 from twinlog.cli.lazy import LazyGroup
@@ -108,7 +108,7 @@ def export(session: Session, group: str) -> int:
 @click.option("--id", "ids", multiple=True, help="Only these messages; may be given several times.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
-@cluster_options
+@once_options
 def resend(
     session: Session, group: str, ids: tuple[str, ...], limit: int | None, is_sure: bool
 ) -> int:

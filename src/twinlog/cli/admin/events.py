@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, call, show
 from twinlog.cli.exit_codes import CommandError
 from twinlog.cli.output import Column, Report, Table, show_time
@@ -47,7 +47,7 @@ _SEEN_MAX = 50_000  # What servers keep in memory: a thousand each.
               help="Show only the last N events.")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
 @click.option("--ha", "is_ha", is_flag=True, help="Only events of replication and elections.")
-@cluster_options
+@once_options
 def events(
     session: Session, name: str | None, since: str | None, limit: int, follow: bool, is_ha: bool
 ) -> int:

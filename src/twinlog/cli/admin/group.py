@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import (
     Session,
     call,
@@ -262,7 +262,7 @@ def _settings(command: Any) -> Any:
 @click.argument("name")
 @_settings
 @click.option("--cluster", help="Only on the brokers of this cluster.")
-@cluster_options
+@once_options
 def create(session: Session, name: str, cluster: str | None, **values: Any) -> int:
     """Create a group on every master."""
 
@@ -303,7 +303,7 @@ def _config_row(address: str, config: SubscriptionGroupConfig) -> dict[str, Any]
 @group.command(epilog="Example: twinlog group update billing --no-consume")
 @click.argument("name")
 @_settings
-@cluster_options
+@once_options
 def update(session: Session, name: str, **values: Any) -> int:
     """Change the settings that are given; each broker keeps its other ones."""
     given = {key: value for key, value in values.items() if value is not None}
@@ -329,7 +329,7 @@ def update(session: Session, name: str, **values: Any) -> int:
     "--keep-offsets", is_flag=True, help="Keep the offsets, so that the group can continue later."
 )
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
-@cluster_options
+@once_options
 def delete(session: Session, name: str, keep_offsets: bool, is_sure: bool) -> int:
     """Delete a group with its retry and dead-letter topics."""
     call(session, lambda admin: check_group_exists(admin, name))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin.group import check_group_exists
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, call, show
 from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
@@ -48,7 +48,7 @@ def _execution(command: Any) -> Any:
 @click.option("--offset", type=click.IntRange(min=0), help="The same offset in every queue.")
 @click.option("--queue", metavar="BROKER/QUEUE", help="Only one queue.")
 @_execution
-@cluster_options
+@once_options
 def reset(
     session: Session,
     name: str,
@@ -70,7 +70,7 @@ def reset(
 @click.argument("name")
 @click.option("--topic", required=True, help="The topic whose offsets are moved.")
 @_execution
-@cluster_options
+@once_options
 def skip(session: Session, name: str, topic: str, execute: bool, live: bool) -> int:
     """Move a group to the end of a topic; it skips the messages that wait."""
     wish = _Wish(name, topic, ("end", None), None, None, execute, live)
@@ -208,7 +208,7 @@ async def _move_live(admin: Admin, wish: _Wish, members: GroupMembers) -> None:
 @click.argument("target")
 @click.option("--topic", help="Only this topic.")
 @click.option("--execute", is_flag=True, help="Do it; without this option it is only shown.")
-@cluster_options
+@once_options
 def clone(session: Session, source: str, target: str, topic: str | None, execute: bool) -> int:
     """Give the group TARGET the offsets of SOURCE. A dry run unless --execute is given."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
@@ -289,7 +289,7 @@ _PROMOTE_COLUMNS = [
 @click.option("--force", metavar="BROKER",
               help="Promote although messages are lost: type the name of the group.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@cluster_options
+@once_options
 def promote(
     session: Session,
     name: str,

@@ -8,7 +8,7 @@ import click
 
 from twinlog.cli.admin.events import show_events
 from twinlog.cli.admin.ha_group import controller_option
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
               help="Show only the last N events.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on printing until interrupted.")
 @controller_option
-@cluster_options
+@once_options
 def events(
     session: Session,
     name: str | None,

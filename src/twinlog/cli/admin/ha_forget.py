@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, show
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.output import Report
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
               help="The properties file of the stopped broker.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be given up; change nothing.")
 @click.option("--force", metavar="BROKER", help="Really do it: type the name of the group.")
-@cluster_options
+@once_options
 def forget(session: Session, path: str, dry_run: bool, force: str | None) -> int:
     """Let a stopped broker take sends again, though slaves that it counted never return.
 

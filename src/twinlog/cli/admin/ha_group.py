@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, call, confirm, show
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.output import Column, Report, Table, show_bytes, show_seconds, show_time
@@ -226,7 +226,7 @@ def _done(session: Session, name: str, master: Master, how: str) -> int:
 @click.option("--to", "wanted", metavar="ID|ADDRESS",
               help="The new master; by default the member with the longest log.")  # fmt: skip
 @controller_option
-@cluster_options
+@once_options
 def switch(session: Session, name: str, wanted: str | None, controller: str | None) -> int:
     """Make another replica of BROKER its master.
 
@@ -253,7 +253,7 @@ def switch(session: Session, name: str, wanted: str | None, controller: str | No
               help="Take a replica that may lack messages: type the group's name.")  # fmt: skip
 @click.option("--to", "wanted", metavar="ID|ADDRESS", help="The replica to take; with --unclean.")
 @controller_option
-@cluster_options
+@once_options
 def elect(
     session: Session, name: str, unclean: str | None, wanted: str | None, controller: str | None
 ) -> int:
@@ -299,7 +299,7 @@ def _change_replica(
 @click.argument("name", metavar="BROKER")
 @click.argument("replica", metavar="ID|ADDRESS")
 @controller_option
-@cluster_options
+@once_options
 def drain(session: Session, name: str, replica: str, controller: str | None) -> int:
     """Take a replica out of the in-sync set, so that it can be stopped unnoticed.
 
@@ -319,7 +319,7 @@ def drain(session: Session, name: str, replica: str, controller: str | None) -> 
 @click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=10.0, metavar="SECONDS",
               show_default=True, help="How long to wait until it is in the set.")  # fmt: skip
 @controller_option
-@cluster_options
+@once_options
 def undrain(
     session: Session, name: str, replica: str, wait_s: float, controller: str | None
 ) -> int:
@@ -339,7 +339,7 @@ def undrain(
 @click.argument("replica", metavar="ID|ADDRESS")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @controller_option
-@cluster_options
+@once_options
 def remove(session: Session, name: str, replica: str, yes: bool, controller: str | None) -> int:
     """Forget a replica that was drained, or that is gone for good.
 

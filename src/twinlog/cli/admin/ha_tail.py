@@ -13,7 +13,7 @@ import click
 
 from twinlog.cli.admin.consume import message_row
 from twinlog.cli.admin.message import LIST_COLUMNS
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, call, confirm, show
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup, nearest
@@ -88,7 +88,7 @@ def _messages(found: Tail) -> list[ReceivedMessage]:
 
 @tail.command("list", epilog="Example: twinlog ha tail list --store /var/lib/twinlog/store")
 @_STORE
-@cluster_options
+@once_options
 def list_command(session: Session, stores: tuple[Path, ...]) -> int:
     """List the cuts of a store, with their contents."""
     rows = []
@@ -120,7 +120,7 @@ def list_command(session: Session, stores: tuple[Path, ...]) -> int:
     help="Print at most this many messages.",
 )
 @_STORE
-@cluster_options
+@once_options
 def show_command(session: Session, name: str, limit: int, stores: tuple[Path, ...]) -> int:
     """Print the messages of one cut, in the order of the log."""
     messages = _messages(_tail(stores, name))
@@ -138,7 +138,7 @@ def show_command(session: Session, name: str, limit: int, stores: tuple[Path, ..
 )
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @_STORE
-@cluster_options
+@once_options
 def resend(
     session: Session, name: str, is_all: bool, is_sure: bool, stores: tuple[Path, ...]
 ) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin.consume import body_text, message_row
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, run, run_async, show
 from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
@@ -192,7 +192,7 @@ def track(session: Session, message_id: str, topic: str | None) -> int:
 @click.option("--group", help="Deliver it only to this group, to a connected member.")
 @click.option("--client-id", help="With --group: the member to deliver it to.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
-@cluster_options
+@once_options
 def resend(session: Session, message_id: str, is_sure: bool, **values: Any) -> int:
     """Send a message once more: to its topic, to another, or to one group only."""
     found = call(session, lambda admin: find(admin, message_id, values["topic"]))

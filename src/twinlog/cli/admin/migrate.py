@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin import migrate_cluster
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
 from twinlog.cli.admin.templates import fill, run_words
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, UNHEALTHY, USAGE, CommandError
@@ -164,7 +164,7 @@ async def _moves(admin: Admin, broker: str | None, wanted: str | None) -> list[M
               help="How long the replicas may take to catch up.")  # fmt: skip
 @broker_options
 @target_option
-@cluster_options
+@once_options
 def run_command(
     session: Session,
     target: str | None,
@@ -327,7 +327,7 @@ _CHECK_COLUMNS = [
 @click.option("--deep", is_flag=True, help="Every message, not only some of each queue.")
 @broker_options
 @target_option
-@cluster_options
+@once_options
 def verify(
     session: Session, deep: bool, target: str | None, broker: str | None, wanted: str | None
 ) -> int:
@@ -402,7 +402,7 @@ _STEP_COLUMNS = [Column("broker"), Column("step"), Column("seconds", is_right=Tr
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @broker_options
 @target_option
-@cluster_options
+@once_options
 def cutover(
     session: Session,
     target: str | None,

@@ -17,19 +17,26 @@ from twinlog.cli.times import parse_duration
 
 WATCH_DEFAULT = "2s"
 Command = Callable[..., Any]
+_WATCH = click.option("--watch", is_flag=False, flag_value=WATCH_DEFAULT, metavar="[TIME]",
+                      help="Repeat the output at this interval (2s).")  # fmt: skip
 
 
 def cluster_options(command: Command) -> Command:
     """Add -n, --context, credentials, --timeout, -o and --watch; they become one `session`."""
-    return _with_options(command, prints_reports=True)
+    return _with_options(command, prints_reports=True, repeats=True)
+
+
+def once_options(command: Command) -> Command:
+    """The same without --watch, for commands that change something or repeat in their own way."""
+    return _with_options(command, prints_reports=True, repeats=False)
 
 
 def connection_options(command: Command) -> Command:
     """The same without -o and --watch, for commands that print in their own way."""
-    return _with_options(command, prints_reports=False)
+    return _with_options(command, prints_reports=False, repeats=False)
 
 
-def _with_options(command: Command, *, prints_reports: bool) -> Command:
+def _with_options(command: Command, *, prints_reports: bool, repeats: bool) -> Command:
     @functools.wraps(command)
     def wrapped(**values: Any) -> Any:
         session = _session(values)
@@ -50,8 +57,7 @@ def _with_options(command: Command, *, prints_reports: bool) -> Command:
         options += [
             click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table",
                          help="Form of the output."),
-            click.option("--watch", is_flag=False, flag_value=WATCH_DEFAULT, metavar="[TIME]",
-                         help="Repeat the output at this interval (2s)."),
+            *([_WATCH] if repeats else []),
             click.option("--no-color", is_flag=True, help="Print without colours. Also NO_COLOR."),
         ]  # fmt: skip
     for option in reversed(options):

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, run_async, show
 from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import UNHEALTHY, USAGE, CommandError
@@ -64,7 +64,7 @@ _COLUMNS = [
 @click.option("--queue", metavar="BROKER/QUEUE", help="Send to exactly this queue.")
 @click.option("--create", is_flag=True, help="Let the broker create the topic if it is missing.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@cluster_options
+@once_options
 def produce(session: Session, topic: str, bodies: tuple[str, ...], **values: Any) -> int:
     """Send BODIES, or each line of standard input or of a file, as a message."""
     values["properties"] = dict(_pair(text) for text in values["properties"])

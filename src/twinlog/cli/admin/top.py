@@ -19,10 +19,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, run_async
 from twinlog.cli.exit_codes import UNHEALTHY, USAGE, CommandError
-from twinlog.cli.output import GAP, cut, fit, show_bytes, show_percent, show_seconds
+from twinlog.cli.output import (
+    GAP,
+    cut,
+    fit,
+    padded,
+    show_bytes,
+    show_percent,
+    show_seconds,
+    width_of,
+)
 from twinlog.cli.times import now_ms
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ _PROBLEMS_MAX = 3
 @click.option("--once", is_flag=True, help="Print one screen and exit with 0 or 10.")
 @click.option("--every", "seconds", default=1.0, show_default=True,
               type=click.FloatRange(0.1, 60), help="Seconds between two refreshes.")  # fmt: skip
-@cluster_options
+@once_options
 def top(session: Session, once: bool, seconds: float) -> int:
     """Show health, brokers, lag, rates, the busiest topics and groups, disks; updated live."""
     if session.output not in ("table", "json") or (session.output == "json" and not once):
@@ -235,12 +244,12 @@ def _table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, color: bool
 ) -> list[str]:
     """Numbers keep their width; names give way."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(heads, *rows, strict=True)]
     widths = fit(widths, [index for index, head in enumerate(heads) if head in _TEXT], width)
     lines = []
     for row in (heads, *rows):
         cells = [
-            cut(cell, size).ljust(size) if head in _TEXT else cell.rjust(size)
+            padded(cell, size) if head in _TEXT else cell.rjust(size)
             for cell, head, size in zip(row, heads, widths, strict=True)
         ]
         lines.append(cut(GAP.join(cells).rstrip(), width))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.admin.names import is_user_topic, kind_of_topic, system_names
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import (
     Session,
     call,
@@ -269,7 +269,7 @@ def _perm(text: str | None) -> int | None:
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("--broker", help="Only on this broker: its name, or its address.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
-@cluster_options
+@once_options
 def create(session: Session, name: str, queues: int, if_not_exists: bool, **values: Any) -> int:
     """Create a topic on every master."""
     values["read_queues"] = values["read_queues"] or queues
@@ -335,7 +335,7 @@ async def master_of(admin: Admin, broker: str) -> str:
 @click.option("--write-queues", type=int, help="Write queues, if they differ from --queues.")
 @click.option("--perm", help="rw, r, w or none.")
 @click.option("--order/--no-order", default=None, help="Keep order even while brokers come and go.")
-@cluster_options
+@once_options
 def update(session: Session, name: str, queues: int | None, **values: Any) -> int:
     """Change the settings that are given; each broker keeps its other ones."""
     values["read_queues"] = values["read_queues"] or queues
@@ -374,7 +374,7 @@ async def _update(admin: Admin, name: str, values: dict[str, Any]) -> Report:
 @click.argument("names", nargs=-1, required=True)
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
-@cluster_options
+@once_options
 def delete(session: Session, names: tuple[str, ...], cluster: str | None, is_sure: bool) -> int:
     """Delete topics and what is in them."""
     call(session, lambda admin: _check_all(admin, names))

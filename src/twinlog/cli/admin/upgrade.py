@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, run, show
 from twinlog.cli.admin.templates import fill, run_words
 from twinlog.cli.exit_codes import OK, UNHEALTHY, CommandError
@@ -58,7 +58,7 @@ async def check_report(admin: Admin) -> Report:
 @click.option("--wait", default="120s", show_default=True, metavar="TIME",
               help="How long a broker may take until all is in sync again.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only print the commands.")
-@cluster_options
+@once_options
 def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -> int:
     """Restart all brokers, slaves first, and wait until all is in sync before the next one.
 
