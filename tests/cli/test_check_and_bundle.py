@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import LocalTwins, process
+from support.command_line import LocalTwins, process, twinlog
 from support.doc_blocks import blocks_run_by
 from support.processes import wait_until
 from twinlog.cli.debug import hide_secrets, profile, without_secrets
@@ -62,6 +62,19 @@ def test_a_plugin_says_one_line(used: LocalTwins) -> None:
     assert check("--group", "nobody", "--disk-critical", 101)[0] == 3
     gone = process("check", "-n", "127.0.0.1:1", "--timeout", "2s")
     assert (gone.code, gone.out.startswith("TWINLOG CRITICAL - no name server")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--brokers abc", "--nonsense", "extra", "--replication-warning x", "--timeout x",
+     "--access-key a", "-n nowhere", "--context nope", "--tls-ca /no/such/file"],
+)  # fmt: skip
+def test_a_check_that_cannot_be_made_is_unknown(words: str) -> None:
+    """2 is CRITICAL and 1 is WARNING to a monitoring system: it rang for a typing error."""
+    done = twinlog("check", *words.split())
+    assert (done.code, done.err) == (3, "")
+    (line,) = done.out.splitlines()
+    assert line.startswith("TWINLOG UNKNOWN - ")
 
 
 def test_secrets_stay_at_home() -> None:

@@ -237,6 +237,7 @@ def test_times_as_people_write_them() -> None:
     assert parse_time("10m", now=1_000_000) == 400_000
     assert parse_time("now", now=5) == 5
     assert parse_time("1794787689183") == 1794787689183
+    assert parse_time("1794787689") == 1794787689000  # As `date +%s` prints it.
     assert parse_time("2026-11-15T12:00:00+00:00") == 1794744000000
     assert parse_time("2026-11-15#12:00:00:500") == parse_time("2026-11-15T12:00:00.500")
     day = 86_400_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_what_a_terminal_cannot_show_is_escaped(cluster: LocalTwins) -> None:
     words = ("topic", "consume", "signs", "-o", "start", "-e", "-n", cluster.namesrv)
     shown = process(*words, PYTHONIOENCODING="latin-1").ok()
     assert shown.out.endswith(" \\u65e5\\u672c\n")
+
+
+def test_who_does_not_read_on_is_no_failure(cluster: LocalTwins) -> None:
+    for words in (("broker", "config", "get", "broker-a"), ("topic", "list", "--all")):
+        command = shlex.join([str(TWINLOG), *words, "-n", cluster.namesrv])
+        for ending in ("| true; exit ${PIPESTATUS[0]}", ">&-"):
+            done = process("-c", f"{command} {ending}", program=Path("/bin/bash"))
+            assert (done.code, done.err) == (0, ""), (words, ending)
 
 
 def test_names_of_a_report_with_data_for_programs_first() -> None:

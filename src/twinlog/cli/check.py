@@ -5,13 +5,15 @@ One line with performance data, and their exit codes: 0 OK, 1 WARNING, 2 CRITICA
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from twinlog.cli.admin.options import connection_options
 from twinlog.cli.admin.session import Session, call
 from twinlog.cli.exit_codes import CommandError
+from twinlog.cli.lazy import of_system
 from twinlog.cli.times import parse_duration
 
 if TYPE_CHECKING:
@@ -21,7 +23,34 @@ STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
 
+class PluginCommand(click.Command):
+    """Whatever is wrong with the call is UNKNOWN: 1 and 2 would be alarms about the cluster."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            raise click.exceptions.Exit(_unknown(error.format_message())) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CommandError as error:
+            return _unknown(error.line)
+        except OSError as error:
+            return _unknown(of_system(error))
+
+
+def _unknown(text: str) -> int:
+    findings = Findings()
+    findings.add(UNKNOWN, text)
+    with contextlib.suppress(OSError):
+        click.echo(findings.line())
+    return findings.level
+
+
 @click.command(
+    cls=PluginCommand,
     short_help="Print one line and an exit code, for Nagios and similar tools.",
     epilog="Example: twinlog check -n ns1:9876 --group billing --lag-warning 1000",
 )

@@ -69,6 +69,12 @@ class LazyGroup(click.Group):
             raise CommandError(text, USAGE, hint=nearest(name, known) or f"see: {_help(context)}")
         return None if command is None else command.name, command, args[1:]
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would call it a failure.
+            return nobody_reads()
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, text) for name, (_, _, text) in self.table.items()]
         for name in super().list_commands(context):
@@ -111,13 +117,15 @@ def run_group(group: click.Command, args: Sequence[str], prog_name: str) -> int:
         return INTERRUPTED
     except UnicodeEncodeError as error:
         return complain(not_encoded(error), USAGE)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; Python would complain once more at its end.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         return complain(of_system(error), FAILED)
+
+
+def nobody_reads() -> int:
+    """Whoever read our output has seen enough; Python would complain once more at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def of_system(error: OSError) -> str:
@@ -133,6 +141,9 @@ def not_encoded(error: UnicodeEncodeError) -> str:
 
 def show_all_characters() -> None:
     """What a terminal cannot show is written as an escape; Python would raise in the middle."""
+    # A program that was started without them: there is nobody to tell anything.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

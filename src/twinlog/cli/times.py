@@ -24,7 +24,7 @@ _DAY = re.compile(r"(today|yesterday)?(?:\s*(?:at\s+)?(\d{1,2}):(\d\d)(?::(\d\d)
 _DAYS_BACK = {None: 0, "today": 0, "yesterday": 1}
 ACCEPTED_TIMES = (
     "write now, 10m ago, 2 hours ago, 14:00, yesterday 14:00, 2026-11-15, 2026-11-15 12:00:00 "
-    "or milliseconds since 1970"
+    "or seconds (10 digits) or milliseconds since 1970"
 )
 
 
@@ -71,8 +71,9 @@ def parse_time(text: str, *, now: int | None = None) -> int:
     seconds = _span(text)
     if seconds is not None:
         return max(0, current - round(seconds * 1000))
-    if re.fullmatch(r"\d{10,18}", text):  # What a request can carry.
-        return int(text)
+    if re.fullmatch(r"[0-9]{10,18}", text):  # What a request can carry.
+        # Ten digits are what `date +%s` prints; as milliseconds they would be in spring 1970.
+        return int(text) * (1000 if len(text) == 10 else 1)
     try:
         return _day_time(text.lower(), current) or _date(text)
     except (ValueError, OverflowError):

@@ -65,7 +65,7 @@ class TlsSettings:
         try:
             context.load_cert_chain(self.certificate, self.key, self.key_password or "")
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"certificate {self.certificate}: {error}") from error
+            raise UsageError(f"certificate {self.certificate}: {_why(error)}") from error
 
 
 def _trusting(ca: str | None) -> ssl.SSLContext:
@@ -78,4 +78,11 @@ def _trusting(ca: str | None) -> ssl.SSLContext:
             return ssl.create_default_context(capath=ca)
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"ca {ca}: {error}") from error
+        raise UsageError(f"ca {ca}: {_why(error)}") from error
+
+
+def _why(error: OSError) -> str:
+    """SSLError is an OSError, too; its text is the one of OpenSSL."""
+    if isinstance(error, ssl.SSLError):
+        return f"it is not what TLS needs in PEM form: {error}"
+    return error.strerror or str(error)

@@ -50,7 +50,8 @@ def _row(name: str, entry: contexts.Context, current: str) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]], output: str) -> None:
     empty = "no contexts; add one with: twinlog context add NAME --namesrv ADDR"
-    click.echo(render(Report([Table(_COLUMNS, rows, empty=empty)]), output, width=terminal_width()), nl=False)
+    report = Report([Table(_COLUMNS, rows, empty=empty)])
+    click.echo(render(report, output, width=terminal_width()), nl=False)
 
 
 @context.command("list", epilog="Example: twinlog context list")

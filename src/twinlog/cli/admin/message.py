@@ -119,8 +119,8 @@ async def _query(admin: Admin, topic: str, values: dict[str, Any]) -> Report:
     from twinlog.admin import messages
 
     await check_topic_exists(admin, topic)
-    begin = parse_time(values["since"]) if values["since"] else 0
-    end = parse_time(values["until"]) if values["until"] else now_ms()
+    begin = parse_time(values["since"]) if values["since"] is not None else 0
+    end = parse_time(values["until"]) if values["until"] is not None else now_ms()
     notes: list[str] = []
     if values["message_id"] is not None:
         found = [await find(admin, values["message_id"], topic)]

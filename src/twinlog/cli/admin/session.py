@@ -296,6 +296,8 @@ def explain(error: Exception, session: Session) -> CommandError:
 
 
 def _where_hint(session: Session) -> str:
+    if session.tls is not None:
+        return f"the address came from {session.source}; does a name server with TLS run there?"
     if session.source == "default":
         return "start one with `twinlog up`, or name yours with -n HOST:PORT or NAMESRV_ADDR"
     return f"the address came from {session.source}; is a name server running there?"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -13,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from twinlog.cli.exit_codes import FAILED, INTERRUPTED, UNHEALTHY, USAGE, CommandError
-from twinlog.cli.lazy import complain, nearest, not_encoded, of_system, show_all_characters
+from twinlog.cli.lazy import (
+    complain,
+    nearest,
+    nobody_reads,
+    not_encoded,
+    of_system,
+    show_all_characters,
+)
 from twinlog.cli.mqadmin.options import Values, help_text, parse, wants_json
 from twinlog.cli.mqadmin.rows import Document
 from twinlog.cli.mqadmin.verbs import REFUSED, VERB_ALIASES, VERBS, Verb
@@ -62,9 +66,7 @@ def run(args: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return nobody_reads()
     except OSError as error:
         return complain(of_system(error), FAILED, prefix="mqadmin: ")
 
