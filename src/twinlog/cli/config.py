@@ -140,9 +140,23 @@ def _broker_advice(config: BrokerConfig) -> list[str]:
             "SYNC_MASTER with ASYNC_FLUSH: two copies in memory before a send is answered; "
             "a power cut of both machines at once may lose the last half second"
         )
+    if is_open and _has_slaves(config) and not _admits_slaves(config):
+        found.append(
+            "a master refuses slaves on other machines without credentials: set the same "
+            "twinlogHASecret on all replicas, or use twinlogHATLS"
+        )
     if not Path(config.store_path_root_dir).is_absolute():
         found.append("storePathRootDir is relative: it depends on where the broker is started")
     return found
+
+
+def _has_slaves(config: BrokerConfig) -> bool:
+    return config.enable_controller_mode or config.broker_role == "SYNC_MASTER"
+
+
+def _admits_slaves(config: BrokerConfig) -> bool:
+    credentials = config.twinlog_ha_secret or config.twinlog_ha_tls
+    return bool(credentials or config.twinlog_ha_classic_peers)
 
 
 # print, diff
