@@ -123,6 +123,15 @@ def test_lint_knows_whose_file_it_is(tmp_path: Path) -> None:
     assert "from 500 to 60000" in found.out
 
 
+def test_lint_warns_when_slaves_on_other_machines_would_be_refused(tmp_path: Path) -> None:
+    text = "brokerRole=SYNC_MASTER\nbindAddress=192.0.2.1\n"
+    warning = "set the same twinlogHASecret on all replicas"
+    assert warning in lint(write(tmp_path / "open.conf", text)).out
+    for admits in ("twinlogHASecret=long-enough", "twinlogHAClassicPeers=192.0.2.2"):
+        assert warning not in lint(write(tmp_path / "shut.conf", f"{text}{admits}\n")).out
+    assert warning not in lint(write(tmp_path / "here.conf", "brokerRole=SYNC_MASTER\n")).out
+
+
 @pytest.mark.parametrize("role", ["broker", "namesrv", "controller"])
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, role: str) -> None:
     text = process("generate", "systemd", "--role", role, "-c", tmp_path / "x.conf").ok().out
@@ -169,9 +178,63 @@ def test_compose_with_groups_failover_and_several_name_servers(tmp_path: Path) -
     assert len({port for s in data["services"].values() for port in s["ports"]}) == 8
     assert keys_of(data, "broker-b-2")["namesrvAddr"] == "namesrv-1:9876;namesrv-2:9877"
     assert keys_of(data, "broker-b-2")["controllerAddr"] == "namesrv-1:9878"
+    assert keys_of(data, "broker-b-2")["brokerRole"] == "SYNC_MASTER"
     assert keys_of(data, "namesrv-1")["enableControllerInNamesrv"] == "true"
     assert "enableControllerInNamesrv" not in keys_of(data, "namesrv-2")
     assert set(data["volumes"]) == {f"{name}-state" for name in data["services"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("compose", ("--host", "")),
+        ("compose", ("--host", "a b")),
+        ("compose", ("--host", "0.0.0.0")),
+        ("compose", ("--host", "192.0.2.300")),
+        ("compose", ("--host", "name:10911")),
+        ("compose", ("--image", "")),
+        ("compose", ("--image", "two words")),
+        ("compose", ("--ha-secret", "short")),
+        ("compose", ("--failover", "--brokers", "1")),
+        ("compose", ("--sync", "--brokers", "1")),
+        ("kubernetes", ("--namespace", "Shop_1")),
+        ("kubernetes", ("--namespace", "")),
+        ("kubernetes", ("--storage", "20 gigabytes")),
+        ("kubernetes", ("--storage", "20GB")),
+        ("kubernetes", ("--storage", "0")),
+        ("kubernetes", ("--storage-class", "Very Fast")),
+        ("kubernetes", ("--image", "two words")),
+        ("systemd", ("--user", "two words")),
+        ("systemd", ("--user", "")),
+        ("systemd", ("--store", "")),
+        ("systemd", ("-c", "")),
+        ("systemd", ("-c", "/etc/twinlog\nUser=root")),
+    ],
+)
+def test_a_value_that_makes_the_file_useless_is_refused(
+    kind: str, options: tuple[str, ...]
+) -> None:
+    done = twinlog("generate", kind, *options)
+    assert (done.code, done.out) == (2, "")
+    assert options[0] in done.err
+
+
+def test_the_unit_takes_paths_with_any_character(tmp_path: Path) -> None:
+    options = ("-c", "/etc/my files/100%$HOME.conf", "--store", '/data/a "b"')
+    text = twinlog("generate", "systemd", *options).ok().out
+    assert ' -c "/etc/my files/100%%$$HOME.conf"' in text
+    assert 'ReadWritePaths="/data/a \\"b\\""' in text
+    if shutil.which("systemd-analyze"):
+        unit = write(tmp_path / "twinlog-broker.service", text)
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_shared_secret_stays_when_the_files_are_generated_again() -> None:
+    for kind in ("compose", "kubernetes"):
+        texts = [twinlog("generate", kind, "--ha-secret", "kept-secret").ok().out for _ in "12"]
+        assert texts[0] == texts[1]
+        assert "twinlogHASecret=kept-secret" in texts[0]
 
 
 def test_kubernetes_manifests_fit_together() -> None:

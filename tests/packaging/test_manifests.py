@@ -16,9 +16,9 @@ VERSIONS = ("1.30", "1.37")
 def test_every_manifest_fits_the_schema(version: str, groups: int, replicas: int) -> None:
     import kubernetes_validate
 
-    plan = Plan("messaging", "registry.local/twinlog:1", groups, replicas, "5Gi", "fast")
+    plan = Plan("messaging", "local/twinlog:1", groups, replicas, "5Gi", "fast", "a-secret")
     documents = kubernetes_documents(plan)
-    assert len(documents) == 3 + 4 * groups
+    assert len(documents) == 4 + 4 * groups
     for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
 
@@ -26,7 +26,7 @@ def test_every_manifest_fits_the_schema(version: str, groups: int, replicas: int
 def test_the_schema_refuses_what_is_wrong() -> None:
     import kubernetes_validate
 
-    plan = Plan("messaging", "twinlog", 1, 2, "5Gi", None)
+    plan = Plan("messaging", "twinlog", 1, 2, "5Gi", None, "a-secret")
     wrong = kubernetes_documents(plan)[-1]
     wrong["spec"]["replicaz"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):

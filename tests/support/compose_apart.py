@@ -5,9 +5,10 @@
         host.kill("broker-a-0")
 
 As in containers, each service has its own loopback and its own address, the others are found by
-their names, and what it publishes is reached through the machine's loopback. Its image, user and
-limits are not imitated. Everything lives in namespaces of one process and ends with it; neither
-root nor a trace on the machine is needed.
+their names, and what it publishes is reached through the machine's loopback. A service with an
+`entrypoint` or a `hostname` gets them. Its image, user and limits are not imitated. Everything
+lives in namespaces of one process and ends with it; neither root nor a trace on the machine is
+needed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from support.command_line import DEADLINE_S, TWINLOG, Result
 
 _STATE = "/var/lib/twinlog"
 _SETTINGS = "/etc/twinlog"
+_RUN = "/run/twinlog"
 _NETWORK = "10.231.0"
 _APART = ("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork",
           "--mount-proc", "--kill-child=SIGKILL")  # fmt: skip
@@ -81,6 +83,13 @@ def _run(*words: str, stdin: str = "") -> dict[str, Any]:
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
+def _named(hostname: str | None) -> list[str]:
+    """The words that give the program after them a host name of its own."""
+    if hostname is None:
+        return []
+    return ["unshare", "--uts", "sh", "-c", f'hostname {hostname} && exec "$@"', "sh"]
+
+
 def _ip(line: str) -> None:
     subprocess.run(["ip", *line.split()], check=True)
 
@@ -123,16 +132,20 @@ class _Machine:
 
     def _start_service(self, name: str, service: dict[str, Any]) -> None:
         home = self._directory / name
-        home.mkdir()
+        (home / "run").mkdir(parents=True)
         for config in service["configs"]:
             text = self._document["configs"][config["source"]]["content"]
             file = home / Path(config["target"]).name
             file.write_text(text.replace(_STATE, str(home)))
-        words = [word.replace(_SETTINGS, str(home)) for word in service["command"]]
+        words = service.get("entrypoint", [str(TWINLOG)]) + service["command"]
+        words = [
+            word.replace(_SETTINGS, str(home)).replace(_RUN, str(home / "run")) for word in words
+        ]
+        path = f"{TWINLOG.parent}:{os.environ['PATH']}"
         with (home / "log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [*self._inside(name), str(TWINLOG), *words], stdout=log, stderr=log,
-                env={**os.environ, "HOME": str(home)},
+                [*self._inside(name), *_named(service.get("hostname")), *words],
+                stdout=log, stderr=log, env={**os.environ, "HOME": str(home), "PATH": path},
             )  # fmt: skip
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 NAME_SERVER_PORT = 9876
 CONTROLLER_PORT = 9878
 BROKER_PORT = 10911
@@ -17,6 +19,11 @@ HEALTH_CHECK = (
 )
 
 Keys = dict[str, object]
+
+
+def new_secret() -> str:
+    """With which replicas prove to each other who they are: a master serves no stranger."""
+    return secrets.token_hex(16)
 
 
 def group_name(index: int) -> str:
@@ -57,6 +64,8 @@ def failover_keys(controller_host: str, replicas: int) -> Keys:
     return {
         "enableControllerMode": "true",
         "controllerAddr": f"{controller_host}:{CONTROLLER_PORT}",
+        # Otherwise an election could lose messages that were answered with SEND_OK.
+        "brokerRole": "SYNC_MASTER",
         "totalReplicas": replicas,
         "minInSyncReplicas": 2 if replicas > 2 else 1,
     }

@@ -7,7 +7,6 @@ service: a slave asks its master at the address that replication uses.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,10 @@ from twinlog.cli.generate.cluster_keys import (
     failover_keys,
     group_name,
     name_server_keys,
+    new_secret,
 )
 from twinlog.cli.generate.documents import dump, properties
+from twinlog.cli.generate.values import HOST, IMAGE, SECRET
 
 BROKER_PORT_STEP = 10
 
@@ -59,9 +60,11 @@ class Replica:
 
 
 @click.command(epilog="Example: twinlog generate compose --host 192.0.2.10 > compose.yaml")
-@click.option("--host", default="127.0.0.1", show_default=True,
+@click.option("--host", default="127.0.0.1", show_default=True, type=HOST,
               help="Address under which clients reach this machine.")  # fmt: skip
-@click.option("--image", default="twinlog", show_default=True, help="Built from Containerfile.")
+@click.option(
+    "--image", default="twinlog", show_default=True, type=IMAGE, help="Built from Containerfile."
+)
 @click.option(
     "--groups", default=1, show_default=True, type=click.IntRange(1, 26), help="Broker groups."
 )
@@ -76,10 +79,15 @@ class Replica:
 )
 @click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
 @click.option("--failover", "is_failover", is_flag=True,
-              help="A controller in the first name server elects masters.")  # fmt: skip
+              help="The first name server has a controller that elects masters.")  # fmt: skip
+@click.option("--ha-secret", "secret", type=SECRET, default=new_secret, envvar="TWINLOG_HA_SECRET",
+              help="Shared secret of the replicas; otherwise a new random one.")  # fmt: skip
 def compose(**options: Any) -> None:
     """Print a compose file: name servers and broker groups, with volumes and health checks."""
-    plan = Plan(secret=secrets.token_hex(16), **options)
+    plan = Plan(**options)
+    if plan.replicas < 2 and (plan.is_failover or plan.is_sync):
+        option = "--failover" if plan.is_failover else "--sync"
+        raise click.UsageError(f"{option} needs --brokers 2 or more: a lone broker has no slave")
     click.echo(dump([compose_document(plan)]), nl=False)
 
 

@@ -3,6 +3,7 @@
 A StatefulSet of one name server with the controller in it, and one StatefulSet for each group,
 whose pods all have the same configuration: the controller gives the ids and elects the masters. A
 pod is ready when its broker serves in its role; a disruption budget keeps all replicas but one.
+Replicas on different nodes prove who they are with a secret, which is an object of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from twinlog.cli.generate.cluster_keys import (
     failover_keys,
     group_name,
     name_server_keys,
+    new_secret,
 )
 from twinlog.cli.generate.documents import dump, properties
+from twinlog.cli.generate.values import IMAGE, NAMESPACE, SECRET, STORAGE, STORAGE_CLASS
 
 USER = 3000
 _NAME_SERVER = "twinlog-namesrv"
+_SECRET = "twinlog-ha"
 _RUN = "/run/twinlog"
 
 
@@ -43,18 +47,26 @@ class Plan:
     replicas: int
     storage: str
     storage_class: str | None
+    secret: str
 
 
 @click.command(epilog="Example: twinlog generate kubernetes --groups 2 | kubectl apply -f -")
-@click.option("--namespace", default="default", show_default=True, help="Namespace of all objects.")
-@click.option("--image", default="twinlog", show_default=True, help="Built from Containerfile.")
+@click.option("--namespace", default="default", show_default=True, type=NAMESPACE,
+              help="Namespace of all objects.")  # fmt: skip
+@click.option(
+    "--image", default="twinlog", show_default=True, type=IMAGE, help="Built from Containerfile."
+)
 @click.option(
     "--groups", default=1, show_default=True, type=click.IntRange(1, 26), help="Broker groups."
 )
 @click.option("--brokers", "replicas", default=3, show_default=True, type=click.IntRange(2, 5),
               help="Replicas of each group.")  # fmt: skip
-@click.option("--storage", default="20Gi", show_default=True, help="Size of each broker's disk.")
-@click.option("--storage-class", help="The class of the volumes; otherwise the cluster's default.")
+@click.option("--storage", default="20Gi", show_default=True, type=STORAGE,
+              help="Size of each broker's disk.")  # fmt: skip
+@click.option("--storage-class", type=STORAGE_CLASS,
+              help="The class of the volumes; otherwise the cluster's default.")  # fmt: skip
+@click.option("--ha-secret", "secret", type=SECRET, default=new_secret, envvar="TWINLOG_HA_SECRET",
+              help="Shared secret of the replicas; otherwise a new random one.")  # fmt: skip
 def kubernetes(**options: Any) -> None:
     """Print manifests: StatefulSets with failover, services, probes, a disruption budget."""
     click.echo(dump(kubernetes_documents(Plan(**options))), nl=False)
@@ -66,6 +78,7 @@ def kubernetes_documents(plan: Plan) -> list[dict[str, Any]]:
         _config_map(plan, _NAME_SERVER, "namesrv.conf", properties(_name_server_keys())),
         _service(plan, _NAME_SERVER, {"namesrv": NAME_SERVER_PORT, "controller": CONTROLLER_PORT}),
         _name_server_set(plan),
+        _secret(plan),
     ]
     for index in range(plan.groups):
         group = group_name(index)
@@ -105,6 +118,17 @@ def _config_map(plan: Plan, name: str, file: str, content: str) -> dict[str, Any
     }
 
 
+def _secret(plan: Plan) -> dict[str, Any]:
+    """Immutable: with another one, restarted pods could not replicate with those that run."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(plan, _SECRET),
+        "immutable": True,
+        "stringData": {"secret.conf": properties({"twinlogHASecret": plan.secret})},
+    }
+
+
 def _service(plan: Plan, name: str, ports: dict[str, int]) -> dict[str, Any]:
     """Headless: clients and replicas talk to pods, and also to those that are not ready yet."""
     listed = {**ports, "health": HEALTH_PORT}
@@ -140,7 +164,8 @@ def _broker_set(plan: Plan, group: str) -> dict[str, Any]:
     """The address of a pod is known when it runs: its own lines are added to the shared file."""
     own = f"$(hostname).{group}.{plan.namespace}.svc"
     script = (
-        f"cp {CONFIGURATION}/broker.conf {_RUN}/broker.conf && "
+        f"umask 077 && cat {CONFIGURATION}/broker.conf {CONFIGURATION}/secret.conf"
+        f" > {_RUN}/broker.conf && "
         f'printf "brokerIP1={own}\\nbrokerIP2={own}\\n" >> {_RUN}/broker.conf && '
         f"exec twinlog broker -c {_RUN}/broker.conf"
     )
@@ -182,11 +207,19 @@ def _pod(plan: Plan, name: str, command: list[str], ports: dict[str, int]) -> di
         "affinity": {"podAntiAffinity": _apart(name)},
         "containers": [_container(plan, command, ports)],
         "volumes": [
-            {"name": "configuration", "configMap": {"name": name}},
-            {"name": "run", "emptyDir": {}},
+            {"name": "configuration", "projected": {"sources": _sources(name)}},
+            {"name": "run", "emptyDir": {"medium": "Memory"}},
             {"name": "tmp", "emptyDir": {}},
         ],
     }
+
+
+def _sources(name: str) -> list[dict[str, Any]]:
+    """What a server finds in its folder of configuration; only brokers replicate."""
+    sources: list[dict[str, Any]] = [{"configMap": {"name": name}}]
+    if name != _NAME_SERVER:
+        sources.append({"secret": {"name": _SECRET}})
+    return sources
 
 
 def _container(plan: Plan, command: list[str], ports: dict[str, int]) -> dict[str, Any]:

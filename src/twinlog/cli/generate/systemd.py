@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from twinlog.cli.generate.values import PATH, USER
+
 ROLES = ("broker", "namesrv", "controller")
 
 # Everything that a server of ours does not need is taken away; what it needs is its state
@@ -70,14 +72,18 @@ WantedBy=multi-user.target
     show_default=True,
     help="The server that the unit runs.",
 )
-@click.option("-c", "--configFile", "path", help="The properties file; made absolute.")
-@click.option("--user", help="Run as this user; otherwise systemd makes one for the unit.")
-@click.option("--store", "stores", multiple=True,
+@click.option("-c", "--configFile", "path", type=PATH, help="The properties file; made absolute.")
+@click.option(
+    "--user", type=USER, help="Run as this user; otherwise systemd makes one for the unit."
+)
+@click.option("--store", "stores", multiple=True, type=PATH,
               help="A directory that the server writes to besides /var/lib/twinlog.")  # fmt: skip
 def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ...]) -> None:
     """Print a systemd unit that knows when the server is ready and restarts it when it fails."""
-    command = f"{_program()} {role}" + (f" -c {Path(path).absolute()}" if path else "")
-    writable = "".join(f"ReadWritePaths={Path(store).absolute()}\n" for store in stores)
+    command = f"{_in_command(_program())} {role}"
+    if path:
+        command += f" -c {_in_command(Path(path).absolute())}"
+    writable = "".join(f"ReadWritePaths={_quoted(Path(store).absolute())}\n" for store in stores)
     text = _UNIT.format(
         role=role,
         after="" if role == "namesrv" else " twinlog-namesrv.service",
@@ -86,6 +92,20 @@ def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ..
         writable=writable,
     )
     click.echo(text, nl=False)
+
+
+def _quoted(path: Path) -> str:
+    """As one word of a unit: `%` begins a specifier there, and a space ends the word."""
+    text = str(path).replace("%", "%%")
+    if not any(character in text for character in " \"'\\;"):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _in_command(path: Path) -> str:
+    """The same in a command, where `$` begins a variable."""
+    return _quoted(path).replace("$", "$$")
 
 
 def _program() -> Path:

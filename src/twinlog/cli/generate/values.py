@@ -1,0 +1,88 @@
+"""Values for generated files, refused where the file would be one that nothing can use."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[str]
+else:  # Older versions of click have no parameter there.
+    _Type = click.ParamType
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_HOST_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_QUANTITY = re.compile(r"0*[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}|[0-9]{1,10}")
+# No character that a properties file or a compose file reads as something else.
+_SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{8,}")
+
+
+class Checked(_Type):
+    """Text for which `is_right` holds."""
+
+    def __init__(self, name: str, wanted: str) -> None:
+        self.name = name
+        self._wanted = wanted
+
+    def is_right(self, value: str) -> bool:
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not self.is_right(str(value)):
+            self.fail(f"{str(value)!r} is not {self._wanted}", param, ctx)
+        return str(value)
+
+
+class _Pattern(Checked):
+    def __init__(self, name: str, wanted: str, pattern: re.Pattern[str]) -> None:
+        super().__init__(name, wanted)
+        self._pattern = pattern
+
+    def is_right(self, value: str) -> bool:
+        return self._pattern.fullmatch(value) is not None
+
+
+class _DottedLabels(Checked):
+    """The form of host names and of most names in Kubernetes."""
+
+    def __init__(self, name: str, wanted: str, label: re.Pattern[str]) -> None:
+        super().__init__(name, wanted)
+        self._label = label
+
+    def is_right(self, value: str) -> bool:
+        return len(value) <= 253 and all(map(self._label.fullmatch, value.split(".")))
+
+
+class _Host(_DottedLabels):
+    """What clients connect to; the address of all interfaces is nobody's in particular."""
+
+    def is_right(self, value: str) -> bool:
+        try:
+            return not ipaddress.IPv4Address(value).is_unspecified
+        except ValueError:
+            looks_like_an_address = not value.strip("0123456789.")
+            return not looks_like_an_address and super().is_right(value)
+
+
+class _Path(Checked):
+    def is_right(self, value: str) -> bool:
+        return bool(value) and value.isprintable()
+
+
+HOST = _Host("HOST", "a host name or an IPv4 address that clients can connect to", _HOST_LABEL)
+IMAGE = _Pattern("IMAGE", "the name of an image", _IMAGE)
+NAMESPACE = _Pattern(
+    "NAME", "a namespace: up to 63 lower-case letters, digits and inner hyphens", _LABEL
+)
+STORAGE = _Pattern("SIZE", "a size that Kubernetes knows, for example 20Gi or 1.5Ti", _QUANTITY)
+STORAGE_CLASS = _DottedLabels("NAME", "the name of a storage class", _LABEL)
+USER = _Pattern("USER", "the name or the number of a user", _USER)
+PATH = _Path("PATH", "a path that fits into one line")
+SECRET = _Pattern(
+    "TEXT", "a secret: at least eight letters, digits or characters of ._~+/=-", _SECRET
+)
