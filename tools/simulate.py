@@ -74,6 +74,7 @@ def run_any(seed: int, world: str, dialect: str, *, keeps_trace: bool = False) -
 
 def run_one(seed: int, world: str, dialect: str) -> dict[str, Any]:
     started_s = time.process_time()
+    gc.collect()  # The one before is garbage by now.
     simulation, failure = run_any(seed, world, dialect)
     ledger = simulation.ledger if world == "group" else simulation.history
     return {
@@ -92,10 +93,16 @@ def replay(seed: int, world: str, dialect: str) -> int:
     return 1 if failure else 0
 
 
+def _collect_between_seeds() -> None:
+    """Of a worker: what a seed leaves behind is looked at once, when all of it is garbage."""
+    gc.freeze()
+    gc.disable()
+
+
 def run_many(totals: Totals, jobs: int, *, stops_at_failure: bool) -> None:
     seeds = range(totals.first, totals.first + totals.count)
     work = partial(run_one, world=totals.world, dialect=totals.dialect)
-    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
+    with ProcessPoolExecutor(jobs, initializer=_collect_between_seeds) as pool:
         for seed, result in zip(seeds, pool.map(work, seeds, chunksize=4), strict=True):
             totals.add(seed, result)
             if result["failure"]:

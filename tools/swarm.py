@@ -27,6 +27,7 @@ MAXIMA = ("longest_without_master_s", "longest_to_serve_s")
 
 def run_one(seed: int) -> dict[str, Any]:
     started_s = time.process_time()
+    gc.collect()  # The one before is garbage by now.
     failure = ""
     try:
         swarm: Swarm = run_swarm_seed(seed)
@@ -93,9 +94,15 @@ def run_switches(seed: int, count: int) -> int:
     return 1 if run.leak() else 0
 
 
+def _collect_between_seeds() -> None:
+    """Of a worker: what a seed leaves behind is looked at once, when all of it is garbage."""
+    gc.freeze()
+    gc.disable()
+
+
 def run_many(seeds: range, jobs: int) -> dict[str, Any]:
     total: dict[str, Any] = {"first": seeds.start, "commit": commit(), "failed": {}}
-    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
+    with ProcessPoolExecutor(jobs, initializer=_collect_between_seeds) as pool:
         for seed, result in zip(seeds, pool.map(run_one, seeds, chunksize=4), strict=True):
             add(total, result)
             if result["failure"]:

@@ -92,8 +92,8 @@ class SeedRun(ABC):
         logger.addHandler(handler)
         level, propagates = logger.level, logger.propagate
         logger.propagate = False
-        if self._keeps_trace:
-            logger.setLevel(logging.INFO)
+        # A record that nobody gets is not even made: that looks for the line that logs.
+        logger.setLevel(logging.INFO if self._keeps_trace else logging.CRITICAL + 1)
         try:
             yield
         finally:

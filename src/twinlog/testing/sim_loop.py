@@ -18,6 +18,7 @@ import contextvars
 import random
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from twinlog.testing.sim_network import SimNetwork
@@ -59,6 +60,7 @@ class SimLoop(asyncio.base_events.BaseEventLoop):
         self._ready, self._timers = steps.ready, steps.timers
         self.call_soon, self.call_at = steps.call_soon, steps.call_at
         self.call_later, self.call_soon_threadsafe = steps.call_later, steps.call_soon
+        self.create_future = partial(asyncio.Future, loop=self)
         self._graveyard: list[Any] = []
         self._graveyard_of_timers: list[object] = []
         self.paused: list[SimHost] = []
