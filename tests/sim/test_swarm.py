@@ -29,6 +29,11 @@ def test_seeds_hold(group: int) -> None:
         assert run.ledger.count("ok") > 10
 
 
+def test_a_replica_that_expired_less_leads_after_one_that_expired_more() -> None:
+    """Its consumers were sent past what the first had let go, and the second still has it."""
+    run_swarm_seed(30_000_064)
+
+
 def test_the_seeds_draw_every_fault() -> None:
     worlds = [draw_world(seed) for seed in range(SEED_COUNT)]
     assert {fault for world in worlds for fault in world.faults} == set(FAULTS)

@@ -74,9 +74,11 @@ def check(
     excused: Collection[Value] = (),
     *,
     is_drained: bool = True,
+    expired: Collection[Value] = (),
 ) -> list[Anomaly]:
     """`final` is each queue as a reader finds it after everything; `excused` are answers that the
-    mode does not promise to keep; `is_drained` says that consumers have read to the end."""
+    mode does not promise to keep; `is_drained` says that consumers have read to the end; `expired`
+    is what retention had taken where consumers read: kept elsewhere, but not seen."""
     found = [
         *_places(history, final, excused),
         *_lost(history, final, excused),
@@ -85,7 +87,7 @@ def check(
         *_sessions(history.polls, final),
     ]
     if is_drained:
-        found += _unseen(history, final, excused)
+        found += _unseen(history, final, {*excused, *expired})
     return found
 
 

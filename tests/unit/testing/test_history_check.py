@@ -37,6 +37,12 @@ def test_what_the_mode_does_not_promise_is_excused() -> None:
     assert not check(history, {0: {0: b"b"}}, excused={b"a"})
 
 
+def test_what_was_expired_where_consumers_read_is_not_seen_but_must_not_be_lost() -> None:
+    history = History([Send(b"a", 0, OK, 0)], [])
+    assert not check(history, {0: {0: b"a"}}, expired={b"a"})
+    assert [one.kind for one in check(history, {0: {}}, expired={b"a"})] == ["lost-write"]
+
+
 def test_two_values_at_one_place() -> None:
     log = {0: b"b"}
     sends = [Send(b"a", 0, UNKNOWN), Send(b"b", 0, OK, 0)]

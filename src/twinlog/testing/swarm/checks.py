@@ -15,6 +15,7 @@ from twinlog.testing.swarm.controllers import CONTROLLER_PORT
 
 if TYPE_CHECKING:
     from twinlog.controller.group import Group
+    from twinlog.testing.group.ledger import Sent
     from twinlog.testing.swarm.lockers import Locker
     from twinlog.testing.swarm.node import SwarmNode
     from twinlog.testing.swarm.sim import Swarm
@@ -51,6 +52,7 @@ class Checks:
         self._answered: list[tuple[float, int, int]] = []
         self._kept: dict[int, int] = {}
         self._broken_s = 0.0
+        self._moves: list[tuple[int, range, int]] = []
 
     # The controller's records.
 
@@ -376,6 +378,20 @@ class Checks:
         if position < self._kept.get(queue_id, 0) and not self.incomplete_count:
             text = f"queue {queue_id} goes on at {position}, {self._kept[queue_id]} was committed"
             self._swarm.fail(f"{text} more than {OFFSETS_S} s before anything broke")
+
+    def moved(self, address: str, queue_id: int, position: int, following: int) -> None:
+        """A consumer goes on behind what retention has taken at the broker that it reads from."""
+        expired_to = max(n.expired_to for n in self._swarm.nodes if n.address == address)
+        self._moves.append((queue_id, range(position, following), expired_to))
+
+    def was_expired(self, sent: Sent) -> bool:
+        """Whether a consumer was sent past it because it was expired there. Another replica may
+        keep it for longer, and lead in the end."""
+        place = self._swarm.places.get(sent.number, -1)
+        return any(
+            sent.queue_id == queue_id and place in places and sent.offset < expired_to
+            for queue_id, places, expired_to in self._moves
+        )
 
     def locked(self, owner: Locker, name: str, queue_id: int) -> None:
         """Two owners of a queue never, unless all of the set lost power at once."""

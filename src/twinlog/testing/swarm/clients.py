@@ -180,7 +180,9 @@ class SwarmConsumer:
         elif answer.code == OFFSET_MOVED and asked == address:
             # This queue alone: two whose beginnings expired would send each other back forever.
             self._session += 1  # It may go back.
-            self._positions[queue_id] = int(answer.ext["nextBeginOffset"])
+            following = int(answer.ext["nextBeginOffset"])
+            self._swarm.checks.moved(asked, queue_id, position, following)
+            self._positions[queue_id] = following
         elif answer.code not in (19, 20, OFFSET_MOVED):
             await self._router.refresh()
         return answer.code in (19, 20) and asked == address

@@ -25,6 +25,7 @@ class SwarmNode(GroupNode):
         """Up to here its confirmed bytes were compared with what was ever confirmed."""
         self.confirmed_to = 0
         """Up to here the set was seen to have what this master confirms."""
+        self._expired_to = 0
 
     @property
     def is_running(self) -> bool:
@@ -115,6 +116,7 @@ class SwarmNode(GroupNode):
         self.checked_to = 0
 
     def replace_disk(self) -> None:
+        self._expired_to = self.expired_to
         super().replace_disk()
         self.checked_to = 0
 
@@ -123,6 +125,11 @@ class SwarmNode(GroupNode):
         """The first place of its log: what was before is expired, or was never copied."""
         names = self.disk.names(LOG_PATH)  # Sorted, and of one length: the first is the lowest.
         return next((int(name) for name in names if len(name) == NAME_LENGTH), 0)
+
+    @property
+    def expired_to(self) -> int:
+        """Up to here retention has taken its log, on this disk or an earlier one."""
+        return max(self._expired_to, self.log_start)
 
     async def expire(self) -> None:
         """Retention takes all but the newest segments, as far as no slave lacks them."""

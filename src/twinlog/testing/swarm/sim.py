@@ -361,7 +361,10 @@ class Swarm(SeedRun):
             outcome, place = OUTCOMES[sent.status], self.places.get(sent.number, -1)
             self.history.sends.append(Send(sent.body, sent.queue_id, outcome, place))
         is_drained = not self.checks.incomplete_count
-        anomalies = history_check.check(self.history, final, excused, is_drained=is_drained)
+        expired = {sent.body for sent in self.ledger.messages if self.checks.was_expired(sent)}
+        anomalies = history_check.check(
+            self.history, final, excused, is_drained=is_drained, expired=expired
+        )
         for anomaly in anomalies[:3]:
             self.fail(f"{anomaly.kind}: {anomaly.text}")
         if len(self.checks.truth) != image.end:
