@@ -10,23 +10,43 @@ import asyncio
 import itertools
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from support.apache import start_apache_broker, start_apache_namesrv
+from support.apache import (
+    ApacheBroker,
+    ApacheNamesrv,
+    start_apache_broker,
+    start_apache_namesrv,
+)
 from support.client_support import eventually_async
 from support.java_driver import Event
-from support.processes import Process, ProcessGroup, process_group
-from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
+from support.processes import ProcessGroup, process_group
+from support.twinlog_servers import (
+    TwinlogBroker,
+    TwinlogNamesrv,
+    start_twinlog_broker,
+    start_twinlog_namesrv,
+)
 from twinlog.admin import Admin
 
+# By make.
+START_NAMESRV: dict[str, Callable[..., ApacheNamesrv | TwinlogNamesrv]] = {
+    "apache": start_apache_namesrv,
+    "twinlog": start_twinlog_namesrv,
+}
+START_BROKER: dict[str, Callable[..., ApacheBroker | TwinlogBroker]] = {
+    "apache": start_apache_broker,
+    "twinlog": start_twinlog_broker,
+}
 SUBJECT = os.environ.get("INTEROP_SUBJECT", "twinlog")
 FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
 # Short, and different enough to tell levels apart. A retry starts at level 3.
 DELAY_LEVELS = "1s 2s 1s 1s 1s 1s 3s"
-BROKER_CONFIG: dict[str, object] = {
+BROKER_CONFIG: dict[str, Any] = {
     "mappedFileSizeCommitLog": 16 << 20,
     "mappedFileSizeConsumeQueue": 20 * 5000,
     "autoCreateTopicEnable": True,
@@ -58,7 +78,7 @@ def apache_of(project: str, directory: Path, **config: object) -> Iterator[str]:
         group.add(
             start_apache_broker(
                 directory / "broker", namesrv=namesrv.address, project=project,
-                **{**BROKER_CONFIG, **config},  # type: ignore[arg-type]
+                **{**BROKER_CONFIG, **config},
             )
         )  # fmt: skip
         wait_for_registration(namesrv.address)
@@ -82,15 +102,15 @@ async def _wait_for_registration(name_server: str) -> None:
 @dataclass
 class Cluster:
     group: ProcessGroup
-    namesrv: Process
-    broker: Process
+    namesrv: ApacheNamesrv | TwinlogNamesrv
+    broker: ApacheBroker | TwinlogBroker
 
     @property
     def address(self) -> str:
-        return self.namesrv.address  # type: ignore[attr-defined,no-any-return]
+        return self.namesrv.address
 
     def restart_broker(self, **changes: object) -> None:
-        self.broker = self.group.add(self.broker.restart(**changes))  # type: ignore[attr-defined]
+        self.broker = self.group.add(self.broker.restart(**changes))
 
 
 def start_cluster(
@@ -101,14 +121,11 @@ def start_cluster(
     broker_of: str = SUBJECT,
     **config: object,
 ) -> Cluster:
-    start_namesrv = {"apache": start_apache_namesrv, "twinlog": start_twinlog_namesrv}[namesrv_of]
-    start_broker = {"apache": start_apache_broker, "twinlog": start_twinlog_broker}[broker_of]
-    namesrv = group.add(start_namesrv(directory / "namesrv"))
-    values = {**BROKER_CONFIG, **config}
-    address = namesrv.address  # type: ignore[attr-defined]
-    broker = group.add(start_broker(directory / "broker", namesrv=address, **values))  # type: ignore[arg-type]
+    namesrv = group.add(START_NAMESRV[namesrv_of](directory / "namesrv"))
+    values = {**BROKER_CONFIG, **config, "namesrv": namesrv.address}
+    broker = group.add(START_BROKER[broker_of](directory / "broker", **values))
     if not values.get("aclEnable"):  # Otherwise somebody has to say who asks.
-        wait_for_registration(address)
+        wait_for_registration(namesrv.address)
     return Cluster(group, namesrv, broker)
 
 

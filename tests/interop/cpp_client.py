@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Callable
 
 from rocketmq.client import (
     Message,
@@ -245,4 +246,5 @@ def pull_once(consumer: PullConsumer, topic: str, expression: str, offset: int) 
 
 if __name__ == "__main__":
     namesrv, command, *arguments = sys.argv[1:]
-    {"send": send, "consume": consume, "pull": pull}[command](namesrv, *arguments)
+    commands: dict[str, Callable[..., None]] = {"send": send, "consume": consume, "pull": pull}
+    commands[command](namesrv, *arguments)

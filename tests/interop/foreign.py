@@ -23,6 +23,7 @@ class ForeignClient:
         self._output = log.with_suffix(".jsonl")
         self._log = log
         self._read = 0
+        self._program = Path(argv[1]).name
         with self._output.open("wb") as output, log.open("wb") as errors:
             self.popen = subprocess.Popen(
                 argv,
@@ -50,7 +51,7 @@ class ForeignClient:
         def enough() -> object:
             return len(self.of(name)) >= count or self.popen.poll() is not None
 
-        what = f"{count} x {name} from {Path(self.popen.args[1]).name}"  # type: ignore[index]
+        what = f"{count} x {name} from {self._program}"
         try:
             wait_until(enough, what, deadline_s=deadline_s)
             assert len(self.of(name)) >= count, f"ended with {self.popen.poll()}"

@@ -14,22 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from interop.cluster import names, unique
-from support.apache import start_apache_broker, start_apache_namesrv
+from interop.cluster import START_BROKER, START_NAMESRV, names, unique
 from support.ha_files import LogFiles
 from support.ha_load import ask
 from support.java_driver import Driver, Event, Job
 from support.processes import ProcessGroup, wait_until
-from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
 
-NAMESRVS: dict[str, Any] = {"apache": start_apache_namesrv, "twinlog": start_twinlog_namesrv}
-BROKERS: dict[str, Any] = {"apache": start_apache_broker, "twinlog": start_twinlog_broker}
 QUEUES = 4
 WINDOW = 256
 PLANS = ["commit", "rollback", "check-commit", "check-rollback"]
-CONFIG: dict[str, object] = {
+CONFIG: dict[str, Any] = {
     "mappedFileSizeCommitLog": 16 << 20,
     "mappedFileSizeConsumeQueue": 20 * 5000,
     "messageDelayLevel": "1s 2s 1s 1s 1s 1s 3s",
@@ -57,12 +53,12 @@ class Pair:
         self._group = group
         # Apache's brokers leave a twinlog name server's routes as fast as they leave Apache's.
         namesrv_of = "twinlog" if "twinlog" in (master_of, slave_of) else "apache"
-        self.namesrv: Any = group.add(NAMESRVS[namesrv_of](directory / "namesrv"))
+        self.namesrv: Any = group.add(START_NAMESRV[namesrv_of](directory / "namesrv"))
         self.makes = (master_of, slave_of)
         config = {**CONFIG, "namesrv": self.namesrv.address}
-        self.master: Any = group.add(BROKERS[master_of](directory / "master", **config))
+        self.master: Any = group.add(START_BROKER[master_of](directory / "master", **config))
         config |= {"brokerRole": "SLAVE", "brokerId": 1}
-        self.slave: Any = group.add(BROKERS[slave_of](directory / "slave", **config))
+        self.slave: Any = group.add(START_BROKER[slave_of](directory / "slave", **config))
         if self.is_twin:
             wait_until(self._metadata_flows, "the master writes metadata into the log")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ import yaml
 from interop.cluster import BROKER_CONFIG, SUBJECT, Cluster, names, start_cluster, unique
 from interop.foreign import Start, cpp, javascript, running
 from support.apache import write_home
-from support.java_driver import Driver
+from support.java_driver import Driver, Events
 from support.processes import process_group, wait_until
 from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 
@@ -37,8 +38,8 @@ accounts:
   groupPerms:
   - mayRead=SUB
 """
-ADMINISTRATOR = {"ak": "administrator", "sk": "12345678"}
-WRITER = {"ak": "writeonly", "sk": "87654321"}
+ADMINISTRATOR: dict[str, Any] = {"ak": "administrator", "sk": "12345678"}
+WRITER: dict[str, Any] = {"ak": "writeonly", "sk": "87654321"}
 READER = {"ak": "readonly", "sk": "56785678"}
 
 
@@ -49,7 +50,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = directory / "broker"
     write_home(home)
     (home / "conf" / "plain_acl.yml").write_text(RULES)
-    config = {} if SUBJECT == "apache" else {"rocketmqHome": home}
+    config: dict[str, Any] = {} if SUBJECT == "apache" else {"rocketmqHome": home}
     with process_group() as group:
         yield start_cluster(group, directory, aclEnable=True, **config)
 
@@ -66,7 +67,7 @@ def topics(guarded: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     tools.close()
 
 
-def send(java: Driver, cluster: Cluster, topic: str, **credentials: str) -> dict[str, list]:
+def send(java: Driver, cluster: Cluster, topic: str, **credentials: str) -> Events:
     return java.run("send", namesrv=cluster.address, topic=topic, retries=0, **credentials)
 
 
@@ -161,7 +162,7 @@ def test_administration_needs_an_administrator(guarded: Cluster, tmp_path: Path)
 
 
 def address(cluster: Cluster) -> str:
-    value: str = cluster.broker.address  # type: ignore[attr-defined]
+    value: str = cluster.broker.address
     return value
 
 
@@ -211,4 +212,4 @@ def test_java_clients_and_mqadmin_sign_for_a_guarded_name_server(
 
 
 def address_home(cluster: Cluster) -> str:
-    return str(cluster.broker.directory)  # type: ignore[attr-defined]
+    return str(cluster.broker.directory)

@@ -64,6 +64,7 @@ def test_an_interrupted_run_ends_its_jvm(tmp_path: Path) -> None:
         jvm = wait_until(lambda: jvm_of(process.pid), "the JVM with the clients", deadline_s=200)
         process.send_signal(signal.SIGINT)
         assert process.wait(90) == 130
+        assert jvm is not None
         assert not jvm.is_running()
         assert list(temporary.iterdir()) == []
     finally:

@@ -314,7 +314,7 @@ def test_what_a_foreign_consumer_always_refuses_is_a_dead_letter(
 ) -> None:
     """JavaScript says how often it wants to try; for C++ the broker's configuration says it."""
     topic, group = unique("foreign"), unique("group")
-    broker = cluster.broker.address  # type: ignore[attr-defined]
+    broker = cluster.broker.address
     made = ("updateSubGroup", "-n", cluster.address, "-b", broker, "-g", group, "-r", "1")
     if start is cpp:
         assert "success" in java.mqadmin(*made)

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from interop.cluster import BROKER_CONFIG, SUBJECT, expected_names, names, unique
+from interop.cluster import (
+    BROKER_CONFIG,
+    START_BROKER,
+    START_NAMESRV,
+    SUBJECT,
+    expected_names,
+    names,
+    unique,
+)
 from interop.foreign import Start, cpp, javascript, running
-from support.apache import start_apache_broker, start_apache_namesrv
 from support.java_driver import Driver
 from support.processes import process_group, wait_until
-from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
-
-START_NAMESRV, START_BROKER = {
-    "apache": (start_apache_namesrv, start_apache_broker),
-    "twinlog": (start_twinlog_namesrv, start_twinlog_broker),
-}[SUBJECT]
 
 
 @pytest.mark.parametrize("start", [cpp, javascript], ids=["cpp", "javascript"])
@@ -27,11 +28,11 @@ def test_a_foreign_consumer_goes_on_from_the_slave(
     """One that was there before, and one that comes when only the slave is left."""
     topic, backlog = unique("orphaned"), 400
     with process_group() as group:
-        namesrv = START_NAMESRV(tmp_path / "namesrv")
+        namesrv = START_NAMESRV[SUBJECT](tmp_path / "namesrv")
         group.add(namesrv)
         common = {**BROKER_CONFIG, "namesrv": namesrv.address}
-        master = START_BROKER(tmp_path / "master", **common, brokerRole="SYNC_MASTER")
-        slave = START_BROKER(tmp_path / "slave", **common, brokerRole="SLAVE", brokerId=1)
+        master = START_BROKER[SUBJECT](tmp_path / "master", **common, brokerRole="SYNC_MASTER")
+        slave = START_BROKER[SUBJECT](tmp_path / "slave", **common, brokerRole="SLAVE", brokerId=1)
         group.add(master)
         group.add(slave)
         send = {"namesrv": namesrv.address, "topic": topic}

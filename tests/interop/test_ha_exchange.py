@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from interop.cluster import BROKER_CONFIG, names, unique
+from interop.cluster import BROKER_CONFIG, START_BROKER, names, unique
 from interop.stores import common_log, log_bytes, queues
-from support.apache import ApacheBroker, start_apache_broker, start_apache_namesrv
+from support.apache import ApacheBroker, start_apache_namesrv
 from support.java_driver import Driver
 from support.processes import ProcessGroup, process_group, wait_until
-from support.twinlog_servers import start_twinlog_broker
 from twinlog.message.layout import MAGIC_BLANK
 
-STARTERS: dict[str, Any] = {"apache": start_apache_broker, "twinlog": start_twinlog_broker}
 KILLS = 10
 CONFIG = {
     **BROKER_CONFIG,
@@ -55,9 +53,9 @@ def remove_unborn_files(store: Path) -> None:
 
 def start_pair(group: ProcessGroup, directory: Path, master_of: str, slave_of: str) -> Pair:
     namesrv = group.add(start_apache_namesrv(directory / "namesrv"))
-    common = {**CONFIG, "namesrv": namesrv.address}  # type: ignore[attr-defined]
+    common = {**CONFIG, "namesrv": namesrv.address}
     master = group.add(
-        STARTERS[master_of](directory / "master", **common, brokerRole="SYNC_MASTER")
+        START_BROKER[master_of](directory / "master", **common, brokerRole="SYNC_MASTER")
     )
     slave = start_slave(directory, slave_of, master, common)
     return Pair(group, namesrv, master, group.add(slave))
@@ -65,7 +63,7 @@ def start_pair(group: ProcessGroup, directory: Path, master_of: str, slave_of: s
 
 def start_slave(directory: Path, slave_of: str, master: Any, common: dict[str, Any]) -> Any:
     address = f"127.0.0.1:{master.ha_port}"
-    return STARTERS[slave_of](
+    return START_BROKER[slave_of](
         directory / "slave", **common, brokerRole="SLAVE", brokerId=1, haMasterAddress=address
     )
 

@@ -42,7 +42,7 @@ def test_messages_and_offsets_survive(own_cluster: Cluster, java: Driver, how: s
     assert java.run("send", **send, count=60)["failed"] == []
     consume_all(java, cluster, topic, group, 60)
     # The broker writes consumer offsets every 500 ms here; a kill may lose younger ones.
-    root = Path(str(cluster.broker.config["storePathRootDir"]))  # type: ignore[attr-defined]
+    root = Path(str(cluster.broker.config["storePathRootDir"]))
     offset_file = root / "config" / "consumerOffset.json"
     wait_until(
         lambda: offset_file.exists() and f"{topic}@{group}" in offset_file.read_text(),

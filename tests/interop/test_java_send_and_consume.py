@@ -120,7 +120,10 @@ def test_ordered_consumers_keep_the_order_while_they_join_and_leave(
         first += 40
         if two.of("message"):
             break
-    both = lambda: len(one.of("message")) + len(two.of("message"))  # noqa: E731
+
+    def both() -> int:
+        return len(one.of("message")) + len(two.of("message"))
+
     two.wait(lambda _: both() >= first, "both consumers together have all")
     assert two.of("message"), "the second consumer got no queue"
     one.stop()
@@ -203,8 +206,9 @@ def test_message_by_key_and_by_id(cluster: Cluster, client: Driver) -> None:
     by_offset = {"msgId": sent[3]["offsetMsgId"]}
     found = client.run("view", namesrv=cluster.address, topic=topic, **by_offset)["message"]
     assert names(found) == ["m-3"]
-    found = client.run("view", namesrv=cluster.address, topic=topic, msgId=sent[4]["msgId"])
-    assert names(found["message"]) == ["m-4"]
+    by_id = {"msgId": sent[4]["msgId"]}
+    found = client.run("view", namesrv=cluster.address, topic=topic, **by_id)["message"]
+    assert names(found) == ["m-4"]
 
 
 def test_the_vip_port_serves_too(cluster: Cluster, client: Driver) -> None:

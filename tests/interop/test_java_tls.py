@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from interop.cluster import SUBJECT
 from support.apache import QUICK_JVM, start_apache_broker, start_apache_namesrv
@@ -26,8 +27,8 @@ def start_enforcing(group: ProcessGroup, directory: Path, certificates: Certific
         return address
     ours = start_twinlog_namesrv(directory / "namesrv", **serving)
     group.add(ours)
-    keys = {**serving, **dialling}
-    group.add(start_twinlog_broker(directory / "broker", namesrv=ours.address, **keys))
+    mine: dict[str, Any] = {**serving, **dialling}
+    group.add(start_twinlog_broker(directory / "broker", namesrv=ours.address, **mine))
     return ours.address
 
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from interop.cluster import names, unique
+from interop.cluster import START_BROKER, START_NAMESRV, names, unique
 from support.apache import start_apache_broker, start_apache_namesrv
 from support.command_line import Result, process
 from support.java_driver import Driver, Job
 from support.processes import Process, free_broker_port, process_group, wait_until
-from support.twinlog_servers import TWINLOG, start_twinlog_broker, start_twinlog_namesrv
+from support.twinlog_servers import TWINLOG, start_twinlog_broker
 
 SEGMENT = 1 << 20
-CONFIG: dict[str, object] = {
+CONFIG: dict[str, Any] = {
     "mappedFileSizeCommitLog": SEGMENT,
     "mappedFileSizeConsumeQueue": 20 * 5000,
     "registerNameServerPeriod": 10000,
@@ -89,6 +89,7 @@ def test_from_apache_with_all_its_history(tmp_path: Path, java: Driver) -> None:
         with traffic(java, server, topic, group) as (producer, consumer):
             migrate(server, "run", *options, "--wait", "120s").ok()
             verified = wait_until(lambda: verify(server), "everything is at the replica")
+            assert verified is not None
             assert verified["checks"][0]["messages"] >= HISTORY
             rehearsed = migrate(server, "cutover", "--rehearse", "-o", "json").ok()
             assert "taken again" in rehearsed.json["sentence"]
@@ -145,12 +146,6 @@ def test_back_to_apache(tmp_path: Path, java: Driver) -> None:
             print(json.dumps(stop_and_judge(producer, consumer, 200)))
 
 
-START = {
-    "apache": (start_apache_namesrv, start_apache_broker),
-    "twinlog": (start_twinlog_namesrv, start_twinlog_broker),
-}
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("makes", [("apache", "twinlog"), ("twinlog", "apache")], ids=" to ".join)
 def test_to_another_cluster(tmp_path: Path, java: Driver, makes: tuple[str, str]) -> None:
@@ -159,11 +154,11 @@ def test_to_another_cluster(tmp_path: Path, java: Driver, makes: tuple[str, str]
     with process_group() as processes:
         servers, brokers = [], []
         for make, name in zip(makes, ("old", "new"), strict=True):
-            start_namesrv, start_broker = START[make]
-            servers.append(processes.add(start_namesrv(tmp_path / name / "namesrv")).address)
+            namesrv = processes.add(START_NAMESRV[make](tmp_path / name / "namesrv"))
+            servers.append(namesrv.address)
             home = tmp_path / name / "broker"
             values = {**CONFIG, "brokerName": name, "brokerClusterName": f"Cluster-{name}"}
-            brokers.append(processes.add(start_broker(home, namesrv=servers[-1], **values)))
+            brokers.append(processes.add(START_BROKER[make](home, namesrv=servers[-1], **values)))
         (server, target), (old, new) = servers, brokers
         send = {"namesrv": server, "topic": topic, "prefix": "old", "sizes": 200}
         assert java.run("send", **send, count=200, mode="sync")["failed"] == []

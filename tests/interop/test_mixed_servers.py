@@ -37,9 +37,9 @@ def test_clients_find_the_broker_and_the_broker_returns(
     messages = consumer.wait_for("message", 20)
     assert sorted(names(messages)) == sorted(expected_names("m", 20))
     listing = wait_until(lambda: cluster_list(admin, mixed), "a broker in clusterList")
-    assert mixed.broker.address in listing  # type: ignore[attr-defined]
+    assert mixed.broker.address in listing
     admin(
-        "updateTopic", "-n", mixed.address, "-b", mixed.broker.address,  # type: ignore[attr-defined]
+        "updateTopic", "-n", mixed.address, "-b", mixed.broker.address,
         "-t", f"{topic}x", "-r", "3", "-w", "3",
     )  # fmt: skip
     wait_until(
@@ -72,7 +72,7 @@ def test_brokers_register_again_after_the_name_server_was_lost(
     send = {"namesrv": mixed.address, "topic": topic}
     assert java.run("send", **send)["failed"] == []
     mixed.namesrv.kill()
-    mixed.namesrv = mixed.group.add(mixed.namesrv.restart())  # type: ignore[attr-defined]
+    mixed.namesrv = mixed.group.add(mixed.namesrv.restart())
     wait_until(
         lambda: java.run("send", **send, prefix="again", retries=0)["sent"], "sends work again"
     )

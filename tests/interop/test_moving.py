@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from interop.cluster import BROKER_CONFIG, expected_names, names, unique
 from interop.stores import log_bytes
@@ -39,7 +40,7 @@ def test_there_through_a_slave_and_back_on_its_store(tmp_path: Path, java: Drive
         carry_on(java, send, read, "ours")
         new.stop()
 
-        config = {**new.config, "namesrv": namesrv.address}
+        config: dict[str, Any] = {**new.config, "namesrv": namesrv.address}
         back = start_apache_broker(tmp_path / "new", **config)
         group.add(back)
         carry_on(java, send, read, "theirs")

@@ -57,7 +57,7 @@ def consumer(java: Driver, cluster: Cluster, topic: str) -> Iterator[Job]:
 
 @pytest.fixture(scope="module")
 def broker(cluster: Cluster) -> str:
-    address: str = cluster.broker.address  # type: ignore[attr-defined]
+    address: str = cluster.broker.address
     return address
 
 
@@ -201,7 +201,7 @@ def test_producer_connection(verb: Verb, java: Driver, cluster: Cluster, topic: 
         lambda: producer.id in verb("producerConnection", "-g", group, "-t", topic, fails=None),
         "its client",
     )
-    broker = cluster.broker.address  # type: ignore[attr-defined]
+    broker = cluster.broker.address
     assert group in verb("producer", "-b", broker)
     producer.stop()
 

@@ -68,7 +68,7 @@ def start_side(group: ProcessGroup, directory: Path, make: str) -> Side:
         group, directory / make, namesrv_of=make, broker_of=make, transactionCheckInterval=3_600_000
     )
     driver = Driver(directory / f"{make}-driver")
-    broker = cluster.broker.address  # type: ignore[attr-defined]
+    broker = cluster.broker.address
     side = Side(driver, cluster.address, {"BROKER": broker, "NAMESRV": cluster.address})
     wait_until(lambda: "broker-a" in side.verb("clusterList"), "it is registered", interval_s=0.5)
     for topic in ("T", "other"):

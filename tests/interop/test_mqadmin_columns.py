@@ -43,7 +43,7 @@ class Both:
 
     @property
     def broker(self) -> str:
-        address: str = self.cluster.broker.address  # type: ignore[attr-defined]
+        address: str = self.cluster.broker.address
         return address
 
     def apache(self, verb: str, *arguments: object) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ accounts:
   defaultTopicPerm: DENY
   defaultGroupPerm: SUB
 """
-ADMINISTRATOR = {"ak": "administrator", "sk": "12345678"}
+ADMINISTRATOR: dict[str, Any] = {"ak": "administrator", "sk": "12345678"}
 KEYS = ("--access-key", ADMINISTRATOR["ak"], "--secret-key", ADMINISTRATOR["sk"])
 # A permission that is not in the file is DENY, and ours says so; Apache's tool leaves it blank.
 # Apache's class prints itself as Object does; a version counts changes, which differ by tool.
@@ -60,7 +61,7 @@ class Guarded:
 
     @property
     def place(self) -> tuple[str, ...]:
-        return "-n", self.cluster.address, "-b", self.cluster.broker.address  # type: ignore[attr-defined]
+        return "-n", self.cluster.address, "-b", self.cluster.broker.address
 
     def apache(self, verb: str, *words: str) -> str:
         return self.driver.mqadmin(verb, *self.place, *words, **ADMINISTRATOR)
@@ -115,7 +116,7 @@ def test_access_rules_of_4_9(guarded: Guarded) -> None:
 
 # 5.3.3
 
-PROVIDERS = {
+PROVIDERS: dict[str, Any] = {
     f"{what}MetadataProvider": f"org.apache.rocketmq.auth.{what}.provider."
     f"Local{what.title()}MetadataProvider"
     for what in ("authentication", "authorization")
@@ -155,12 +156,12 @@ class Newer:
 
 
 def place(words: tuple[object, ...], cluster: Cluster) -> tuple[str, ...]:
-    return () if "-c" in words else ("-b", cluster.broker.address)  # type: ignore[attr-defined]
+    return () if "-c" in words else ("-b", cluster.broker.address)
 
 
 def masked(text: str, cluster: Cluster) -> str:
     """Our accounts have default permissions besides, which are listed first."""
-    text = text.replace(cluster.broker.address, "BROKER")  # type: ignore[attr-defined]
+    text = text.replace(cluster.broker.address, "BROKER")
     text = re.sub(r"(?m)^User:\S+ +Default +.*\n", "", text)
     return re.sub(r"password-\d +|\*{6} +", "SECRET ", text)
 
@@ -235,7 +236,7 @@ def test_replication_of_5_3(newer: Newer) -> None:
     done = newer.both_on_theirs("resetMasterFlushOffset", "-o", 10)
     assert done == "reset master flush offset to 10 success\n"
     # Our slaves count what they flush themselves: they say that they do not know the request.
-    broker = newer.ours.broker.address  # type: ignore[attr-defined]
+    broker = newer.ours.broker.address
     words = ("-n", newer.ours.address, "-b", broker, "-o", 10)
     refused = mqadmin("resetMasterFlushOffset", *words, *KEYS)
     assert (refused.code, refused.out) == (1, "")

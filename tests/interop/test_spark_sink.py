@@ -91,7 +91,7 @@ def test_a_cluster_with_one_broker_of_each_make(
 ) -> None:
     namesrv = twinlog_namesrv()
     small = {"namesrv": namesrv.address, "mappedFileSizeCommitLog": 1 << 24}
-    brokers = [
+    brokers: list[TwinlogBroker | ApacheBroker] = [
         twinlog_broker(brokerName="broker-a", **small),
         apache_broker(brokerName="broker-b", **small),
     ]

@@ -8,6 +8,7 @@ import pytest
 
 from interop.cluster import (
     BROKER_CONFIG,
+    START_BROKER,
     check_bodies,
     expected_names,
     names,
@@ -16,12 +17,9 @@ from interop.cluster import (
     wait_for_registration,
 )
 from interop.stores import log_bytes, queues, repairs_in
-from support.apache import start_apache_broker
 from support.java_driver import Driver
 from support.processes import process_group
-from support.twinlog_servers import start_twinlog_broker
 
-STARTERS = {"apache": start_apache_broker, "twinlog": start_twinlog_broker}
 # Small files, so that everything rolls over; Apache wants at least a message of the maximal size.
 CONFIG = {
     **BROKER_CONFIG,
@@ -58,10 +56,10 @@ def test_store_changes_hands(
             cluster.broker.stop()
         else:
             cluster.broker.kill()
-        before = log_bytes(cluster.broker.store)  # type: ignore[attr-defined]
-        before_queues = queues(cluster.broker.store)  # type: ignore[attr-defined]
-        config = dict(cluster.broker.config)  # type: ignore[attr-defined]
-        new = group.add(STARTERS[reader](tmp_path / "broker", **config))  # type: ignore[arg-type]
+        before = log_bytes(cluster.broker.store)
+        before_queues = queues(cluster.broker.store)
+        config = dict(cluster.broker.config)
+        new = group.add(START_BROKER[reader](tmp_path / "broker", **config))
         wait_for_registration(cluster.address)
         if how == "stop":
             assert repairs_in(new.output()) == []
@@ -80,9 +78,9 @@ def test_store_changes_hands(
         )
         late.stop()
         new.stop()
-    first, data = log_bytes(new.store)  # type: ignore[attr-defined]
+    first, data = log_bytes(new.store)
     assert first == before[0]
     assert data.startswith(before[1])
-    after_queues = queues(new.store)  # type: ignore[attr-defined]
+    after_queues = queues(new.store)
     for queue, entries in before_queues.items():
         assert after_queues[queue][: len(entries)] == entries, queue

@@ -81,7 +81,8 @@ def read(
 
 
 def stored(row: dict[str, Any]) -> int:
-    return round(row["store_ts"].timestamp() * 1000)
+    milliseconds: float = row["store_ts"].timestamp() * 1000
+    return round(milliseconds)
 
 
 def test_every_row_of_the_captured_store_equals_the_expected_decode(tmp_path: Path) -> None:
@@ -230,12 +231,13 @@ def test_windows_of_any_size_give_the_same_rows(tmp_path: Path) -> None:
     files = StoreFiles(tmp_path, segment_size=8192)
     files.fill(500)
     everything = read(tmp_path)
-    for options in (
+    cases: list[dict[str, Any]] = [
         {"batchRows": "7"},
         {"batchBytes": "300"},
         {"maxRecordsPerPartition": "13"},
         {"minPartitions": "9", "maxPartitions": "9"},
-    ):
+    ]
+    for options in cases:
         rows = read(tmp_path, **options)
         assert sorted(row["phys_offset"] for row in rows) == [r["phys_offset"] for r in files.rows]
         by_queue: dict[Any, list[int]] = {}

@@ -29,7 +29,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Start a name server and a broker over the store that lies in tmp_path; give its address."""
     started: list[Process] = []
 
-    def start(**config: object) -> str:
+    def start(**config: Any) -> str:
         (tmp_path / "namesrv").mkdir()
         namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
         started.append(namesrv)

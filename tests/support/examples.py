@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from support.command_line import Result
-from support.processes import wait_until
-from support.twinlog_servers import free_broker_port
+from support.processes import free_broker_port, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEADLINE_S = 90.0

@@ -147,7 +147,7 @@ class Load(threading.Thread):
             self.remarks[answer.code] = answer.remark
 
 
-def send_once(address: str, body: bytes, **more: str) -> Request:
+def send_once(address: str, body: bytes, **more: Any) -> Request:
     """One message and its answer."""
     connection = Connection(address)
     try:

@@ -132,12 +132,10 @@ class Driver:
         self.write(job.id, command, arguments)
         return job
 
-    def run(
-        self, command: str, *, deadline_s: float = JOB_DEADLINE_S, **arguments: object
-    ) -> Events:
+    def run(self, command: str, **arguments: object) -> Events:
         """Run a command to its end, close it, and return what it reported."""
         job = self.start(command, **arguments)
-        job.wait_for("done", deadline_s=deadline_s)
+        job.wait_for("done", deadline_s=JOB_DEADLINE_S)
         return job.stop()
 
     def mqadmin(

@@ -208,13 +208,16 @@ class Process:
         self.popen.send_signal(signal.SIGCONT)
 
 
+P = TypeVar("P", bound=Process)
+
+
 class ProcessGroup:
     """Everything one test started; what is still alive at the end is killed by pid."""
 
     def __init__(self) -> None:
         self._members: list[Process] = []
 
-    def add(self, process: Process) -> Process:
+    def add(self, process: P) -> P:
         self._members.append(process)
         return process
 

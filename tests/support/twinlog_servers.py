@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -174,7 +175,7 @@ class TwinlogController(Process):
         super().__init__("twinlog controller", argv, log=directory / "c.log", cwd=directory)
 
     def restart(self) -> TwinlogController:
-        return start_twinlog_controller(self.directory, **self.config)
+        return start_twinlog_controller(self.directory, **dict[str, Any](self.config))
 
 
 def start_twinlog_controller(
