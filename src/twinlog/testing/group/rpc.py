@@ -14,6 +14,8 @@ from twinlog.testing.sim_loop import SimLoop
 from twinlog.testing.sim_steps import SimHost
 
 _IS_RESPONSE = 1
+_SIZES = struct.Struct(">II")
+_quoted = json.encoder.encode_basestring_ascii
 
 
 class Answer(NamedTuple):
@@ -30,13 +32,22 @@ OnAnswer = Callable[[Answer], None]
 
 
 def encode_request(opaque: int, code: int, ext: dict[str, str], body: bytes) -> bytes:
-    fields = {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": opaque}
-    return _encode({**fields, "version": 407}, body)
+    # As json.dumps writes it, which makes an encoder for each call.
+    pairs = ", ".join([f"{_quoted(key)}: {_quoted(value)}" for key, value in ext.items()])
+    return _frame(
+        f'{{"code": {code}, "extFields": {{{pairs}}}, "flag": 0, "language": "JAVA",'
+        f' "opaque": {opaque}, "version": 407, "serializeTypeCurrentRPC": "JSON"}}',
+        body,
+    )
 
 
 def _encode(fields: dict[str, Any], body: bytes) -> bytes:
-    header = json.dumps({**fields, "serializeTypeCurrentRPC": "JSON"}).encode()
-    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+    return _frame(json.dumps({**fields, "serializeTypeCurrentRPC": "JSON"}), body)
+
+
+def _frame(text: str, body: bytes) -> bytes:
+    header = text.encode()
+    return _SIZES.pack(4 + len(header) + len(body), len(header)) + header + body
 
 
 class _Wire(asyncio.Protocol):
@@ -51,7 +62,7 @@ class _Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         while len(self._data) >= 8:
-            size, header_size = struct.unpack_from(">II", self._data)
+            size, header_size = _SIZES.unpack_from(self._data)
             if len(self._data) < 4 + size:
                 return
             header_end = 8 + (header_size & 0xFFFFFF)
