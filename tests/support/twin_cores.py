@@ -10,8 +10,8 @@ from typing import Any
 
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.sender import ConnectionEnded, SlaveAcked, SlaveJoined
-from twinlog.ha.twin import receiver as slave_side
 from twinlog.ha.twin import sender as master_side
+from twinlog.ha.twin.common import DigestsWanted
 from twinlog.ha.twin.completeness import TailVerdict, judge_tail
 from twinlog.ha.twin.receiver import (
     SlaveFacts,
@@ -136,7 +136,7 @@ class Pair:
             match event:
                 case HelloReceived():
                     self.sender.admit()
-                case master_side.DigestsWanted():
+                case DigestsWanted():
                     self.sender.digests_computed([digest(self.master, r) for r in event.ranges])
                 case RecordWanted():
                     self.sender.record_found(first_record(self.master, event.start, event.end))
@@ -181,7 +181,7 @@ class Pair:
     def run_receiver_events(self) -> None:
         for event in self.receiver.events():
             match event:
-                case slave_side.DigestsWanted():
+                case DigestsWanted():
                     self.receiver.digests_computed([digest(self.slave, r) for r in event.ranges])
                 case TruncateWanted():
                     self.aside = bytes(self.slave[event.offset :])

@@ -29,10 +29,10 @@ from twinlog.ha.sender import (
 )
 from twinlog.ha.shell import HAShell
 from twinlog.ha.tls_front import TlsTransport
+from twinlog.ha.twin.common import DigestsWanted
 from twinlog.ha.twin.digests import digests_of, first_record, record_ends
 from twinlog.ha.twin.sender import (
     BoundariesWanted,
-    DigestsWanted,
     HelloReceived,
     RecordWanted,
     SlaveIsLonger,

@@ -24,9 +24,9 @@ from twinlog.ha.receiver import (
 from twinlog.ha.replica_log import ReplicaLog
 from twinlog.ha.resume import append_again
 from twinlog.ha.shell import HAShell
+from twinlog.ha.twin.common import DigestsWanted
 from twinlog.ha.twin.digests import digests_of
 from twinlog.ha.twin.receiver import (
-    DigestsWanted,
     Refused,
     Started,
     TailWanted,

@@ -21,9 +21,8 @@ from support.twin_cores import (
 )
 from twinlog.ha.receiver import BodyReceived, MasterGone
 from twinlog.ha.twin import wire
-from twinlog.ha.twin.common import TAIL_SIZE, CommonSearch
+from twinlog.ha.twin.common import TAIL_SIZE, CommonSearch, DigestsWanted
 from twinlog.ha.twin.receiver import (
-    DigestsWanted,
     Refused,
     TailWanted,
     TruncateWanted,

@@ -25,6 +25,14 @@ QUESTION_SIZE_MAX = 8 * 1024 * 1024
 Range = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class DigestsWanted:
+    """An event of either side: compute the digests of these ranges of the own log, which is
+    answered with `digests_computed`."""
+
+    ranges: list[Range]
+
+
 class _Phase(Enum):
     TAIL = "tail"
     BISECT = "bisect"

@@ -23,7 +23,7 @@ from typing import ClassVar, Final, TypeVar
 from twinlog.ha.receiver import BodyReceived, MasterGone, ReceiverSettings
 from twinlog.ha.states import TWIN, Step, after
 from twinlog.ha.twin import wire
-from twinlog.ha.twin.common import Range
+from twinlog.ha.twin.common import DigestsWanted
 from twinlog.ha.twin.hot_frames import ack_frame, only_data
 from twinlog.ha.twin.secrets import is_proof, prove
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
@@ -49,13 +49,6 @@ class SlaveFacts:
     reseed: str = "tail"
     heartbeat_interval_ms: int = field(kw_only=True)
     housekeeping_interval_ms: int = field(kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class DigestsWanted:
-    """Compute the digests of these ranges of the own log: `digests_computed`."""
-
-    ranges: list[Range]
 
 
 @dataclass(frozen=True, slots=True)

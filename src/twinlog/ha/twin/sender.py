@@ -24,7 +24,7 @@ from twinlog.ha.sender import ConnectionEnded, Run, SenderSettings, SlaveAcked, 
 from twinlog.ha.states import TWIN, Step, after
 from twinlog.ha.twin import wire
 from twinlog.ha.twin.boundary import last_record_boundary
-from twinlog.ha.twin.common import CommonSearch, Range
+from twinlog.ha.twin.common import CommonSearch, DigestsWanted
 from twinlog.ha.twin.hot_frames import data_head, only_ack
 from twinlog.ha.twin.secrets import is_proof, prove
 from twinlog.ha.twin.wire import ErrorCode, Frame, FrameParser, FrameType, Hello
@@ -62,13 +62,6 @@ class HelloReceived:
     """Someone has said who it is, and proved it. The owner answers with `admit` or `refuse`."""
 
     hello: Hello
-
-
-@dataclass(frozen=True, slots=True)
-class DigestsWanted:
-    """Compute the digests of these ranges of the own log: `digests_computed`."""
-
-    ranges: list[Range]
 
 
 @dataclass(frozen=True, slots=True)
