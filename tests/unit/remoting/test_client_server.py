@@ -105,6 +105,7 @@ async def test_refusal_and_bug_are_answered_and_the_connection_stays(
 async def test_unanswered_request_times_out_and_the_next_one_works(
     client: RemotingClient, address: str
 ) -> None:
+    await client.invoke(address, RemotingCommand.request(ECHO), 30_000)  # It is connected now.
     with pytest.raises(RequestTimeoutError, match="request 900"):
         await client.invoke(address, RemotingCommand.request(SILENT), 100)
     assert (await client.invoke(address, RemotingCommand.request(ECHO), 30_000)).code == 0
