@@ -16,6 +16,7 @@ from support.processes import wait_until
 from twinlog.admin import Admin, topics
 from twinlog.client import (
     JSON,
+    ClientClosedError,
     ClientError,
     ConsumeFrom,
     InvalidMessageError,
@@ -25,6 +26,7 @@ from twinlog.client import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    SendOutcome,
     UsageError,
     blocking,
 )
@@ -352,3 +354,40 @@ def test_run_forever_of_a_plain_consumer_raises_when_it_cannot_work(
         with pytest.raises(ClientError, match="broken on purpose"):
             consumer.run_forever()
     consumer.run_forever()  # Closed: nothing to wait for.
+
+
+# Requests
+
+
+async def test_a_request_whose_producer_is_closed_ends_at_once(
+    cluster: Any, unique: Unique
+) -> None:
+    """No reply can reach it any more; it waited until its own time was over."""
+    topic = unique("T")
+    await filled_topic(cluster, topic, 0)
+    async with Producer("pg", name_server=cluster.name_server) as producer:
+        asked = asyncio.ensure_future(producer.request(Message(topic, b"?"), timeout_ms=60_000))
+        async with pull(cluster, unique("g")) as consumer:
+            await consumer.subscribe(topic)
+            assert (await anext(consumer)).body == b"?"
+    with pytest.raises(ClientClosedError) as raised:
+        await asyncio.wait_for(asked, 5)
+    assert raised.value.outcome is SendOutcome.STORED
+
+
+# Health
+
+
+async def test_health_is_fine_as_soon_as_a_queue_can_be_pulled_again(
+    bare_cluster: Any, unique: Unique
+) -> None:
+    """Not when the pull ends that the broker holds for 15 seconds, as nothing is there to read."""
+    broker = bare_cluster.broker()
+    topic = unique("T")
+    await filled_topic(bare_cluster, topic, 0)
+    async with push(bare_cluster, unique("g")) as consumer:
+        await consumer.subscribe(topic, "*", ignore)
+        broker.kill()
+        await eventually(lambda: not consumer.health().is_ok, "it cannot be pulled")
+        await asyncio.to_thread(bare_cluster.restart, broker)
+        await eventually(lambda: consumer.health().is_ok, "it can", deadline_s=8)

@@ -193,7 +193,9 @@ class QueueReader:
         self.last_pull_ms = self._instance.clock.now_ms()
         return await calls.pull(
             self._instance, self.queue, self.next_offset, group=self._group,
-            count_max=self._limits.pull_count, suspend_ms=self._limits.suspend_ms,
+            count_max=self._limits.pull_count,
+            # After a failure the broker is not to hold it: its answer says that all is well again.
+            suspend_ms=0 if self._failures else self._limits.suspend_ms,
             subscription=subscription,
             # A tag expression costs the broker nothing; an SQL92 one it would compile each time.
             posts_subscription=subscription.is_tag_type,

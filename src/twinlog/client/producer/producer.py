@@ -198,6 +198,7 @@ class Producer(Lifetime):
         for ticket in self._batching.take_all():
             self._fail_ticket(ticket, error)
         self._sender.fail_all()
+        self._request_reply.fail_all()
         if self._once is not None:
             self._once.fail_all()
         for waiter in self._room_waiters:

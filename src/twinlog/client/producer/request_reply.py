@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twinlog.client.errors import (
+    ClientClosedError,
     ClientError,
     InvalidMessageError,
     RequestReplyTimeoutError,
@@ -84,8 +85,16 @@ class RequestReply:
         try:
             await self._send(message, properties=properties, timeout_ms=left_ms)
         except ClientError:
-            if not reply.done():  # Else only the broker's word is lost, and somebody has replied.
+            # With a reply only the broker's word is lost.
+            if not reply.done() or reply.exception() is not None:
                 raise
+
+    def fail_all(self) -> None:
+        """The producer is closed: no reply can reach those that wait."""
+        for reply in self._waiting.values():
+            if not reply.done():
+                error = ClientClosedError("the producer was closed before a reply came")
+                reply.set_exception(with_outcome(error, SendOutcome.STORED))
 
     async def _announce(self, topic: str, deadline_ms: float) -> None:
         if self._is_announced:
