@@ -59,6 +59,11 @@ def test_bytes_that_are_no_text_are_one_line(cluster: LocalTwins) -> None:
     one_line(cluster.mqadmin("topicStatus", "-t", "\udcff"), 2, "is not valid UTF-8")
 
 
+def test_an_allocation_to_nobody_is_one_line(cluster: LocalTwins) -> None:
+    words = ("allocateMQ", "-t", "SELF_TEST_TOPIC", "-i", ",")
+    one_line(cluster.mqadmin(*words), 2, "names no client")
+
+
 def test_a_name_that_the_system_refuses_is_one_line() -> None:
     for words in (("ps", "--dir"), ("backup", "list"), ("store", "verify"), ("store", "give-up")):
         refused = twinlog(*words, "x" * 3000)
@@ -92,7 +97,8 @@ def test_no_name_server_is_exit_code_4() -> None:
     hint = "start one with `twinlog up`, or name yours with -n HOST:PORT or NAMESRV_ADDR"
     gone = twinlog("topic", "list", "-n", "127.0.0.1:1", "--timeout", "3s")
     one_line(gone, 4, "no name server answers", "the address came from -n")
-    for words in (("ha", "status"), ("group", "list"), ("message", "query", "t", "--key", "k")):
+    for words in (("ha", "status"), ("group", "list"), ("message", "query", "t", "--key", "k"),
+                  ("controller", "status"), ("ha", "switch", "broker-a")):  # fmt: skip
         one_line(twinlog(*words, "-n", "127.0.0.1:1"), 4, "no name server answers")
     session = Path(__file__).parents[2] / "src/twinlog/cli/admin/session.py"
     assert hint in session.read_text()

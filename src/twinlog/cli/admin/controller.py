@@ -69,6 +69,7 @@ async def _status(admin: Admin, given: str | None) -> Report:
 
     addresses = await failover.find_controllers(admin, given)
     if not addresses:
+        await admin.cluster()  # Nobody may have answered: that is another sentence.
         hint = "give its address with --controller HOST:PORT"
         raise CommandError(failover.NO_CONTROLLER, NOT_FOUND, hint=hint)
     controllers = failover.Controllers(admin, addresses, await failover.leader(admin, addresses))

@@ -188,6 +188,7 @@ def _with_group(
         addresses = await find_controllers(admin, controller)
         if not addresses:
             hint = "give its address with --controller HOST:PORT"
+            await admin.cluster()  # Nobody may have answered: that is another sentence.
             raise CommandError(NO_CONTROLLER, NOT_FOUND, hint=hint)
         controllers = Controllers(admin, addresses, await leader(admin, addresses))
         groups = {group.broker_name: group for group in await controllers.groups()}

@@ -225,6 +225,8 @@ async def allocate_mq(call: Call) -> None:
     """Average allocation, as the tool of Apache shows it."""
     name = call.options.text("t")
     addresses = [part for part in call.options.text("i").split(",") if part]
+    if not addresses:
+        raise CommandError("mqadmin allocateMQ: -i names no client", USAGE)
     queues = (await call.admin.route(name)).read_queues(name)
     result: dict[str, list[dict[str, Any]]] = {address: [] for address in addresses}
     for index, queue in enumerate(queues):
