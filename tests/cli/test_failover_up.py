@@ -80,4 +80,4 @@ def test_three_replicas_keep_two_copies_always(tmp_path: Path) -> None:
 
 def test_one_replica_cannot_fail_over(tmp_path: Path) -> None:
     found = process("up", "--failover", "--brokers", "1", "--dir", tmp_path / "x")
-    assert (found.code, "nobody could take over" in found.err) == (USAGE, True)
+    assert (found.code, "no broker could take over" in found.err) == (USAGE, True)

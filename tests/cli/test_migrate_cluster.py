@@ -155,7 +155,7 @@ async def test_clients_move_to_another_cluster_and_nothing_is_lost(tmp_path: Pat
         rehearsed = (await migrate("cutover", "--rehearse", "-o", "json")).ok().json
         assert "rehearsed" in rehearsed["sentence"]
         at = len(clients.acknowledged)
-        await until(lambda: len(clients.acknowledged) > at + 50, "sends are taken again")
+        await until(lambda: len(clients.acknowledged) > at + 50, "sends are accepted again")
 
         restarting = asyncio.create_task(restart_when_stopped(group, new.brokers[0]))
         edit = f"sed -i 's/^namesrvAddr=.*/namesrvAddr={target};{{namesrv}}/'"

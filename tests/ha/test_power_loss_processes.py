@@ -170,7 +170,7 @@ def test_a_kill_in_the_middle_of_the_copy_is_made_up_for(pair: Pair) -> None:
     for _ in range(2):  # The copy may have come to its end before the kill.
         pair.master = pair.master.restart()
         pair.master.wait_ready(
-            lambda: re.search("fetching slave=|sends are taken again", pair.master.output()),
+            lambda: re.search("fetching slave=|sends are accepted again", pair.master.output()),
             "it fetches, or it has everything",
         )
         pair.master.kill()

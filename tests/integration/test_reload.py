@@ -20,7 +20,7 @@ from support.twinlog_servers import (
     start_twinlog_namesrv,
 )
 
-AGAIN = "read again what may change"
+AGAIN = "read certificates and access rules again"
 RULES = "accounts:\n- accessKey: rocketmq1\n  secretKey: 12345678\n  admin: true\n"
 LATER = RULES.replace("rocketmq1", "rocketmq2")
 

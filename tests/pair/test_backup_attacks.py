@@ -166,7 +166,7 @@ async def test_backups_are_removed_with_what_only_they_need(
     assert command("backup", "remove", tmp_path / "none", "--keep", 1).code == 3
     with Holding(place):
         refused = command("backup", "remove", place, "--keep", 1)
-        assert (refused.code, "another command is at work" in refused.err) == (1, True)
+        assert (refused.code, "another command is running" in refused.err) == (1, True)
     removed = command("backup", "remove", place, "--keep", 2, "-o", "json").ok()
     assert len(removed.json["backups"]) == 2
     assert len(list((place / "segments").iterdir())) == before - 2

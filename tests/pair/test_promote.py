@@ -269,7 +269,7 @@ def test_no_slave_is_promoted_beside_a_living_master(tmp_path: Path) -> None:
         by_hand = TwinlogBroker(pair.slave.directory, values)
         pair.group.add(by_hand)
         assert by_hand.wait() == 1, by_hand.tail()
-        assert f"the master of broker-a lives at {pair.master.address}" in by_hand.output()
+        assert f"the master of broker-a is alive at {pair.master.address}" in by_hand.output()
 
 
 def test_an_old_master_does_not_become_a_second_one(tmp_path: Path) -> None:

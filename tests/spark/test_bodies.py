@@ -126,7 +126,7 @@ def test_avro_values_have_the_types_of_the_schema(spark: Any, tmp_path: Path) ->
         ({"decodeBody": "xml"}, "must be one of"),
         ({"decodeBody": "json"}, "needs bodySchema or bodySchemaPath"),
         ({"decodeBody": "json", "bodySchemaPath": "/no/such/file"}, "bodySchemaPath"),
-        ({"decodeBody": "avro", "bodySchema": "{"}, "no Avro schema"),
+        ({"decodeBody": "avro", "bodySchema": "{"}, "not an Avro schema"),
         ({"decodeBody": "avro", "bodySchema": '"decimal"'}, "not known here"),
         ({"decodeBody": "json", "bodySchema": "a INT", "decodeMode": "skip"}, "one of"),
         ({"decodeBody": "json", "bodySchema": "a INT", "decodeMode": "deadletter"}, "needs dead"),

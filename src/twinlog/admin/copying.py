@@ -96,8 +96,8 @@ async def _ends(target: Admin, pair: QueuePair) -> tuple[int, int]:
     offset = origin_of(last[0], pair) if last else None
     if offset is None:
         raise CopyError(
-            f"{queue_text(pair.target)} ends with a message that is not a copy out of "
-            f"{queue_text(pair.source)}: its place is not known any more"
+            f"{queue_text(pair.target)} ends with a message that is not a copy from "
+            f"{queue_text(pair.source)}: the position of the copy is unknown"
         )
     return end, offset + 1
 

@@ -487,7 +487,7 @@ async def promote(admin: Admin, comparison: Comparison, role: str) -> None:
             return
         await asyncio.sleep(_POLL_SECONDS)
     raise TimeoutError(
-        f"{target.name} was told to become the master and does not serve as it after"
+        f"{target.name} was told to become the master and does not serve as the master after"
         f" {_START_POLLS_MAX * _POLL_SECONDS:.0f} s: see its log"
     )
 

@@ -434,7 +434,7 @@ async def _drain(source: Admin, target: Admin, move: Relocation, wait_seconds: f
                 await copy_all(source, target, move.pairs)
     except TimeoutError as error:
         raise CutoverError(
-            f"not everything was copied within {wait_seconds:.0f} s; sends are taken again"
+            f"not everything was copied within {wait_seconds:.0f} s; sends are accepted again"
         ) from error
 
 
@@ -449,7 +449,7 @@ async def _close(
             return
         await gates.open_reads()
     raise CutoverError(
-        "the old brokers go on putting messages (delays, retries): wait until they are delivered"
+        "the old brokers still store messages (delays, retries): wait until they are delivered"
     )
 
 
@@ -465,7 +465,7 @@ async def _wait_settled(
         if now != known:
             known, since = now, loop.time()
         if loop.time() - begin > wait_seconds + settle_seconds:
-            raise CutoverError("consumers go on committing although nothing is given out")
+            raise CutoverError("consumers still commit offsets although no messages are delivered")
 
 
 async def _move_clients(

@@ -47,7 +47,7 @@ async def update_account(
     A 4.9 broker takes an absent `admin` for false, so each is told what it has now.
     """
     if len(account.access_key) < 7:
-        raise UsageError("an access key is longer than 6 characters")
+        raise UsageError("an access key must be longer than 6 characters")
 
     async def change(address: str) -> Request:
         header = account

@@ -176,7 +176,7 @@ def _alone(directory: Path) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise CommandError(f"another command is at work in {directory}", FAILED) from error
+        raise CommandError(f"another command is running in {directory}", FAILED) from error
     finally:
         os.close(lock)
 

@@ -103,7 +103,7 @@ def up(
         # Stores whose masters were elected stay so: fixed roles could make an old copy the master.
         has_failover = failover or (existing is not None and existing.controller_port > 0)
         if has_failover and brokers < 2:
-            _fail("--failover needs --brokers 2 or more: nobody could take over", EXIT_USAGE)
+            _fail("--failover needs --brokers 2 or more: no broker could take over", EXIT_USAGE)
         plan = ClusterPlan(
             directory, brokers, groups, is_sync, free_ports, not no_console, has_failover
         )
@@ -127,7 +127,7 @@ def _refuse_besides_mode() -> None:
     for name in ("brokers", "groups", "is_sync", "failover"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = name.removeprefix("is_")
-            _fail(f"--mode says what there is: leave out --{option}", EXIT_USAGE)
+            _fail(f"--mode decides this: leave out --{option}", EXIT_USAGE)
 
 
 def _complete(cluster: LocalCluster, directory: Path) -> None:
@@ -252,7 +252,7 @@ def ps(directory: Path, output: str) -> None:
 
 @click.command(short_help="Print or follow the logs of the local cluster.")
 @click.argument("names", nargs=-1)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until interrupted.")
 @click.option("-n", "--lines", default=20, show_default=True, help="Number of lines of each log.")
 @_DIRECTORY
 def logs(names: tuple[str, ...], follow: bool, lines: int, directory: Path) -> None:

@@ -162,7 +162,7 @@ def _reload(service: Service | None) -> None:
         _LOG.error("log file cannot be opened again reason=%s", error)
     if service is not None:
         service.reload()
-    _LOG.info("read again what may change: certificates, access rules, log files")
+    _LOG.info("read certificates and access rules again, opened log files again")
 
 
 def _contain_callbacks(

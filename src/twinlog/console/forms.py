@@ -76,7 +76,9 @@ class Forms:
             self._shell.audit.note(
                 caller.account, caller.address, "form", request.url.path, "refused: no CSRF token"
             )
-            raise Refused("the form is not of this session: go back, reload and try again", 403)
+            raise Refused(
+                "the form does not belong to this session: go back, reload and try again", 403
+            )
         return fields
 
     async def _do(

@@ -272,4 +272,4 @@ def _leader(entry: dict[str, Any]) -> Leader:
     try:
         return msgspec.json.decode(bytes64(entry.get("value", "")), type=Leader)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise EtcdError(f"the leader's key holds something else: {error}") from error
+        raise EtcdError(f"the leader's key has an unexpected value: {error}") from error

@@ -90,7 +90,7 @@ class GroupReplication:
         """`rebuild` reads the records that open epochs out of the log, should the list be lost."""
         self._epochs.load()
         if self._epochs.was_lost:
-            _LOG.warning("the list of epochs is lost and made again out of the log")
+            _LOG.warning("the list of epochs is lost and is rebuilt from the log")
             self._epochs.replace(rebuild())
 
     # Who may join

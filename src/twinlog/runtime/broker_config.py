@@ -274,7 +274,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     twinlog_relay_ms: Annotated[
         int,
         used(
-            "How long a broker that is not the master any more passes sends of clients with old "
+            "How long a broker that is no longer the master passes sends of clients with old "
             "routes to the new master, in ms. 0 means not at all."
         ),
     ] = 60_000

@@ -32,5 +32,5 @@ def unsealed(data: bytes) -> bytes:
         return data
     content = data[: seal.start()] + b"}"
     if zlib.crc32(content) != int(seal[1], 16):
-        raise BrokenSealError("its checksum is that of another content")
+        raise BrokenSealError("its checksum does not match its content")
     return content

@@ -180,7 +180,7 @@ class ReplicasManager:
         view = self._view
         if view is None or epoch <= view.known_epoch:
             return
-        _LOG.warning("a newer epoch was met epoch=%d known=%d", epoch, view.known_epoch)
+        _LOG.warning("found a newer epoch epoch=%d known=%d", epoch, view.known_epoch)
         if view.met(epoch):
             self._stand_down(f"epoch {epoch} has begun")
             self._settling.set()
@@ -569,7 +569,7 @@ class ReplicasManager:
             self._broker.registration.pause()
             self._broker.replies.give_up(self._suspect)  # Stored here, and perhaps elsewhere: 12.
         elif self._suspect and (has_lease or authority.confirmed >= end):
-            _LOG.warning("not suspect any more")
+            _LOG.warning("no longer suspect")
             self._suspect = ""
             self._check_registration()
         else:

@@ -60,7 +60,7 @@ class RoleChange:
         self.leading_epoch = 0
         broker.ha.stand_down(reason)
         if was_master:
-            _LOG.warning("this broker is not the master any more: %s", reason)
+            _LOG.warning("this broker is no longer the master: %s", reason)
             broker.schedule.stop()
             broker.transactions.stop()
             broker.pair.keep_commits()

@@ -195,6 +195,7 @@ class DialectQuestion:
             )  # fmt: skip
         else:
             _LOG.warning(
-                "master does not say what it is address=%s code=%d reason=%s; it is asked again",
+                "master does not say whether it is twinlog address=%s code=%d reason=%s;"
+                " it is asked again",
                 address, answer.code, remark,
             )  # fmt: skip

@@ -260,7 +260,8 @@ class StoreIdentity:
         if faults:
             raise StoreError(
                 f"the identity of this store cannot be read ({'; '.join(faults)}): copy store_id"
-                " from a replica's identity.json, or remove file and .bak to be a new store"
+                " from a replica's identity.json, or remove the file and its .bak to start as a new"
+                " store"
             )
         return _Saved("", "")
 

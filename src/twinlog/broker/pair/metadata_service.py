@@ -332,7 +332,7 @@ class MetadataReader:
         try:
             self._write(place, self._cut_count)
         except OSError as error:
-            _LOG.warning("place in the metadata not saved, removed error=%s", error)
+            _LOG.warning("position in the metadata not saved, removed error=%s", error)
             with suppress(OSError):  # Without it everything is read again, which is right.
                 self._disk.unlink(self._path)
             self._saved = _Position()

@@ -197,7 +197,7 @@ class PairService:
             await self.reader.save(place)
         except OSError as error:
             # A full disk: what is applied again after a crash changes nothing.
-            _LOG.warning("place in the metadata not saved error=%s", error)
+            _LOG.warning("position in the metadata not saved error=%s", error)
 
     def flush(self) -> None:
         """At a clean stop: what moved since the last record goes with the log."""

@@ -184,7 +184,7 @@ class SlaveSynchronize:
     ) -> bool:
         try:
             if address == self._foreign_address and name != "topics":
-                raise _Refused("the master is another cluster's")
+                raise _Refused("the master belongs to another cluster")
             await step(address)
         except (RemotingError, OSError, ValueError, TypeError, AttributeError, _Refused,
                 msgspec.ValidationError) as error:  # fmt: skip
@@ -228,7 +228,7 @@ class SlaveSynchronize:
         if is_foreign:
             raise _Refused(
                 f"the master does not know the cluster {self._config.broker_cluster_name!r}:"
-                " it is another cluster's; our tables are kept"
+                " it belongs to another cluster; our tables are kept"
             )
         self._take("topics", self._topics, table, data.get("dataVersion"))
         await self._topics.saver.save()

@@ -162,7 +162,7 @@ class Succession:
             raise ReplacedError(self._superseded_text(address), taken_ids)
         if self._identity.is_promotion:
             raise NotTheMasterError(
-                f"the master of {self._config.broker_name} lives at {address}: two masters would"
+                f"the master of {self._config.broker_name} is alive at {address}: two masters would"
                 " accept sends into two logs. Stop it first, or set brokerRole=SLAVE here again"
             )
 

@@ -162,9 +162,9 @@ class PromoteProcessor:
         if self._role.is_master:
             _refuse(f"this broker is the master of {config.broker_name} already")
         if role not in _MASTER_ROLES:
-            _refuse(f"brokerRole={role}: {' or '.join(_MASTER_ROLES)} is wanted")
+            _refuse(f"brokerRole={role}: {' or '.join(_MASTER_ROLES)} is expected")
         if self._ha.is_linked:
-            _refuse("this slave is connected to its master, which lives: stop the master first")
+            _refuse("this slave is connected to its master, which is alive: stop the master first")
         if self._log.max_offset < log_end:
             _refuse(f"the log ends at {self._log.max_offset} now, not at {log_end}: compare again")
         if damage := damage_advice(self._reput.damage_offset):

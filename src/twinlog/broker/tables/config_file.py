@@ -101,7 +101,7 @@ class ConfigFile:
         decayed = [self._is_decayed(path, data) for path, data in found]
         for (path, _), is_decayed in zip(found, decayed, strict=True):
             if is_decayed:
-                _LOG.error("config file is not what was written to it path=%s", path)
+                _LOG.error("config file does not match what was written path=%s", path)
                 self._note_fault(path, "is not what was written to it")
         return [found[n] for n in sorted(range(len(found)), key=lambda n: decayed[n])]
 

@@ -45,7 +45,7 @@ def _entries(data: Any) -> Iterable[tuple[Any, Any]]:
 def _offsets(key: object, queues: Any) -> dict[int, int]:
     offsets = {number_of(number): number_of(value) for number, value in queues.items()}
     if not all(map(is_offset, offsets.values())):
-        raise ValueError(f"an offset of {key} is not one")
+        raise ValueError(f"an offset of {key} is not a number")
     return offsets
 
 

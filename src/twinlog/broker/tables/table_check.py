@@ -98,7 +98,7 @@ class TableCheck:
     def recovered(self, name: str, count: int) -> None:
         """The log had `count` changes of a doubtful table, and they were applied."""
         self.problems[name] += f"; {count} changes were found in the log and applied"
-        _LOG.warning("table made again from the log name=%s changes=%d", name, count)
+        _LOG.warning("table rebuilt from the log name=%s changes=%d", name, count)
 
     def _load(self) -> dict[str, Left]:
         if not self._disk.exists(self._path):
@@ -118,7 +118,7 @@ class TableCheck:
             if await table.saver.check(lambda file=file: self._disk.run(file.is_intact)):  # type: ignore[misc]
                 continue
             self.healed_count += 1
-            _LOG.warning("table was not as it was written, written again path=%s", file.path)
+            _LOG.warning("table did not match what was written, written again path=%s", file.path)
             self.on_event("table-healed", table=table.saver.name)
 
     # At a clean stop

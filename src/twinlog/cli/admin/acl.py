@@ -37,8 +37,8 @@ _SECRET_BYTES = 24
 def acl() -> None:
     """Accounts of brokers with aclEnable=true. A change goes to every broker of the cluster.
 
-    Permissions are DENY, PUB, SUB or PUB|SUB. What is not named falls under the default of the
-    account, which is DENY unless it is given.
+    Permissions are DENY, PUB, SUB or PUB|SUB. Other topics and groups get the
+    default of the account, which is DENY unless it is given.
     """
 
 

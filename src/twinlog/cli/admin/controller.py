@@ -119,10 +119,10 @@ def _controller_rows(peers: dict[str, str], asked: Any) -> list[dict[str, Any]]:
 @controller_option
 @once_options
 def adopt(session: Session, name: str, typed: str, controller: str | None) -> int:
-    """Declare the replicas that are here to be all there are, and elect a master among them.
+    """Declare that only the present replicas exist, and elect a master among them.
 
-    For a controller that lost its state or has an old copy of it, while replicas are missing. What
-    only a missing replica has is lost.
+    For a controller that lost its state or has an old copy of it, while replicas are missing.
+    Messages that only a missing replica has are lost.
     """
     if typed != name:
         text = f"adoption decides which replicas count: type --group {name}"

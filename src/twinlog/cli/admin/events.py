@@ -45,7 +45,7 @@ _SEEN_MAX = 50_000  # What servers keep in memory: a thousand each.
 )
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000),
               help="Show only the last N events.")  # fmt: skip
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until interrupted.")
 @click.option("--ha", "is_ha", is_flag=True, help="Only events of replication and elections.")
 @once_options
 def events(
@@ -54,7 +54,7 @@ def events(
     """Show what changed: roles, replicas, lag, disks, refusals, errors, recoveries, settings.
 
     Merged by time from the journals of all servers that answer. A broker that is down keeps its
-    journal in store/twinlog/events and tells it when it is back.
+    journal in store/twinlog/events and shows it when it is back.
     """
 
     silent: set[str] = set()

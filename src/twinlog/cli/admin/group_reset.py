@@ -59,9 +59,9 @@ def reset(
     execute: bool,
     live: bool,
 ) -> int:
-    """Move a group to another place of a topic. A dry run unless --execute is given."""
+    """Move a group to another position in a topic. A dry run unless --execute is given."""
     if (target is None) == (offset is None):
-        raise CommandError("where to? give --to or --offset", USAGE, hint="e.g. --to 2h")
+        raise CommandError("no target: give --to or --offset", USAGE, hint="e.g. --to 2h")
     wish = _Wish(name, topic, _target(target), offset, queue, execute, live)
     return show(session, call(session, lambda admin: _reset(admin, wish)))
 

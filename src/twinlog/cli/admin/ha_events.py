@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000),
               help="Show only the last N events.")  # fmt: skip
-@click.option("--follow", is_flag=True, help="Go on printing until interrupted.")
+@click.option("--follow", is_flag=True, help="Keep printing new lines until interrupted.")
 @controller_option
 @once_options
 def events(

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @click.option("--force", metavar="BROKER", help="Really do it: type the name of the group.")
 @once_options
 def forget(session: Session, path: str, dry_run: bool, force: str | None) -> int:
-    """Let a stopped broker take sends again, though slaves that it counted never return.
+    """Let a stopped broker accept sends again, although slaves that it counted are lost.
 
-    A master that lost power, or whose log ends before what was confirmed, takes no sends until a
+    A master that lost power, or whose log ends before what was confirmed, refuses sends until a
     slave has given it the rest. Start every replica that is left first: one of them may have it. If
-    none has, this moves the mark of what is confirmed and the list of counted slaves aside. The
+    none has, this moves the stored confirmed offset and the list of counted slaves aside. The
     broker then continues with what it has, and the rest is lost.
     """
     from twinlog.runtime.disk import DiskLockedError, PosixDisk

@@ -65,7 +65,7 @@ async def controlled_report(
         )
         seen = await controllers.observe()
     except ClientError as error:
-        missing = f"the controller does not answer, nobody would be elected: {error}"
+        missing = f"the controller does not answer, so no master can be elected: {error}"
         return Report(sentence=missing, is_healthy=False), {}
     fixed = await _fixed_masters(admin)
     groups = [
@@ -232,7 +232,7 @@ def switch(session: Session, name: str, wanted: str | None, controller: str | No
     """Make another replica of BROKER its master.
 
     The master holds new sends, waits until the others have everything, and hands over; what it held
-    is passed on. Nothing fails, and nothing happens when it is not ready within a second.
+    is passed on. No send fails. If the master is not ready within a second, nothing changes.
     """
 
     async def act(controllers: Controllers, group: GroupFacts) -> tuple[Master, str]:
@@ -261,7 +261,7 @@ def elect(
     """Ask the controller for a master of BROKER, or with --unclean force one.
 
     An unclean election loses what the chosen replica lacks, although it was acknowledged. A master
-    that cannot be reached and is alone in its set goes on answering until it hears of it: make sure
+    that cannot be reached and is alone in its set still answers until it learns of it: make sure
     that it is stopped.
     """
     if unclean is not None and unclean != name:
@@ -302,9 +302,9 @@ def _change_replica(
 @controller_option
 @once_options
 def drain(session: Session, name: str, replica: str, controller: str | None) -> int:
-    """Take a replica out of the in-sync set, so that it can be stopped unnoticed.
+    """Take a replica out of the in-sync set, so that no send waits for it.
 
-    It goes on copying and serving reads, but is not waited for and cannot become the master.
+    It still copies the log and serves reads, but it cannot become the master.
     """
 
     async def change(controllers: Controllers, group: GroupFacts, target: int) -> str:

@@ -111,7 +111,7 @@ def query(session: Session, topic: str, **values: Any) -> int:
     """Find messages of a topic by key, id, offset or time."""
     modes = [name for name in ("key", "message_id", "offset") if values[name] is not None]
     if len(modes) > 1 or (not modes and values["since"] is None):
-        raise CommandError("what to look for? give one of --key, --id, --offset, --since", USAGE)
+        raise CommandError("nothing to look for: give one of --key, --id, --offset, --since", USAGE)
     return run(session, lambda admin: _query(admin, topic, values))
 
 

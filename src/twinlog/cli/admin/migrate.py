@@ -198,7 +198,9 @@ def run_command(
             conf = _prepare(session, move, directory / move.group, port + 10 * number, seed)
         except OSError as error:
             text = f"{move.group}: the files of its replica are not complete: {error}"
-            raise CommandError(text, FAILED, hint="call this again when that is mended") from error
+            raise CommandError(
+                text, FAILED, hint="call this again when that is repaired"
+            ) from error
         click.echo(f"{move.group}: {conf}")
         if start is not None:
             run_words(fill(start, "", name=move.group, id=move.free_id, conf=conf))

@@ -376,7 +376,7 @@ async def _update(admin: Admin, name: str, values: dict[str, Any]) -> Report:
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @once_options
 def delete(session: Session, names: tuple[str, ...], cluster: str | None, is_sure: bool) -> int:
-    """Delete topics and what is in them."""
+    """Delete topics and their messages."""
     call(session, lambda admin: _check_all(admin, names))
     confirm(f"delete {', '.join(names)} and all their messages?", is_sure)
     return show(session, call(session, lambda admin: _delete(admin, names, cluster)))

@@ -56,11 +56,11 @@ async def check_report(admin: Admin) -> Report:
               help="Restarts one broker; {name}, {id}, {host}, {port}, {role} are filled in."
               )  # fmt: skip
 @click.option("--wait", default="120s", show_default=True, metavar="TIME",
-              help="How long a broker may take until all is in sync again.")  # fmt: skip
+              help="How long to wait after each restart until all are in sync.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only print the commands.")
 @once_options
 def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -> int:
-    """Restart all brokers, slaves first, and wait until all is in sync before the next one.
+    """Restart all brokers, slaves first; wait after each until all are in sync.
 
     The master of a group with a controller hands over first. Begins only on a healthy cluster and
     stops at the first broker that does not come back, or that the command has not restarted. Exit

@@ -146,7 +146,7 @@ class JavaTraffic:
             case ["stopped-writing"]:
                 self._has_stopped_writing.set()
             case _:
-                raise JavaClientError(f"a line that means nothing: {line[:200]!r}")
+                raise JavaClientError(f"a line that cannot be understood: {line[:200]!r}")
 
     def _last_words(self) -> str:
         lines = self.log_path.read_text(errors="replace").strip().splitlines()

@@ -305,7 +305,7 @@ class Demo:
             if result:
                 return
             if self.now() > deadline:
-                raise DemoFailure(f"waited {seconds:.0f} s in vain for {what}")
+                raise DemoFailure(f"waited {seconds:.0f} s for {what}, without success")
             await self._sample(0.1)
 
 

@@ -153,7 +153,7 @@ class ConsumerCore:
             try:
                 await self.instance.look_for_master(broker_name, topic)
             except ClientError as error:
-                _LOG.debug("no news of the master broker=%s reason=%s", broker_name, error)
+                _LOG.debug("cannot ask for the master broker=%s reason=%s", broker_name, error)
 
     # Subscriptions
 
@@ -380,7 +380,7 @@ class ConsumerCore:
                 return queue, None
             return queue, await self._start_offset(queue)
         except ClientError as error:
-            _LOG.warning("queue not taken yet queue=%s reason=%s", queue, error)
+            _LOG.warning("queue not assigned yet queue=%s reason=%s", queue, error)
             return queue, None
 
     def _begin(self, queue: MessageQueue, offset: int) -> None:
@@ -392,7 +392,7 @@ class ConsumerCore:
             reader.locked_until_ms = self.instance.clock.monotonic_ms() + LOCK_VALID_MS
         self.offsets.update(queue, offset)
         reader.start()
-        _LOG.info("queue taken group=%s queue=%s offset=%d", self.group, queue, offset)
+        _LOG.info("queue assigned group=%s queue=%s offset=%d", self.group, queue, offset)
 
     def make_reader(
         self, queue: MessageQueue, subscription: SubscriptionData, offset: int
@@ -454,7 +454,7 @@ class ConsumerCore:
             reader.is_released = True
             self.readers.pop(reader.queue, None)
             self.offsets.forget(reader.queue)
-            _LOG.info("queue let go group=%s queue=%s", self.group, reader.queue)
+            _LOG.info("queue released group=%s queue=%s", self.group, reader.queue)
         if self._needs_locks:  # One whose handler still runs keeps its lock until it ends.
             await self._unlock([reader.queue for reader in readers if not reader.running])
 

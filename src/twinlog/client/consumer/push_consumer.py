@@ -528,7 +528,8 @@ class PushConsumer(Positions, Lifetime):
             await self._returns.give_back(message, level, self._max_attempts)
         except ClientError as failure:
             _LOG.warning(
-                "message not taken back, handled here again queue=%s offset=%d reason=%s",
+                "the broker did not take the message back, it is handled here again"
+                " queue=%s offset=%d reason=%s",
                 message.queue, message.queue_offset, failure,
             )  # fmt: skip
             return False

@@ -245,7 +245,7 @@ class QueueReader:
 
     async def _move(self, result: calls.PullResult) -> None:
         _LOG.warning(
-            "offset is outside the queue, going on elsewhere queue=%s offset=%d new=%d "
+            "offset is outside the queue, continuing at another one queue=%s offset=%d new=%d "
             "first=%d end=%d",
             self.queue, self.next_offset, result.next_offset, result.min_offset, result.max_offset,
         )  # fmt: skip

@@ -135,7 +135,7 @@ class TransactionProducer(Producer):
         """Tell the broker how it ended. Lost words do no harm: the broker asks `check`."""
         address = self._instance.master_address(receipt.queue.broker_name)
         if address is None:
-            _LOG.warning("end of transaction not told, no master message=%s", receipt.message_id)
+            _LOG.warning("end of transaction not sent, no master message=%s", receipt.message_id)
             return
         offset = parse_offset_message_id(receipt.offset_message_id).physical_offset
         await self._tell_end(
@@ -173,7 +173,7 @@ class TransactionProducer(Producer):
         try:
             await self._instance.transport.oneway(address, command)
         except ClientError as error:
-            _LOG.warning("end of transaction not told message=%s reason=%s", message_id, error)
+            _LOG.warning("end of transaction not sent message=%s reason=%s", message_id, error)
 
     # Checks
 

@@ -93,8 +93,8 @@ async def preview_drain(context: Context, params: ReplicaParams) -> Preview:
         return Preview(refusal="it is the master: switch to another replica first")
     members = sum(r.is_member for r in group.replicas) - replica.is_member
     lines = [
-        f"Replica {params.replica} leaves the in-sync set and goes on copying as a learner:"
-        " nobody waits for it, and it is not elected.",
+        f"Replica {params.replica} leaves the in-sync set and keeps copying as a learner:"
+        " no send waits for it, and it is not elected.",
         f"{members} cop{'y' if members == 1 else 'ies'} stay in sync.",
     ]
     if members < group.min_in_sync_replicas:

@@ -333,7 +333,7 @@ async def resend_letters(context: Context, params: ResendLetters) -> Done:
     ids = _chosen(params)
     sent = await dead_letters.resend_letters(context.admin, params.group, ids)
     if ids and not sent:
-        raise Refused("none of these is in the dead letters", 404)
+        raise Refused("none of these messages is among the dead letters", 404)
     details = [
         {"message_id": letter.message_id, "status": receipt.status.name} for letter, receipt in sent
     ]

@@ -423,7 +423,7 @@ async def lab_stop(context: Context, params: LabParams) -> Done:
 
 async def lab_resume(context: Context, params: LabParams) -> Done:
     _lab(context).resume(params.node)
-    return Done(f"{params.node} goes on (SIGCONT)")
+    return Done(f"{params.node} continues (SIGCONT)")
 
 
 async def lab_start(context: Context, params: LabParams) -> Done:
@@ -496,7 +496,7 @@ OPERATIONS = [
     ),
     Operation(
         name="lab.resume", method="POST", path="/lab/{node}/resume", run=lab_resume,
-        params=LabParams, role=Role.ADMIN, summary="Let a stopped process go on (SIGCONT).",
+        params=LabParams, role=Role.ADMIN, summary="Let a stopped process continue (SIGCONT).",
     ),
     Operation(
         name="lab.start", method="POST", path="/lab/{node}/start", run=lab_start,

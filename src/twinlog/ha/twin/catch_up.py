@@ -67,8 +67,8 @@ class MasterCatchUp:
         self.reason = ""
         # Called with the new end before the own tail is cut: nobody must wait for what is in it.
         self.on_own_cut: Callable[[int, str], None] = lambda end, reason: None
-        # Called before a slave's tail is fetched, and before sends are taken again. The second is
-        # told whether an own tail had to make room for it.
+        # Called before a slave's tail is fetched, and before sends are accepted again. The second
+        # is told whether an own tail had to make room for it.
         self.on_fetch: Callable[[], None] = lambda: None
         self.on_fetched: Callable[[bool], None] = lambda was_own_cut: None
         self._has_fetched = self._was_own_cut = False
@@ -241,7 +241,7 @@ class MasterCatchUp:
             reason = "the end of the log that was copied is being synced"
         if reason:
             if reason != self._said_reason:
-                _LOG.warning("no sends are taken: %s", reason)
+                _LOG.warning("sends are refused: %s", reason)
             self._said_reason = reason
             self._hold(reason)
         elif self.reason:
@@ -260,7 +260,7 @@ class MasterCatchUp:
                 self._store.dispatched.wait(end, _NO_DEADLINE_MS, self._dispatched)
             return
         if self._said_reason:
-            _LOG.info("sends are taken again, log end %d", self._log.max_offset)
+            _LOG.info("sends are accepted again, log end %d", self._log.max_offset)
         self.reason = self._said_reason = ""
         self._mark.note(min(self._known.confirmed, self._log.max_offset))
         self._mark.complete()

@@ -143,7 +143,7 @@ class ConfirmedMark:
             return 0
         found = self._read_slots()
         if not found:
-            _LOG.warning("mark of what is confirmed not readable path=%s", self._mark_path)
+            _LOG.warning("confirmed offset not readable path=%s", self._mark_path)
             return 0
         value = max(found)
         self._durable_slot = found[value]

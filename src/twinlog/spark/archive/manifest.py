@@ -192,7 +192,7 @@ class Manifest:
         except (OSError, ValueError) as error:
             raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name}: {error}") from error
         if data.get("v") != VERSION:
-            raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name} is of another version")
+            raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name} has another version")
         return data
 
     @staticmethod

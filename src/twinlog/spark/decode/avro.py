@@ -36,7 +36,7 @@ def schema_of(text: str, option: str = "bodySchema") -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError("BAD_OPTION", f"{option} is no Avro schema: {error}") from error
+        raise OptionError("BAD_OPTION", f"{option} is not an Avro schema: {error}") from error
 
 
 def spark_type(schema: Any, known: dict[str, str] | None = None) -> str:

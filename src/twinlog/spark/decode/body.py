@@ -157,7 +157,7 @@ class BodyDecoder:
         at = batch.column("phys_offset")[row].as_py()
         return RecordCorruptError(
             "BODY_UNDECODABLE",
-            f"{topic}, record at physical offset {at}: the body is no {self.kind} of "
+            f"{topic}, record at physical offset {at}: the body is not {self.kind} of "
             f"bodySchema: {reason}; set decodeMode=null or deadletter to go on",
         )
 

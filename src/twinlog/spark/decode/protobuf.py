@@ -84,7 +84,7 @@ def _described(name: str, descriptors: str) -> Any:
     except Exception as error:  # the package's own errors have no common base
         raise OptionError(
             "BAD_OPTION",
-            f"bodySchemaPath is no descriptor set that has the message {name!r}, as `protoc "
+            f"bodySchemaPath is not a descriptor set that has the message {name!r}, as `protoc "
             f"--include_imports --descriptor_set_out=FILE` writes it: {error}",
         ) from error
 

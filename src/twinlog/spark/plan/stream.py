@@ -109,7 +109,7 @@ class StreamPlanner:
         now = self.now()
         if self.outage_since is None:
             self.outage_since = now
-            log.warning("the cluster cannot be reached as a whole, waiting for it: %s", error)
+            log.warning("not every part of the cluster can be reached, waiting: %s", error)
         if (now - self.outage_since) * 1000 >= longest_ms:
             lasted = f"{now - self.outage_since:.0f} s"
             detail = f"{error.message}; outageTimeout is over after {lasted}"
@@ -237,7 +237,7 @@ class StreamPlanner:
         except DataLossError as error:
             if self.policy.fail:
                 raise
-            log.warning("going on after %s", error)
+            log.warning("continuing after %s", error)
 
     def _remade(self, offsets: Offsets, marks: Mapping[str, Any]) -> set[QueueKey]:
         """Return the queues that were made again since these offsets were marked.

@@ -125,7 +125,7 @@ class IndexService:
             self.truncate(physical_offset, store_time)
         except OSError as error:
             _LOG.error(
-                "index not cut, the scrub makes it again offset=%d error=%s", physical_offset, error
+                "index not cut, the scrub rebuilds it offset=%d error=%s", physical_offset, error
             )
 
     # Appending

@@ -338,7 +338,7 @@ class Backups:
         except OSError as error:
             raise BackupError(f"no backup {name} in {self._directory}: {error}") from error
         if digest_text(data).encode() != digest.strip():
-            raise BackupError(f"{path} is damaged: it is not what manifest.b2 says")
+            raise BackupError(f"{path} is damaged: it does not match manifest.b2")
         return read_manifest(data, name)
 
     def verify(self, manifest: Manifest) -> list[str]:

@@ -126,7 +126,7 @@ class RangeDigests:
             return []
         found = decode_digests(self._disk.read_bytes(path), start, self._segment_size)
         if found is None:
-            _LOG.warning("digests not readable, made again path=%s", path)
+            _LOG.warning("digests not readable, computed again path=%s", path)
         return found or []
 
     def _starts_on_disk(self) -> list[int]:

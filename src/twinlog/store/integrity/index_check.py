@@ -254,7 +254,7 @@ class IndexCheck:
         if not wrong:
             return
         if len(wrong) * _SHARE_MAX > INDEX_ENTRY_SIZE * count:
-            _LOG.error("index file does not follow from the log, left path=%s", file.path)
+            _LOG.error("index file does not match the log, left as it is path=%s", file.path)
             self.on_event("index-differs", path=file.path, bytes=len(wrong))
             return
         self._keep_aside(file, wrong)

@@ -78,7 +78,7 @@ def read_manifest(data: bytes, name: str) -> Manifest:
     if manifest.version > VERSION:
         raise BackupError(f"{name} was made by a newer twinlog (version {manifest.version})")
     if fault := _fault(manifest, name):
-        raise BackupError(f"the manifest of {name} makes no sense: {fault}")
+        raise BackupError(f"the manifest of {name} is not valid: {fault}")
     return manifest
 
 

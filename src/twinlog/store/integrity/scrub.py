@@ -143,7 +143,7 @@ class Scrubber:
                 return  # Of an older release: a pass begins.
         except (msgspec.DecodeError, OSError) as error:
             reason = str(error)
-        _LOG.warning("place of the scrub not readable, begins again reason=%s", reason)
+        _LOG.warning("position of the scrub not readable, starting over reason=%s", reason)
 
     def _log_cut(self, offset: int) -> None:
         if self._after_cut is not None:
@@ -523,7 +523,7 @@ class Scrubber:
             self.digests.save()
             await self._disk.run(write_atomically, self._disk, self._path, data)
         except OSError as error:
-            _LOG.warning("place of the scrub not saved error=%s", error)
+            _LOG.warning("position of the scrub not saved error=%s", error)
 
     def status(self) -> dict[str, Any]:
         """For whoever asks how far it is."""

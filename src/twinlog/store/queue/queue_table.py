@@ -78,7 +78,7 @@ class ConsumeQueueTable:
         except StoreLayoutError as error:
             if not self._is_size_known:
                 raise
-            _LOG.warning("queue has a file that was cut, made again: %s", error)
+            _LOG.warning("queue has a truncated file, rebuilt: %s", error)
             self._remove_files(directory)
             self.holed.append(queue)
             return
@@ -86,7 +86,7 @@ class ConsumeQueueTable:
             return
         if starts[-1] - starts[0] != (len(starts) - 1) * self.file_size:
             # A power cut may take a new file and leave the next one; the log knows both.
-            _LOG.warning("queue has a hole between its files, made again path=%s", directory)
+            _LOG.warning("queue has a hole between its files, rebuilt path=%s", directory)
             self.holed.append(queue)
             queue.first_start, queue.written_end = starts[0], starts[-1] + self.file_size
             return

@@ -147,7 +147,7 @@ class Recovery:
             found = await self._scan(start)
         except QueueGapError as error:
             report.notes.append(f"queues made again from the whole log: {error}")
-            _LOG.warning("queue has a gap, all queues are made again: %s", error)
+            _LOG.warning("queue has a gap, all queues are rebuilt: %s", error)
             self._begin_rebuild()
             self._queues.destroy(tuple(self._queues))
             if self._index is not None:
@@ -234,7 +234,7 @@ class Recovery:
         for (topic, queue_id), end in self._lost.items():
             queue = self._queues.get(topic, queue_id)
             _LOG.warning(
-                "queue is missing or cut short, made again topic=%s queue=%d entries=%d of %d",
+                "queue is missing or cut short, rebuilt topic=%s queue=%d entries=%d of %d",
                 topic, queue_id, 0 if queue is None else queue.next_offset, end,
             )  # fmt: skip
             if queue is not None:
