@@ -303,7 +303,7 @@ def profile(stacks: str) -> str:
     """Of each function, in how many stacks it was at work itself, and in how many at all."""
     alone: Counter[str] = Counter()
     among: Counter[str] = Counter()
-    samples = re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE)[1:]
+    samples = re.split(r"^(?:Stack|Current thread|Thread) .*$", stacks, flags=re.MULTILINE)[1:]
     for sample in samples:
         frames = [f"{_short(file)} {name}" for file, name in _FRAME.findall(sample)]
         alone.update(frames[:1])

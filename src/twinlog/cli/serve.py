@@ -100,8 +100,10 @@ def configure_logging(settings: LogSettings) -> None:
     # From here on there is something to open again, and until the loop runs nobody who could.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # `twinlog debug bundle` asks where a server is: written by C code, also when the loop hangs.
+    # Of this thread alone: stacks of threads that run meanwhile can't be read safely, and a broker
+    # that was asked for them could end with a segmentation fault.
     with contextlib.suppress(AttributeError, OSError, ValueError):  # No such signal, no stream.
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        faulthandler.register(signal.SIGUSR1, all_threads=False)
     try:
         log_config.configure(settings, os.environ)
     except OSError as error:
