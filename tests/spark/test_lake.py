@@ -18,7 +18,7 @@ from storefiles import StoreFiles
 from support.processes import wait_until
 from twinlog.spark.archive.delta import Delta, table_schema
 from twinlog.spark.archive.iceberg import Iceberg
-from twinlog.spark.archive.lake import LakeWriter, Written, staging_of
+from twinlog.spark.archive.lake import LakeWriter, Written, commit_once, staging_of
 from twinlog.spark.errors import ArchiveError, OptionError
 from twinlog.spark.jobs.archive import archive
 from twinlog.spark.jobs.compact import compact
@@ -163,6 +163,20 @@ def test_compaction_beside_an_archive_job_loses_and_doubles_nothing(
         assert tidying.result() > 0
     assert rows_of(job.place, kind) == wanted(files)
     assert sum(job.table().ends().values()) == 250
+
+
+def test_a_commit_that_others_are_faster_than_is_tried_again() -> None:
+    """A compaction that changes the table at every look for a while, as on a busy machine."""
+    table: list[str] = []
+    losses = iter(range(8))
+
+    def add(_: object) -> None:
+        if next(losses, None) is not None:
+            raise RuntimeError("table has been updated by another process")
+        table.append("batch")
+
+    assert commit_once(lambda: table, bool, add)
+    assert table == ["batch"]
 
 
 def test_a_table_whose_commits_are_forgotten_knows_its_ends_by_its_rows(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import tempfile
 import time
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = ("delta", "iceberg")
-COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.5
+# About ten seconds. The pauses are random, so that a compaction that changes the table at the same
+# time is not met at every attempt.
+COMMIT_TRIES, COMMIT_PAUSE_S = 12, 0.3
 REMEDY = "remove the checkpoint, the table knows where to go on"
 T = TypeVar("T")
 
@@ -216,7 +219,7 @@ def commit_once(
         except Exception:
             if attempt + 1 == COMMIT_TRIES and not is_there(look()):
                 raise
-            time.sleep(COMMIT_PAUSE_S * (attempt + 1))
+            time.sleep(random.uniform(0.5, 1.0) * COMMIT_PAUSE_S * min(attempt + 1, 5))
         else:
             break
     return True
