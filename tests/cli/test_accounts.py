@@ -76,6 +76,16 @@ def test_the_life_of_an_account(guarded: Guarded) -> None:
     assert (gone.code, "did you mean 'reader-one'?" in gone.err) == (3, True)
 
 
+def test_a_refused_account_is_no_broker_that_is_down(guarded: Guarded) -> None:
+    found = guarded.twinlog("check", account=())
+    assert found.code == 3
+    assert found.out.startswith("TWINLOG UNKNOWN - every broker refuses the account: ")
+    assert guarded.twinlog("check").out.startswith("TWINLOG ")
+    report = guarded.twinlog("doctor", account=()).out
+    assert "refuses the account" in report
+    assert "which does not answer" not in report
+
+
 def test_the_commands_of_the_page(guarded: Guarded) -> None:
     (block,) = blocks_run_by("tests/cli/test_accounts.py", "docs/OPERATIONS.md")
     add, test, update, listing, remove = (shlex.split(line)[1:] for line in block.lines)

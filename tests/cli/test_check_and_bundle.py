@@ -114,6 +114,13 @@ def test_a_profile_counts_stacks() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("value", ["nan", "-1"])
+def test_a_level_is_a_percentage(used: LocalTwins, value: str) -> None:
+    found = used.twinlog("check", "--disk-warning", value)
+    assert found.code == 3
+    assert "is not a percentage" in found.out
+
+
 def test_a_bundle_has_what_helps(used: LocalTwins, tmp_path: Path) -> None:
     file = tmp_path / "problem.tar.gz"
     conf = used.directory / "broker-a-0" / "extra.conf"

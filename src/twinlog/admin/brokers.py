@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from twinlog.admin.client import Admin, Gathered, gather
-from twinlog.client.errors import ClientError
+from twinlog.client.errors import AccessDeniedError, ClientError
 from twinlog.client.net.answers import body_as
 from twinlog.message.perm import PERM_WRITE
 from twinlog.remoting import fastjson
@@ -43,6 +43,7 @@ class BrokerSummary(msgspec.Struct, frozen=True):
     runtime: Mapping[str, str]
     error: str | None = None
     is_drained: bool = False  # A master that producers are told not to choose.
+    is_denied: bool = False  # It answered, and access control refuses the account.
 
     @property
     def version(self) -> str:
@@ -112,6 +113,7 @@ async def list_brokers(
                     runtime=answers.values.get(address, {}),
                     error=None if failure is None else str(failure),
                     is_drained=broker_id == 0 and name in drained,
+                    is_denied=isinstance(failure, AccessDeniedError),
                 )
             )
     return rows

@@ -49,6 +49,12 @@ def _unknown(text: str) -> int:
     return findings.level
 
 
+def _percent(_: click.Context, __: click.Parameter, value: float) -> float:
+    if value >= 0:  # Which "nan" is not: nothing would ever be above it.
+        return value
+    raise click.BadParameter(f"{value:g} is not a percentage")
+
+
 @click.command(
     cls=PluginCommand,
     short_help="Print one line and an exit code, for Nagios and similar tools.",
@@ -56,8 +62,10 @@ def _unknown(text: str) -> int:
 )
 @click.option("--brokers", "brokers_min", default=1, show_default=True,
               help="The result is critical with fewer brokers than this.")  # fmt: skip
-@click.option("--disk-warning", default=75.0, show_default=True, help="Percent used.")
-@click.option("--disk-critical", default=85.0, show_default=True, help="Percent used.")
+@click.option("--disk-warning", default=75.0, show_default=True, callback=_percent,
+              help="Percent used.")  # fmt: skip
+@click.option("--disk-critical", default=85.0, show_default=True, callback=_percent,
+              help="Percent used.")  # fmt: skip
 @click.option("--replication-warning", default="10s", show_default=True, metavar="TIME",
               help="How far a slave may be behind.")  # fmt: skip
 @click.option("--group", "groups", multiple=True, help="Check this group too; may be repeated.")
@@ -146,6 +154,10 @@ async def _check_cluster(
     from twinlog.observe.health import Level
 
     found = await cluster_health(admin, brokers_min=brokers_min)
+    if found.brokers and all(entry.is_denied for entry in found.brokers):
+        # The cluster may be well: who asks may not know.
+        findings.add(UNKNOWN, f"every broker refuses the account: {found.brokers[0].error}")
+        return
     for finding in found.health.findings:
         level = CRITICAL if finding.level is Level.PROBLEM else WARNING
         findings.add(level, f"{finding.text}")

@@ -193,6 +193,12 @@ async def check_broker(
     findings: Findings, admin: Admin, entry: BrokerSummary, server: ServerFacts
 ) -> None:
     name = f"{entry.name}:{entry.broker_id}"
+    if entry.is_denied:
+        findings.add(
+            PROBLEM, "account", f"{name} at {entry.address} refuses the account: {entry.error}",
+            "give --access-key and --secret-key of an account that may ask for its state",
+        )  # fmt: skip
+        return
     if entry.error is not None:
         findings.add(
             PROBLEM, "advertised address",
