@@ -39,8 +39,9 @@ STACKS = 20
 STACK_STEP_SECONDS = 0.05
 STACK_WAIT_SECONDS = 5.0
 METRICS_SECONDS = 5.0
-_SECRET = re.compile(r"(?i)(secret|password|passwd|token|credential|private)")
-_WORD = r"(?:secret|password|passwd|token|credential)[\w.-]*"
+_NAMES = "secret|password|passwd|token|credential"
+_SECRET = re.compile(rf"(?i)({_NAMES}|private)")
+_WORD = rf"(?:{_NAMES})[\w.-]*"
 # What may stand before a secret, and the secret itself: all of a quoted text, or up to a blank.
 _IN_TEXT = [
     re.compile(rf"(?i)({_WORD}[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s&\"']+)"),
@@ -48,8 +49,7 @@ _IN_TEXT = [
     re.compile(r"(?i)((?:authorization\s*[=:]\s*(?:bearer|basic)?|bearer)\s+)(\S+)"),
     re.compile(r"(\w://[^\s/:@]*:)([^\s/@]+)(?=@)"),
 ]
-_SETTING = re.compile(r"(?m)^([^#\n=:]*(?:secret|password|passwd|token|credential)[^\n=:]*[=:]).*$",
-                      re.IGNORECASE)  # fmt: skip
+_SETTING = re.compile(rf"(?im)^([^#\n=:]*(?:{_NAMES})[^\n=:]*[=:]).*$")
 _FRAME = re.compile(r'  File "([^"]+)", line \d+ in (\S+)')
 HIDDEN = "******"
 

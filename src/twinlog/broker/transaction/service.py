@@ -41,7 +41,7 @@ from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
 from twinlog.runtime.clock import SteadyWall
 from twinlog.runtime.loop_share import LoopShare
-from twinlog.runtime.numbers import INT32_MAX, number_or_none
+from twinlog.runtime.numbers import INT32_MAX, INT64_MAX, number_or_none
 from twinlog.store.errors import RecordDamagedError
 from twinlog.store.status import AppendResult, PutMessageStatus
 
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("twinlog.broker")
 
 _READ = 512  # Entries of a queue in one step.
-_LONG_MAX = (1 << 63) - 1
 _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
 _GROUPS_SAID = 16  # In one check; what is behind them is one line.
@@ -198,7 +197,7 @@ class TransactionalMessageService:
         if target is None or not unique:
             return False
         found = self._store.query_message(
-            target[0], unique, _COPIES_MAX, half.born_timestamp - INDEX_SLACK_MS, _LONG_MAX
+            target[0], unique, _COPIES_MAX, half.born_timestamp - INDEX_SLACK_MS, INT64_MAX
         )
         return any(
             decode_record(data).prepared_transaction_offset == half.physical_offset

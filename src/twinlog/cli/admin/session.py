@@ -197,9 +197,10 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
 
-    async def working() -> T:
-        if not is_ours:
-            return await main()
+    async def plain() -> T:
+        return await main()
+
+    async def interruptible() -> T:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
             return await main()
@@ -207,10 +208,10 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     if not is_ours:
-        return asyncio.run(working())
+        return asyncio.run(plain())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return asyncio.run(working())
+        return asyncio.run(interruptible())
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

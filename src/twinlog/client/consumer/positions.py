@@ -11,6 +11,7 @@ from twinlog.client.errors import ClientError, UsageError
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue, sorted_queues
+from twinlog.runtime.numbers import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +34,17 @@ class ConsumerHealth:
     """Queues whose last pull failed."""
 
 
-OFFSET_MAX = (1 << 63) - 1  # A long of the protocol.
-
-
 def check_offset(offset: int) -> None:
     """Raise when it is no offset: a broker would refuse it again and again."""
-    if not isinstance(offset, int) or offset > OFFSET_MAX:
-        raise UsageError(f"offset {offset!r} must be a whole number up to {OFFSET_MAX}")
+    if not isinstance(offset, int) or offset > INT64_MAX:
+        raise UsageError(f"offset {offset!r} must be a whole number up to {INT64_MAX}")
     if offset < 0:
         raise UsageError(f"offset {offset} is negative")
 
 
 def check_time(timestamp_ms: int) -> None:
     """Raise when it is no time: `time.time() * 1000` is not a whole number."""
-    if not isinstance(timestamp_ms, int) or abs(timestamp_ms) > OFFSET_MAX:
+    if not isinstance(timestamp_ms, int) or abs(timestamp_ms) > INT64_MAX:
         raise UsageError(
             f"a time is a whole number of milliseconds since 1970, not {timestamp_ms!r}: "
             "int(time.time() * 1000) is now"
