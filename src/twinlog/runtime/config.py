@@ -39,6 +39,7 @@ from twinlog.runtime.config_key import (
 )
 from twinlog.runtime.controller_config import ControllerConfig
 from twinlog.runtime.namesrv_config import NamesrvConfig
+from twinlog.runtime.small_file import read_small_file
 from twinlog.runtime.tls import TlsConfig, is_tls_key, read_tls
 
 __all__ = [
@@ -188,8 +189,7 @@ def _findings(config: AnyConfig) -> list[Finding]:
 
 def _read_entries(path: str) -> list[Entry]:
     try:
-        with open(path, "rb") as file:
-            return list(parse_properties(file.read()))
+        return list(parse_properties(read_small_file(path)))
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"
         raise ConfigError([Fault(path, "", None, reason)]) from error

@@ -22,6 +22,7 @@ import msgspec
 
 from twinlog.runtime.config_format import ConfigValueError, parse_properties
 from twinlog.runtime.config_key import Declaration, no_effect, spellings, used
+from twinlog.runtime.small_file import read_small_file
 
 
 class TlsMode(StrEnum):
@@ -201,8 +202,8 @@ def _as_written(declared: Declaration, text: str) -> str:
 
 def _read_file(path: str) -> dict[str, str]:
     try:
-        with open(path, "rb") as file:
-            return {entry.key: entry.value for entry in parse_properties(file.read())}
+        entries = parse_properties(read_small_file(path))
+        return {entry.key: entry.value for entry in entries}
     except OSError as error:
         raise ConfigValueError(_FILE_KEY, f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
