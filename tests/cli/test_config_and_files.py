@@ -52,6 +52,34 @@ def test_lint_finds_typos_comments_and_traps(tmp_path: Path) -> None:
     assert (missing.code, missing.out) == (3, "")
 
 
+def test_lint_refuses_an_address_that_is_none(tmp_path: Path) -> None:
+    bad = write(tmp_path / "bad.conf", "brokerIP1=no machine\n")
+    found = lint(bad)
+    assert found.code == 2
+    assert "brokerIP1=no machine: is neither an address nor a host name" in found.out
+    every = write(tmp_path / "every.conf", "brokerIP1=0.0.0.0\n")
+    assert "brokerIP1 is the address of every interface" in lint(every).ok().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("config", "lint", "/dev/zero"),
+        ("config", "lint", "--role", "broker", "/dev/zero"),
+        ("config", "print", "/dev/full"),
+        ("config", "diff", "/dev/zero", "/dev/zero"),
+        ("broker", "-c", "/dev/zero"),
+        ("namesrv", "-c", "/dev/full"),
+        ("controller", "-c", "/dev/zero"),
+        ("console", "--token-file", "/dev/zero"),
+    ],
+)
+def test_a_file_without_an_end_is_refused(arguments: tuple[str, ...]) -> None:
+    refused = twinlog(*arguments)
+    assert refused.code == 2
+    assert "more than 1 MiB" in refused.out + refused.err
+
+
 def test_print_and_diff(tmp_path: Path) -> None:
     one = write(tmp_path / "one.conf", "brokerName=a\nfileReservedTime=48\n")
     two = write(tmp_path / "two.conf", "brokerName=a\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,11 +49,13 @@ def struct_of(role: str) -> type[AnyConfig]:
 def guess_role(path: str) -> str:
     """Whose file it is: the server that knows most of its keys, else the one in its name."""
     from twinlog.runtime.config_key import spellings
+    from twinlog.runtime.small_file import read_small_file
 
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        text = read_small_file(path).decode("utf-8", "replace")
     except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}", NOT_FOUND) from error
+        code = USAGE if error.errno == errno.EFBIG else NOT_FOUND
+        raise CommandError(f"{path} cannot be read: {error.strerror}", code) from error
     keys = {line.partition("=")[0].strip() for line in text.splitlines()}
 
     def score(role: str) -> tuple[int, bool]:
@@ -126,8 +129,15 @@ def _found(path: str, role: str) -> Iterator[tuple[str, str]]:
 
 def _broker_advice(config: BrokerConfig) -> list[str]:
     """Settings that are allowed and still not what most people want."""
+    from twinlog.runtime.addresses import is_wildcard
+
     found = []
     is_open = config.bind_address not in ("127.0.0.1", "localhost", "::1")
+    if is_wildcard(config.broker_ip1):
+        found.append(
+            "brokerIP1 is the address of every interface, which leads a client to its own machine; "
+            "set brokerIP1 to the address that clients reach"
+        )
     if is_open and config.broker_ip1 in ("127.0.0.1", "localhost"):
         found.append(
             "brokerIP1 is loopback but bindAddress is not: other machines are told an address "

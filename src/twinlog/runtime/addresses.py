@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 
 from twinlog.runtime.numbers import number_or_none
+
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+NOT_A_HOST = "is neither an address nor a host name"
 
 
 def is_wildcard(address: str) -> bool:
@@ -15,6 +19,23 @@ def is_wildcard(address: str) -> bool:
         return ipaddress.ip_address(address).is_unspecified
     except ValueError:
         return address in ("", "*")
+
+
+def is_host(text: str) -> bool:
+    """Whether it has the form of an address or of a host name; nobody is asked for the name."""
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        labels = text.removesuffix(".").split(".")
+        # Digits and dots alone are meant as an address: 10.0.0.256, 1.2.3.
+        return len(text) <= 254 and bool(text.strip("0123456789.")) and all(map(is_label, labels))
+    else:
+        return True
+
+
+def is_label(text: str) -> bool:
+    """A part of a host name; Docker's and other private names also have underscores."""
+    return _LABEL.fullmatch(text) is not None
 
 
 def is_host_and_port(text: str) -> bool:

@@ -19,7 +19,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from twinlog.runtime.address_set import AddressSet
-from twinlog.runtime.addresses import is_host_and_port, is_wildcard, local_address
+from twinlog.runtime.addresses import (
+    NOT_A_HOST,
+    is_host,
+    is_host_and_port,
+    is_wildcard,
+    local_address,
+)
 from twinlog.runtime.config_format import parse_delay_levels
 from twinlog.runtime.config_key import (
     Finding,
@@ -647,6 +653,9 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
             if not is_host_and_port(address):
                 reason = f"{address!r} is not host:port; semicolons go between several"
                 yield Finding("namesrvAddr", reason)
+        for key, host in (("brokerIP1", self.broker_ip1), ("brokerIP2", self.broker_ip2)):
+            if not is_host(host):
+                yield Finding(key, NOT_A_HOST, about=("bindAddress",))
         ports = {"listenPort": self.listen_port, "haListenPort": self.ha_listen_port}
         if self.listen_port and self.ha_listen_port in (self.listen_port, self.vip_listen_port):
             text = f"is also the service or VIP port: {ports}"

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from twinlog.runtime.addresses import NOT_A_HOST, is_host, is_wildcard
 from twinlog.runtime.config_format import properties_text
 from twinlog.runtime.config_key import (
     Finding,
@@ -133,6 +134,13 @@ class ServerConfig(msgspec.Struct, kw_only=True):
     def check(self) -> list[Finding]:
         """What no single value can show."""
         found = []
+        hosts = {
+            "bindAddress": self.bind_address,
+            "metricsPromExporterHost": self.metrics_prom_exporter_host,
+        }
+        for key, host in hosts.items():
+            if not is_wildcard(host) and not is_host(host):
+                found.append(Finding(key, NOT_A_HOST))
         if self.metrics_exporter_type in (MetricsExporterType.OTLP_GRPC, MetricsExporterType.LOG):
             reason = "twinlog exports metrics over HTTP only; set PROM or DISABLE"
             found.append(Finding("metricsExporterType", reason))

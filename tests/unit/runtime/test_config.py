@@ -16,6 +16,7 @@ from twinlog.runtime.config import (
     NamesrvConfig,
     Reseed,
     load_broker_config,
+    load_controller_config,
     load_namesrv_config,
     update_config,
 )
@@ -288,6 +289,30 @@ def test_a_host_is_given_by_address_or_by_name():
     assert resolve("localhost") == "127.0.0.1"
     with pytest.raises(ValueError, match="neither an address nor a name"):
         resolve("no machine")
+
+
+@pytest.mark.parametrize(
+    "key", ["brokerIP1", "brokerIP2", "bindAddress", "metricsPromExporterHost"]
+)
+def test_an_address_of_this_machine_is_an_address_or_a_host_name(tmp_path, key):
+    for text in ("no machine", "10.0.0.256", "1.2.3", "10.0.0.1:10911", "a..b", "-a", "x" * 64):
+        _fails(tmp_path, f"{key}={text}\n", f"{key}={text}: is neither an address nor a host name")
+    for text in ("10.0.0.1", "::1", "fe80::1%eth0", "broker-a-0", "a.example", "a.example.", "b_1"):
+        _load(tmp_path, f"{key}={text}\n")
+
+
+def test_a_server_may_listen_on_every_address(tmp_path):
+    for text in ("0.0.0.0", "::", "*"):
+        _load(tmp_path, f"bindAddress={text}\n")
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/full"])
+@pytest.mark.parametrize("read", [load_broker_config, load_namesrv_config, load_controller_config])
+def test_a_file_without_an_end_is_refused(name, read):
+    with pytest.raises(ConfigError, match=f"{name}: cannot be read: it has more than 1 MiB"):
+        read(name, environment={})
+    with pytest.raises(ConfigError, match=f"cannot read {name}: it has more than 1 MiB"):
+        read(None, {"tls.config.file": name}, environment={})
 
 
 def test_file_command_line_and_environment(tmp_path):
